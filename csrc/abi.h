@@ -1,0 +1,200 @@
+/* abi.h: the boundary between Python and the C core, in both directions.
+ *
+ * Read by the C compiler and, lines that begin with '#' removed, by cffi; opcodes, flags and
+ * steps reach Python from here and are never typed again.
+ *
+ * Python owns every buffer and every descriptor named here. C borrows them for the length of one
+ * call, allocates nothing, and closes only what it opened itself.
+ */
+#ifndef NSBOX_ABI_H
+#define NSBOX_ABI_H
+
+#include <stdint.h>
+
+/* ---- the plan: one contiguous blob -------------------------------------------------------
+ * struct nsbox_plan, then nops * struct nsbox_op, then a pool of bytes. Offsets count from the
+ * start of the blob; strings end in NUL inside it. plan.c trusts none of this. */
+
+enum nsbox_plan_constants {
+    NSBOX_MAGIC = 0x786f626e, /* "nbox", little-endian */
+    NSBOX_VERSION = 1,
+    NSBOX_MAX_LAYERS = 10, /* overlay layers: fsconfig(2) takes strings of at most 255 bytes */
+    NSBOX_PATH_MAX = 4096
+};
+
+enum nsbox_opcode {
+    NSBOX_OP_BIND = 1,
+    NSBOX_OP_TMPFS = 2,
+    NSBOX_OP_PROC = 3,
+    NSBOX_OP_DEVPTS = 4,
+    NSBOX_OP_MQUEUE = 5,
+    NSBOX_OP_DIR = 6,
+    NSBOX_OP_FILE = 7,
+    NSBOX_OP_DATA = 8,
+    NSBOX_OP_SYMLINK = 9,
+    NSBOX_OP_REMOUNT_RO = 10,
+    NSBOX_OP_CHMOD = 11,
+    NSBOX_OP_OVERLAY = 12,
+    NSBOX_OP_MASK = 13,
+    NSBOX_OP_HOSTNAME = 14,
+    NSBOX_OP_LOOPBACK = 15,
+    NSBOX_OP_END = 16
+};
+
+enum nsbox_op_flag {
+    NSBOX_RDONLY = 1,    /* BIND, DATA: read-only */
+    NSBOX_DEVICES = 2,   /* BIND: device nodes stay usable (no nodev) */
+    NSBOX_OPTIONAL = 4,  /* BIND: a missing source is no error. MASK: nor a missing destination */
+    NSBOX_FROM_FD = 8,   /* BIND: the source is op.fd */
+    NSBOX_COVER = 16,    /* PROC: writable kernel settings become read-only */
+    NSBOX_OVL_TMP = 32,  /* OVERLAY: writes go to a tmpfs and are dropped */
+    NSBOX_OVL_RO = 64,   /* OVERLAY: read-only */
+    NSBOX_PROBE_TTY = 128 /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
+};
+
+typedef struct nsbox_plan {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t size; /* of the whole blob */
+    uint32_t nops;
+} nsbox_plan;
+
+typedef struct nsbox_op {
+    uint32_t code;
+    uint32_t flags;
+    uint32_t mode;     /* permission bits */
+    int32_t fd;        /* BIND with NSBOX_FROM_FD */
+    uint32_t src;      /* offset of: source path, link target, host name, data; OVERLAY: of `count` strings */
+    uint32_t dst;      /* offset of: destination path */
+    uint32_t count;    /* FILE, DATA: bytes at src; OVERLAY: strings at src, the lower layers from the bottom up, */
+    uint32_t reserved; /*   then (neither TMP nor RO) the upper and the work directory */
+    uint64_t size;     /* TMPFS: bytes, 0 for the kernel's default */
+} nsbox_op;
+
+/* ---- one spawn ------------------------------------------------------------------------------ */
+
+enum nsbox_spawn_flag {
+    NSBOX_CLOSE_FDS = 1,       /* descriptors from 3 up are closed, but for pass_fds */
+    NSBOX_RESTORE_SIGNALS = 2, /* SIGPIPE, SIGXFSZ to default */
+    NSBOX_SETSID = 4,
+    NSBOX_FORK_COMMAND = 8,   /* the command changes its kernel ids: never in the caller's memory */
+    NSBOX_DENY_SETGROUPS = 16, /* write "deny" to /proc/self/setgroups before the gid map */
+    NSBOX_MAP_BY_HELPER = 32,  /* maps of more than one id: written by a process of the parent namespace */
+    NSBOX_ADOPT_INIT = 64,     /* the init becomes a child of the caller, since nobody else reaps it */
+    NSBOX_SET_UID = 128,
+    NSBOX_SET_GID = 256,
+    NSBOX_SET_GROUPS = 512,
+    NSBOX_CWD_OPTIONAL = 1024 /* where cwd can't be entered, "/" is it */
+};
+
+/* Where a spawn stopped. */
+enum nsbox_step {
+    NSBOX_STEP_NONE = 0,
+    NSBOX_STEP_PLAN = 1,      /* the blob is malformed */
+    NSBOX_STEP_CLONE = 2,     /* no process for the mediator */
+    NSBOX_STEP_LIFELINE = 3,  /* no pidfd of the caller, or it is dead */
+    NSBOX_STEP_UNSHARE = 4,   /* namespaces refused */
+    NSBOX_STEP_UID_MAP = 5,
+    NSBOX_STEP_GID_MAP = 6,
+    NSBOX_STEP_SETGROUPS = 7, /* writing /proc/self/setgroups */
+    NSBOX_STEP_ROOT = 8,      /* the new root file system */
+    NSBOX_STEP_SOURCE = 9,    /* an op: its source */
+    NSBOX_STEP_DEST = 10,     /* an op: its destination doesn't resolve */
+    NSBOX_STEP_CREATE = 11,   /* an op: its destination can't be made */
+    NSBOX_STEP_HOST = 12,     /* an op: its destination would have to be made or changed on the host */
+    NSBOX_STEP_FS = 13,       /* an op: a new file system */
+    NSBOX_STEP_ATTR = 14,     /* an op: mount attributes */
+    NSBOX_STEP_ATTACH = 15,   /* an op: the mount itself */
+    NSBOX_STEP_WRITE = 16,    /* an op: contents */
+    NSBOX_STEP_SET = 17,      /* an op: the host name, the interface, the mode */
+    NSBOX_STEP_PIVOT = 18,
+    NSBOX_STEP_SECOND_USERNS = 19,
+    NSBOX_STEP_INIT = 20,     /* the sandbox's pid 1 */
+    NSBOX_STEP_COMMAND = 21,  /* no process for the command */
+    NSBOX_STEP_STDIO = 22,
+    NSBOX_STEP_CHDIR = 23,
+    NSBOX_STEP_SESSION = 24,
+    NSBOX_STEP_PGID = 25,
+    NSBOX_STEP_RLIMIT = 26,
+    NSBOX_STEP_GROUPS = 27,
+    NSBOX_STEP_GID = 28,
+    NSBOX_STEP_UID = 29,
+    NSBOX_STEP_CAPS = 30,
+    NSBOX_STEP_NNP = 31,
+    NSBOX_STEP_FDS = 32,      /* pass_fds */
+    NSBOX_STEP_EXEC = 33,
+    NSBOX_STEP_KILLED = 34,   /* a process of the set-up was killed from outside */
+    NSBOX_STEP_END = 35
+};
+
+typedef struct nsbox_rlimit {
+    uint32_t resource;
+    uint32_t reserved;
+    uint64_t soft;
+    uint64_t hard;
+} nsbox_rlimit;
+
+/* Written by the child processes, through shared memory. */
+typedef struct nsbox_result {
+    int32_t error;      /* 0, or an errno */
+    uint32_t step;      /* enum nsbox_step */
+    int32_t op;         /* index into the plan, -1 for none */
+    int32_t pid;        /* the command, a child of the caller */
+    int32_t init_pid;   /* pid 1 of the sandbox, as the caller numbers it */
+    int32_t init_pidfd; /* a descriptor >= 3 for it, close-on-exec; -1 if it is gone already */
+    uint64_t init_ino;  /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
+} nsbox_result;
+
+typedef struct nsbox_request {
+    const uint8_t *plan;
+    uint64_t plan_len;
+    uint64_t namespaces; /* CLONE_NEW* */
+    const char *uid_map;
+    const char *gid_map;
+    const char *uid_map2; /* NULL, or the maps of a second user namespace, entered after the mounts */
+    const char *gid_map2;
+
+    const char *const *programs; /* tried in this order; ends in NULL */
+    const char *const *argv;
+    const char *const *envp; /* NULL: the caller's own environment */
+    const char *cwd;         /* inside the sandbox; NULL for "/" */
+    const int32_t *pass_fds; /* ascending */
+    const uint32_t *groups;
+    const nsbox_rlimit *rlimits;
+    uint32_t n_pass_fds;
+    uint32_t n_groups;
+    uint32_t n_rlimits;
+    uint32_t flags; /* enum nsbox_spawn_flag */
+    int32_t stdin_fd; /* -1: inherited */
+    int32_t stdout_fd;
+    int32_t stderr_fd;
+    int32_t umask; /* -1: the caller's */
+    int32_t pgid;  /* -1: none */
+    uint32_t uid;
+    uint32_t gid;
+    uint32_t reserved;
+
+    uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes, page-aligned */
+    uint64_t arena_len;
+    nsbox_result *result; /* in a MAP_SHARED mapping when NSBOX_FORK_COMMAND is set */
+} nsbox_request;
+
+/* Bytes of arena that a plan of nops ops needs. */
+uint64_t nsbox_arena_size(uint32_t nops);
+
+/* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). */
+int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
+
+/* Starts one command. Returns 0 and fills req->result, whether it worked or not; on failure no
+ * process is left. Blocks until the command has executed its program. */
+int nsbox_spawn(const nsbox_request *req);
+
+/* Waits until the process behind pidfd is gone, at most timeout_ms (-1: for ever), then reaps it if
+ * it is the caller's child. 1: gone; 0: not yet; -errno. */
+int nsbox_pidfd_wait(int pidfd, int timeout_ms);
+
+/* The image that becomes pid 1 of each sandbox. */
+const uint8_t *nsbox_init_bytes(void);
+uint64_t nsbox_init_size(void);
+
+#endif

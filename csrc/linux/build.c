@@ -1,0 +1,81 @@
+/* build.c: the sandbox's root, from an empty tmpfs to the pivot. */
+#include "ops.h"
+
+typedef int (*handler)(struct builder *, const nsbox_op *);
+
+static const handler handlers[NSBOX_OP_END] = {
+    [NSBOX_OP_BIND] = op_bind,       [NSBOX_OP_TMPFS] = op_tmpfs,         [NSBOX_OP_PROC] = op_proc,
+    [NSBOX_OP_DEVPTS] = op_devpts,   [NSBOX_OP_MQUEUE] = op_mqueue,       [NSBOX_OP_DIR] = op_dir,
+    [NSBOX_OP_FILE] = op_file,       [NSBOX_OP_DATA] = op_data,           [NSBOX_OP_SYMLINK] = op_symlink,
+    [NSBOX_OP_REMOUNT_RO] = op_remount_ro, [NSBOX_OP_CHMOD] = op_chmod,   [NSBOX_OP_OVERLAY] = op_overlay,
+    [NSBOX_OP_MASK] = op_mask,       [NSBOX_OP_HOSTNAME] = op_hostname,   [NSBOX_OP_LOOPBACK] = op_loopback,
+};
+
+/* An empty tmpfs on "/". The mediator's own root stays what it was, beneath: paths go on resolving there,
+ * so no staging directory of the host is needed. Unbindable, so that a recursive bind of the host's
+ * "/" doesn't contain it. */
+static int start_root(struct builder *b)
+{
+    struct mount_attr all_private = {.propagation = SYS_MS_PRIVATE};
+    TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &all_private));
+    b->proc = sys_openat(AT_FDCWD, "/proc", O_PATH | O_DIRECTORY, 0);
+    if (b->proc < 0)
+        return b->proc;
+    int base = fs_tmpfs(b, 0755, 0);
+    b->step = NSBOX_STEP_ROOT;
+    if (base < 0)
+        return base;
+    TRY(b, NSBOX_STEP_ROOT, sys_move_mount_at(base, AT_FDCWD, "/"));
+    struct mount_attr unbindable = {.propagation = SYS_MS_UNBINDABLE};
+    TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(base, "", AT_EMPTY_PATH, &unbindable));
+    b->base = b->root = base;
+    return 0;
+}
+
+/* Removes the mount point of scratch, also from a base that an op has made read-only. */
+static int drop_scratch(struct builder *b)
+{
+    if (b->scratch < 0)
+        return 0;
+    TRY(b, NSBOX_STEP_ROOT, sys_fchdir(b->base));
+    TRY(b, NSBOX_STEP_ROOT, sys_umount2(SCRATCH_NAME, SYS_MNT_DETACH));
+    int ret = sys_unlinkat(b->base, SCRATCH_NAME, AT_REMOVEDIR);
+    if (ret != -EROFS)
+        return ret;
+    struct mount_attr writable = {.attr_clr = MOUNT_ATTR_RDONLY}, read_only = {.attr_set = MOUNT_ATTR_RDONLY};
+    TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(b->base, "", AT_EMPTY_PATH, &writable));
+    TRY(b, NSBOX_STEP_ROOT, sys_unlinkat(b->base, SCRATCH_NAME, AT_REMOVEDIR));
+    TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(b->base, "", AT_EMPTY_PATH, &read_only));
+    return 0;
+}
+
+/* pivot_root(2): "." for both stacks the old root on the new one; detaching "." then removes it, and with
+ * it every way to the host. All tasks of the namespace (the init) move along. */
+static int enter_root(struct builder *b)
+{
+    TRY(b, NSBOX_STEP_PIVOT, sys_fchdir(b->root));
+    TRY(b, NSBOX_STEP_PIVOT, sys_pivot_root(".", "."));
+    TRY(b, NSBOX_STEP_PIVOT, sys_umount2(".", SYS_MNT_DETACH));
+    TRY(b, NSBOX_STEP_PIVOT, sys_chdir("/"));
+    return 0;
+}
+
+int build_root(struct builder *b, int32_t *op)
+{
+    int ret = start_root(b);
+    if (ret < 0)
+        return ret;
+    uint32_t n = plan_nops(b->plan);
+    for (uint32_t i = 0; i < n; i++) {
+        *op = (int32_t)i;
+        const nsbox_op *o = plan_op(b->plan, i);
+        ret = handlers[o->code](b, o);
+        if (ret < 0)
+            return ret;
+    }
+    *op = -1;
+    TRY(b, NSBOX_STEP_ROOT, drop_scratch(b));
+    /* The root may be bound again, by a sandbox in this one. */
+    TRY(b, NSBOX_STEP_ROOT, mount_attrs(b->base, 0, 0));
+    return enter_root(b);
+}

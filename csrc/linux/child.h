@@ -1,0 +1,57 @@
+/* child.h: what the caller's side (spawn.c), the mediator, the init and the command share. */
+#ifndef NSBOX_CHILD_H
+#define NSBOX_CHILD_H
+
+#include "ops.h"
+
+/* Work space of one spawn, borrowed from Python. */
+enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384 };
+
+struct job {
+    const nsbox_request *req;
+    nsbox_result *res;
+    const char *const *envp;
+    uint8_t *mediator_stack, *init_stack, *command_stack; /* their tops */
+    int caller;           /* its pid */
+    sys_sigset mask;      /* its signal mask, to be given back to the command */
+    unsigned umask;       /* its umask */
+    int lifeline;         /* pidfd of it */
+    int setup_pipe[2];    /* ends when the mediator has gone */
+    uint32_t init_tid;    /* cleared by the kernel when the init has executed or died */
+    uint32_t init_ready;  /* futex: 1 when init_proc and init_error are set */
+    int init_proc;        /* a detached procfs, or -errno */
+    int init_error;       /* why the init didn't come up, or 0 */
+    int map_error;        /* the map helper's */
+    uint32_t map_step;
+    struct builder b;
+};
+
+/* The mediator: builds the sandbox, then creates the init and the command, and exits. */
+void mediator(void *job);
+
+/* identity.c */
+int enter_namespaces(struct job *j);
+int enter_second_userns(struct job *j);
+
+/* init_start.c */
+int init_start(struct job *j);
+int init_await(struct job *j);
+int init_new_proc(void *job);
+
+/* command.c */
+void command(void *job);
+
+extern const unsigned char nsbox_init_image[];
+extern const unsigned int nsbox_init_image_len;
+
+/* Records where a child gave up. The first error stays. */
+static inline void report(nsbox_result *res, int error, uint32_t step, int32_t op)
+{
+    if (res->error)
+        return;
+    res->error = -error;
+    res->step = step;
+    res->op = op;
+}
+
+#endif

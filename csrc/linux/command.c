@@ -1,0 +1,187 @@
+/* command.c: the last steps before the user's program, in the order of CPython's child_exec. */
+#include "child.h"
+
+/* Moves *fd away from numbers below `floor`, which are about to be overwritten. */
+static int move_up(int *fd, int floor)
+{
+    if (*fd < 0 || *fd >= floor)
+        return 0;
+    int copy = sys_dupfd_cloexec(*fd, 3);
+    if (copy < 0)
+        return copy;
+    *fd = copy;
+    return 0;
+}
+
+static int put_at(int fd, int number)
+{
+    if (fd < 0)
+        return 0;
+    return fd == number ? sys_set_fd_flags(fd, 0) : sys_dup3(fd, number, 0);
+}
+
+static int stdio(const nsbox_request *r)
+{
+    int in = r->stdin_fd, out = r->stdout_fd, err = r->stderr_fd;
+    int ret = out == 0 ? move_up(&out, 1) : 0;
+    if (ret >= 0)
+        ret = move_up(&err, 2);
+    if (ret >= 0)
+        ret = put_at(in, 0);
+    if (ret >= 0)
+        ret = put_at(out, 1);
+    if (ret >= 0)
+        ret = put_at(err, 2);
+    return ret;
+}
+
+static int session(const nsbox_request *r, uint32_t *step)
+{
+    *step = NSBOX_STEP_SESSION;
+    int ret = r->flags & NSBOX_SETSID ? sys_setsid() : 0;
+    if (ret < 0 || r->pgid < 0)
+        return ret;
+    *step = NSBOX_STEP_PGID;
+    return sys_setpgid(0, r->pgid);
+}
+
+static int limits(const nsbox_request *r)
+{
+    for (uint32_t i = 0; i < r->n_rlimits; i++) {
+        struct sys_rlimit limit = {r->rlimits[i].soft, r->rlimits[i].hard};
+        int ret = sys_prlimit(r->rlimits[i].resource, &limit);
+        if (ret < 0)
+            return ret;
+    }
+    return 0;
+}
+
+/* Each new user namespace comes with a full bounding set, and exec as uid 0 would refill the permitted
+ * set from it (capabilities(7)): empty it before the ids change. */
+static int empty_bounding_set(void)
+{
+    for (unsigned cap = 0; cap < 64; cap++) {
+        int ret = sys_prctl(PR_CAPBSET_DROP, cap, 0);
+        if (ret == -EINVAL && cap > CAP_LAST_CAP)
+            return 0; /* beyond this kernel's last */
+        if (ret == -EINVAL && cap > CAP_AUDIT_READ)
+            return 0;
+        if (ret < 0)
+            return ret;
+    }
+    return 0;
+}
+
+static int ids(const nsbox_request *r, uint32_t *step)
+{
+    int ret = 0;
+    if (r->flags & NSBOX_SET_GROUPS) {
+        *step = NSBOX_STEP_GROUPS;
+        ret = sys_setgroups(r->n_groups, r->groups);
+    }
+    if (ret >= 0 && (r->flags & NSBOX_SET_GID)) {
+        *step = NSBOX_STEP_GID;
+        ret = sys_setresgid(r->gid, r->gid, r->gid);
+    }
+    if (ret >= 0 && (r->flags & NSBOX_SET_UID)) {
+        *step = NSBOX_STEP_UID;
+        ret = sys_setresuid(r->uid, r->uid, r->uid);
+    }
+    return ret;
+}
+
+static int privileges(const nsbox_request *r, uint32_t *step)
+{
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+    *step = NSBOX_STEP_CAPS;
+    int ret = empty_bounding_set();
+    if (ret >= 0)
+        ret = ids(r, step);
+    if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_CAPS;
+    ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
+    if (ret >= 0)
+        ret = sys_capset(&head, none);
+    if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_NNP;
+    return sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
+}
+
+/* Closes what isn't 0..2 or in pass_fds, by the gaps between them; those in it survive exec. */
+static int descriptors(const nsbox_request *r)
+{
+    unsigned next = 3;
+    for (uint32_t i = 0; i < r->n_pass_fds; i++) {
+        int fd = r->pass_fds[i];
+        int ret = sys_set_fd_flags(fd, 0);
+        if (ret < 0)
+            return ret;
+        if (fd < 3 || !(r->flags & NSBOX_CLOSE_FDS))
+            continue;
+        if ((unsigned)fd > next && (ret = sys_close_range(next, (unsigned)fd - 1)) < 0)
+            return ret;
+        next = (unsigned)fd + 1;
+    }
+    return r->flags & NSBOX_CLOSE_FDS ? sys_close_range(next, ~0U) : 0;
+}
+
+static void default_signals(const nsbox_request *r)
+{
+    static const int sigs[] = {SIGPIPE, SIGXFSZ};
+    struct sys_sigaction reset = {.handler = SIG_DFL};
+    if (r->flags & NSBOX_RESTORE_SIGNALS)
+        for (unsigned i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
+            sys_sigaction(sigs[i], &reset, 0);
+}
+
+/* The first error that says more than "not here" is the one to report, as execvp does. */
+static int execute(struct job *j)
+{
+    int error = 0, last = -ENOENT;
+    for (const char *const *program = j->req->programs; *program; program++) {
+        last = sys_execve(*program, j->req->argv, j->envp);
+        if (last != -ENOENT && last != -ENOTDIR && !error)
+            error = last;
+    }
+    return error ? error : last;
+}
+
+static int prepare(struct job *j, uint32_t *step)
+{
+    const nsbox_request *r = j->req;
+    *step = NSBOX_STEP_STDIO;
+    int ret = stdio(r);
+    if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_CHDIR;
+    if (r->cwd && (ret = sys_chdir(r->cwd)) < 0 && !(r->flags & NSBOX_CWD_OPTIONAL))
+        return ret;
+    sys_umask(r->umask >= 0 ? (unsigned)r->umask : j->umask);
+    default_signals(r);
+    if ((ret = session(r, step)) < 0)
+        return ret;
+    *step = NSBOX_STEP_RLIMIT;
+    if ((ret = limits(r)) < 0)
+        return ret;
+    if ((ret = privileges(r, step)) < 0)
+        return ret;
+    *step = NSBOX_STEP_FDS;
+    return descriptors(r);
+}
+
+void command(void *arg)
+{
+    struct job *j = arg;
+    uint32_t step = NSBOX_STEP_NONE;
+    int ret = prepare(j, &step);
+    if (ret >= 0) {
+        step = NSBOX_STEP_EXEC;
+        sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
+        ret = execute(j);
+    }
+    report(j->res, ret, step, -1);
+    sys_exit(127);
+}

@@ -1,0 +1,184 @@
+/* dest.c: where in the sandbox? Destinations resolve here and nowhere else.
+ *
+ * A plan binds directories that untrusted commands have written to, so any component of a destination
+ * may be a planted symlink. Paths resolve inside the new root (openat2(2), RESOLVE_IN_ROOT, no magic
+ * links), and nothing is ever created but in file systems made for this sandbox: CVE-2026-87766 was
+ * mkdir and open following a link out of bubblewrap's half-built root, onto the host.
+ */
+#include "ops.h"
+
+#define RESOLVE (RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+
+int file_kind(int fd, unsigned *mode, uint64_t *dev)
+{
+    struct statx st;
+    int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE, &st);
+    if (ret < 0)
+        return ret;
+    if (mode)
+        *mode = st.stx_mode;
+    if (dev)
+        *dev = (uint64_t)st.stx_dev_major << 32 | st.stx_dev_minor;
+    return 0;
+}
+
+int own_add(struct builder *b, int fd)
+{
+    uint64_t dev;
+    int ret = file_kind(fd, 0, &dev);
+    if (ret < 0)
+        return ret;
+    if (b->n_own >= b->max_own)
+        return -ENOSPC;
+    b->own[b->n_own++] = dev;
+    return 0;
+}
+
+int own_check(struct builder *b, int fd)
+{
+    uint64_t dev;
+    int ret = file_kind(fd, 0, &dev);
+    if (ret < 0)
+        return ret;
+    for (uint32_t i = b->n_own; i > 0; i--)
+        if (b->own[i - 1] == dev)
+            return 0;
+    b->step = NSBOX_STEP_HOST;
+    return -EROFS;
+}
+
+/* openat2 gives EAGAIN when a rename elsewhere raced with a ".." in a link: try again, a few times. */
+static int resolve(int root, const char *path)
+{
+    int fd = -EAGAIN;
+    for (int i = 0; i < 32 && fd == -EAGAIN; i++)
+        fd = sys_openat2(root, path, O_PATH, 0, RESOLVE);
+    return fd;
+}
+
+int dest_find(struct builder *b, const char *path)
+{
+    b->step = NSBOX_STEP_DEST;
+    return resolve(b->root, path);
+}
+
+/* The length of path without its last component and the slashes before it; 0 stands for the root. */
+static size_t parent_length(const char *path, size_t len)
+{
+    while (len > 0 && path[len - 1] == '/')
+        len--;
+    while (len > 0 && path[len - 1] != '/')
+        len--;
+    while (len > 0 && path[len - 1] == '/')
+        len--;
+    return len;
+}
+
+/* Makes one directory below dir, which must be ours, and swaps dir for it. EEXIST means that a
+ * dangling link or a racing process sits there: an error, never followed. */
+static int make_step(struct builder *b, int *dir, const char *name, unsigned mode)
+{
+    TRY(b, NSBOX_STEP_CREATE, own_check(b, *dir));
+    TRY(b, NSBOX_STEP_CREATE, sys_mkdirat(*dir, name, mode));
+    int fd = sys_openat(*dir, name, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
+    if (fd < 0)
+        return fd;
+    sys_close(*dir);
+    *dir = fd;
+    return 0;
+}
+
+/* Opens the longest prefix of path that exists, of at most *have bytes, and cuts path there by a NUL. */
+static int open_prefix(struct builder *b, char *path, size_t *have)
+{
+    for (;;) {
+        path[*have] = 0;
+        int dir = dest_find(b, *have ? path : "/");
+        if (dir != -ENOENT || *have == 0)
+            return dir;
+        *have = parent_length(path, *have);
+    }
+}
+
+/* Opens the directory at path, making what is missing. path is work space; nothing longer than its first
+ * `have` bytes is there. */
+static int open_dirs(struct builder *b, char *path, size_t len, size_t have, unsigned mode)
+{
+    int dir = open_prefix(b, path, &have);
+    if (dir < 0)
+        return dir;
+    /* Each cut replaced one slash: forward again, one fresh directory at a time. */
+    while (have < len) {
+        path[have] = '/';
+        char *name = path + have;
+        while (*name == '/')
+            name++;
+        have = (size_t)(name - path);
+        while (path[have])
+            have++;
+        int ret = make_step(b, &dir, name, have == len ? mode : 0755);
+        if (ret < 0) {
+            sys_close(dir);
+            return ret;
+        }
+    }
+    return dir;
+}
+
+static int copy_path(char *buf, const char *path, size_t *len)
+{
+    size_t n = 0;
+    while (path[n]) {
+        if (n + 1 >= NSBOX_PATH_MAX)
+            return -ENAMETOOLONG;
+        buf[n] = path[n];
+        n++;
+    }
+    buf[n] = 0;
+    *len = n;
+    return 0;
+}
+
+int dest_parent(struct builder *b, const char *path, const char **name)
+{
+    char buf[NSBOX_PATH_MAX];
+    size_t len;
+    TRY(b, NSBOX_STEP_DEST, copy_path(buf, path, &len));
+    size_t cut = parent_length(buf, len);
+    const char *last = path + cut;
+    while (*last == '/')
+        last++;
+    if (!*last)
+        return -EBUSY; /* the root itself has no name */
+    *name = last;
+    return open_dirs(b, buf, cut, cut, 0755);
+}
+
+/* An empty file to mount something on; it can't be opened for writing by anyone without capabilities. */
+static int make_file(struct builder *b, const char *path)
+{
+    const char *name;
+    int dir = dest_parent(b, path, &name);
+    if (dir < 0)
+        return dir;
+    int fd = own_check(b, dir);
+    if (fd == 0) {
+        b->step = NSBOX_STEP_CREATE;
+        fd = sys_openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0444);
+    }
+    sys_close(dir);
+    return fd;
+}
+
+int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode)
+{
+    int fd = dest_find(b, path);
+    if (fd != -ENOENT)
+        return fd;
+    if (kind == DEST_FILE)
+        return make_file(b, path);
+    char buf[NSBOX_PATH_MAX];
+    size_t len;
+    TRY(b, NSBOX_STEP_DEST, copy_path(buf, path, &len));
+    return open_dirs(b, buf, len, parent_length(buf, len), mode);
+}

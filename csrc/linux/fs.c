@@ -1,0 +1,120 @@
+/* fs.c: new file systems and mounts by descriptor, and the few string helpers that they need. */
+#include "ops.h"
+
+char *put_str(char *at, const char *s)
+{
+    while (*s)
+        *at++ = *s++;
+    *at = 0;
+    return at;
+}
+
+char *put_uint(char *at, uint64_t value, unsigned base)
+{
+    char digits[24];
+    int n = 0;
+    do {
+        digits[n++] = (char)('0' + value % base);
+        value /= base;
+    } while (value);
+    while (n)
+        *at++ = digits[--n];
+    *at = 0;
+    return at;
+}
+
+int write_all(int fd, const uint8_t *p, size_t n)
+{
+    while (n) {
+        long done = sys_write(fd, p, n);
+        if (done == -EINTR)
+            continue;
+        if (done < 0)
+            return (int)done;
+        p += done;
+        n -= (size_t)done;
+    }
+    return 0;
+}
+
+/* A new instance of a file system, mounted nowhere yet. options: key, value, key, value, ..., NULL. */
+int fs_make(struct builder *b, const char *type, const char *const *options, unsigned attrs)
+{
+    b->step = NSBOX_STEP_FS;
+    int fs = sys_fsopen(type);
+    if (fs < 0)
+        return fs;
+    int ret = 0;
+    for (; *options && ret >= 0; options += 2) {
+        unsigned command = options[1] ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG;
+        ret = sys_fsconfig(fs, command, options[0], options[1], 0);
+    }
+    if (ret >= 0)
+        ret = sys_fsconfig(fs, FSCONFIG_CMD_CREATE, 0, 0, 0);
+    if (ret >= 0)
+        ret = sys_fsmount(fs, attrs);
+    sys_close(fs);
+    return ret;
+}
+
+int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size)
+{
+    char mode_text[24], size_text[24];
+    put_uint(mode_text, mode, 8);
+    put_uint(size_text, size, 10);
+    const char *options[] = {"mode", mode_text, size ? "size" : 0, size_text, 0};
+    int fd = fs_make(b, "tmpfs", options, MOUNT_ATTR_SAFE);
+    if (fd < 0)
+        return fd;
+    int ret = own_add(b, fd);
+    if (ret < 0) {
+        sys_close(fd);
+        return ret;
+    }
+    return fd;
+}
+
+/* Adds attributes to a mount (flags AT_RECURSIVE: and to all below it) and cuts it off from the
+ * mount events of its origin: in a slave, what the host mounts later would appear without them. */
+int mount_attrs(int fd, unsigned set, unsigned flags)
+{
+    struct mount_attr attr = {.attr_set = set, .propagation = SYS_MS_PRIVATE};
+    return sys_mount_setattr(fd, "", AT_EMPTY_PATH | flags, &attr);
+}
+
+/* Puts a detached mount on dest. A mount on "/" becomes the root that later paths resolve in, since
+ * a lookup beneath the old descriptor would go on below the new mount. */
+int attach(struct builder *b, int mount, int dest, const char *path)
+{
+    TRY(b, NSBOX_STEP_ATTACH, sys_move_mount(mount, dest));
+    while (*path == '/')
+        path++;
+    if (*path)
+        return 0;
+    int root = sys_dupfd_cloexec(mount, 3);
+    if (root < 0)
+        return root;
+    if (b->root != b->base)
+        sys_close(b->root);
+    b->root = root;
+    return 0;
+}
+
+/* A tmpfs for what the sandbox must see only through mounts of single files: under the base tmpfs,
+ * whose mount is unbindable, so that no recursive bind of the host's root carries it along. */
+int fs_scratch(struct builder *b)
+{
+    if (b->scratch >= 0)
+        return 0;
+    int mount = fs_tmpfs(b, 0700, 0);
+    if (mount < 0)
+        return mount;
+    TRY(b, NSBOX_STEP_FS, sys_mkdirat(b->base, SCRATCH_NAME, 0700));
+    int at = sys_openat(b->base, SCRATCH_NAME, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
+    if (at < 0)
+        return at;
+    int ret = sys_move_mount(mount, at);
+    sys_close(at);
+    b->scratch = mount;
+    return ret;
+}

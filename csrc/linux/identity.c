@@ -1,0 +1,110 @@
+/* identity.c: entering the namespaces, and saying who is who in the user namespace. */
+#include "child.h"
+
+static int write_file(int dir, const char *path, const char *text)
+{
+    size_t n = 0;
+    while (text[n])
+        n++;
+    int fd = sys_openat(dir, path, O_WRONLY, 0);
+    if (fd < 0)
+        return fd;
+    /* The kernel takes a map in one write only. */
+    long done = sys_write(fd, text, n);
+    sys_close(fd);
+    if (done < 0)
+        return (int)done;
+    return (size_t)done == n ? 0 : -EIO;
+}
+
+/* Writes the maps of the process whose /proc directory is at `path`, below dir. */
+static int write_maps(int dir, const char *path, const char *uids, const char *gids, int deny, uint32_t *step)
+{
+    char file[64];
+    char *tail = put_str(file, path);
+    if (deny) { /* user_namespaces(7): required before an unprivileged gid map, CVE-2014-8989 */
+        *step = NSBOX_STEP_SETGROUPS;
+        put_str(tail, "setgroups");
+        int ret = write_file(dir, file, "deny");
+        if (ret < 0)
+            return ret;
+    }
+    *step = NSBOX_STEP_UID_MAP;
+    put_str(tail, "uid_map");
+    int ret = write_file(dir, file, uids);
+    if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_GID_MAP;
+    put_str(tail, "gid_map");
+    return write_file(dir, file, gids);
+}
+
+struct map_helper {
+    struct job *job;
+    int pid; /* the mediator's */
+    int pipe[2];
+};
+
+/* Maps of more than one id need capabilities in the parent namespace: this process stays there. */
+static void map_helper(void *arg)
+{
+    struct map_helper *h = arg;
+    struct job *j = h->job;
+    sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    sys_close(h->pipe[1]);
+    char byte;
+    if (sys_read(h->pipe[0], &byte, 1) != 1)
+        sys_exit(1); /* the mediator gave up or died */
+    char path[32];
+    put_str(put_uint(put_str(path, "/proc/"), (uint64_t)h->pid, 10), "/");
+    j->map_error = write_maps(AT_FDCWD, path, j->req->uid_map, j->req->gid_map,
+                              (j->req->flags & NSBOX_DENY_SETGROUPS) != 0, &j->map_step);
+    sys_exit(0);
+}
+
+static int unshare_with_helper(struct job *j)
+{
+    struct map_helper h = {.job = j, .pid = sys_getpid()};
+    TRY(&j->b, NSBOX_STEP_UID_MAP, sys_pipe2(h.pipe, SYS_O_CLOEXEC));
+    long helper = arch_clone(CLONE_VM, j->command_stack, 0, 0, map_helper, &h);
+    int ret = (int)helper;
+    if (ret >= 0) {
+        j->b.step = NSBOX_STEP_UNSHARE;
+        ret = sys_unshare(j->req->namespaces);
+        j->map_error = -EIO;
+        j->map_step = NSBOX_STEP_UID_MAP;
+        if (ret >= 0)
+            sys_write(h.pipe[1], "", 1);
+    }
+    sys_close(h.pipe[1]);
+    sys_close(h.pipe[0]);
+    if (helper < 0)
+        return (int)helper;
+    sys_waitid(P_PID, (int)helper, 0, WEXITED | __WALL);
+    if (ret < 0)
+        return ret;
+    j->b.step = j->map_step;
+    return j->map_error;
+}
+
+int enter_namespaces(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    if (r->flags & NSBOX_MAP_BY_HELPER)
+        return unshare_with_helper(j);
+    TRY(&j->b, NSBOX_STEP_UNSHARE, sys_unshare(r->namespaces));
+    return write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, (r->flags & NSBOX_DENY_SETGROUPS) != 0,
+                      &j->b.step);
+}
+
+/* The wished ids in a namespace of their own, since some mounts (devpts) need uid 0 in the first. What was
+ * mounted there can't be changed from here, whatever capabilities a process may get. "self" in the
+ * caller's procfs is the mediator, though the root that it was mounted in has gone. */
+int enter_second_userns(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    if (!r->uid_map2)
+        return 0;
+    TRY(&j->b, NSBOX_STEP_SECOND_USERNS, sys_unshare(CLONE_NEWUSER));
+    return write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, 0, &j->b.step);
+}

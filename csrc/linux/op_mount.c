@@ -1,0 +1,196 @@
+/* op_mount.c: the ops that mount something. */
+#include "ops.h"
+
+static int bind_source(struct builder *b, const nsbox_op *op)
+{
+    b->step = NSBOX_STEP_SOURCE;
+    unsigned flags = OPEN_TREE_CLONE | AT_RECURSIVE;
+    /* Always recursive: a bind that left out the mounts below would uncover what they hide (and is EINVAL
+     * in a user namespace). From a descriptor no name is looked up again (CVE-2024-42472). */
+    if (op->flags & NSBOX_FROM_FD)
+        return sys_open_tree(op->fd, "", flags | AT_EMPTY_PATH);
+    return sys_open_tree(AT_FDCWD, plan_str(b->plan, op->src), flags);
+}
+
+/* Mounts the detached tree on the op's destination, made as a directory or a file like the tree's root. */
+static int place(struct builder *b, const nsbox_op *op, int tree, unsigned attrs)
+{
+    unsigned mode;
+    TRY(b, NSBOX_STEP_SOURCE, file_kind(tree, &mode, 0));
+    TRY(b, NSBOX_STEP_ATTR, mount_attrs(tree, attrs, AT_RECURSIVE));
+    const char *path = plan_str(b->plan, op->dst);
+    int dest = dest_open(b, path, (mode & SYS_S_IFMT) == SYS_S_IFDIR ? DEST_DIR : DEST_FILE, 0755);
+    if (dest < 0)
+        return dest;
+    int ret = attach(b, tree, dest, path);
+    sys_close(dest);
+    return ret;
+}
+
+/* Is it a terminal? TCGETS succeeds on nothing else. The kernel's struct termios has 36 bytes. */
+static int is_terminal(int fd)
+{
+    uint8_t termios[64];
+    return fd >= 0 && sys_ioctl(fd, 0x5401 /* TCGETS */, termios) >= 0;
+}
+
+int op_bind(struct builder *b, const nsbox_op *op)
+{
+    int tree;
+    if (op->flags & NSBOX_PROBE_TTY) {
+        if (!is_terminal(b->stdout_fd))
+            return 0;
+        b->step = NSBOX_STEP_SOURCE;
+        char path[32];
+        put_uint(put_str(path, "self/fd/"), (uint64_t)b->stdout_fd, 10);
+        tree = sys_open_tree(b->proc, path, OPEN_TREE_CLONE);
+    } else {
+        tree = bind_source(b, op);
+    }
+    if (tree == -ENOENT && (op->flags & NSBOX_OPTIONAL))
+        return 0;
+    if (tree < 0)
+        return tree;
+    unsigned attrs = MOUNT_ATTR_NOSUID;
+    if (!(op->flags & NSBOX_DEVICES))
+        attrs |= MOUNT_ATTR_NODEV;
+    if (op->flags & NSBOX_RDONLY)
+        attrs |= MOUNT_ATTR_RDONLY;
+    int ret = place(b, op, tree, attrs);
+    sys_close(tree);
+    return ret;
+}
+
+static int mount_dir(struct builder *b, const nsbox_op *op, int mount)
+{
+    if (mount < 0)
+        return mount;
+    const char *path = plan_str(b->plan, op->dst);
+    int dest = dest_open(b, path, DEST_DIR, 0755);
+    int ret = dest < 0 ? dest : attach(b, mount, dest, path);
+    if (dest >= 0)
+        sys_close(dest);
+    sys_close(mount);
+    return ret;
+}
+
+int op_tmpfs(struct builder *b, const nsbox_op *op)
+{
+    return mount_dir(b, op, fs_tmpfs(b, op->mode, op->size));
+}
+
+int op_devpts(struct builder *b, const nsbox_op *op)
+{
+    const char *const options[] = {"newinstance", 0, "ptmxmode", "0666", "mode", "620", 0};
+    /* fs_make reads pairs up to a NULL key; newinstance is a flag, its value NULL. */
+    return mount_dir(b, op, fs_make(b, "devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC));
+}
+
+int op_mqueue(struct builder *b, const nsbox_op *op)
+{
+    const char *const options[] = {0};
+    return mount_dir(b, op, fs_make(b, "mqueue", options, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC));
+}
+
+/* Kernel settings that uid 0 of the machine could write to by its plain file permissions, without any
+ * capability, become read-only (the list is bubblewrap's). */
+static int cover_proc(struct builder *b, int proc)
+{
+    static const char names[][16] = {"sys", "sysrq-trigger", "irq", "bus"};
+    b->step = NSBOX_STEP_ATTR;
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        int tree = sys_open_tree(proc, names[i], OPEN_TREE_CLONE | AT_RECURSIVE);
+        if (tree == -ENOENT)
+            continue;
+        if (tree < 0)
+            return tree;
+        int at = sys_openat(proc, names[i], O_PATH | O_NOFOLLOW, 0);
+        int ret = at < 0 ? at : mount_attrs(tree, MOUNT_ATTR_RDONLY, AT_RECURSIVE);
+        if (ret >= 0)
+            ret = sys_move_mount(tree, at);
+        if (at >= 0)
+            sys_close(at);
+        sys_close(tree);
+        if (ret < 0)
+            return ret;
+    }
+    return 0;
+}
+
+int op_proc(struct builder *b, const nsbox_op *op)
+{
+    b->step = NSBOX_STEP_FS;
+    int ret = mount_dir(b, op, b->new_proc(b->new_proc_arg));
+    if (ret < 0 || !(op->flags & NSBOX_COVER))
+        return ret;
+    int proc = dest_find(b, plan_str(b->plan, op->dst));
+    if (proc < 0)
+        return proc;
+    ret = cover_proc(b, proc);
+    sys_close(proc);
+    return ret;
+}
+
+int op_remount_ro(struct builder *b, const nsbox_op *op)
+{
+    int fd = dest_find(b, plan_str(b->plan, op->dst));
+    if (fd < 0)
+        return fd;
+    b->step = NSBOX_STEP_ATTR;
+    int ret = mount_attrs(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_SAFE, 0);
+    sys_close(fd);
+    return ret;
+}
+
+/* The one empty, permissionless file that all masked files become. */
+static int masked_file(struct builder *b)
+{
+    if (b->masked >= 0)
+        return 0;
+    int ret = fs_scratch(b);
+    if (ret < 0)
+        return ret;
+    b->step = NSBOX_STEP_FS;
+    b->masked = sys_openat(b->scratch, "masked", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0);
+    return b->masked < 0 ? b->masked : 0;
+}
+
+/* Something that can't be read, written or entered, in place of what is at dest. */
+static int mask_over(struct builder *b, int dest, const char *path)
+{
+    unsigned mode;
+    int ret = file_kind(dest, &mode, 0);
+    if (ret < 0)
+        return ret;
+    int cover;
+    if ((mode & SYS_S_IFMT) == SYS_S_IFDIR) {
+        cover = fs_tmpfs(b, 0, 0);
+    } else {
+        ret = masked_file(b);
+        if (ret < 0)
+            return ret;
+        b->step = NSBOX_STEP_FS;
+        cover = sys_open_tree(b->masked, "", OPEN_TREE_CLONE | AT_EMPTY_PATH);
+    }
+    if (cover < 0)
+        return cover;
+    b->step = NSBOX_STEP_ATTR;
+    ret = mount_attrs(cover, MOUNT_ATTR_RDONLY | MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC, 0);
+    if (ret >= 0)
+        ret = attach(b, cover, dest, path);
+    sys_close(cover);
+    return ret;
+}
+
+int op_mask(struct builder *b, const nsbox_op *op)
+{
+    const char *path = plan_str(b->plan, op->dst);
+    int dest = dest_find(b, path);
+    if (dest == -ENOENT && (op->flags & NSBOX_OPTIONAL))
+        return 0;
+    if (dest < 0)
+        return dest;
+    int ret = mask_over(b, dest, path);
+    sys_close(dest);
+    return ret;
+}

@@ -1,0 +1,317 @@
+/* sys.h: every system call that the children of a spawn may make, one inline function each.
+ *
+ * This is the audit list: a call that isn't here isn't made between clone and exec. Each returns what
+ * the kernel returns, -errno on failure; errno, the C library and its locks are never touched, since
+ * the children run in the caller's memory while its other threads go on.
+ */
+#ifndef NSBOX_SYS_H
+#define NSBOX_SYS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <asm/signal.h>
+#include <asm/unistd.h>
+#include <linux/capability.h>
+#include <linux/fcntl.h>
+#include <linux/futex.h>
+#include <linux/memfd.h>
+#include <linux/mount.h>
+#include <linux/openat2.h>
+#include <linux/poll.h>
+#include <linux/prctl.h>
+#include <linux/sched.h>
+#include <linux/securebits.h>
+#include <linux/stat.h>
+#include <linux/wait.h>
+
+#if defined(__x86_64__)
+#include "arch/x86_64.h"
+#elif defined(__aarch64__)
+#include "arch/aarch64.h"
+#else
+#error "nsbox's core knows x86_64 and aarch64"
+#endif
+
+/* errno values: <asm/errno.h> has them as macros without the C library's errno. */
+#include <asm/errno.h>
+
+/* Facts that headers older than the kernel floor, or guarded by the C library, don't give. */
+#ifndef AT_RECURSIVE
+#define AT_RECURSIVE 0x8000
+#endif
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U /* Linux 6.3; older kernels refuse it with EINVAL */
+#endif
+#define SYS_O_CLOEXEC 02000000
+#define SYS_MNT_DETACH 2
+#define SYS_MS_UNBINDABLE (1UL << 17)
+#define SYS_MS_PRIVATE (1UL << 18)
+#define SYS_S_IFMT 0170000
+#define SYS_S_IFDIR 0040000
+#define SYS_SIGSET_BYTES 8
+#define SYS_NSIG 64
+
+#define S0(nr) arch_syscall((nr), 0, 0, 0, 0, 0, 0)
+#define S1(nr, a) arch_syscall((nr), (long)(a), 0, 0, 0, 0, 0)
+#define S2(nr, a, b) arch_syscall((nr), (long)(a), (long)(b), 0, 0, 0, 0)
+#define S3(nr, a, b, c) arch_syscall((nr), (long)(a), (long)(b), (long)(c), 0, 0, 0)
+#define S4(nr, a, b, c, d) arch_syscall((nr), (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
+#define S5(nr, a, b, c, d, e) arch_syscall((nr), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
+
+typedef uint64_t sys_sigset; /* the kernel's: bit n-1 for signal n */
+
+/* The kernel's struct sigaction, which differs from the C library's. */
+struct sys_sigaction {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)(void);
+    sys_sigset mask;
+};
+
+/* The kernel's struct ifreq, as far as flags go. */
+struct sys_ifreq {
+    char name[16];
+    short flags;
+    char rest[22];
+};
+
+struct sys_rlimit {
+    uint64_t soft, hard;
+};
+
+/* files */
+static inline int sys_openat(int dir, const char *path, int flags, unsigned mode)
+{
+    return (int)S4(__NR_openat, dir, path, flags | SYS_O_CLOEXEC, mode);
+}
+static inline int sys_openat2(int dir, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve)
+{
+    struct open_how how = {.flags = flags | SYS_O_CLOEXEC, .mode = mode, .resolve = resolve};
+    return (int)S4(__NR_openat2, dir, path, &how, sizeof how);
+}
+static inline int sys_close(int fd)
+{
+    return (int)S1(__NR_close, fd);
+}
+static inline int sys_close_range(unsigned first, unsigned last)
+{
+    return (int)S3(__NR_close_range, first, last, 0);
+}
+static inline int sys_dup3(int fd, int to, int flags)
+{
+    return (int)S3(__NR_dup3, fd, to, flags);
+}
+static inline int sys_dupfd_cloexec(int fd, int at_least)
+{
+    return (int)S3(__NR_fcntl, fd, F_DUPFD_CLOEXEC, at_least);
+}
+static inline int sys_set_fd_flags(int fd, int flags)
+{
+    return (int)S3(__NR_fcntl, fd, F_SETFD, flags);
+}
+static inline int sys_add_seals(int fd, int seals)
+{
+    return (int)S3(__NR_fcntl, fd, F_ADD_SEALS, seals);
+}
+static inline long sys_write(int fd, const void *p, size_t n)
+{
+    return S3(__NR_write, fd, p, n);
+}
+static inline long sys_read(int fd, void *p, size_t n)
+{
+    return S3(__NR_read, fd, p, n);
+}
+static inline int sys_pipe2(int fds[2], int flags)
+{
+    return (int)S2(__NR_pipe2, fds, flags);
+}
+static inline int sys_statx(int fd, const char *path, int flags, unsigned mask, struct statx *st)
+{
+    return (int)S5(__NR_statx, fd, path, flags, mask, st);
+}
+static inline int sys_mkdirat(int dir, const char *name, unsigned mode)
+{
+    return (int)S3(__NR_mkdirat, dir, name, mode);
+}
+static inline int sys_symlinkat(const char *target, int dir, const char *name)
+{
+    return (int)S3(__NR_symlinkat, target, dir, name);
+}
+static inline long sys_readlinkat(int dir, const char *name, char *buf, size_t n)
+{
+    return S4(__NR_readlinkat, dir, name, buf, n);
+}
+static inline int sys_unlinkat(int dir, const char *name, int flags)
+{
+    return (int)S3(__NR_unlinkat, dir, name, flags);
+}
+static inline int sys_fchmod(int fd, unsigned mode)
+{
+    return (int)S2(__NR_fchmod, fd, mode);
+}
+static inline int sys_ftruncate(int fd, long size)
+{
+    return (int)S2(__NR_ftruncate, fd, size);
+}
+static inline int sys_fchdir(int fd)
+{
+    return (int)S1(__NR_fchdir, fd);
+}
+static inline int sys_chdir(const char *path)
+{
+    return (int)S1(__NR_chdir, path);
+}
+static inline int sys_umask(unsigned mask)
+{
+    return (int)S1(__NR_umask, mask);
+}
+static inline int sys_memfd_create(const char *name, unsigned flags)
+{
+    return (int)S2(__NR_memfd_create, name, flags);
+}
+static inline int sys_ioctl(int fd, unsigned long request, void *arg)
+{
+    return (int)S3(__NR_ioctl, fd, request, arg);
+}
+static inline int sys_socket(int family, int type, int protocol)
+{
+    return (int)S3(__NR_socket, family, type, protocol);
+}
+
+/* mounts */
+static inline int sys_open_tree(int dir, const char *path, unsigned flags)
+{
+    return (int)S3(__NR_open_tree, dir, path, flags | OPEN_TREE_CLOEXEC);
+}
+static inline int sys_move_mount(int from, int to)
+{
+    return (int)S5(__NR_move_mount, from, "", to, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+}
+static inline int sys_move_mount_at(int from, int dir, const char *path)
+{
+    return (int)S5(__NR_move_mount, from, "", dir, path, MOVE_MOUNT_F_EMPTY_PATH);
+}
+static inline int sys_mount_setattr(int dir, const char *path, unsigned flags, struct mount_attr *attr)
+{
+    return (int)S5(__NR_mount_setattr, dir, path, flags, attr, sizeof *attr);
+}
+static inline int sys_fsopen(const char *type)
+{
+    return (int)S2(__NR_fsopen, type, FSOPEN_CLOEXEC);
+}
+static inline int sys_fsconfig(int fs, unsigned cmd, const char *key, const void *value, int aux)
+{
+    return (int)S5(__NR_fsconfig, fs, cmd, key, value, aux);
+}
+static inline int sys_fsmount(int fs, unsigned attrs)
+{
+    return (int)S3(__NR_fsmount, fs, FSMOUNT_CLOEXEC, attrs);
+}
+static inline int sys_pivot_root(const char *new_root, const char *put_old)
+{
+    return (int)S2(__NR_pivot_root, new_root, put_old);
+}
+static inline int sys_umount2(const char *path, int flags)
+{
+    return (int)S2(__NR_umount2, path, flags);
+}
+
+/* identity */
+static inline int sys_unshare(unsigned long flags)
+{
+    return (int)S1(__NR_unshare, flags);
+}
+static inline int sys_setgroups(size_t n, const uint32_t *groups)
+{
+    return (int)S2(__NR_setgroups, n, groups);
+}
+static inline int sys_setresgid(uint32_t r, uint32_t e, uint32_t s)
+{
+    return (int)S3(__NR_setresgid, r, e, s);
+}
+static inline int sys_setresuid(uint32_t r, uint32_t e, uint32_t s)
+{
+    return (int)S3(__NR_setresuid, r, e, s);
+}
+static inline int sys_capset(struct __user_cap_header_struct *h, const struct __user_cap_data_struct *d)
+{
+    return (int)S2(__NR_capset, h, d);
+}
+static inline int sys_prctl(int op, unsigned long a, unsigned long b)
+{
+    return (int)S5(__NR_prctl, op, a, b, 0, 0);
+}
+static inline int sys_sethostname(const char *name, size_t n)
+{
+    return (int)S2(__NR_sethostname, name, n);
+}
+static inline int sys_prlimit(unsigned resource, const struct sys_rlimit *limit)
+{
+    return (int)S4(__NR_prlimit64, 0, resource, limit, 0);
+}
+
+/* processes */
+static inline int sys_getpid(void)
+{
+    return (int)S0(__NR_getpid);
+}
+static inline int sys_getppid(void)
+{
+    return (int)S0(__NR_getppid);
+}
+static inline int sys_setsid(void)
+{
+    return (int)S0(__NR_setsid);
+}
+static inline int sys_setpgid(int pid, int pgid)
+{
+    return (int)S2(__NR_setpgid, pid, pgid);
+}
+static inline int sys_kill(int pid, int sig)
+{
+    return (int)S2(__NR_kill, pid, sig);
+}
+static inline int sys_pidfd_open(int pid)
+{
+    return (int)S2(__NR_pidfd_open, pid, 0);
+}
+static inline int sys_waitid(int which, int id, void *info, int options)
+{
+    return (int)S5(__NR_waitid, which, id, info, options, 0);
+}
+static inline int sys_ppoll(struct pollfd *fds, unsigned n, const void *timeout)
+{
+    return (int)S5(__NR_ppoll, fds, n, timeout, 0, SYS_SIGSET_BYTES);
+}
+static inline int sys_execve(const char *path, const char *const *argv, const char *const *envp)
+{
+    return (int)S3(__NR_execve, path, argv, envp);
+}
+static inline int sys_execveat(int fd, const char *path, const char *const *argv, const char *const *envp, int flags)
+{
+    return (int)S5(__NR_execveat, fd, path, argv, envp, flags);
+}
+static inline int sys_sigaction(int sig, const struct sys_sigaction *act, struct sys_sigaction *old)
+{
+    return (int)S4(__NR_rt_sigaction, sig, act, old, SYS_SIGSET_BYTES);
+}
+static inline int sys_sigprocmask(int how, const sys_sigset *set, sys_sigset *old)
+{
+    return (int)S4(__NR_rt_sigprocmask, how, set, old, SYS_SIGSET_BYTES);
+}
+static inline int sys_futex_wait(const uint32_t *word, uint32_t expected, const void *timeout)
+{
+    return (int)S4(__NR_futex, word, FUTEX_WAIT, expected, timeout);
+}
+static inline int sys_futex_wake(const uint32_t *word)
+{
+    return (int)S3(__NR_futex, word, FUTEX_WAKE, 1);
+}
+_Noreturn static inline void sys_exit(int status)
+{
+    for (;;)
+        S1(__NR_exit_group, status);
+}
+
+#endif

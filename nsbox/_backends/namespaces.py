@@ -1,0 +1,220 @@
+"""The backend of Linux namespaces: which ops, in which order, for which policy.
+
+Order is by depth, so that whatever is mounted inside of something comes after it; on the same path a mask wins over a
+writable bind, which wins over a read-only one.
+"""
+
+from __future__ import annotations
+
+from nsbox._errors import PolicyError, Reason, UnavailableError
+from nsbox._host import Host
+from nsbox._plan import (
+    Bind,
+    Dev,
+    DevBind,
+    Devpts,
+    Hostname,
+    Identity,
+    Loopback,
+    Mask,
+    Op,
+    Plan,
+    Proc,
+    RemountRo,
+    Rlimit,
+    RoBind,
+    Symlink,
+    Tmpfs,
+)
+from nsbox._policy import Policy, is_below
+
+NAME = "namespaces"
+KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
+
+# Files of procfs that tell a uid 0 without capabilities about the machine or its kernel; as container runtimes mask them.
+_PROC_SECRETS = ("acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi")
+
+
+def missing(host: Host) -> tuple[Reason, ...]:
+    """Return why sandboxes of this kind can't be made on this host, as far as it is known without trying."""
+    reasons = []
+    if host.system != "Linux":
+        reasons.append(Reason(f"{host.system} has no namespaces"))
+    elif host.kernel < KERNEL_FLOOR:
+        have, need = (".".join(map(str, v)) for v in (host.kernel, KERNEL_FLOOR))
+        reasons.append(Reason(f"Linux {have} lacks mount_setattr(2)", f"Linux {need} or later"))
+    if host.core_problem:
+        reasons.append(Reason(host.core_problem, "install nsbox where it has a C core: Linux on x86_64 or aarch64"))
+    if host.max_user_namespaces == 0:
+        reasons.append(Reason("user.max_user_namespaces is 0", "sysctl user.max_user_namespaces=15000"))
+    if host.unprivileged_userns is False and not host.can_set_ids:
+        reasons.append(
+            Reason("kernel.unprivileged_userns_clone is 0", "sysctl kernel.unprivileged_userns_clone=1, or run as root")
+        )
+    return tuple(reasons)
+
+
+def compile(policy: Policy, host: Host) -> Plan:
+    """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
+    ops = {"workspace": _workspace, "host": _host, "layers": _layers}[policy.base](policy, host)
+    full = _wants_full(policy, host)
+    identity = _full(policy, host) if full else _single(policy, host, ops)
+    return Plan(
+        ops=ops,
+        namespaces=policy.unshare | (frozenset({"net"}) if policy.network == "none" else frozenset()),
+        identity=identity,
+        rlimits=_rlimits(policy, host),
+        new_session=policy.new_session,
+        backend=NAME,
+        enforced=_enforced(policy),
+        not_enforced=_not_enforced(policy),
+    )
+
+
+# ---- ops
+
+
+def _depth(path: str) -> int:
+    return 0 if path == "/" else path.count("/")
+
+
+def _common(policy: Policy) -> list[Op]:
+    ops: list[Op] = []
+    if policy.network == "none":
+        ops.append(Loopback())
+    if policy.hostname is not None:
+        ops.append(Hostname(policy.hostname))
+    return ops
+
+
+def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
+    return (DevBind("/", "/"), Proc("/proc", cover=host.is_kernel_root), *_common(policy))
+
+
+def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:
+    ops = tuple(Proc(op.dest, cover=True) if isinstance(op, Proc) and host.is_kernel_root else op for op in policy.ops)
+    has_loopback = any(isinstance(op, Loopback) for op in ops)
+    return ops + tuple(op for op in _common(policy) if not (has_loopback and isinstance(op, Loopback)))
+
+
+def _readable(policy: Policy, host: Host) -> dict[str, Op]:
+    """Read-only binds, without those that a wider one contains."""
+    wanted: dict[str, Op] = {}
+    links = {path for path, target in host.directories if target is not None}
+    binds = [path for path, target in host.directories if target is None]
+    # The interpreter's prefixes come last: inside of a writable path they stay writable (a venv in the workspace).
+    prefixes = [p for p in host.prefixes if not any(is_below(p, w) for w in policy.write)]
+    for path in sorted({*binds, *policy.read, *prefixes} - set(policy.write), key=lambda p: (_depth(p), p)):
+        above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
+        if above is None or above in policy.write or above in links:
+            wanted[path] = RoBind(path, path)
+    wanted |= {path: Symlink(target, path) for path, target in host.directories if target is not None}
+    return wanted
+
+
+def _masked(policy: Policy, host: Host) -> dict[str, Op]:
+    paths = [*host.secrets, *policy.deny]
+    if host.is_kernel_root:
+        paths += [f"/proc/{name}" for name in _PROC_SECRETS]
+    return {path: Mask(path, optional=True) for path in paths if path not in policy.write}
+
+
+def _workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
+    tmp_size = policy.tmp_size if isinstance(policy.tmp_size, int) else None
+    own: dict[str, Op] = {
+        "/dev": Dev("/dev"),
+        "/proc": Proc("/proc", cover=host.is_kernel_root),
+        "/tmp": Tmpfs("/tmp", size=tmp_size, mode=0o1777),
+        "/var/tmp": Symlink("/tmp", "/var/tmp"),
+    }
+    chosen = own | _readable(policy, host)
+    chosen |= {path: Bind(path, path) for path in policy.write}
+    if policy.network == "host" and host.resolv_conf is not None:
+        chosen.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
+    chosen |= _masked(policy, host)
+    for path, target in host.directories:
+        if target is not None and any(p != path and is_below(p, path) for p in chosen):
+            raise PolicyError("read/write", f"a path below {path}, which is a link to {target}: name the real path")
+    ordered = sorted(chosen.items(), key=lambda item: (_depth(item[0]), isinstance(item[1], Mask)))
+    return (*(op for _, op in ordered), *_common(policy), RemountRo("/"))
+
+
+# ---- identity
+
+
+def _wants_full(policy: Policy, host: Host) -> bool:
+    if policy.ids == "full" and not host.can_set_ids:
+        raise UnavailableError(Reason("ids='full' needs CAP_SETUID and CAP_SETGID", "run as root, or say ids='single'"))
+    return policy.ids != "single" and host.can_set_ids
+
+
+def _identity_map(ranges: tuple[tuple[int, int, int], ...]) -> str:
+    return "".join(f"{inside} {inside} {count}\n" for inside, _, count in ranges)
+
+
+def _full(policy: Policy, host: Host) -> Identity:
+    uid = host.euid if policy.uid is None else policy.uid
+    gid = host.egid if policy.gid is None else policy.gid
+    return Identity(
+        uid=uid,
+        gid=gid,
+        uid_map=_identity_map(host.uid_ranges),
+        gid_map=_identity_map(host.gid_ranges),
+        deny_setgroups=False,
+        by_helper=True,
+        change_ids=(uid, gid) != (host.euid, host.egid),
+    )
+
+
+def _single(policy: Policy, host: Host, ops: tuple[Op, ...]) -> Identity:
+    uid = host.euid if policy.uid is None else policy.uid
+    gid = host.egid if policy.gid is None else policy.gid
+    # devpts must own its nodes as uid 0 of the namespace it is mounted in; the wished ids then come in a second one.
+    as_root_first = (uid, gid) != (0, 0) and any(isinstance(op, Dev | Devpts) for op in ops)
+    if as_root_first:
+        return Identity(uid, gid, f"0 {host.euid} 1", f"0 {host.egid} 1", f"{uid} 0 1", f"{gid} 0 1")
+    return Identity(uid, gid, f"{uid} {host.euid} 1", f"{gid} {host.egid} 1")
+
+
+# ---- limits
+
+
+def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
+    if policy.limits.processes is not None and host.is_kernel_root:
+        raise UnavailableError(
+            Reason("limits.processes: the kernel exempts its uid 0 from RLIMIT_NPROC", "run as an ordinary user")
+        )
+    if policy.limits.processes is not None and host.kernel < (5, 14):
+        raise UnavailableError(
+            Reason("limits.processes: RLIMIT_NPROC counts the whole user's processes before Linux 5.14", "a newer kernel")
+        )
+    hard = dict(host.hard_limits)
+    return tuple(Rlimit(name, min(value, hard.get(name, value))) for name, value in policy.limits.rlimits())
+
+
+# ---- what it amounts to
+
+
+def _enforced(policy: Policy) -> tuple[str, ...]:
+    said = ["processes: own pid namespace; all are killed when the command ends or the caller dies"]
+    said.append("privileges: no capabilities, no new privileges, own user namespace")
+    if policy.base == "workspace":
+        said.append("files: only what the plan mounts; the host's mounts are gone")
+        said.append("environment: built, not inherited")
+    elif policy.base == "layers":
+        said.append("files: only what the plan mounts; the host's mounts are gone")
+    if policy.network == "none":
+        said.append("network: own net namespace, loopback only")
+    said += [f"limits: RLIMIT_{name} {value}" for name, value in policy.limits.rlimits()]
+    return tuple(said)
+
+
+def _not_enforced(policy: Policy) -> tuple[str, ...]:
+    said = ["system calls: no seccomp filter"]
+    if policy.base == "host":
+        said.append("files: the whole file system is visible and writable by the user's own permissions")
+    if policy.network == "host":
+        said.append("network: the host's, with its abstract unix sockets")
+    if not policy.new_session:
+        said.append("terminal: the caller's session, if it has a terminal")
+    return tuple(said)

@@ -1,0 +1,121 @@
+"""The nsbox command: its subcommands and their options. Each subcommand's work is imported when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from nsbox._errors import NsboxError
+from nsbox._policy import Limits, Policy
+
+
+def _policy_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: the current one)")
+    parser.add_argument("--read", action="append", default=[], metavar="PATH", help="readable as well; may be repeated")
+    parser.add_argument("--write", action="append", default=[], metavar="PATH", help="writable as well; may be repeated")
+    parser.add_argument("--deny", action="append", default=[], metavar="PATH", help="hidden; may be repeated")
+    parser.add_argument("--network", choices=("none", "host"), default="none", help="default: none")
+    parser.add_argument("--setenv", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    parser.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="taken from this environment")
+    parser.add_argument("--tmp-size", metavar="SIZE", help="of /tmp, such as 64M")
+    parser.add_argument("--memory", metavar="SIZE", help="address space of each process")
+    parser.add_argument("--processes", type=int, metavar="N")
+    parser.add_argument("--cpu-seconds", type=int, metavar="N")
+    parser.add_argument("--file-size", metavar="SIZE")
+    parser.add_argument("--open-files", type=int, metavar="N")
+    parser.add_argument("--host", action="store_true", help="the whole file system, writable, and the host's network")
+
+
+def _policy(options: argparse.Namespace) -> Policy:
+    limits = Limits(
+        memory=options.memory,
+        processes=options.processes,
+        cpu_seconds=options.cpu_seconds,
+        file_size=options.file_size,
+        open_files=options.open_files,
+    )
+    common: dict[str, Any] = {"limits": limits, "env": dict(options.setenv), "pass_env": options.pass_env}
+    if options.host:
+        return Policy.host(**common)
+    return Policy.workspace(
+        options.workspace or os.getcwd(),
+        read=options.read,
+        write=options.write,
+        deny=options.deny,
+        network=options.network,
+        tmp_size=options.tmp_size,
+        **common,
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run the command; the exit status is its own, 128+N after signal N, as a shell has it."""
+    from nsbox._popen import Popen
+
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        options.parser.error("no command")
+    policy = _policy(options)
+    try:
+        process = Popen(command, policy=policy, cwd=options.chdir)
+    except FileNotFoundError as error:
+        return _complain(error, 127)
+    except PermissionError as error:
+        return _complain(error, 126)
+    with process:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, lambda sig, frame: process.send_signal(sig))
+        status = process.wait()
+    return 128 - status if status < 0 else status
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from nsbox._explain import explain
+
+    print(explain(_policy(options)))
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from nsbox._cli import bench
+
+    return bench.main(options)
+
+
+def _complain(error: BaseException, status: int) -> int:
+    notes = getattr(error, "__notes__", [])
+    print("nsbox:", "; ".join([str(error), *notes]), file=sys.stderr)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nsbox", description="Run commands in sandboxes made by this process alone.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a command in a sandbox", description=_run.__doc__)
+    _policy_options(run)
+    run.add_argument("-C", "--chdir", metavar="DIR", help="where the command starts")
+    run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
+    run.set_defaults(call=_run, parser=run)
+    explain = commands.add_parser("explain", help="show what a policy comes to on this machine")
+    _policy_options(explain)
+    explain.set_defaults(call=_explain)
+    bench = commands.add_parser("bench", help="measure spawn latency against subprocess and bwrap")
+    bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
+    bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
+    bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
+    bench.add_argument("--only", action="append", default=[], metavar="NAME", help="only this part; may be repeated")
+    bench.set_defaults(call=_bench)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the nsbox command with these arguments; return its exit status (2: the arguments or the policy are wrong)."""
+    options = _parser().parse_args(argv)
+    try:
+        return int(options.call(options))
+    except NsboxError as error:
+        return _complain(error, 2 if isinstance(error, ValueError) else 125)

@@ -1,0 +1,198 @@
+"""The only module that touches the C core: abi.h's names as Python values, and its calls with their buffers.
+
+Python owns every buffer; C borrows them for the length of one call. Where there is no C core (another system or
+processor) the module imports all the same, and `problem` says why.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+
+class _Lib(Protocol):
+    """What the extension offers, as abi.h declares it."""
+
+    def nsbox_spawn(self, request: object) -> int: ...
+    def nsbox_arena_size(self, nops: int) -> int: ...
+    def nsbox_plan_check(self, plan: object, length: int, bad: object) -> int: ...
+    def nsbox_pidfd_wait(self, pidfd: int, timeout_ms: int) -> int: ...
+    def nsbox_init_bytes(self) -> object: ...
+    def nsbox_init_size(self) -> int: ...
+
+
+class Constants:
+    """The enum constants of abi.h without their prefix: OP_BIND, RDONLY, STEP_EXEC, ..."""
+
+    def __init__(self, lib: object) -> None:
+        self._lib = lib
+
+    def __getattr__(self, name: str) -> int:
+        value = cast(int, getattr(self._lib, f"NSBOX_{name}"))
+        setattr(self, name, value)
+        return value
+
+
+problem = ""
+ffi: Any = None
+lib: _Lib
+try:
+    from nsbox import _nsbox
+except ImportError as _error:
+    problem = (
+        f"the C core is missing ({_error})" if sys.platform == "linux" else f"there is no C core for {sys.platform}"
+    )
+    lib = cast(_Lib, None)
+    constants = Constants(None)
+else:
+    ffi = _nsbox.ffi
+    lib = cast(_Lib, _nsbox.lib)
+    constants = Constants(_nsbox.lib)
+
+
+@dataclass(slots=True)
+class Request:
+    """One spawn, with descriptors as numbers and strings as bytes; abi.h's nsbox_request without its plumbing."""
+
+    plan: bytes
+    nops: int
+    namespaces: int
+    uid_map: bytes
+    gid_map: bytes
+    uid_map2: bytes | None
+    gid_map2: bytes | None
+    programs: Sequence[bytes]
+    argv: Sequence[bytes]
+    envp: Sequence[bytes] | None
+    cwd: bytes | None
+    flags: int
+    stdio: tuple[int, int, int] = (-1, -1, -1)
+    pass_fds: Sequence[int] = ()
+    umask: int = -1
+    pgid: int = -1
+    uid: int = 0
+    gid: int = 0
+    groups: Sequence[int] = ()
+    rlimits: Sequence[tuple[int, int, int]] = ()
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a spawn; error 0 and a pid, or an errno with the step and the op that it came from."""
+
+    error: int
+    step: int
+    op: int
+    pid: int
+    init_pid: int
+    init_pidfd: int
+
+
+class _Arena:
+    """Stacks and work space for the children of one spawn at a time, kept for the next one."""
+
+    def __init__(self, size: int) -> None:
+        self.map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.size = size
+        self.pointer = ffi.from_buffer("uint8_t[]", self.map)
+        self.result = ffi.new("nsbox_result *")
+
+
+_USUAL = 256  # ops that a pooled arena is made for
+_arenas: list[_Arena] = []
+
+
+def _take_arena(nops: int) -> _Arena:
+    if nops <= _USUAL:
+        try:
+            return _arenas.pop()  # atomic; each thread gets its own
+        except IndexError:
+            pass
+    return _Arena(lib.nsbox_arena_size(max(nops, _USUAL)))
+
+
+def _give_back(arena: _Arena, nops: int) -> None:
+    if nops <= _USUAL and len(_arenas) < 64:
+        _arenas.append(arena)
+
+
+def _strings(items: Sequence[bytes], keep: list[object]) -> object:
+    """Return a char*[] that ends in NULL. The pointers lead into the bytes objects, whose buffers end in NUL."""
+    pointers = [ffi.from_buffer("char[]", item) for item in items]
+    keep.append(pointers)
+    array = ffi.new("char *[]", [*pointers, ffi.NULL])
+    keep.append(array)
+    return array
+
+
+def _optional(text: bytes | None) -> object:
+    return ffi.NULL if text is None else ffi.from_buffer("char[]", text)
+
+
+def _fill(r: Any, q: Request, keep: list[object]) -> None:
+    plan = ffi.from_buffer("uint8_t[]", q.plan)
+    maps = [_optional(text) for text in (q.uid_map, q.gid_map, q.uid_map2, q.gid_map2, q.cwd)]
+    keep += [plan, maps]
+    r.plan, r.plan_len = plan, len(q.plan)
+    r.namespaces, r.flags = q.namespaces, q.flags
+    r.uid_map, r.gid_map, r.uid_map2, r.gid_map2, r.cwd = maps
+    r.programs = _strings(q.programs, keep)
+    r.argv = _strings(q.argv, keep)
+    r.envp = ffi.NULL if q.envp is None else _strings(q.envp, keep)
+    r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
+    r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid
+    if q.pass_fds:
+        keep.append(fds := ffi.new("int32_t[]", list(q.pass_fds)))
+        r.pass_fds, r.n_pass_fds = fds, len(q.pass_fds)
+    if q.groups:
+        keep.append(groups := ffi.new("uint32_t[]", list(q.groups)))
+        r.groups, r.n_groups = groups, len(q.groups)
+    if q.rlimits:
+        keep.append(limits := ffi.new("nsbox_rlimit[]", [(n, 0, soft, hard) for n, soft, hard in q.rlimits]))
+        r.rlimits, r.n_rlimits = limits, len(q.rlimits)
+
+
+def spawn(request: Request) -> Result:
+    """Start one command. Blocks, without the GIL, until it has executed its program or failed to."""
+    keep: list[object] = []
+    r = ffi.new("nsbox_request *")
+    _fill(r, request, keep)
+    arena = _take_arena(request.nops)
+    r.arena, r.arena_len = arena.pointer, arena.size
+    result = arena.result
+    if request.flags & constants.FORK_COMMAND:
+        # The forked command reports through memory that it shares with us; everything else there is a copy.
+        shared = mmap.mmap(-1, mmap.PAGESIZE)
+        result = ffi.cast("nsbox_result *", ffi.from_buffer(shared))
+        keep.append(shared)
+    r.result = result
+    lib.nsbox_spawn(r)
+    answer = Result(result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd)
+    _give_back(arena, request.nops)
+    return answer
+
+
+def pidfd_wait(pidfd: int, timeout_ms: int) -> bool:
+    """Wait until the process behind pidfd is gone, at most timeout_ms (-1: for ever); reap it if it is ours."""
+    while True:
+        ret = lib.nsbox_pidfd_wait(pidfd, timeout_ms)
+        if ret >= 0:
+            return ret == 1
+        if -ret != 4:  # EINTR; Python's signal handlers have run by now
+            raise OSError(-ret, os.strerror(-ret))
+
+
+def plan_check(plan: bytes) -> tuple[int, int]:
+    """Return 0 or -EINVAL, and the index of the first malformed op (-1: the header)."""
+    bad = ffi.new("int32_t *")
+    ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
+    return ret, bad[0]
+
+
+def init_image() -> bytes:
+    """Return the program that becomes pid 1 of each sandbox."""
+    return bytes(ffi.buffer(lib.nsbox_init_bytes(), lib.nsbox_init_size()))

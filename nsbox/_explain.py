@@ -1,0 +1,28 @@
+"""explain(): what a policy comes to on a machine, as text."""
+
+from __future__ import annotations
+
+from nsbox import _backends
+from nsbox._host import Host
+from nsbox._policy import Policy
+from nsbox._probe import probe
+
+
+def explain(policy: Policy, host: Host | None = None) -> str:
+    """Return the plan for this policy as an aligned table, one line per op, and what is and isn't enforced.
+
+    host: facts of another machine; None: of this one. Raises UnavailableError when no backend can carry it out there.
+    """
+    plan = _backends.compile_policy(policy, probe() if host is None else host)
+    identity = plan.identity
+    lines = [
+        f"backend     {plan.backend}",
+        f"namespaces  {' '.join(sorted(plan.namespaces))}",
+        f"identity    uid {identity.uid}, gid {identity.gid}",
+        "",
+        plan.table(),
+        "",
+        *(f"enforced      {text}" for text in plan.enforced),
+        *(f"not enforced  {text}" for text in plan.not_enforced),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,36 @@
+"""A Host: facts about this machine that planning depends on, as a frozen value. _probe fills it in; nothing here asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What this machine offers to this process. Plans for any Host can be made on any machine."""
+
+    system: str = "Linux"
+    kernel: tuple[int, int] = (6, 1)
+    machine: str = "x86_64"
+    core_problem: str = ""  # why the C core can't be used; "": it can
+
+    euid: int = 1000
+    egid: int = 1000
+    can_set_ids: bool = False  # CAP_SETUID and CAP_SETGID: may write any map
+    uid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)  # of this process's own user namespace
+    gid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)
+
+    max_user_namespaces: int | None = None  # user.max_user_namespaces; None: not known
+    unprivileged_userns: bool | None = None  # kernel.unprivileged_userns_clone (Debian's patch)
+    apparmor_restricts_userns: bool = False  # kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later)
+
+    directories: tuple[tuple[str, str | None], ...] = ()  # system directories there are, with the target if a link
+    prefixes: tuple[str, ...] = ()  # where the running interpreter lives
+    secrets: tuple[str, ...] = ()  # files of the host that this process can read and no command should
+    resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
+    hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
+
+    @property
+    def is_kernel_root(self) -> bool:
+        """Is the effective user the kernel's uid 0? Permission bits of /proc/sys and RLIMIT_NPROC treat it apart."""
+        return any(inside <= self.euid < inside + n and outside + self.euid - inside == 0 for inside, outside, n in self.uid_ranges)

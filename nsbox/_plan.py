@@ -1,0 +1,449 @@
+"""Plans: a flat, ordered tuple of frozen ops, each of which can describe itself in one line.
+
+Here lives what an op is and says. Which ops there are for a policy, and in which order, is a backend's business; how an
+op is carried out is C's. No module here asks the operating system anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+
+from nsbox._errors import PolicyError
+
+
+def check_text(field: str, value: object) -> str:
+    """Return value if it is a non-empty string without NUL that the file system encoding can express."""
+    if not isinstance(value, str):
+        raise PolicyError(field, f"is a {type(value).__name__}, must be a str")
+    if not value:
+        raise PolicyError(field, "is empty")
+    if "\0" in value:
+        raise PolicyError(field, f"{value!r} has a NUL byte")
+    return value
+
+
+def check_path(field: str, value: object) -> str:
+    """Return an absolute path without empty, "." or trailing parts; ".." is refused, since symlinks give it two meanings."""
+    path = check_text(field, value)
+    if not path.startswith("/"):
+        raise PolicyError(field, f"{path!r} is relative, must be absolute")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise PolicyError(field, f"{path!r} has a '..'")
+    if len(path.encode("utf-8", "surrogateescape")) >= 4096:
+        raise PolicyError(field, f"{path[:60]!r}... is longer than 4095 bytes")
+    return "/" + "/".join(parts)
+
+
+def check_mode(field: str, value: object) -> int:
+    """Return value if it is a set of permission bits, 0 to 0o7777."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 0o7777:
+        raise PolicyError(field, f"{value!r} is no mode between 0 and 0o7777")
+    return value
+
+
+def check_fd(field: str, value: object) -> int:
+    """Return value if it can be a file descriptor."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise PolicyError(field, f"{value!r} is no file descriptor")
+    return value
+
+
+def _check_size(field: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**63:
+        raise PolicyError(field, f"{value!r} is no size in bytes above 0")
+    return value
+
+
+def _check_data(field: str, value: object) -> bytes | int:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, int):
+        return check_fd(field, value)
+    raise PolicyError(field, f"is a {type(value).__name__}, must be bytes or a file descriptor")
+
+
+_CHECKS = {
+    "src": check_path,
+    "dest": check_path,
+    "upper": check_path,
+    "work": check_path,
+    "target": check_text,
+    "mode": check_mode,
+    "fd": check_fd,
+    "data": _check_data,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One step of a plan. Construction checks every field and raises PolicyError with its name."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check = _CHECKS.get(field.name)
+            if check is not None:
+                name = f"{type(self).__name__}.{field.name}"
+                object.__setattr__(self, field.name, check(name, getattr(self, field.name)))
+
+    def describe(self) -> str:
+        """Say in one line what the op does."""
+        name, what = self.row()
+        return f"{name} {what}" if what else name
+
+    def row(self) -> tuple[str, str]:
+        """Return the op's name and its operands, for tables."""
+        raise NotImplementedError
+
+    def primitives(self) -> tuple[Op, ...]:
+        """Return the ops that are carried out for this one; most stand for themselves."""
+        return (self,)
+
+
+def _flags(*words: str | None) -> str:
+    said = [word for word in words if word]
+    return f" [{', '.join(said)}]" if said else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bind(Op):
+    """A recursive bind of src on dest, nosuid, cut off from later mounts of the host."""
+
+    src: str
+    dest: str
+    optional: bool = False
+
+    def row(self) -> tuple[str, str]:
+        words = {Bind: "rw", RoBind: "ro", DevBind: "rw, devices"}[type(self)]  # type: ignore[index]
+        return "bind", f"{self.src} -> {self.dest}{_flags(words, 'optional' if self.optional else None)}"
+
+
+class Bind(_Bind):
+    """Bind src on dest, writable, without its device nodes. optional: a missing src is no error (bwrap's --bind-try)."""
+
+    __slots__ = ()
+
+
+class RoBind(_Bind):
+    """Bind src on dest, read-only with all mounts below it."""
+
+    __slots__ = ()
+
+
+class DevBind(_Bind):
+    """Bind src on dest, writable, with working device nodes."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BindFd(Op):
+    """Bind what an open descriptor refers to, so that no name is looked up again. It must stay open until the spawn."""
+
+    fd: int
+    dest: str
+    read_only: bool = False
+
+    def row(self) -> tuple[str, str]:
+        return "bind", f"fd {self.fd} -> {self.dest}{_flags('ro' if self.read_only else 'rw')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tmpfs(Op):
+    """A fresh tmpfs. size in bytes; None: the kernel's default, half of the memory."""
+
+    dest: str
+    size: int | None = None
+    mode: int = 0o755
+
+    def __post_init__(self) -> None:
+        Op.__post_init__(self)
+        if self.size is not None:
+            _check_size("Tmpfs.size", self.size)
+
+    def row(self) -> tuple[str, str]:
+        return "tmpfs", f"{self.dest}{_flags(f'mode {self.mode:04o}', self.size and f'size {self.size}')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proc(Op):
+    """A procfs of the sandbox's own pid namespace. cover: kernel settings in it are made read-only."""
+
+    dest: str
+    cover: bool = False
+
+    def row(self) -> tuple[str, str]:
+        return "proc", f"{self.dest}{_flags('settings read-only' if self.cover else None)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Devpts(Op):
+    """A devpts instance of its own. Needs uid 0 mapped in the first user namespace."""
+
+    dest: str
+
+    def row(self) -> tuple[str, str]:
+        return "devpts", self.dest
+
+
+@dataclass(frozen=True, slots=True)
+class Console(Op):
+    """The terminal that the command's standard output is, if it is one, as a device file."""
+
+    dest: str
+
+    def row(self) -> tuple[str, str]:
+        return "console", f"{self.dest}{_flags('if stdout is a terminal')}"
+
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+
+
+@dataclass(frozen=True, slots=True)
+class Dev(Op):
+    """A minimal /dev: null zero full random urandom tty, pts, shm, ptmx, and the usual links. As bwrap's --dev."""
+
+    dest: str
+
+    def row(self) -> tuple[str, str]:
+        return "dev", self.dest
+
+    def primitives(self) -> tuple[Op, ...]:
+        at = self.dest.rstrip("/")
+        links = {"stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+        links |= {"fd": "/proc/self/fd", "core": "/proc/kcore", "ptmx": "pts/ptmx"}
+        return (
+            Tmpfs(self.dest),
+            *(DevBind(f"/dev/{name}", f"{at}/{name}") for name in DEVICES),
+            *(Symlink(target, f"{at}/{name}") for name, target in links.items()),
+            Dir(f"{at}/shm", 0o1777),
+            Devpts(f"{at}/pts"),
+            Console(f"{at}/console"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mqueue(Op):
+    """The POSIX message queues of the sandbox's ipc namespace."""
+
+    dest: str
+
+    def row(self) -> tuple[str, str]:
+        return "mqueue", self.dest
+
+
+@dataclass(frozen=True, slots=True)
+class Dir(Op):
+    """A directory; one that exists is left as it is."""
+
+    dest: str
+    mode: int = 0o755
+
+    def row(self) -> tuple[str, str]:
+        return "dir", f"{self.dest}{_flags(f'mode {self.mode:04o}')}"
+
+
+def _amount(data: bytes | int) -> str:
+    return f"{len(data)} bytes" if isinstance(data, bytes) else f"fd {data}"
+
+
+@dataclass(frozen=True, slots=True)
+class File(Op):
+    """A new file with the given contents: bytes, or a descriptor that is read to its end before the spawn."""
+
+    dest: str
+    data: bytes | int
+    mode: int = 0o644
+
+    def row(self) -> tuple[str, str]:
+        return "file", f"{_amount(self.data)} -> {self.dest}{_flags(f'mode {self.mode:04o}')}"
+
+
+@dataclass(frozen=True, slots=True)
+class BindData(Op):
+    """A file with the given contents, mounted on dest, so that dest may lie in a read-only directory."""
+
+    dest: str
+    data: bytes | int
+    mode: int = 0o600
+    read_only: bool = False
+
+    def row(self) -> tuple[str, str]:
+        words = _flags("ro" if self.read_only else "rw", f"mode {self.mode:04o}")
+        return "bind-data", f"{_amount(self.data)} -> {self.dest}{words}"
+
+
+@dataclass(frozen=True, slots=True)
+class Symlink(Op):
+    """A symbolic link at dest; the very same one already there is fine."""
+
+    target: str
+    dest: str
+
+    def row(self) -> tuple[str, str]:
+        return "symlink", f"{self.dest} -> {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemountRo(Op):
+    """Makes the one mount at dest read-only."""
+
+    dest: str
+
+    def row(self) -> tuple[str, str]:
+        return "remount-ro", self.dest
+
+
+@dataclass(frozen=True, slots=True)
+class Chmod(Op):
+    """Changes the mode of something that an earlier op has made."""
+
+    dest: str
+    mode: int
+
+    def row(self) -> tuple[str, str]:
+        return "chmod", f"{self.dest}{_flags(f'mode {self.mode:04o}')}"
+
+
+MAX_LAYERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Layered(Op):
+    """An overlay of directories: lower ones from the bottom up. At most ten (fsconfig(2) takes 255 bytes)."""
+
+    lower: tuple[str, ...]
+    dest: str
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if isinstance(self.lower, str):
+            raise PolicyError(f"{name}.lower", "is one str, must be a sequence of paths")
+        lower = tuple(check_path(f"{name}.lower", path) for path in self.lower)
+        least = 2 if isinstance(self, RoOverlay) else 1
+        if not least <= len(lower) <= MAX_LAYERS:
+            raise PolicyError(f"{name}.lower", f"has {len(lower)} layers, must have {least} to {MAX_LAYERS}")
+        object.__setattr__(self, "lower", lower)
+        Op.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay(_Layered):
+    """A writable overlay: changes go to `upper` on the host; `work` is an empty directory on the same file system."""
+
+    upper: str
+    work: str
+
+    def row(self) -> tuple[str, str]:
+        return "overlay", f"{' + '.join((*self.lower, self.upper))} -> {self.dest}{_flags('rw')}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoOverlay(_Layered):
+    """A read-only overlay of at least two directories."""
+
+    def row(self) -> tuple[str, str]:
+        return "overlay", f"{' + '.join(self.lower)} -> {self.dest}{_flags('ro')}"
+
+
+@dataclass(frozen=True, slots=True)
+class TmpOverlay(_Layered):
+    """An overlay whose changes live in memory and end with the sandbox."""
+
+    def row(self) -> tuple[str, str]:
+        return "overlay", f"{' + '.join((*self.lower, 'tmpfs'))} -> {self.dest}{_flags('rw, dropped')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mask(Op):
+    """Hides a file or a directory: what is at dest can't be read, written or entered. optional: it may be missing."""
+
+    dest: str
+    optional: bool = False
+
+    def row(self) -> tuple[str, str]:
+        return "mask", f"{self.dest}{_flags('optional' if self.optional else None)}"
+
+
+def check_hostname(field: str, value: object) -> str:
+    """Return value if sethostname(2) takes it: at most 64 bytes."""
+    name = check_text(field, value)
+    if len(name.encode("utf-8", "surrogateescape")) > 64:
+        raise PolicyError(field, f"{name!r} is longer than 64 bytes")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Hostname(Op):
+    """Sets the host name; needs the uts namespace."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_hostname("Hostname.name", self.name)
+
+    def row(self) -> tuple[str, str]:
+        return "hostname", self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Loopback(Op):
+    """Brings the loopback interface of the sandbox's own net namespace up."""
+
+    def row(self) -> tuple[str, str]:
+        return "loopback", "up"
+
+
+def primitives(ops: Iterable[Op]) -> Iterator[Op]:
+    """Yield the ops that are carried out, composite ones taken apart."""
+    for op in ops:
+        yield from op.primitives()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the command is: the lines of the user namespaces' maps, "inside outside count" each.
+
+    The second pair, when there is one, is for a namespace entered after the mounts, whose parent is the first.
+    """
+
+    uid: int
+    gid: int
+    uid_map: str
+    gid_map: str
+    uid_map2: str | None = None
+    gid_map2: str | None = None
+    deny_setgroups: bool = True
+    by_helper: bool = False
+    change_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rlimit:
+    """One resource limit, as setrlimit(2) has it: the name without RLIMIT_, and the value of both limits."""
+
+    name: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a backend has decided: the ops in their order, and what holds for the processes."""
+
+    ops: tuple[Op, ...]
+    namespaces: frozenset[str]
+    identity: Identity
+    rlimits: tuple[Rlimit, ...] = ()
+    new_session: bool = True
+    backend: str = "namespaces"
+    enforced: tuple[str, ...] = ()
+    not_enforced: tuple[str, ...] = ()
+
+    def table(self) -> str:
+        """Return the plan as lines of aligned columns: number, op, operands."""
+        rows = [op.row() for op in self.ops]
+        width = max((len(name) for name, _ in rows), default=0)
+        digits = len(str(len(rows)))
+        lines = [f"{i:>{digits}}  {name:<{width}}  {what}".rstrip() for i, (name, what) in enumerate(rows, 1)]
+        return "\n".join(lines)

@@ -1,0 +1,332 @@
+"""Policies: what a command may read, write, reach and use up, as a frozen, hashable, picklable value.
+
+Here lives everything that a user may wish for, and whether the wishes make sense together. What follows from a wish on
+a given machine is a backend's business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeAlias
+
+from nsbox._errors import PolicyError
+from nsbox._plan import Dev, Hostname, Loopback, Mqueue, Op, Proc, check_hostname, check_path, check_text
+
+Path: TypeAlias = str | os.PathLike[str]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_ALWAYS = frozenset({"user", "mount", "pid"})
+_OPTIONAL = frozenset({"ipc", "uts", "cgroup", "time"})
+_BASES = ("workspace", "host", "layers")
+_MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
+
+
+def check_size(name: str, value: object) -> int:
+    """Return a size in bytes, above 0; a str may end in K, M, G or T (powers of 1024)."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"(\d+)([KMGT]?)", value.strip())
+        if match is None:
+            raise PolicyError(name, f"{value!r} is no size, such as 1048576, '512K', '64M' or '2G'")
+        value = int(match[1]) * _UNITS[match[2]]
+    return _check_count(name, value)
+
+
+def _check_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PolicyError(name, f"is a {type(value).__name__}, must be a number")
+    if not 0 < value < 2**63:
+        raise PolicyError(name, f"{value} is out of range, must be above 0")
+    return value
+
+
+def _check_id(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_ID:
+        raise PolicyError(name, f"{value!r} is no id between 0 and {_MAX_ID}")
+    return value
+
+
+def _sequence(name: str, value: object) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
+        raise PolicyError(name, f"is a {type(value).__name__}, must be a sequence")
+    return tuple(value)
+
+
+def _choice(name: str, value: object, allowed: Iterable[str]) -> None:
+    if value not in tuple(allowed):
+        raise PolicyError(name, f"{value!r} is unknown, must be one of {', '.join(allowed)}")
+
+
+def is_below(path: str, root: str) -> bool:
+    """Is path root itself, or inside of it? Both absolute and normal; purely by name."""
+    return path == root or root == "/" or path.startswith(root + "/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What each process of the command may use up, by setrlimit(2); None: no limit of ours.
+
+    memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,
+    which the kernel counts per user namespace from 5.14 on, and never for its uid 0). cpu_seconds: processor time
+    (RLIMIT_CPU: SIGKILL at the limit). file_size: bytes of any file written (RLIMIT_FSIZE). open_files: descriptors
+    (RLIMIT_NOFILE). Sizes may be strings such as "512M".
+    """
+
+    memory: int | str | None = None
+    processes: int | None = None
+    cpu_seconds: int | None = None
+    file_size: int | str | None = None
+    open_files: int | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None:
+                check = check_size if f.name in ("memory", "file_size") else _check_count
+                object.__setattr__(self, f.name, check(f"limits.{f.name}", value))
+
+    def rlimits(self) -> tuple[tuple[str, int], ...]:
+        """Return the limits that are set, by their RLIMIT names."""
+        names = {
+            "AS": self.memory,
+            "NPROC": self.processes,
+            "CPU": self.cpu_seconds,
+            "FSIZE": self.file_size,
+            "NOFILE": self.open_files,
+        }
+        return tuple((name, int(value)) for name, value in names.items() if value is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A wish. Made by workspace(), host() or layers(), changed by with_(); construction checks every field.
+
+    base: which of the three it is. workdir: where commands start when they don't say. write, read, deny: absolute
+    paths, in a workspace; the longest path that contains a file decides about it, and deny wins over the others on the
+    same path. ops: what layers() was given. network: "none" (an own net namespace with only lo) or "host". unshare:
+    namespaces besides user, mount and pid, which every sandbox has. ids: "single" maps one uid and gid, "full" all that
+    the caller has (it needs CAP_SETUID and CAP_SETGID), "auto" the latter where possible. uid, gid: the command's, inside; None: the caller's.
+    env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
+    it. new_session: setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226).
+    """
+
+    base: Literal["workspace", "host", "layers"] = "layers"
+    workdir: str | None = None
+    write: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    ops: tuple[Op, ...] = ()
+    network: Literal["none", "host"] = "none"
+    unshare: frozenset[str] = frozenset({"user", "mount", "pid", "ipc", "uts", "cgroup"})
+    tmp_size: int | str | None = None
+    limits: Limits = Limits()
+    ids: Literal["single", "full", "auto"] = "single"
+    uid: int | None = None
+    gid: int | None = None
+    hostname: str | None = None
+    home: str | None = None
+    env: tuple[tuple[str, str], ...] | Mapping[str, str] = ()
+    pass_env: tuple[str, ...] = ()
+    inherit_env: bool = False
+    new_session: bool = True
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    # ---- making one
+
+    @classmethod
+    def workspace(cls, path: Path, *, read: Iterable[Path] = (), write: Iterable[Path] = (), deny: Iterable[Path] = (), **wishes: Any) -> Policy:
+        """Return the policy for work in one directory, which is readable and writable at its own path.
+
+        System directories and the running interpreter are readable; secrets of the host and `deny` are masked; /tmp is
+        private, the network off, the environment built. Relative paths count from the current directory. `wishes` are
+        fields of Policy. Raises PolicyError for a path that doesn't exist (but for deny) or a workspace that is "/".
+        """
+        root = _existing("workspace", path)
+        if not os.path.isdir(root):
+            raise PolicyError("workspace", f"{root} is no directory")
+        wishes.setdefault("workdir", root)
+        wishes.setdefault("home", root)
+        return cls(
+            base="workspace",
+            write=(root, *(_existing("write", p) for p in _sequence("write", write))),
+            read=tuple(_existing("read", p) for p in _sequence("read", read)),
+            deny=tuple(_absolute("deny", p) for p in _sequence("deny", deny)),
+            **_known(wishes, "workdir"),
+        )
+
+    @classmethod
+    def host(cls, **wishes: Any) -> Policy:
+        """Return the policy that contains least: the whole file system writable, host network, inherited environment.
+
+        What remains: an own pid namespace (so that nothing survives the command), no capabilities, no new privileges.
+        For migration and for tests of parity with the standard library. `wishes` are fields of Policy.
+        """
+        defaults = {"network": "host", "unshare": _ALWAYS, "ids": "auto", "inherit_env": True, "new_session": False}
+        return cls(base="host", **(defaults | _known(wishes)))
+
+    @classmethod
+    def layers(cls, *ops: Op, unshare: Iterable[str] = (), **wishes: Any) -> Policy:
+        """Return a policy that is just these ops, in this order, on an empty root; bwrap-level control.
+
+        unshare: namespaces besides user, mount and pid: any of ipc, uts, cgroup, net, time. `wishes` are fields of
+        Policy; the environment is inherited unless they say otherwise, as with bwrap.
+        """
+        names = frozenset(_sequence("unshare", unshare))
+        defaults = {"network": "none" if "net" in names else "host", "inherit_env": True, "new_session": False}
+        return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known(wishes)))
+
+    def with_(self, **changes: Any) -> Policy:
+        """Return a copy with these fields changed; raises PolicyError as the constructor does."""
+        return dataclasses.replace(self, **_known(changes, *_FIELDS))
+
+    # ---- checking
+
+    def __post_init__(self) -> None:
+        _choice("base", self.base, _BASES)
+        _choice("network", self.network, ("none", "host"))
+        _choice("ids", self.ids, ("single", "full", "auto"))
+        for name in ("write", "read", "deny"):
+            self._set(name, tuple(dict.fromkeys(check_path(name, p) for p in _sequence(name, getattr(self, name)))))
+        for name in ("workdir", "home"):
+            if getattr(self, name) is not None:
+                self._set(name, check_path(name, getattr(self, name)))
+        for name in ("uid", "gid"):
+            if getattr(self, name) is not None:
+                _check_id(name, getattr(self, name))
+        for name in ("inherit_env", "new_session"):
+            if not isinstance(getattr(self, name), bool):
+                raise PolicyError(name, f"{getattr(self, name)!r} is neither True nor False")
+        if self.tmp_size is not None:
+            self._set("tmp_size", check_size("tmp_size", self.tmp_size))
+        if self.hostname is not None:
+            check_hostname("hostname", self.hostname)
+        if not isinstance(self.limits, Limits):
+            raise PolicyError("limits", f"is a {type(self.limits).__name__}, must be nsbox.Limits")
+        self._check_env()
+        self._check_ops()
+        self._check_namespaces()
+        self._check_together()
+        values = tuple(getattr(self, f.name) for f in fields(self) if f.compare)
+        self._set("_hash", hash(values))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_env(self) -> None:
+        pairs = self.env.items() if isinstance(self.env, Mapping) else _sequence("env", self.env)
+        env: dict[str, str] = {}
+        for pair in pairs:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise PolicyError("env", f"{pair!r} is no pair of a name and a value")
+            name, value = pair
+            check_text("env", name)
+            if "=" in name or not isinstance(value, str) or "\0" in value:
+                raise PolicyError("env", f"{name}={value!r} is no environment variable")
+            env[name] = value
+        self._set("env", tuple(env.items()))
+        names = tuple(check_text("pass_env", name) for name in _sequence("pass_env", self.pass_env))
+        if any("=" in name for name in names):
+            raise PolicyError("pass_env", "is a sequence of names; values go into env")
+        self._set("pass_env", names)
+
+    def _check_ops(self) -> None:
+        ops = _sequence("ops", self.ops)
+        for op in ops:
+            if not isinstance(op, Op):
+                raise PolicyError("ops", f"{op!r} is no op such as nsbox.RoBind('/usr', '/usr')")
+        if ops and self.base != "layers":
+            raise PolicyError("ops", f"belong to Policy.layers(), not to a {self.base} policy")
+        if sum(isinstance(op, Proc) for op in ops) > 1:
+            raise PolicyError("ops", "has more than one Proc; a second one can be a Symlink")
+        self._set("ops", ops)
+
+    def _check_namespaces(self) -> None:
+        names = frozenset(_sequence("unshare", self.unshare))
+        if "net" in names:
+            raise PolicyError("unshare", "has net, which is spelled network='none' here")
+        unknown = names - _ALWAYS - _OPTIONAL
+        if unknown:
+            known = ", ".join(sorted(_ALWAYS | _OPTIONAL | {"net"}))
+            raise PolicyError("unshare", f"{', '.join(sorted(map(str, unknown)))} is unknown, must be among {known}")
+        self._set("unshare", names | _ALWAYS)
+        needs = [("hostname", "uts", self.hostname is not None)]
+        needs += [("ops: Hostname", "uts", any(isinstance(op, Hostname) for op in self.ops))]
+        needs += [("ops: Mqueue", "ipc", any(isinstance(op, Mqueue) for op in self.ops))]
+        for who, what, wanted in needs:
+            if wanted and what not in names:
+                raise PolicyError(who.split(":")[0], f"{who.split(': ')[-1]} needs {what} in unshare")
+        if any(isinstance(op, Loopback) for op in self.ops) and self.network == "host":
+            raise PolicyError("ops", "Loopback needs net in unshare")
+
+    def _check_together(self) -> None:
+        if self.base != "workspace":
+            for name in ("write", "read", "deny", "tmp_size"):
+                if getattr(self, name):
+                    raise PolicyError(name, f"belongs to Policy.workspace(), not to a {self.base} policy")
+            return
+        if "/" in self.write:
+            raise PolicyError("write", "'/' would make the whole file system writable; say Policy.host() if that is meant")
+        for denied in self.deny:
+            for name in ("write", "read"):
+                for path in getattr(self, name):
+                    if is_below(path, denied):
+                        raise PolicyError("deny", f"{denied} hides {path}, which {name} allows")
+        both = set(self.read) & set(self.write)
+        if both:
+            raise PolicyError("read", f"{min(both)} is in write too")
+        for path in (*self.write, *self.read, *self.deny):
+            if is_below(path, "/proc") or is_below(path, "/dev"):
+                raise PolicyError("write/read/deny", f"{path} lies in a file system of the sandbox's own; use Policy.layers()")
+
+    # ---- asking
+
+    def sees(self, path: str) -> bool:
+        """Does a workspace policy allow reading this absolute path, by name? (System directories are left out.)"""
+        return any(is_below(path, root) for root in (*self.write, *self.read))
+
+    def environment(self, caller: Mapping[str, str], path: str) -> dict[str, str]:
+        """Return the command's environment. caller: the caller's; path: the PATH of this machine's sandboxes."""
+        env = dict(caller) if self.inherit_env else {"PATH": path, "HOME": self.home or "/", "TMPDIR": "/tmp"}
+        names = self.pass_env if self.inherit_env else ("USER", "LANG", "TERM", *self.pass_env)
+        env |= {name: caller[name] for name in names if name in caller}
+        return env | dict(self.env)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, ({f.name: getattr(self, f.name) for f in fields(self) if f.init},)
+
+
+_FIELDS = tuple(f.name for f in fields(Policy) if f.init)
+
+
+def _rebuild(values: dict[str, Any]) -> Policy:
+    return Policy(**values)
+
+
+def _known(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
+    """Refuse names that aren't wishes, with an error that lists those that are."""
+    allowed = (set(_FIELDS) - {"base", "write", "read", "deny", "ops", "unshare", "workdir"}) | {"workdir", "unshare", *more}
+    for name in wishes:
+        if name not in allowed:
+            raise PolicyError(name, f"is unknown, must be one of {', '.join(sorted(allowed))}")
+    return wishes
+
+
+def _absolute(name: str, path: Path) -> str:
+    text = os.fspath(path)
+    check_text(name, text)
+    return check_path(name, os.path.abspath(text))
+
+
+def _existing(name: str, path: Path) -> str:
+    """Return the path without symlinks, since that is what programs inside will find it to be."""
+    text = _absolute(name, path)
+    try:
+        return os.path.realpath(text, strict=True)
+    except OSError as error:
+        raise PolicyError(name, f"{text}: {error.strerror}") from None

@@ -1,0 +1,240 @@
+"""Popen: subprocess.Popen whose child is made by nsbox. All else, pipes, text modes, communicate(), is the base's own.
+
+The command is this process's own child, so pid, returncode, signals and rusage are what they are for a plain Popen. One
+thing is added to waiting: the status of a command that has been reaped is kept back until its whole sandbox is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from nsbox import _core, _spawn
+from nsbox._policy import Policy
+from nsbox._probe import probe
+
+_WALL = 0x40000000  # also children whose exit signal isn't SIGCHLD: one that was killed before its exec
+
+
+def _null_free(text: bytes) -> bytes:
+    if b"\0" in text:
+        raise ValueError("embedded null byte")
+    return text
+
+
+def _arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:
+    """Return the argument list and the program, as subprocess's POSIX constructor makes them."""
+    if isinstance(args, str | bytes):
+        items: list[Any] = [args]
+    elif isinstance(args, os.PathLike):
+        if shell:
+            raise TypeError("path-like args is not allowed when shell is true")
+        items = [args]
+    else:
+        items = list(args)
+    if shell:
+        items = ["/bin/sh", "-c", *items]
+        if executable:
+            items[0] = executable
+    return items, items[0] if executable is None else executable
+
+
+def _programs(program: Any, env: Mapping[Any, Any] | None) -> list[bytes]:
+    """Return the paths to try: the program itself if it has a slash, else one for each directory of PATH."""
+    name = _null_free(os.fsencode(program))
+    if os.path.dirname(name):
+        return [name]
+    return [os.path.join(os.fsencode(directory), name) for directory in os.get_exec_path(cast("Mapping[str, str] | None", env))]
+
+
+def _environment(env: Mapping[Any, Any]) -> list[bytes]:
+    pairs = []
+    for key, value in env.items():
+        name = os.fsencode(key)
+        if b"=" in name:
+            raise ValueError("illegal environment variable name")
+        pairs.append(_null_free(name + b"=" + os.fsencode(value)))
+    return pairs
+
+
+class Popen(subprocess.Popen[Any]):
+    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy`.
+
+    policy: what the command may do; None means Policy.workspace() of `cwd`, or of the current directory. env=None gives
+    the environment that the policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the
+    command has ended when nothing of its sandbox is left. `sandbox` says what contains it.
+
+    Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError.
+    """
+
+    sandbox: _spawn.Sandbox
+
+    def __init__(self, args: Any, *more: Any, policy: Policy | None = None, **options: Any) -> None:
+        if policy is not None and not isinstance(policy, Policy):
+            raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+        self._policy = policy
+        self._init_pidfd = -1
+        self._raw_status: int | None = None  # of the command, once it has been reaped
+        self._returncode: int | None = None
+        super().__init__(args, *more, **options)
+
+    # ---- starting
+
+    def _execute_child(self, *positional: Any) -> None:  # type: ignore[override]
+        a = dict(zip(_EXECUTE_CHILD, positional, strict=True))
+        if a["preexec_fn"] is not None:
+            raise NotImplementedError("preexec_fn: nsbox can't run Python code between clone and exec yet")
+        argv, program = _arguments(a["args"], a["executable"], a["shell"])
+        sys.audit("subprocess.Popen", program, argv, a["cwd"], a["env"])
+        policy = self._policy
+        if policy is None:
+            policy = Policy.workspace(os.fsdecode(a["cwd"]) if a["cwd"] is not None else os.getcwd())
+        prepared = _spawn.prepare(policy, probe())
+        env = a["env"] if a["env"] is not None else _spawn.environment(policy, prepared, os.environ)
+        cwd, required = _directory(policy, a["cwd"])
+        command = _spawn.Command(
+            programs=_programs(program, env),
+            argv=[_null_free(os.fsencode(arg)) for arg in argv],
+            envp=None if env is None else _environment(env),
+            cwd=cwd,
+            cwd_required=required,
+            stdio=(a["p2cread"], a["c2pwrite"], a["errwrite"]),
+            pass_fds=_descriptors(a["pass_fds"]),
+            close_fds=a["close_fds"],
+            restore_signals=a["restore_signals"],
+            start_new_session=a["start_new_session"],
+            process_group=a["process_group"],
+            umask=a["umask"],
+            uid=a["uid"],
+            gid=a["gid"],
+            groups=a["gids"],
+        )
+        spawned = _spawn.spawn(policy, prepared, command, program, a["cwd"] if a["cwd"] is not None else cwd)
+        self.pid = spawned.pid
+        self.sandbox = spawned.sandbox
+        self._init_pidfd = spawned.init_pidfd
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(a[name] for name in pipes))  # type: ignore[attr-defined]
+
+    # ---- ending
+
+    @property  # type: ignore[override]
+    def returncode(self) -> int | None:
+        """The exit status, -N after signal N; None while anything of the sandbox is left."""
+        return self._returncode
+
+    @returncode.setter
+    def returncode(self, value: int | None) -> None:
+        # Also called from outside: asyncio and psutil reap by themselves and store what they found.
+        self._returncode = value
+        if value is not None:
+            self._release()
+
+    def _release(self) -> None:
+        pidfd, self._init_pidfd = self._init_pidfd, -1
+        if pidfd >= 0:
+            _spawn.orphans.release(pidfd)
+
+    def _is_empty(self, timeout_ms: int) -> bool:
+        """Is the whole sandbox gone? Only asked when the command is reaped: pid 1 can't end before that."""
+        return self._init_pidfd < 0 or _core.pidfd_wait(self._init_pidfd, timeout_ms)
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""
+        if self._raw_status is None:
+            try:
+                pid, status = os.waitpid(self.pid, wait_flags | _WALL)
+            except ChildProcessError:
+                pid, status = self.pid, 0  # SIGCHLD is ignored, or somebody else has reaped it: as the base does
+            if pid != self.pid:
+                return pid, status
+            self._raw_status = status
+        if not self._is_empty(0 if wait_flags & os.WNOHANG else -1):
+            return 0, 0
+        return self.pid, self._raw_status
+
+    def _internal_poll(self, _deadstate: int | None = None, *_: Any, **__: Any) -> int | None:
+        """poll(), and what __del__ and subprocess's clean-up call. Never blocks."""
+        if self.returncode is not None or not self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+            return self.returncode if self.returncode is not None else None
+        try:
+            if self.returncode is None:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid == self.pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        except OSError:
+            if _deadstate is not None:
+                self.returncode = _deadstate
+        finally:
+            self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int | None:  # type: ignore[override]
+        """Sleep on pidfds instead of the base's polling, then let the base do the rest."""
+        if timeout is not None and self.returncode is None:
+            end = time.monotonic() + timeout
+            self._sleep_until_exit(timeout)
+            timeout = max(0.0, end - time.monotonic())
+        return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
+
+    def _sleep_until_exit(self, timeout: float) -> None:
+        if self._raw_status is not None:
+            self._is_empty(max(0, int(timeout * 1000)))
+            return
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            return
+        try:
+            poller = select.poll()
+            poller.register(pidfd, select.POLLIN)
+            poller.poll(max(0, timeout * 1000))
+        finally:
+            os.close(pidfd)
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to the command; one that has ended is left alone, but SIGKILL ends what is left of its sandbox."""
+        if self.poll() is not None:
+            return
+        if self._raw_status is None:
+            super().send_signal(sig)
+        elif sig == signal.SIGKILL and self._init_pidfd >= 0:
+            signal.pidfd_send_signal(self._init_pidfd, sig)
+
+
+_EXECUTE_CHILD = tuple(
+    subprocess.Popen._execute_child.__code__.co_varnames[1 : subprocess.Popen._execute_child.__code__.co_argcount]  # type: ignore[attr-defined]
+)
+
+
+def _descriptors(fds: Sequence[int]) -> list[int]:
+    numbers = []
+    for fd in fds:
+        number = int(fd)
+        if not 0 <= number < 2**31:
+            raise ValueError("bad value(s) in fds_to_keep")
+        numbers.append(number)
+    return numbers
+
+
+def _directory(policy: Policy, cwd: Any) -> tuple[bytes | None, bool]:
+    """Return where the command starts, and whether it is an error if that isn't there."""
+    if cwd is not None:
+        path = _null_free(os.fsencode(cwd))
+        if policy.base == "workspace":
+            return os.path.realpath(path), True
+        return (path if os.path.isabs(path) else os.path.abspath(path)), True
+    if policy.base != "host" and policy.workdir is not None:
+        here = os.getcwd()
+        return os.fsencode(here if policy.sees(here) else policy.workdir), True
+    try:
+        return os.fsencode(os.getcwd()), False
+    except FileNotFoundError:
+        return None, False

@@ -1,0 +1,130 @@
+"""Asks the machine; the answers are a Host. Nothing is decided here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+
+from nsbox import _core
+from nsbox._host import Host
+
+_CAP_SETGID, _CAP_SETUID = 6, 7
+_DIRECTORIES = ("/bin", "/sbin", "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
+_SECRETS = (
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/security/opasswd",
+    "/etc/krb5.keytab",
+    "/etc/ssl/private",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+)
+_LIMITS = ("AS", "NPROC", "CPU", "FSIZE", "NOFILE")
+
+_known: dict[tuple[int, int], Host] = {}
+
+
+def probe(*, refresh: bool = False) -> Host:
+    """Return what this machine offers to this process. Asked once for each effective user; refresh: ask again."""
+    key = (os.geteuid(), os.getegid())
+    if refresh or key not in _known:
+        _known[key] = _linux() if sys.platform == "linux" else _other()
+    return _known[key]
+
+
+def _other() -> Host:
+    return Host(system=platform.system(), kernel=(0, 0), machine=platform.machine(), core_problem=_core.problem)
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _number(path: str) -> int | None:
+    text = _read(path)
+    return int(text) if text is not None and text.strip().lstrip("-").isdigit() else None
+
+
+def _kernel(release: str) -> tuple[int, int]:
+    parts = release.split(".")
+    return int(parts[0]), int("".join(ch for ch in parts[1] if ch.isdigit()) or 0)
+
+
+def _capabilities() -> int:
+    for line in (_read("/proc/self/status") or "").splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def _ranges(path: str) -> tuple[tuple[int, int, int], ...]:
+    rows = [tuple(map(int, line.split())) for line in (_read(path) or "0 0 4294967295").splitlines()]
+    return tuple((inside, outside, count) for inside, outside, count in rows)
+
+
+def _directories() -> tuple[tuple[str, str | None], ...]:
+    found: list[tuple[str, str | None]] = []
+    for path in _DIRECTORIES:
+        if os.path.islink(path):
+            found.append((path, os.readlink(path)))
+        elif os.path.isdir(path):
+            found.append((path, None))
+    return tuple(found)
+
+
+def _prefixes() -> tuple[str, ...]:
+    candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+    real = (os.path.realpath(path) for path in candidates)
+    return tuple(dict.fromkeys(path for path in real if path != "/" and os.path.isdir(path)))
+
+
+def _secrets() -> tuple[str, ...]:
+    found = [path for path in _SECRETS if os.access(path, os.R_OK)]
+    try:
+        keys = [f"/etc/ssh/{name}" for name in os.listdir("/etc/ssh") if name.startswith("ssh_host_")]
+    except OSError:
+        keys = []
+    found += [path for path in sorted(keys) if not path.endswith(".pub") and os.access(path, os.R_OK)]
+    return tuple(found)
+
+
+def _resolv_conf() -> str | None:
+    target = os.path.realpath("/etc/resolv.conf")
+    return target if not target.startswith("/etc/") and os.path.isfile(target) else None
+
+
+def _hard_limits() -> tuple[tuple[str, int], ...]:
+    hard = ((name, resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]) for name in _LIMITS)
+    return tuple((name, value) for name, value in hard if value != resource.RLIM_INFINITY)
+
+
+def _linux() -> Host:
+    caps = _capabilities()
+    unprivileged = _number("/proc/sys/kernel/unprivileged_userns_clone")
+    return Host(
+        system="Linux",
+        kernel=_kernel(os.uname().release),
+        machine=os.uname().machine,
+        core_problem=_core.problem,
+        euid=os.geteuid(),
+        egid=os.getegid(),
+        can_set_ids=bool(caps >> _CAP_SETUID & 1 and caps >> _CAP_SETGID & 1),
+        uid_ranges=_ranges("/proc/self/uid_map"),
+        gid_ranges=_ranges("/proc/self/gid_map"),
+        max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
+        unprivileged_userns=None if unprivileged is None else unprivileged != 0,
+        apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,
+        directories=_directories(),
+        prefixes=_prefixes(),
+        secrets=_secrets(),
+        resolv_conf=_resolv_conf(),
+        hard_limits=_hard_limits(),
+    )

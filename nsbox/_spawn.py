@@ -1,0 +1,378 @@
+"""From a policy and a command to a process: compile, encode, spawn, and turn an errno into an exception, once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from nsbox import _backends, _core, _wire
+from nsbox._core import constants as c
+from nsbox._errors import AccessError, SetupError
+from nsbox._host import Host
+from nsbox._plan import BindData, File, Op, Plan, primitives
+from nsbox._policy import Policy
+from nsbox._probe import probe
+
+# clone(2)'s flags, <linux/sched.h>
+_NAMESPACES = {
+    "mount": 0x00020000,
+    "cgroup": 0x02000000,
+    "uts": 0x04000000,
+    "ipc": 0x08000000,
+    "user": 0x10000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+    "time": 0x00000080,
+}
+
+STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What contains one command: `Popen.sandbox`.
+
+    backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
+    init_pid: pid 1 of the sandbox, as this process numbers it.
+    """
+
+    backend: str
+    plan: Plan
+    enforced: tuple[str, ...]
+    not_enforced: tuple[str, ...]
+    init_pid: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Command:
+    """What subprocess.Popen was asked to start, resolved as far as the parent can: paths as bytes, ids as numbers."""
+
+    programs: Sequence[bytes]
+    argv: Sequence[bytes]
+    envp: Sequence[bytes] | None
+    cwd: bytes | None
+    cwd_required: bool = True
+    stdio: tuple[int, int, int] = (-1, -1, -1)
+    pass_fds: Sequence[int] = ()
+    close_fds: bool = True
+    restore_signals: bool = True
+    start_new_session: bool = False
+    process_group: int = -1
+    umask: int = -1
+    uid: int | None = None
+    gid: int | None = None
+    groups: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A policy ready for this host: its plan, and all of a request that doesn't depend on the command."""
+
+    plan: Plan
+    ops: tuple[Op, ...]
+    blob: bytes | None  # None: contents come from descriptors, so it is encoded for each spawn
+    namespaces: int
+    flags: int
+    rlimits: tuple[tuple[int, int, int], ...]
+    path: str
+
+
+@dataclass(slots=True)
+class Spawned:
+    """A started command."""
+
+    pid: int
+    init_pidfd: int
+    sandbox: Sandbox
+
+
+def _flags(plan: Plan) -> int:
+    flags = c.DENY_SETGROUPS if plan.identity.deny_setgroups else 0
+    flags |= c.MAP_BY_HELPER if plan.identity.by_helper else 0
+    return flags | (c.SETSID if plan.new_session else 0)
+
+
+@lru_cache(maxsize=64)
+def prepare(policy: Policy, host: Host) -> Prepared:
+    """Compile and encode, once for each policy and host."""
+    plan = _backends.compile_policy(policy, host)
+    ops = tuple(primitives(plan.ops))
+    from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
+    limits = tuple((getattr(resource, f"RLIMIT_{r.name}"), r.value, r.value) for r in plan.rlimits)
+    return Prepared(
+        plan=plan,
+        ops=ops,
+        blob=None if from_fds else _wire.encode(ops),
+        namespaces=sum(_NAMESPACES[name] for name in plan.namespaces),
+        flags=_flags(plan),
+        rlimits=limits,
+        path=":".join((*(f"{prefix}/bin" for prefix in host.prefixes if prefix != "/usr"), STANDARD_PATH)),
+    )
+
+
+def _read_all(fd: int) -> bytes:
+    chunks = []
+    while chunk := os.read(fd, 1 << 16):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _blob(prepared: Prepared) -> bytes:
+    if prepared.blob is not None:
+        return prepared.blob
+    loaded = [
+        replace(op, data=_read_all(op.data)) if isinstance(op, File | BindData) and isinstance(op.data, int) else op
+        for op in prepared.ops
+    ]
+    return _wire.encode(loaded)
+
+
+def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the environment of a command that was given none; None: exactly the caller's."""
+    if policy.inherit_env and not policy.env:
+        return None
+    return policy.environment(caller, prepared.path)
+
+
+def _check_ids(plan: Plan, command: Command) -> int:
+    """Return the flags for the ids that the command is to have; raises SetupError for one that isn't mapped."""
+    identity = plan.identity
+    flags = 0
+    wanted = (("uid", command.uid, identity.uid, c.SET_UID), ("gid", command.gid, identity.gid, c.SET_GID))
+    for name, value, own, flag in wanted:
+        if identity.by_helper:
+            changes = value is not None or identity.change_ids
+            flags |= flag | c.FORK_COMMAND if changes else 0
+        elif value is not None and value != own:
+            raise SetupError(errno.EPERM, f"set{name}({value})", None, f"only {name} {own} exists in this sandbox; see ids=")
+    if command.groups is not None:
+        if not identity.by_helper:
+            raise SetupError(errno.EPERM, "setgroups", None, "groups can't be changed in a sandbox with one id; see ids=")
+        flags |= c.SET_GROUPS | c.FORK_COMMAND
+    return flags
+
+
+def _request(prepared: Prepared, command: Command) -> _core.Request:
+    plan, identity = prepared.plan, prepared.plan.identity
+    flags = prepared.flags | _check_ids(plan, command)
+    flags |= c.CLOSE_FDS if command.close_fds else 0
+    flags |= c.RESTORE_SIGNALS if command.restore_signals else 0
+    flags |= c.SETSID if command.start_new_session else 0
+    flags |= 0 if command.cwd_required else c.CWD_OPTIONAL
+    flags |= c.ADOPT_INIT if orphans.piling_up else 0
+    pgid = command.process_group
+    if plan.new_session and pgid >= 0:
+        if pgid > 0:
+            raise SetupError(errno.EPERM, "setpgid", None, "the command has a session of its own; see new_session=")
+        pgid = -1  # the leader of a session leads its group already
+    blob = _blob(prepared)
+    return _core.Request(
+        plan=blob,
+        nops=len(prepared.ops),
+        namespaces=prepared.namespaces,
+        uid_map=identity.uid_map.encode() + b"\0",
+        gid_map=identity.gid_map.encode() + b"\0",
+        uid_map2=None if identity.uid_map2 is None else identity.uid_map2.encode() + b"\0",
+        gid_map2=None if identity.gid_map2 is None else identity.gid_map2.encode() + b"\0",
+        programs=command.programs,
+        argv=command.argv,
+        envp=command.envp,
+        cwd=command.cwd,
+        flags=flags,
+        stdio=command.stdio,
+        pass_fds=sorted(set(command.pass_fds)),
+        umask=command.umask,
+        pgid=pgid,
+        uid=identity.uid if command.uid is None else command.uid,
+        gid=identity.gid if command.gid is None else command.gid,
+        groups=command.groups or (),
+        rlimits=prepared.rlimits,
+    )
+
+
+def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Spawned:
+    """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
+    result = _core.spawn(_request(prepared, command))
+    if result.error:
+        raise _exception(result, policy, prepared, program, cwd)
+    plan = prepared.plan
+    sandbox = Sandbox(plan.backend, plan, plan.enforced, plan.not_enforced, result.init_pid)
+    return Spawned(result.pid, result.init_pidfd, sandbox)
+
+
+# ---- the end of sandboxes
+
+
+class Orphans:
+    """Sees whether this machine's pid 1 reaps the sandboxes' inits, which are orphans once the set-up is over.
+
+    In a container whose pid 1 doesn't, they would pile up as zombies: then `piling_up` becomes true, and later inits are
+    made children of this process, which reaps them itself. One ended init's pidfd is watched until the answer is known.
+    """
+
+    def __init__(self) -> None:
+        self.piling_up = False
+        self._watched = -1
+        self._settled = False
+
+    def release(self, pidfd: int) -> None:
+        """Take the pidfd of an init that has ended."""
+        import signal
+        import time
+
+        if self._settled:
+            os.close(pidfd)
+        elif self._watched < 0:
+            self._watched, self._since = pidfd, time.monotonic()
+        else:
+            os.close(pidfd)
+            try:
+                signal.pidfd_send_signal(self._watched, 0)
+            except ProcessLookupError:
+                self._settle(False)
+            except OSError:
+                self._settle(False)
+            else:
+                if time.monotonic() - self._since > 2:
+                    self._settle(True)
+
+    def _settle(self, piling_up: bool) -> None:
+        self.piling_up, self._settled = piling_up, True
+        watched, self._watched = self._watched, -1
+        os.close(watched)
+
+
+orphans = Orphans()
+
+
+# ---- errors
+
+_STEPS = {
+    "PLAN": "malformed plan",
+    "CLONE": "clone",
+    "LIFELINE": "pidfd_open of the caller",
+    "UNSHARE": "unshare namespaces",
+    "UID_MAP": "write uid_map",
+    "GID_MAP": "write gid_map",
+    "SETGROUPS": "write setgroups",
+    "ROOT": "make the root file system",
+    "SOURCE": "open source",
+    "DEST": "resolve destination",
+    "CREATE": "create destination",
+    "HOST": "would change the host",
+    "FS": "make file system",
+    "ATTR": "set mount attributes",
+    "ATTACH": "mount",
+    "WRITE": "write contents",
+    "SET": "set",
+    "PIVOT": "pivot_root",
+    "SECOND_USERNS": "unshare second user namespace",
+    "INIT": "start pid 1",
+    "COMMAND": "clone the command",
+    "STDIO": "set up stdin, stdout, stderr",
+    "CHDIR": "chdir",
+    "SESSION": "setsid",
+    "PGID": "setpgid",
+    "RLIMIT": "setrlimit",
+    "GROUPS": "setgroups",
+    "GID": "setgid",
+    "UID": "setuid",
+    "CAPS": "drop capabilities",
+    "NNP": "set no_new_privs",
+    "FDS": "pass_fds",
+    "EXEC": "exec",
+    "KILLED": "the set-up was killed from outside",
+}
+
+
+def _step_name(step: int) -> str:
+    for name, text in _STEPS.items():
+        if getattr(c, f"STEP_{name}") == step:
+            return text
+    return f"step {step}"
+
+
+def _userns_hint(number: int, host: Host) -> str:
+    if host.apparmor_restricts_userns and host.euid != 0:
+        return (
+            "AppArmor forbids unprivileged user namespaces (Ubuntu 23.10 and later): "
+            "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give this interpreter an AppArmor profile with 'userns,'"
+        )
+    if number == errno.ENOSPC:
+        return "the limit of namespaces is reached: raise user.max_user_namespaces and its kin (sysctl user)"
+    if number in (errno.EPERM, errno.EACCES):
+        return (
+            "user namespaces are refused here: a container's seccomp profile (docker run --security-opt seccomp=unconfined), "
+            "a chroot, or kernel.unprivileged_userns_clone=0"
+        )
+    return ""
+
+
+def _op_hint(result: _core.Result, op: Op | None) -> str:
+    step = result.step
+    if step == c.STEP_HOST:
+        return (
+            "a bound directory of the host lacks this destination, or it leads there by a symlink: "
+            "make it on the host first, or mount a tmpfs above it"
+        )
+    if step == c.STEP_SOURCE and result.error == errno.ENOENT and op is not None:
+        return "the source doesn't exist (any more); optional=True lets it be missing"
+    if step == c.STEP_FS and result.error == errno.EPERM:
+        return (
+            "a new procfs needs a fully visible /proc: in a container, run with --security-opt systempaths=unconfined"
+            if op is not None and op.row()[0] == "proc"
+            else "this kernel doesn't allow this file system in a user namespace"
+        )
+    if step == c.STEP_CREATE and result.error == errno.EEXIST:
+        return "a dangling symlink or a racing process sits at the destination; it is not followed"
+    if step == c.STEP_CREATE and result.error == errno.EROFS:
+        return "an earlier op made this place read-only"
+    if step == c.STEP_FS and op is not None and op.row()[0] == "overlay" and result.error == errno.EINVAL:
+        return "overlayfs refuses a layer with mounts below it, and an upper directory on another overlay"
+    return ""
+
+
+def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
+    step, number = result.step, result.error
+    if number == errno.EMFILE:
+        return "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)"
+    if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
+        return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
+    if step in (c.STEP_UNSHARE, c.STEP_UID_MAP, c.STEP_GID_MAP, c.STEP_SETGROUPS, c.STEP_SECOND_USERNS):
+        return _userns_hint(number, host)
+    if step == c.STEP_ROOT and number in (errno.EPERM, errno.EACCES):
+        return _userns_hint(number, host)
+    return _op_hint(result, op)
+
+
+def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:
+    """Explain a missing program that the host has."""
+    if error.errno == errno.ENOENT and isinstance(program, str | bytes | os.PathLike):
+        path = os.fsdecode(program)
+        if os.path.isabs(path) and os.path.exists(path):
+            error.add_note(f"nsbox: {path} exists on the host; the sandbox lacks it, or the interpreter or loader that it names")
+    return error
+
+
+def _chdir_error(result: _core.Result, policy: Policy, cwd: Any) -> OSError:
+    path = os.fsdecode(cwd) if cwd is not None else "?"
+    if result.error == errno.ENOENT and os.path.isdir(path) and policy.base == "workspace":
+        inside = ", ".join((*policy.write, *policy.read))
+        return AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
+    return OSError(result.error, os.strerror(result.error), cwd)
+
+
+def _exception(result: _core.Result, policy: Policy, prepared: Prepared, program: Any, cwd: Any) -> Exception:
+    if result.step == c.STEP_EXEC:
+        return _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, program)
+    if result.step == c.STEP_CHDIR:
+        return _chdir_error(result, policy, cwd)
+    op = prepared.ops[result.op] if 0 <= result.op < len(prepared.ops) else None
+    hint = _hint(result, op, probe())
+    return SetupError(result.error, _step_name(result.step), op.describe() if op else None, hint)
+

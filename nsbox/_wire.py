@@ -1,0 +1,127 @@
+"""Plans as bytes: the layout of abi.h's nsbox_plan and nsbox_op. Knows offsets, decides nothing."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+
+from nsbox._core import constants as c
+from nsbox._plan import (
+    Bind,
+    BindData,
+    BindFd,
+    Chmod,
+    Console,
+    DevBind,
+    Devpts,
+    Dir,
+    File,
+    Hostname,
+    Loopback,
+    Mask,
+    Mqueue,
+    Op,
+    Overlay,
+    Proc,
+    RemountRo,
+    RoBind,
+    RoOverlay,
+    Symlink,
+    TmpOverlay,
+    Tmpfs,
+)
+
+_HEAD = struct.Struct("=4I")
+_OP = struct.Struct("=3Ii4IQ")
+
+# code, flags, mode, fd, text or data at src, dest, count, size
+_Row = tuple[int, int, int, int, bytes, str, int, int]
+
+
+def _row(
+    code: int, dest: str = "", src: bytes = b"", *, flags: int = 0, mode: int = 0, fd: int = -1, count: int = 0, size: int = 0
+) -> _Row:
+    return code, flags, mode, fd, src, dest, count, size
+
+
+def _text(value: str) -> bytes:
+    return os.fsencode(value) + b"\0"
+
+
+def _data(op: File | BindData) -> bytes:
+    if not isinstance(op.data, bytes):
+        raise TypeError("a descriptor's contents are read before encoding")
+    return op.data
+
+
+def _bind(op: Bind | RoBind | DevBind) -> _Row:
+    flags = {Bind: 0, RoBind: c.RDONLY, DevBind: c.DEVICES}[type(op)]
+    return _row(c.OP_BIND, op.dest, _text(op.src), flags=flags | (c.OPTIONAL if op.optional else 0))
+
+
+def _overlay(op: Overlay | RoOverlay | TmpOverlay) -> _Row:
+    paths = [*op.lower, op.upper, op.work] if isinstance(op, Overlay) else list(op.lower)
+    flags = c.OVL_TMP if isinstance(op, TmpOverlay) else c.OVL_RO if isinstance(op, RoOverlay) else 0
+    return _row(c.OP_OVERLAY, op.dest, b"".join(map(_text, paths)), flags=flags, count=len(paths))
+
+
+def _op(op: Op) -> _Row:
+    match op:
+        case Bind() | RoBind() | DevBind():
+            return _bind(op)
+        case BindFd():
+            return _row(c.OP_BIND, op.dest, flags=c.FROM_FD | (c.RDONLY if op.read_only else 0), fd=op.fd)
+        case Console():
+            return _row(c.OP_BIND, op.dest, b"/dev/console\0", flags=c.PROBE_TTY | c.DEVICES)
+        case Tmpfs():
+            return _row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
+        case Proc():
+            return _row(c.OP_PROC, op.dest, flags=c.COVER if op.cover else 0)
+        case Devpts():
+            return _row(c.OP_DEVPTS, op.dest)
+        case Mqueue():
+            return _row(c.OP_MQUEUE, op.dest)
+        case Dir():
+            return _row(c.OP_DIR, op.dest, mode=op.mode)
+        case File():
+            return _row(c.OP_FILE, op.dest, _data(op), mode=op.mode, count=len(_data(op)))
+        case BindData():
+            flags = c.RDONLY if op.read_only else 0
+            return _row(c.OP_DATA, op.dest, _data(op), flags=flags, mode=op.mode, count=len(_data(op)))
+        case Symlink():
+            return _row(c.OP_SYMLINK, op.dest, _text(op.target))
+        case RemountRo():
+            return _row(c.OP_REMOUNT_RO, op.dest)
+        case Chmod():
+            return _row(c.OP_CHMOD, op.dest, mode=op.mode)
+        case Overlay() | RoOverlay() | TmpOverlay():
+            return _overlay(op)
+        case Mask():
+            return _row(c.OP_MASK, op.dest, flags=c.OPTIONAL if op.optional else 0)
+        case Hostname():
+            return _row(c.OP_HOSTNAME, src=_text(op.name))
+        case Loopback():
+            return _row(c.OP_LOOPBACK)
+        case _:
+            raise TypeError(f"no encoding for {op!r}")
+
+
+def encode(ops: Sequence[Op]) -> bytes:
+    """Return the blob for these primitive ops. Equal bytes are stored once: many ops share a source or a destination."""
+    start = _HEAD.size + len(ops) * _OP.size
+    pool = bytearray()
+    known: dict[bytes, int] = {}
+
+    def put(data: bytes) -> int:
+        offset = known.get(data)
+        if offset is None:
+            offset = known[data] = start + len(pool)
+            pool.extend(data)
+        return offset
+
+    packed = bytearray()
+    for op in ops:
+        code, flags, mode, fd, src, dest, count, size = _op(op)
+        packed += _OP.pack(code, flags, mode, fd, put(src), put(_text(dest) if dest else b""), count, 0, size)
+    return _HEAD.pack(c.MAGIC, c.VERSION, start + len(pool), len(ops)) + bytes(packed) + bytes(pool)

@@ -1,0 +1,134 @@
+"""Drop-in for the standard library's subprocess: the same public names; Popen and what it carries take policy=.
+
+    import nsbox.subprocess as subprocess
+"""
+
+from __future__ import annotations
+
+import subprocess as _stdlib
+from subprocess import (
+    DEVNULL,
+    PIPE,
+    STDOUT,
+    CalledProcessError,
+    CompletedProcess,
+    SubprocessError,
+    TimeoutExpired,
+)
+from typing import Any
+
+from nsbox._policy import Policy
+from nsbox._popen import Popen
+
+__all__ = [
+    "DEVNULL",
+    "PIPE",
+    "STDOUT",
+    "CalledProcessError",
+    "CompletedProcess",
+    "Popen",
+    "SubprocessError",
+    "TimeoutExpired",
+    "call",
+    "check_call",
+    "check_output",
+    "getoutput",
+    "getstatusoutput",
+    "list2cmdline",
+    "run",
+]
+
+list2cmdline = _stdlib.list2cmdline
+
+
+def _captured(options: dict[str, Any]) -> dict[str, Any]:
+    if options.get("stdout") is not None or options.get("stderr") is not None:
+        raise ValueError("stdout and stderr arguments may not be used with capture_output.")
+    return options | {"stdout": PIPE, "stderr": PIPE}
+
+
+def run(
+    *popenargs: Any,
+    input: Any = None,
+    capture_output: bool = False,
+    timeout: float | None = None,
+    check: bool = False,
+    policy: Policy | None = None,
+    **options: Any,
+) -> CompletedProcess[Any]:
+    """Run a command in a sandbox to its end; as subprocess.run, with policy=.
+
+    Returns when the whole sandbox is gone. Raises TimeoutExpired after timeout seconds, CalledProcessError for a
+    non-zero status with check=True, and what Popen raises.
+    """
+    if input is not None:
+        if options.get("stdin") is not None:
+            raise ValueError("stdin and input arguments may not both be used.")
+        options["stdin"] = PIPE
+    if capture_output:
+        options = _captured(options)
+    with Popen(*popenargs, policy=policy, **options) as process:
+        try:
+            stdout, stderr = process.communicate(input, timeout=timeout)
+        except TimeoutExpired:
+            process.kill()
+            process.wait()  # what was read until then is in the exception already
+            raise
+        except BaseException:  # also KeyboardInterrupt; __exit__ waits
+            process.kill()
+            raise
+        status = process.poll()
+    assert status is not None
+    if check and status:
+        raise CalledProcessError(status, process.args, output=stdout, stderr=stderr)
+    return CompletedProcess(process.args, status, stdout, stderr)
+
+
+def call(*popenargs: Any, timeout: float | None = None, policy: Policy | None = None, **options: Any) -> int:
+    """Run a command in a sandbox and return its exit status; as subprocess.call, with policy=."""
+    with Popen(*popenargs, policy=policy, **options) as process:
+        try:
+            return process.wait(timeout=timeout)
+        except BaseException:  # also TimeoutExpired and KeyboardInterrupt; __exit__ waits
+            process.kill()
+            raise
+
+
+def check_call(*popenargs: Any, **options: Any) -> int:
+    """Run a command in a sandbox; raises CalledProcessError for a non-zero status. As subprocess.check_call."""
+    status = call(*popenargs, **options)
+    if status:
+        command = options.get("args", popenargs[0] if popenargs else None)
+        raise CalledProcessError(status, command)
+    return 0
+
+
+def check_output(*popenargs: Any, timeout: float | None = None, **options: Any) -> Any:
+    """Return what a command in a sandbox writes to stdout; as subprocess.check_output, with policy=."""
+    for name in ("stdout", "check"):
+        if name in options:
+            raise ValueError(f"{name} argument not allowed, it will be overridden.")
+    if "input" in options and options["input"] is None:
+        # An empty input, in the mode that the other options choose; not an inherited stdin.
+        text = any(options.get(name) for name in ("text", "universal_newlines", "encoding", "errors"))
+        options["input"] = "" if text else b""
+    return run(*popenargs, stdout=PIPE, timeout=timeout, check=True, **options).stdout
+
+
+def getstatusoutput(
+    cmd: Any, *, encoding: str | None = None, errors: str | None = None, policy: Policy | None = None
+) -> tuple[int, str]:
+    """Run a shell command in a sandbox; return its status and its output without the last newline."""
+    try:
+        output = check_output(
+            cmd, shell=True, text=True, stderr=STDOUT, encoding=encoding, errors=errors, policy=policy
+        )
+        status = 0
+    except CalledProcessError as error:
+        output, status = error.output, error.returncode
+    return status, output.removesuffix("\n")
+
+
+def getoutput(cmd: Any, *, encoding: str | None = None, errors: str | None = None, policy: Policy | None = None) -> str:
+    """Return the output of a shell command in a sandbox, whatever its status."""
+    return getstatusoutput(cmd, encoding=encoding, errors=errors, policy=policy)[1]
