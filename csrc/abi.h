@@ -42,13 +42,13 @@ enum nsbox_opcode {
 };
 
 enum nsbox_op_flag {
-    NSBOX_RDONLY = 1,    /* BIND, DATA: read-only */
-    NSBOX_DEVICES = 2,   /* BIND: device nodes stay usable (no nodev) */
-    NSBOX_OPTIONAL = 4,  /* BIND: a missing source is no error. MASK: nor a missing destination */
-    NSBOX_FROM_FD = 8,   /* BIND: the source is op.fd */
-    NSBOX_COVER = 16,    /* PROC: writable kernel settings become read-only */
-    NSBOX_OVL_TMP = 32,  /* OVERLAY: writes go to a tmpfs and are dropped */
-    NSBOX_OVL_RO = 64,   /* OVERLAY: read-only */
+    NSBOX_RDONLY = 1,     /* BIND, DATA: read-only */
+    NSBOX_DEVICES = 2,    /* BIND: device nodes stay usable (no nodev) */
+    NSBOX_OPTIONAL = 4,   /* BIND: a missing source is no error. MASK: nor a missing destination */
+    NSBOX_FROM_FD = 8,    /* BIND: the source is op.fd */
+    NSBOX_COVER = 16,     /* PROC: writable kernel settings become read-only */
+    NSBOX_OVL_TMP = 32,   /* OVERLAY: writes go to a tmpfs and are dropped */
+    NSBOX_OVL_RO = 64,    /* OVERLAY: read-only */
     NSBOX_PROBE_TTY = 128 /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
 };
 
@@ -77,7 +77,7 @@ enum nsbox_spawn_flag {
     NSBOX_CLOSE_FDS = 1,       /* descriptors from 3 up are closed, but for pass_fds */
     NSBOX_RESTORE_SIGNALS = 2, /* SIGPIPE, SIGXFSZ to default */
     NSBOX_SETSID = 4,
-    NSBOX_FORK_COMMAND = 8,   /* the command changes its kernel ids: never in the caller's memory */
+    NSBOX_FORK_COMMAND = 8,    /* the command changes its kernel ids: never in the caller's memory */
     NSBOX_DENY_SETGROUPS = 16, /* write "deny" to /proc/self/setgroups before the gid map */
     NSBOX_MAP_BY_HELPER = 32,  /* maps of more than one id: written by a process of the parent namespace */
     NSBOX_ADOPT_INIT = 64,     /* the init becomes a child of the caller, since nobody else reaps it */
@@ -90,10 +90,10 @@ enum nsbox_spawn_flag {
 /* Where a spawn stopped. */
 enum nsbox_step {
     NSBOX_STEP_NONE = 0,
-    NSBOX_STEP_PLAN = 1,      /* the blob is malformed */
-    NSBOX_STEP_CLONE = 2,     /* no process for the mediator */
-    NSBOX_STEP_LIFELINE = 3,  /* no pidfd of the caller, or it is dead */
-    NSBOX_STEP_UNSHARE = 4,   /* namespaces refused */
+    NSBOX_STEP_PLAN = 1,     /* the blob is malformed */
+    NSBOX_STEP_CLONE = 2,    /* no process for the mediator */
+    NSBOX_STEP_LIFELINE = 3, /* no pidfd of the caller, or it is dead */
+    NSBOX_STEP_UNSHARE = 4,  /* namespaces refused */
     NSBOX_STEP_UID_MAP = 5,
     NSBOX_STEP_GID_MAP = 6,
     NSBOX_STEP_SETGROUPS = 7, /* writing /proc/self/setgroups */
@@ -109,8 +109,8 @@ enum nsbox_step {
     NSBOX_STEP_SET = 17,      /* an op: the host name, the interface, the mode */
     NSBOX_STEP_PIVOT = 18,
     NSBOX_STEP_SECOND_USERNS = 19,
-    NSBOX_STEP_INIT = 20,     /* the sandbox's pid 1 */
-    NSBOX_STEP_COMMAND = 21,  /* no process for the command */
+    NSBOX_STEP_INIT = 20,    /* the sandbox's pid 1 */
+    NSBOX_STEP_COMMAND = 21, /* no process for the command */
     NSBOX_STEP_STDIO = 22,
     NSBOX_STEP_CHDIR = 23,
     NSBOX_STEP_SESSION = 24,
@@ -121,9 +121,9 @@ enum nsbox_step {
     NSBOX_STEP_UID = 29,
     NSBOX_STEP_CAPS = 30,
     NSBOX_STEP_NNP = 31,
-    NSBOX_STEP_FDS = 32,      /* pass_fds */
+    NSBOX_STEP_FDS = 32, /* pass_fds */
     NSBOX_STEP_EXEC = 33,
-    NSBOX_STEP_KILLED = 34,   /* a process of the set-up was killed from outside */
+    NSBOX_STEP_KILLED = 34, /* a process of the set-up was killed from outside */
     NSBOX_STEP_END = 35
 };
 
@@ -164,7 +164,7 @@ typedef struct nsbox_request {
     uint32_t n_pass_fds;
     uint32_t n_groups;
     uint32_t n_rlimits;
-    uint32_t flags; /* enum nsbox_spawn_flag */
+    uint32_t flags;   /* enum nsbox_spawn_flag */
     int32_t stdin_fd; /* -1: inherited */
     int32_t stdout_fd;
     int32_t stderr_fd;

@@ -32,8 +32,8 @@ from nsbox._plan import (
     RoBind,
     RoOverlay,
     Symlink,
-    TmpOverlay,
     Tmpfs,
+    TmpOverlay,
 )
 from nsbox._policy import Limits, Policy
 from nsbox._probe import probe

@@ -37,15 +37,14 @@ class Constants:
         return value
 
 
+on_linux = sys.platform == "linux"
 problem = ""
 ffi: Any = None
 lib: _Lib
 try:
-    from nsbox import _nsbox
+    from nsbox import _nsbox  # type: ignore[attr-defined]
 except ImportError as _error:
-    problem = (
-        f"the C core is missing ({_error})" if sys.platform == "linux" else f"there is no C core for {sys.platform}"
-    )
+    problem = f"the C core is missing ({_error})" if on_linux else f"there is no C core for {sys.platform}"
     lib = cast(_Lib, None)
     constants = Constants(None)
 else:

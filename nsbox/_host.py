@@ -1,4 +1,4 @@
-"""A Host: facts about this machine that planning depends on, as a frozen value. _probe fills it in; nothing here asks."""
+"""A Host: facts about a machine that planning depends on, as a frozen value. _probe fills it in; nothing here asks."""
 
 from __future__ import annotations
 
@@ -33,4 +33,7 @@ class Host:
     @property
     def is_kernel_root(self) -> bool:
         """Is the effective user the kernel's uid 0? Permission bits of /proc/sys and RLIMIT_NPROC treat it apart."""
-        return any(inside <= self.euid < inside + n and outside + self.euid - inside == 0 for inside, outside, n in self.uid_ranges)
+        return any(
+            inside <= self.euid < inside + n and outside + self.euid - inside == 0
+            for inside, outside, n in self.uid_ranges
+        )

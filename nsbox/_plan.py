@@ -6,6 +6,7 @@ op is carried out is C's. No module here asks the operating system anything.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
@@ -20,18 +21,34 @@ def check_text(field: str, value: object) -> str:
         raise PolicyError(field, "is empty")
     if "\0" in value:
         raise PolicyError(field, f"{value!r} has a NUL byte")
+    length(field, value)
+    return value
+
+
+def length(field: str, text: str) -> int:
+    """Return the bytes of a text as the kernel gets it; surrogates stand for undecodable bytes (PEP 383)."""
+    try:
+        return len(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise PolicyError(field, f"{text!r} has a surrogate that stands for no byte") from None
+
+
+def check_bool(field: str, value: object) -> bool:
+    """Return value if it is True or False."""
+    if not isinstance(value, bool):
+        raise PolicyError(field, f"{value!r} is neither True nor False")
     return value
 
 
 def check_path(field: str, value: object) -> str:
-    """Return an absolute path without empty, "." or trailing parts; ".." is refused, since symlinks give it two meanings."""
-    path = check_text(field, value)
+    """Return an absolute path without empty or "." parts; ".." is refused, since symlinks give it two meanings."""
+    path = check_text(field, os.fspath(value) if isinstance(value, os.PathLike) else value)
     if not path.startswith("/"):
         raise PolicyError(field, f"{path!r} is relative, must be absolute")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise PolicyError(field, f"{path!r} has a '..'")
-    if len(path.encode("utf-8", "surrogateescape")) >= 4096:
+    if length(field, path) >= 4096:
         raise PolicyError(field, f"{path[:60]!r}... is longer than 4095 bytes")
     return "/" + "/".join(parts)
 
@@ -64,12 +81,22 @@ def _check_data(field: str, value: object) -> bytes | int:
     raise PolicyError(field, f"is a {type(value).__name__}, must be bytes or a file descriptor")
 
 
+def _check_target(field: str, value: object) -> str:
+    target = check_text(field, value)
+    if length(field, target) >= 4096:
+        raise PolicyError(field, f"{target[:60]!r}... is longer than 4095 bytes")
+    return target
+
+
 _CHECKS = {
+    "optional": check_bool,
+    "read_only": check_bool,
+    "cover": check_bool,
     "src": check_path,
     "dest": check_path,
     "upper": check_path,
     "work": check_path,
-    "target": check_text,
+    "target": _check_target,
     "mode": check_mode,
     "fd": check_fd,
     "data": _check_data,
@@ -115,12 +142,12 @@ class _Bind(Op):
     optional: bool = False
 
     def row(self) -> tuple[str, str]:
-        words = {Bind: "rw", RoBind: "ro", DevBind: "rw, devices"}[type(self)]  # type: ignore[index]
+        words = {Bind: "rw", RoBind: "ro", DevBind: "rw, devices"}[type(self)]
         return "bind", f"{self.src} -> {self.dest}{_flags(words, 'optional' if self.optional else None)}"
 
 
 class Bind(_Bind):
-    """Bind src on dest, writable, without its device nodes. optional: a missing src is no error (bwrap's --bind-try)."""
+    """Bind src on dest, writable, without its device nodes. optional: a missing src is no error (as --bind-try)."""
 
     __slots__ = ()
 
@@ -163,7 +190,7 @@ class Tmpfs(Op):
             _check_size("Tmpfs.size", self.size)
 
     def row(self) -> tuple[str, str]:
-        return "tmpfs", f"{self.dest}{_flags(f'mode {self.mode:04o}', self.size and f'size {self.size}')}"
+        return "tmpfs", f"{self.dest}{_flags(f'mode {self.mode:04o}', f'size {self.size}' if self.size else None)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +345,9 @@ class _Layered(Op):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if isinstance(self.lower, str):
-            raise PolicyError(f"{name}.lower", "is one str, must be a sequence of paths")
+        given: object = self.lower
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise PolicyError(f"{name}.lower", f"is a {type(given).__name__}, must be a sequence of paths")
         lower = tuple(check_path(f"{name}.lower", path) for path in self.lower)
         least = 2 if isinstance(self, RoOverlay) else 1
         if not least <= len(lower) <= MAX_LAYERS:
@@ -369,7 +397,7 @@ class Mask(Op):
 def check_hostname(field: str, value: object) -> str:
     """Return value if sethostname(2) takes it: at most 64 bytes."""
     name = check_text(field, value)
-    if len(name.encode("utf-8", "surrogateescape")) > 64:
+    if length(field, name) > 64:
         raise PolicyError(field, f"{name!r} is longer than 64 bytes")
     return name
 
@@ -393,6 +421,12 @@ class Loopback(Op):
 
     def row(self) -> tuple[str, str]:
         return "loopback", "up"
+
+
+OPS: tuple[type[Op], ...] = (
+    *(Bind, RoBind, DevBind, BindFd, Tmpfs, Proc, Dev, Devpts, Console, Mqueue, Dir, File, BindData, Symlink),
+    *(RemountRo, Chmod, Overlay, RoOverlay, TmpOverlay, Mask, Hostname, Loopback),
+)
 
 
 def primitives(ops: Iterable[Op]) -> Iterator[Op]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 from nsbox._errors import PolicyError
-from nsbox._plan import Dev, Hostname, Loopback, Mqueue, Op, Proc, check_hostname, check_path, check_text
+from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc, check_bool, check_hostname, check_path, check_text
 
 Path: TypeAlias = str | os.PathLike[str]
 
@@ -28,7 +28,7 @@ _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
 def check_size(name: str, value: object) -> int:
     """Return a size in bytes, above 0; a str may end in K, M, G or T (powers of 1024)."""
     if isinstance(value, str):
-        match = re.fullmatch(r"(\d+)([KMGT]?)", value.strip())
+        match = re.fullmatch(r"([0-9]{1,19})([KMGT]?)", value.strip())
         if match is None:
             raise PolicyError(name, f"{value!r} is no size, such as 1048576, '512K', '64M' or '2G'")
         value = int(match[1]) * _UNITS[match[2]]
@@ -53,6 +53,10 @@ def _sequence(name: str, value: object) -> tuple[Any, ...]:
     if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
         raise PolicyError(name, f"is a {type(value).__name__}, must be a sequence")
     return tuple(value)
+
+
+def _names(name: str, value: object) -> frozenset[str]:
+    return frozenset(check_text(name, item) for item in _sequence(name, value))
 
 
 def _choice(name: str, value: object, allowed: Iterable[str]) -> None:
@@ -108,7 +112,8 @@ class Policy:
     paths, in a workspace; the longest path that contains a file decides about it, and deny wins over the others on the
     same path. ops: what layers() was given. network: "none" (an own net namespace with only lo) or "host". unshare:
     namespaces besides user, mount and pid, which every sandbox has. ids: "single" maps one uid and gid, "full" all that
-    the caller has (it needs CAP_SETUID and CAP_SETGID), "auto" the latter where possible. uid, gid: the command's, inside; None: the caller's.
+    the caller has (it needs CAP_SETUID and CAP_SETGID), "auto" the latter where possible. uid, gid: the command's,
+    inside; None: the caller's.
     env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
     it. new_session: setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226).
     """
@@ -137,7 +142,15 @@ class Policy:
     # ---- making one
 
     @classmethod
-    def workspace(cls, path: Path, *, read: Iterable[Path] = (), write: Iterable[Path] = (), deny: Iterable[Path] = (), **wishes: Any) -> Policy:
+    def workspace(
+        cls,
+        path: Path,
+        *,
+        read: Iterable[Path] = (),
+        write: Iterable[Path] = (),
+        deny: Iterable[Path] = (),
+        **wishes: Any,
+    ) -> Policy:
         """Return the policy for work in one directory, which is readable and writable at its own path.
 
         System directories and the running interpreter are readable; secrets of the host and `deny` are masked; /tmp is
@@ -153,7 +166,7 @@ class Policy:
             base="workspace",
             write=(root, *(_existing("write", p) for p in _sequence("write", write))),
             read=tuple(_existing("read", p) for p in _sequence("read", read)),
-            deny=tuple(_absolute("deny", p) for p in _sequence("deny", deny)),
+            deny=tuple(os.path.realpath(_absolute("deny", p)) for p in _sequence("deny", deny)),
             **_known(wishes, "workdir"),
         )
 
@@ -164,7 +177,13 @@ class Policy:
         What remains: an own pid namespace (so that nothing survives the command), no capabilities, no new privileges.
         For migration and for tests of parity with the standard library. `wishes` are fields of Policy.
         """
-        defaults = {"network": "host", "unshare": _ALWAYS, "ids": "auto", "inherit_env": True, "new_session": False}
+        defaults: dict[str, Any] = {
+            "network": "host",
+            "unshare": _ALWAYS,
+            "ids": "auto",
+            "inherit_env": True,
+            "new_session": False,
+        }
         return cls(base="host", **(defaults | _known(wishes)))
 
     @classmethod
@@ -174,8 +193,14 @@ class Policy:
         unshare: namespaces besides user, mount and pid: any of ipc, uts, cgroup, net, time. `wishes` are fields of
         Policy; the environment is inherited unless they say otherwise, as with bwrap.
         """
-        names = frozenset(_sequence("unshare", unshare))
-        defaults = {"network": "none" if "net" in names else "host", "inherit_env": True, "new_session": False}
+        names = _names("unshare", unshare)
+        if "net" in names and wishes.get("network") == "host":
+            raise PolicyError("network", "is 'host', but unshare has net")
+        defaults: dict[str, Any] = {
+            "network": "none" if "net" in names else "host",
+            "inherit_env": True,
+            "new_session": False,
+        }
         return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known(wishes)))
 
     def with_(self, **changes: Any) -> Policy:
@@ -197,8 +222,7 @@ class Policy:
             if getattr(self, name) is not None:
                 _check_id(name, getattr(self, name))
         for name in ("inherit_env", "new_session"):
-            if not isinstance(getattr(self, name), bool):
-                raise PolicyError(name, f"{getattr(self, name)!r} is neither True nor False")
+            check_bool(name, getattr(self, name))
         if self.tmp_size is not None:
             self._set("tmp_size", check_size("tmp_size", self.tmp_size))
         if self.hostname is not None:
@@ -223,8 +247,10 @@ class Policy:
                 raise PolicyError("env", f"{pair!r} is no pair of a name and a value")
             name, value = pair
             check_text("env", name)
-            if "=" in name or not isinstance(value, str) or "\0" in value:
+            if "=" in name or not isinstance(value, str):
                 raise PolicyError("env", f"{name}={value!r} is no environment variable")
+            if value:
+                check_text("env", value)
             env[name] = value
         self._set("env", tuple(env.items()))
         names = tuple(check_text("pass_env", name) for name in _sequence("pass_env", self.pass_env))
@@ -235,7 +261,7 @@ class Policy:
     def _check_ops(self) -> None:
         ops = _sequence("ops", self.ops)
         for op in ops:
-            if not isinstance(op, Op):
+            if type(op) not in OPS:
                 raise PolicyError("ops", f"{op!r} is no op such as nsbox.RoBind('/usr', '/usr')")
         if ops and self.base != "layers":
             raise PolicyError("ops", f"belong to Policy.layers(), not to a {self.base} policy")
@@ -244,13 +270,13 @@ class Policy:
         self._set("ops", ops)
 
     def _check_namespaces(self) -> None:
-        names = frozenset(_sequence("unshare", self.unshare))
+        names = _names("unshare", self.unshare)
         if "net" in names:
             raise PolicyError("unshare", "has net, which is spelled network='none' here")
         unknown = names - _ALWAYS - _OPTIONAL
         if unknown:
             known = ", ".join(sorted(_ALWAYS | _OPTIONAL | {"net"}))
-            raise PolicyError("unshare", f"{', '.join(sorted(map(str, unknown)))} is unknown, must be among {known}")
+            raise PolicyError("unshare", f"{', '.join(sorted(unknown))} is unknown, must be among {known}")
         self._set("unshare", names | _ALWAYS)
         needs = [("hostname", "uts", self.hostname is not None)]
         needs += [("ops: Hostname", "uts", any(isinstance(op, Hostname) for op in self.ops))]
@@ -268,7 +294,9 @@ class Policy:
                     raise PolicyError(name, f"belongs to Policy.workspace(), not to a {self.base} policy")
             return
         if "/" in self.write:
-            raise PolicyError("write", "'/' would make the whole file system writable; say Policy.host() if that is meant")
+            raise PolicyError(
+                "write", "'/' would make the whole file system writable; say Policy.host() if that is meant"
+            )
         for denied in self.deny:
             for name in ("write", "read"):
                 for path in getattr(self, name):
@@ -277,14 +305,15 @@ class Policy:
         both = set(self.read) & set(self.write)
         if both:
             raise PolicyError("read", f"{min(both)} is in write too")
-        for path in (*self.write, *self.read, *self.deny):
-            if is_below(path, "/proc") or is_below(path, "/dev"):
-                raise PolicyError("write/read/deny", f"{path} lies in a file system of the sandbox's own; use Policy.layers()")
+        for name in ("write", "read", "deny"):
+            for path in getattr(self, name):
+                if is_below(path, "/proc") or is_below(path, "/dev"):
+                    raise PolicyError(name, f"{path} lies in a file system of the sandbox's own; use Policy.layers()")
 
     # ---- asking
 
     def sees(self, path: str) -> bool:
-        """Does a workspace policy allow reading this absolute path, by name? (System directories are left out.)"""
+        """Say if a workspace policy itself names this absolute path or one above it; system directories don't count."""
         return any(is_below(path, root) for root in (*self.write, *self.read))
 
     def environment(self, caller: Mapping[str, str], path: str) -> dict[str, str]:
@@ -310,20 +339,23 @@ def _rebuild(values: dict[str, Any]) -> Policy:
 
 def _known(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
     """Refuse names that aren't wishes, with an error that lists those that are."""
-    allowed = (set(_FIELDS) - {"base", "write", "read", "deny", "ops", "unshare", "workdir"}) | {"workdir", "unshare", *more}
+    allowed = (set(_FIELDS) - {"base", "write", "read", "deny", "ops", "unshare", "workdir"}) | {
+        "workdir",
+        "unshare",
+        *more,
+    }
     for name in wishes:
         if name not in allowed:
             raise PolicyError(name, f"is unknown, must be one of {', '.join(sorted(allowed))}")
     return wishes
 
 
-def _absolute(name: str, path: Path) -> str:
-    text = os.fspath(path)
-    check_text(name, text)
+def _absolute(name: str, path: object) -> str:
+    text = check_text(name, os.fspath(path) if isinstance(path, os.PathLike) else path)
     return check_path(name, os.path.abspath(text))
 
 
-def _existing(name: str, path: Path) -> str:
+def _existing(name: str, path: object) -> str:
     """Return the path without symlinks, since that is what programs inside will find it to be."""
     text = _absolute(name, path)
     try:

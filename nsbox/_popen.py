@@ -50,7 +50,10 @@ def _programs(program: Any, env: Mapping[Any, Any] | None) -> list[bytes]:
     name = _null_free(os.fsencode(program))
     if os.path.dirname(name):
         return [name]
-    return [os.path.join(os.fsencode(directory), name) for directory in os.get_exec_path(cast("Mapping[str, str] | None", env))]
+    return [
+        os.path.join(os.fsencode(directory), name)
+        for directory in os.get_exec_path(cast("Mapping[str, str] | None", env))
+    ]
 
 
 def _environment(env: Mapping[Any, Any]) -> list[bytes]:
@@ -200,7 +203,7 @@ class Popen(subprocess.Popen[Any]):
             os.close(pidfd)
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal to the command; one that has ended is left alone, but SIGKILL ends what is left of its sandbox."""
+        """Send a signal to the command; when that has ended, SIGKILL still ends what is left of its sandbox."""
         if self.poll() is not None:
             return
         if self._raw_status is None:

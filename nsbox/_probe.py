@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import sys
 
 from nsbox import _core
@@ -30,14 +29,12 @@ _known: dict[tuple[int, int], Host] = {}
 
 def probe(*, refresh: bool = False) -> Host:
     """Return what this machine offers to this process. Asked once for each effective user; refresh: ask again."""
+    if not _core.on_linux:
+        return Host(system=platform.system(), kernel=(0, 0), machine=platform.machine(), core_problem=_core.problem)
     key = (os.geteuid(), os.getegid())
     if refresh or key not in _known:
-        _known[key] = _linux() if sys.platform == "linux" else _other()
+        _known[key] = _linux()
     return _known[key]
-
-
-def _other() -> Host:
-    return Host(system=platform.system(), kernel=(0, 0), machine=platform.machine(), core_problem=_core.problem)
 
 
 def _read(path: str) -> str | None:
@@ -102,6 +99,8 @@ def _resolv_conf() -> str | None:
 
 
 def _hard_limits() -> tuple[tuple[str, int], ...]:
+    import resource
+
     hard = ((name, resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]) for name in _LIMITS)
     return tuple((name, value) for name, value in hard if value != resource.RLIM_INFINITY)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -100,6 +101,8 @@ def _flags(plan: Plan) -> int:
 @lru_cache(maxsize=64)
 def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
+    import resource
+
     plan = _backends.compile_policy(policy, host)
     ops = tuple(primitives(plan.ops))
     from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
@@ -149,10 +152,14 @@ def _check_ids(plan: Plan, command: Command) -> int:
             changes = value is not None or identity.change_ids
             flags |= flag | c.FORK_COMMAND if changes else 0
         elif value is not None and value != own:
-            raise SetupError(errno.EPERM, f"set{name}({value})", None, f"only {name} {own} exists in this sandbox; see ids=")
+            raise SetupError(
+                errno.EPERM, f"set{name}({value})", None, f"only {name} {own} exists in this sandbox; see ids="
+            )
     if command.groups is not None:
         if not identity.by_helper:
-            raise SetupError(errno.EPERM, "setgroups", None, "groups can't be changed in a sandbox with one id; see ids=")
+            raise SetupError(
+                errno.EPERM, "setgroups", None, "groups can't be changed in a sandbox with one id; see ids="
+            )
         flags |= c.SET_GROUPS | c.FORK_COMMAND
     return flags
 
@@ -211,8 +218,8 @@ def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cw
 class Orphans:
     """Sees whether this machine's pid 1 reaps the sandboxes' inits, which are orphans once the set-up is over.
 
-    In a container whose pid 1 doesn't, they would pile up as zombies: then `piling_up` becomes true, and later inits are
-    made children of this process, which reaps them itself. One ended init's pidfd is watched until the answer is known.
+    In a container whose pid 1 doesn't, they would pile up as zombies: then `piling_up` becomes true, and later inits
+    are made children of this process, which reaps them itself. One pidfd is watched until the answer is known.
     """
 
     def __init__(self) -> None:
@@ -222,9 +229,6 @@ class Orphans:
 
     def release(self, pidfd: int) -> None:
         """Take the pidfd of an init that has ended."""
-        import signal
-        import time
-
         if self._settled:
             os.close(pidfd)
         elif self._watched < 0:
@@ -300,15 +304,15 @@ def _step_name(step: int) -> str:
 def _userns_hint(number: int, host: Host) -> str:
     if host.apparmor_restricts_userns and host.euid != 0:
         return (
-            "AppArmor forbids unprivileged user namespaces (Ubuntu 23.10 and later): "
-            "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give this interpreter an AppArmor profile with 'userns,'"
+            "AppArmor forbids unprivileged user namespaces (Ubuntu 23.10 and later): sysctl "
+            "kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with 'userns,' for this interpreter"
         )
     if number == errno.ENOSPC:
         return "the limit of namespaces is reached: raise user.max_user_namespaces and its kin (sysctl user)"
     if number in (errno.EPERM, errno.EACCES):
         return (
-            "user namespaces are refused here: a container's seccomp profile (docker run --security-opt seccomp=unconfined), "
-            "a chroot, or kernel.unprivileged_userns_clone=0"
+            "user namespaces are refused here: by a container's seccomp profile (docker run --security-opt "
+            "seccomp=unconfined), in a chroot, or by kernel.unprivileged_userns_clone=0"
         )
     return ""
 
@@ -355,7 +359,9 @@ def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:
     if error.errno == errno.ENOENT and isinstance(program, str | bytes | os.PathLike):
         path = os.fsdecode(program)
         if os.path.isabs(path) and os.path.exists(path):
-            error.add_note(f"nsbox: {path} exists on the host; the sandbox lacks it, or the interpreter or loader that it names")
+            error.add_note(
+                f"nsbox: {path} exists on the host; the sandbox lacks it, or the interpreter or loader that it names"
+            )
     return error
 
 
@@ -375,4 +381,3 @@ def _exception(result: _core.Result, policy: Policy, prepared: Prepared, program
     op = prepared.ops[result.op] if 0 <= result.op < len(prepared.ops) else None
     hint = _hint(result, op, probe())
     return SetupError(result.error, _step_name(result.step), op.describe() if op else None, hint)
-

@@ -28,8 +28,8 @@ from nsbox._plan import (
     RoBind,
     RoOverlay,
     Symlink,
-    TmpOverlay,
     Tmpfs,
+    TmpOverlay,
 )
 
 _HEAD = struct.Struct("=4I")
@@ -40,7 +40,15 @@ _Row = tuple[int, int, int, int, bytes, str, int, int]
 
 
 def _row(
-    code: int, dest: str = "", src: bytes = b"", *, flags: int = 0, mode: int = 0, fd: int = -1, count: int = 0, size: int = 0
+    code: int,
+    dest: str = "",
+    src: bytes = b"",
+    *,
+    flags: int = 0,
+    mode: int = 0,
+    fd: int = -1,
+    count: int = 0,
+    size: int = 0,
 ) -> _Row:
     return code, flags, mode, fd, src, dest, count, size
 
@@ -108,7 +116,7 @@ def _op(op: Op) -> _Row:
 
 
 def encode(ops: Sequence[Op]) -> bytes:
-    """Return the blob for these primitive ops. Equal bytes are stored once: many ops share a source or a destination."""
+    """Return the blob for these primitive ops. Equal bytes are stored once: ops often share a path."""
     start = _HEAD.size + len(ops) * _OP.size
     pool = bytearray()
     known: dict[bytes, int] = {}

@@ -1,6 +1,6 @@
 """Drop-in for the standard library's subprocess: the same public names; Popen and what it carries take policy=.
 
-    import nsbox.subprocess as subprocess
+import nsbox.subprocess as subprocess
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def check_call(*popenargs: Any, **options: Any) -> int:
     """Run a command in a sandbox; raises CalledProcessError for a non-zero status. As subprocess.check_call."""
     status = call(*popenargs, **options)
     if status:
-        command = options.get("args", popenargs[0] if popenargs else None)
+        command: Any = options.get("args", popenargs[0] if popenargs else None)
         raise CalledProcessError(status, command)
     return 0
 

@@ -4,11 +4,14 @@
 typedef int (*handler)(struct builder *, const nsbox_op *);
 
 static const handler handlers[NSBOX_OP_END] = {
-    [NSBOX_OP_BIND] = op_bind,       [NSBOX_OP_TMPFS] = op_tmpfs,         [NSBOX_OP_PROC] = op_proc,
-    [NSBOX_OP_DEVPTS] = op_devpts,   [NSBOX_OP_MQUEUE] = op_mqueue,       [NSBOX_OP_DIR] = op_dir,
-    [NSBOX_OP_FILE] = op_file,       [NSBOX_OP_DATA] = op_data,           [NSBOX_OP_SYMLINK] = op_symlink,
-    [NSBOX_OP_REMOUNT_RO] = op_remount_ro, [NSBOX_OP_CHMOD] = op_chmod,   [NSBOX_OP_OVERLAY] = op_overlay,
-    [NSBOX_OP_MASK] = op_mask,       [NSBOX_OP_HOSTNAME] = op_hostname,   [NSBOX_OP_LOOPBACK] = op_loopback,
+    [NSBOX_OP_BIND] = op_bind,         [NSBOX_OP_TMPFS] = op_tmpfs,
+    [NSBOX_OP_PROC] = op_proc,         [NSBOX_OP_DEVPTS] = op_devpts,
+    [NSBOX_OP_MQUEUE] = op_mqueue,     [NSBOX_OP_DIR] = op_dir,
+    [NSBOX_OP_FILE] = op_file,         [NSBOX_OP_DATA] = op_data,
+    [NSBOX_OP_SYMLINK] = op_symlink,   [NSBOX_OP_REMOUNT_RO] = op_remount_ro,
+    [NSBOX_OP_CHMOD] = op_chmod,       [NSBOX_OP_OVERLAY] = op_overlay,
+    [NSBOX_OP_MASK] = op_mask,         [NSBOX_OP_HOSTNAME] = op_hostname,
+    [NSBOX_OP_LOOPBACK] = op_loopback,
 };
 
 /* An empty tmpfs on "/". The mediator's own root stays what it was, beneath: paths go on resolving there,
@@ -32,13 +35,13 @@ static int start_root(struct builder *b)
     return 0;
 }
 
-/* Removes the mount point of scratch, also from a base that an op has made read-only. */
+/* Moves scratch onto the old tree's /proc, to be detached with it: an unmount of its own would wait for RCU.
+ * Then removes its mount point, also from a base that an op has made read-only. */
 static int drop_scratch(struct builder *b)
 {
     if (b->scratch < 0)
         return 0;
-    TRY(b, NSBOX_STEP_ROOT, sys_fchdir(b->base));
-    TRY(b, NSBOX_STEP_ROOT, sys_umount2(SCRATCH_NAME, SYS_MNT_DETACH));
+    TRY(b, NSBOX_STEP_ROOT, sys_move_mount(b->scratch, b->proc));
     int ret = sys_unlinkat(b->base, SCRATCH_NAME, AT_REMOVEDIR);
     if (ret != -EROFS)
         return ret;

@@ -48,6 +48,9 @@ static int build(struct job *j, int32_t *op)
     ret = build_root(&j->b, op);
     if (ret < 0)
         return ret;
+    ret = init_join_net(&j->b);
+    if (ret < 0)
+        return ret;
     ret = enter_second_userns(j);
     if (ret < 0)
         return ret;

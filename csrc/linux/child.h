@@ -7,24 +7,35 @@
 /* Work space of one spawn, borrowed from Python. */
 enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384 };
 
+enum init_stage { INIT_STARTED, INIT_HAS_PROC, INIT_HAS_NET };
+
 struct job {
     const nsbox_request *req;
     nsbox_result *res;
     const char *const *envp;
     uint8_t *mediator_stack, *init_stack, *command_stack; /* their tops */
-    int caller;           /* its pid */
-    sys_sigset mask;      /* its signal mask, to be given back to the command */
-    unsigned umask;       /* its umask */
-    int lifeline;         /* pidfd of it */
-    int setup_pipe[2];    /* ends when the mediator has gone */
-    uint32_t init_tid;    /* cleared by the kernel when the init has executed or died */
-    uint32_t init_ready;  /* futex: 1 when init_proc and init_error are set */
-    int init_proc;        /* a detached procfs, or -errno */
-    int init_error;       /* why the init didn't come up, or 0 */
-    int map_error;        /* the map helper's */
+    int caller;                                           /* its pid */
+    sys_sigset mask;                                      /* its signal mask, to be given back to the command */
+    unsigned umask;                                       /* its umask */
+    int lifeline;                                         /* pidfd of it */
+    int setup_pipe[2];                                    /* ends when the mediator has gone */
+    uint32_t init_tid;                                    /* cleared by the kernel when the init has executed or died */
+    uint32_t init_stage;                                  /* futex: enum init_stage */
+    int init_pidfd;                                       /* the mediator's */
+    int init_proc;                                        /* a detached procfs, or -errno */
+    int init_net;                                         /* 0 when the net namespace is ready, or -errno */
+    uint32_t init_net_step;
+    int net_joined;
+    int init_error; /* why the init didn't come up, or 0 */
+    int map_error;  /* the map helper's */
     uint32_t map_step;
     struct builder b;
 };
+
+static inline struct job *job_of(struct builder *b)
+{
+    return (struct job *)(void *)((char *)b - offsetof(struct job, b));
+}
 
 /* The mediator: builds the sandbox, then creates the init and the command, and exits. */
 void mediator(void *job);
@@ -36,7 +47,8 @@ int enter_second_userns(struct job *j);
 /* init_start.c */
 int init_start(struct job *j);
 int init_await(struct job *j);
-int init_new_proc(void *job);
+int init_new_proc(struct builder *b);
+int init_join_net(struct builder *b);
 
 /* command.c */
 void command(void *job);

@@ -36,6 +36,8 @@ int own_add(struct builder *b, int fd)
 
 int own_check(struct builder *b, int fd)
 {
+    if (fd == b->parent)
+        return 0; /* checked when it was kept */
     uint64_t dev;
     int ret = file_kind(fd, 0, &dev);
     if (ret < 0)
@@ -59,6 +61,7 @@ static int resolve(int root, const char *path)
 int dest_find(struct builder *b, const char *path)
 {
     b->step = NSBOX_STEP_DEST;
+    b->fresh = 0;
     return resolve(b->root, path);
 }
 
@@ -74,13 +77,21 @@ static size_t parent_length(const char *path, size_t len)
     return len;
 }
 
-/* Makes one directory below dir, which must be ours, and swaps dir for it. EEXIST means that a
- * dangling link or a racing process sits there: an error, never followed. */
+/* A directory, or an empty file to mount something on, which nobody without capabilities can write to. */
+static int create(struct builder *b, int dir, const char *name, enum dest_kind kind, unsigned mode)
+{
+    TRY(b, NSBOX_STEP_CREATE, own_check(b, dir));
+    if (kind == DEST_FILE)
+        return sys_openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0444);
+    TRY(b, NSBOX_STEP_CREATE, sys_mkdirat(dir, name, mode));
+    return sys_openat(dir, name, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
+}
+
+/* Makes one directory below *dir, and swaps *dir for it. EEXIST means that a dangling link or a racing process
+ * sits there: an error, never followed. */
 static int make_step(struct builder *b, int *dir, const char *name, unsigned mode)
 {
-    TRY(b, NSBOX_STEP_CREATE, own_check(b, *dir));
-    TRY(b, NSBOX_STEP_CREATE, sys_mkdirat(*dir, name, mode));
-    int fd = sys_openat(*dir, name, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
+    int fd = create(b, *dir, name, DEST_DIR, mode);
     if (fd < 0)
         return fd;
     sys_close(*dir);
@@ -139,46 +150,89 @@ static int copy_path(char *buf, const char *path, size_t *len)
     return 0;
 }
 
+/* Path's last component, and how long what is before it is. */
+static const char *split(const char *path, size_t *parent)
+{
+    size_t len = 0;
+    while (path[len])
+        len++;
+    *parent = parent_length(path, len);
+    const char *name = path + *parent;
+    while (*name == '/')
+        name++;
+    return name;
+}
+
+static int is_kept(const struct builder *b, const char *path, size_t len)
+{
+    if (b->parent < 0 || b->parent_len != len)
+        return 0;
+    for (size_t i = 0; i < len; i++)
+        if (b->parent_path[i] != path[i])
+            return 0;
+    return 1;
+}
+
+/* Only a directory of our own file systems is kept: nobody else can change what its path means. We can, by a
+ * mount on an existing place: attach() forgets it then. */
+static void keep_parent(struct builder *b, int dir, const char *path, size_t len)
+{
+    uint32_t step = b->step;
+    if (own_check(b, dir) == 0) {
+        forget_parent(b);
+        b->parent = dir;
+        b->parent_path = path;
+        b->parent_len = len;
+    }
+    b->step = step;
+}
+
+void forget_parent(struct builder *b)
+{
+    if (b->parent >= 0)
+        sys_close(b->parent);
+    b->parent = -1;
+}
+
+void release_parent(struct builder *b, int dir)
+{
+    if (dir >= 0 && dir != b->parent)
+        sys_close(dir);
+}
+
+/* A directory to create something in; give it back by release_parent(). */
 int dest_parent(struct builder *b, const char *path, const char **name)
 {
     char buf[NSBOX_PATH_MAX];
-    size_t len;
-    TRY(b, NSBOX_STEP_DEST, copy_path(buf, path, &len));
-    size_t cut = parent_length(buf, len);
-    const char *last = path + cut;
-    while (*last == '/')
-        last++;
-    if (!*last)
+    size_t len, cut;
+    *name = split(path, &cut);
+    if (!**name)
         return -EBUSY; /* the root itself has no name */
-    *name = last;
-    return open_dirs(b, buf, cut, cut, 0755);
-}
-
-/* An empty file to mount something on; it can't be opened for writing by anyone without capabilities. */
-static int make_file(struct builder *b, const char *path)
-{
-    const char *name;
-    int dir = dest_parent(b, path, &name);
-    if (dir < 0)
-        return dir;
-    int fd = own_check(b, dir);
-    if (fd == 0) {
-        b->step = NSBOX_STEP_CREATE;
-        fd = sys_openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0444);
-    }
-    sys_close(dir);
-    return fd;
+    if (is_kept(b, path, cut))
+        return b->parent;
+    TRY(b, NSBOX_STEP_DEST, copy_path(buf, path, &len));
+    int dir = open_dirs(b, buf, cut, cut, 0755);
+    if (dir >= 0)
+        keep_parent(b, dir, path, cut);
+    return dir;
 }
 
 int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode)
 {
-    int fd = dest_find(b, path);
+    size_t cut;
+    const char *name = split(path, &cut);
+    int kept = *name && is_kept(b, path, cut);
+    int fd = kept ? -ENOENT : dest_find(b, path);
     if (fd != -ENOENT)
         return fd;
-    if (kind == DEST_FILE)
-        return make_file(b, path);
-    char buf[NSBOX_PATH_MAX];
-    size_t len;
-    TRY(b, NSBOX_STEP_DEST, copy_path(buf, path, &len));
-    return open_dirs(b, buf, len, parent_length(buf, len), mode);
+    int dir = dest_parent(b, path, &name);
+    if (dir < 0)
+        return dir;
+    fd = create(b, dir, name, kind, mode);
+    release_parent(b, dir);
+    b->fresh = fd >= 0;
+    if (fd != -EEXIST || !kept)
+        return fd;
+    fd = dest_find(b, path); /* a dangling link is not followed, nor replaced */
+    return fd == -ENOENT ? -EEXIST : fd;
 }

@@ -87,6 +87,8 @@ int mount_attrs(int fd, unsigned set, unsigned flags)
 int attach(struct builder *b, int mount, int dest, const char *path)
 {
     TRY(b, NSBOX_STEP_ATTACH, sys_move_mount(mount, dest));
+    if (!b->fresh)
+        forget_parent(b);
     while (*path == '/')
         path++;
     if (*path)

@@ -1,8 +1,9 @@
 /* init_start.c: from the mediator to pid 1 of the sandbox.
  *
  * The init is created first, before any mount: it alone can make a procfs of the new pid namespace
- * (procfs takes the namespace of whoever opens it), and its exec then overlaps with the mediator's
- * mounts. Until it execs it shares the mediator's memory and descriptor table.
+ * (procfs takes the namespace of whoever opens it), and the slow things, the net namespace and its own
+ * exec, then overlap with the mediator's mounts. Until it execs it shares the mediator's memory, and up
+ * to shortly before its descriptor table.
  */
 #include "child.h"
 
@@ -94,17 +95,41 @@ static int become_init(struct job *j, int image)
     return ret;
 }
 
+static void publish(struct job *j, enum init_stage stage)
+{
+    __atomic_store_n(&j->init_stage, stage, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->init_stage);
+}
+
+/* A net namespace of its own, with lo up if the plan says so. */
+static int make_net(struct job *j)
+{
+    j->init_net_step = NSBOX_STEP_UNSHARE;
+    int ret = sys_unshare(CLONE_NEWNET);
+    uint32_t n = plan_nops(j->req->plan);
+    for (uint32_t i = 0; ret >= 0 && i < n; i++) {
+        if (plan_op(j->req->plan, i)->code != NSBOX_OP_LOOPBACK)
+            continue;
+        j->init_net_step = NSBOX_STEP_SET;
+        ret = loopback_up();
+    }
+    return ret;
+}
+
 static void init_main(void *arg)
 {
     struct job *j = arg;
-    struct builder scratch = {.step = 0};
+    struct builder own = {.step = 0};
     /* "/", so that pivot_root(2) moves our working directory along with our root. */
     int ret = sys_chdir("/");
-    int image = ret < 0 ? ret : open_image(&scratch);
     const char *const no_options[] = {0};
-    j->init_proc = fs_make(&scratch, "proc", no_options, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
-    __atomic_store_n(&j->init_ready, 1, __ATOMIC_RELEASE);
-    sys_futex_wake(&j->init_ready);
+    j->init_proc = fs_make(&own, "proc", no_options, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
+    publish(j, INIT_HAS_PROC);
+    if (j->req->namespaces & CLONE_NEWNET) {
+        j->init_net = make_net(j);
+        publish(j, INIT_HAS_NET);
+    }
+    int image = ret < 0 ? ret : open_image(&own);
     /* The table is the mediator's up to here; from here on it has a copy of its own. */
     ret = image < 0 ? image : sys_unshare(CLONE_FILES);
     j->init_error = ret < 0 ? ret : become_init(j, image);
@@ -112,15 +137,13 @@ static void init_main(void *arg)
 }
 
 /* The caller opens its own pidfd when we are gone; by the inode it can tell that it is the same process. */
-static void note_inode(struct job *j, int pid)
+static int hold_init_pidfd(struct job *j, int pid)
 {
     struct statx st;
-    int fd = sys_pidfd_open(pid);
-    if (fd < 0)
-        return;
-    if (sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) >= 0)
-        j->res->init_ino = st.stx_ino;
-    sys_close(fd);
+    TRY(&j->b, NSBOX_STEP_INIT, j->init_pidfd = sys_pidfd_open(pid));
+    TRY(&j->b, NSBOX_STEP_INIT, sys_statx(j->init_pidfd, "", AT_EMPTY_PATH, STATX_INO, &st));
+    j->res->init_ino = st.stx_ino;
+    return 0;
 }
 
 int init_start(struct job *j)
@@ -135,30 +158,46 @@ int init_start(struct job *j)
         j->init_tid = 0;
         return (int)pid;
     }
-    note_inode(j, (int)pid);
-    return 0;
+    return hold_init_pidfd(j, (int)pid);
 }
 
-/* Sleeps until *word is no longer `value`, or the init is gone. The time limit is for an init that was killed
- * before it could wake us: CLONE_CHILD_CLEARTID then clears init_tid, and only that word is woken. */
-static void await_word(struct job *j, uint32_t *word, uint32_t value)
+/* Sleeps until the init has come so far, or is gone. The time limit is for one that was killed before it could
+ * wake us: CLONE_CHILD_CLEARTID then clears init_tid, and only that word is woken. */
+static int await_stage(struct job *j, enum init_stage stage)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
-    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value && __atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE))
-        sys_futex_wait(word, value, fifty_ms);
+    for (;;) {
+        int alive = __atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE) != 0;
+        uint32_t now = __atomic_load_n(&j->init_stage, __ATOMIC_ACQUIRE);
+        if (now >= (uint32_t)stage)
+            return 0;
+        if (!alive)
+            return -ESRCH;
+        sys_futex_wait(&j->init_stage, now, fifty_ms);
+    }
 }
 
-int init_new_proc(void *arg)
+int init_new_proc(struct builder *b)
 {
-    struct job *j = arg;
-    await_word(j, &j->init_ready, 0);
-    if (!__atomic_load_n(&j->init_ready, __ATOMIC_ACQUIRE))
-        return -ESRCH;
-    if (j->init_proc < 0)
-        return j->init_proc;
+    struct job *j = job_of(b);
+    int ret = await_stage(j, INIT_HAS_PROC);
+    if (ret < 0 || j->init_proc < 0)
+        return ret < 0 ? ret : j->init_proc;
     int fd = j->init_proc;
-    j->init_proc = -EBUSY; /* each detached mount can be attached once; the planner allows one /proc */
+    j->init_proc = -EBUSY; /* a detached mount is attached once; the planner allows one Proc */
     return fd;
+}
+
+int init_join_net(struct builder *b)
+{
+    struct job *j = job_of(b);
+    if (j->net_joined || !(j->req->namespaces & CLONE_NEWNET))
+        return 0;
+    TRY(b, NSBOX_STEP_INIT, await_stage(j, INIT_HAS_NET));
+    TRY(b, j->init_net_step, j->init_net);
+    TRY(b, NSBOX_STEP_UNSHARE, sys_setns(j->init_pidfd, CLONE_NEWNET));
+    j->net_joined = 1;
+    return 0;
 }
 
 /* Returns when the init runs its own image, in its own memory. */

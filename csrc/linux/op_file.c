@@ -40,7 +40,7 @@ int op_file(struct builder *b, const nsbox_op *op)
     if (dir < 0)
         return dir;
     int fd = open_own_file(b, dir, name, op->mode);
-    sys_close(dir);
+    release_parent(b, dir);
     if (fd < 0)
         return fd;
     b->step = NSBOX_STEP_WRITE;
@@ -110,17 +110,14 @@ int op_symlink(struct builder *b, const nsbox_op *op)
     if (dir < 0)
         return dir;
     const char *target = plan_str(b->plan, op->src);
-    int ret;
-    if (same_link(dir, name, target)) {
-        ret = 0;
-    } else {
-        ret = own_check(b, dir);
-        if (ret >= 0) {
-            b->step = NSBOX_STEP_CREATE;
-            ret = sys_symlinkat(target, dir, name);
-        }
+    int ret = own_check(b, dir);
+    if (ret >= 0) {
+        b->step = NSBOX_STEP_CREATE;
+        ret = sys_symlinkat(target, dir, name);
     }
-    sys_close(dir);
+    if (ret < 0 && same_link(dir, name, target))
+        ret = 0;
+    release_parent(b, dir);
     return ret;
 }
 

@@ -120,7 +120,7 @@ static int cover_proc(struct builder *b, int proc)
 int op_proc(struct builder *b, const nsbox_op *op)
 {
     b->step = NSBOX_STEP_FS;
-    int ret = mount_dir(b, op, b->new_proc(b->new_proc_arg));
+    int ret = mount_dir(b, op, b->new_proc(b));
     if (ret < 0 || !(op->flags & NSBOX_COVER))
         return ret;
     int proc = dest_find(b, plan_str(b->plan, op->dst));
@@ -186,7 +186,7 @@ int op_mask(struct builder *b, const nsbox_op *op)
 {
     const char *path = plan_str(b->plan, op->dst);
     int dest = dest_find(b, path);
-    if (dest == -ENOENT && (op->flags & NSBOX_OPTIONAL))
+    if ((dest == -ENOENT || dest == -ENOTDIR) && (op->flags & NSBOX_OPTIONAL))
         return 0;
     if (dest < 0)
         return dest;

@@ -1,7 +1,6 @@
 /* ops.h: what the handlers of a plan's ops share.
  *
- * One handler per opcode, in the table at the end of op_mount.c's sibling files' prototypes; each
- * returns 0 or -errno and keeps b->step at what it is doing, so that the caller can say what failed.
+ * One handler per opcode, in the table of build.c; each returns 0 or -errno and keeps b->step at what it is doing, so that the caller can say what failed.
  * All run in the mediator: in the caller's memory, but with a descriptor table, working directory
  * and namespaces of its own.
  */
@@ -13,18 +12,24 @@
 
 struct builder {
     const uint8_t *plan;
-    uint32_t step;     /* enum nsbox_step of what is being done */
-    int root;          /* the sandbox's root mount; destinations resolve in it */
-    int base;          /* the tmpfs that was the root at first */
-    int scratch;       /* a tmpfs that the sandbox can't see, or -1: data files, overlay upper layers */
-    int masked;        /* an empty file without permissions in it, or -1 */
-    int proc;          /* the caller's /proc, O_PATH */
-    int stdout_fd;     /* what descriptor 1 of the command will be */
-    uint32_t n_data;   /* names given out in scratch */
-    uint64_t *own;     /* devices of the file systems made for this sandbox */
+    uint32_t step;   /* enum nsbox_step of what is being done */
+    int root;        /* the sandbox's root mount; destinations resolve in it */
+    int base;        /* the tmpfs that was the root at first */
+    int scratch;     /* a tmpfs that the sandbox can't see, or -1: data files, overlay upper layers */
+    int masked;      /* an empty file without permissions in it, or -1 */
+    int proc;        /* the caller's /proc, O_PATH */
+    int stdout_fd;   /* what descriptor 1 of the command will be */
+    uint32_t n_data; /* names given out in scratch */
+    uint64_t *own;   /* devices of the file systems made for this sandbox */
     uint32_t n_own, max_own;
-    int (*new_proc)(void *arg); /* a detached procfs of the sandbox's pid namespace */
-    void *new_proc_arg;
+    /* What the init does for the mediator (init_start.c). */
+    int (*new_proc)(struct builder *b); /* a detached procfs of the sandbox's pid namespace */
+    int (*join_net)(struct builder *b); /* enter the sandbox's net namespace, its lo up */
+    /* The directory that the last destination was made in, when it is ours: most ops come in families (/dev/...). */
+    int parent;
+    const char *parent_path;
+    size_t parent_len;
+    int fresh; /* the destination at hand was made just now */
 };
 
 #define MOUNT_ATTR_SAFE (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
@@ -42,8 +47,10 @@ struct builder {
 /* dest.c */
 enum dest_kind { DEST_DIR, DEST_FILE };
 int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode); /* made if missing */
-int dest_find(struct builder *b, const char *path);                                    /* never made */
-int dest_parent(struct builder *b, const char *path, const char **name);               /* parents made */
+int dest_find(struct builder *b, const char *path);                                     /* never made */
+int dest_parent(struct builder *b, const char *path, const char **name); /* made if missing; then release_parent() */
+void release_parent(struct builder *b, int dir);
+void forget_parent(struct builder *b);
 int own_add(struct builder *b, int fd);
 int own_check(struct builder *b, int fd); /* 0 when fd's file system was made for this sandbox, else -EROFS */
 int file_kind(int fd, unsigned *mode, uint64_t *dev);
@@ -72,6 +79,7 @@ int op_remount_ro(struct builder *b, const nsbox_op *op);
 int op_chmod(struct builder *b, const nsbox_op *op);
 int op_overlay(struct builder *b, const nsbox_op *op);
 int op_mask(struct builder *b, const nsbox_op *op);
+int loopback_up(void);
 int op_hostname(struct builder *b, const nsbox_op *op);
 int op_loopback(struct builder *b, const nsbox_op *op);
 

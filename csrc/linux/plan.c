@@ -37,6 +37,8 @@ static int is_data(uint32_t size, uint32_t start, uint32_t offset, uint32_t coun
 static int are_layers(const uint8_t *plan, uint32_t size, uint32_t start, const nsbox_op *op)
 {
     uint32_t extra = op->flags & (NSBOX_OVL_TMP | NSBOX_OVL_RO) ? 0 : 2;
+    if ((op->flags & NSBOX_OVL_TMP) && (op->flags & NSBOX_OVL_RO))
+        return 0;
     if (op->count < 1 + extra || op->count > NSBOX_MAX_LAYERS + extra)
         return 0;
     uint32_t at = op->src;

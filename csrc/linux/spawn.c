@@ -131,6 +131,7 @@ int nsbox_spawn(const nsbox_request *req)
         .caller = sys_getpid(),
         .lifeline = -1,
         .setup_pipe = {-1, -1},
+        .init_pidfd = -1,
         .init_proc = -ESRCH,
         .b = {.plan = req->plan,
               .root = -1,
@@ -141,9 +142,10 @@ int nsbox_spawn(const nsbox_request *req)
               .stdout_fd = req->stdout_fd >= 0 ? req->stdout_fd : 1,
               .own = (uint64_t *)(void *)req->arena,
               .max_own = nops + 4,
-              .new_proc = init_new_proc},
+              .new_proc = init_new_proc,
+              .join_net = init_join_net,
+              .parent = -1},
     };
-    j.b.new_proc_arg = &j;
     start(&j);
     return 0;
 }

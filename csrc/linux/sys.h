@@ -222,6 +222,10 @@ static inline int sys_unshare(unsigned long flags)
 {
     return (int)S1(__NR_unshare, flags);
 }
+static inline int sys_setns(int fd, int type)
+{
+    return (int)S2(__NR_setns, fd, type);
+}
 static inline int sys_setgroups(size_t n, const uint32_t *groups)
 {
     return (int)S2(__NR_setgroups, n, groups);

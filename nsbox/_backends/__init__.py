@@ -1,7 +1,7 @@
 """Backends: each compiles a Policy for a Host into a Plan. They are siblings with the same names and know no other.
 
-    missing(host) -> why this backend can't be used here; empty when it can
-    compile(policy, host) -> Plan; raises UnavailableError for a wish that it can't grant here
+missing(host) -> why this backend can't be used here; empty when it can
+compile(policy, host) -> Plan; raises UnavailableError for a wish that it can't grant here
 """
 
 from __future__ import annotations

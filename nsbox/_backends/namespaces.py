@@ -31,7 +31,7 @@ from nsbox._policy import Policy, is_below
 NAME = "namespaces"
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
-# Files of procfs that tell a uid 0 without capabilities about the machine or its kernel; as container runtimes mask them.
+# Files of procfs that tell uid 0, even without capabilities, about the machine; container runtimes mask them too.
 _PROC_SECRETS = ("acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi")
 
 
@@ -59,14 +59,15 @@ def compile(policy: Policy, host: Host) -> Plan:
     ops = {"workspace": _workspace, "host": _host, "layers": _layers}[policy.base](policy, host)
     full = _wants_full(policy, host)
     identity = _full(policy, host) if full else _single(policy, host, ops)
+    rlimits = _rlimits(policy, host)
     return Plan(
         ops=ops,
         namespaces=policy.unshare | (frozenset({"net"}) if policy.network == "none" else frozenset()),
         identity=identity,
-        rlimits=_rlimits(policy, host),
+        rlimits=rlimits,
         new_session=policy.new_session,
         backend=NAME,
-        enforced=_enforced(policy),
+        enforced=_enforced(policy, rlimits),
         not_enforced=_not_enforced(policy),
     )
 
@@ -100,23 +101,47 @@ def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:
 def _readable(policy: Policy, host: Host) -> dict[str, Op]:
     """Read-only binds, without those that a wider one contains."""
     wanted: dict[str, Op] = {}
-    links = {path for path, target in host.directories if target is not None}
     binds = [path for path, target in host.directories if target is None]
     # The interpreter's prefixes come last: inside of a writable path they stay writable (a venv in the workspace).
     prefixes = [p for p in host.prefixes if not any(is_below(p, w) for w in policy.write)]
     for path in sorted({*binds, *policy.read, *prefixes} - set(policy.write), key=lambda p: (_depth(p), p)):
         above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
-        if above is None or above in policy.write or above in links:
+        if above is None or above in policy.write:
             wanted[path] = RoBind(path, path)
-    wanted |= {path: Symlink(target, path) for path, target in host.directories if target is not None}
+    for path, target in host.directories:
+        if target is not None and not any(is_below(path, above) for above in (*wanted, *policy.write)):
+            wanted[path] = Symlink(target, path)
     return wanted
 
 
 def _masked(policy: Policy, host: Host) -> dict[str, Op]:
-    paths = [*host.secrets, *policy.deny]
+    named = (*policy.write, *policy.read)
+    # What the policy names itself is no secret to it.
+    paths = [secret for secret in host.secrets if not any(is_below(path, secret) for path in named)]
     if host.is_kernel_root:
         paths += [f"/proc/{name}" for name in _PROC_SECRETS]
-    return {path: Mask(path, optional=True) for path in paths if path not in policy.write}
+    return {path: Mask(path, optional=True) for path in (*paths, *policy.deny)}
+
+
+def _var_tmp(chosen: dict[str, Op], tmp_size: int | None) -> dict[str, Op]:
+    """Return the second temporary directory: a link to /tmp, if nothing wished for is there."""
+    if any(is_below("/var/tmp", path) for path in chosen):
+        return {}
+    if any(is_below(path, "/var/tmp") for path in chosen):
+        return {"/var/tmp": Tmpfs("/var/tmp", size=tmp_size, mode=0o1777)}
+    return {"/var/tmp": Symlink("/tmp", "/var/tmp")}
+
+
+def _check_links(policy: Policy, wished: dict[str, Op]) -> None:
+    """Refuse a bind below a link: it would be mounted elsewhere than its name says."""
+    links = [op for op in wished.values() if isinstance(op, Symlink)]
+    for name in ("write", "read"):
+        for path in getattr(policy, name):
+            for link in links:
+                if is_below(path, link.dest):
+                    raise PolicyError(
+                        name, f"{path} lies below {link.dest}, a link to {link.target}: name the real path"
+                    )
 
 
 def _workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
@@ -125,16 +150,15 @@ def _workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
         "/dev": Dev("/dev"),
         "/proc": Proc("/proc", cover=host.is_kernel_root),
         "/tmp": Tmpfs("/tmp", size=tmp_size, mode=0o1777),
-        "/var/tmp": Symlink("/tmp", "/var/tmp"),
     }
-    chosen = own | _readable(policy, host)
-    chosen |= {path: Bind(path, path) for path in policy.write}
+    wished = _readable(policy, host) | {path: Bind(path, path) for path in policy.write}
     if policy.network == "host" and host.resolv_conf is not None:
-        chosen.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
+        wished.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
+    _check_links(policy, wished)
+    wished |= _var_tmp(wished, tmp_size)
+    # The policy refuses to name a path below a denied one; what is there by default goes.
+    chosen = {p: op for p, op in (own | wished).items() if not any(is_below(p, denied) for denied in policy.deny)}
     chosen |= _masked(policy, host)
-    for path, target in host.directories:
-        if target is not None and any(p != path and is_below(p, path) for p in chosen):
-            raise PolicyError("read/write", f"a path below {path}, which is a link to {target}: name the real path")
     ordered = sorted(chosen.items(), key=lambda item: (_depth(item[0]), isinstance(item[1], Mask)))
     return (*(op for _, op in ordered), *_common(policy), RemountRo("/"))
 
@@ -155,6 +179,9 @@ def _identity_map(ranges: tuple[tuple[int, int, int], ...]) -> str:
 def _full(policy: Policy, host: Host) -> Identity:
     uid = host.euid if policy.uid is None else policy.uid
     gid = host.egid if policy.gid is None else policy.gid
+    for name, value, ranges in (("uid", uid, host.uid_ranges), ("gid", gid, host.gid_ranges)):
+        if not any(inside <= value < inside + count for inside, _, count in ranges):
+            raise UnavailableError(Reason(f"{name}={value} doesn't exist in this process's user namespace"))
     return Identity(
         uid=uid,
         gid=gid,
@@ -186,7 +213,9 @@ def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
         )
     if policy.limits.processes is not None and host.kernel < (5, 14):
         raise UnavailableError(
-            Reason("limits.processes: RLIMIT_NPROC counts the whole user's processes before Linux 5.14", "a newer kernel")
+            Reason(
+                "limits.processes: RLIMIT_NPROC counts the whole user's processes before Linux 5.14", "a newer kernel"
+            )
         )
     hard = dict(host.hard_limits)
     return tuple(Rlimit(name, min(value, hard.get(name, value))) for name, value in policy.limits.rlimits())
@@ -195,7 +224,7 @@ def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
 # ---- what it amounts to
 
 
-def _enforced(policy: Policy) -> tuple[str, ...]:
+def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
     said = ["processes: own pid namespace; all are killed when the command ends or the caller dies"]
     said.append("privileges: no capabilities, no new privileges, own user namespace")
     if policy.base == "workspace":
@@ -205,7 +234,7 @@ def _enforced(policy: Policy) -> tuple[str, ...]:
         said.append("files: only what the plan mounts; the host's mounts are gone")
     if policy.network == "none":
         said.append("network: own net namespace, loopback only")
-    said += [f"limits: RLIMIT_{name} {value}" for name, value in policy.limits.rlimits()]
+    said += [f"limits: RLIMIT_{limit.name} {limit.value}" for limit in rlimits]
     return tuple(said)
 
 

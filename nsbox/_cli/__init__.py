@@ -16,7 +16,9 @@ from nsbox._policy import Limits, Policy
 def _policy_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: the current one)")
     parser.add_argument("--read", action="append", default=[], metavar="PATH", help="readable as well; may be repeated")
-    parser.add_argument("--write", action="append", default=[], metavar="PATH", help="writable as well; may be repeated")
+    parser.add_argument(
+        "--write", action="append", default=[], metavar="PATH", help="writable as well; may be repeated"
+    )
     parser.add_argument("--deny", action="append", default=[], metavar="PATH", help="hidden; may be repeated")
     parser.add_argument("--network", choices=("none", "host"), default="none", help="default: none")
     parser.add_argument("--setenv", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))

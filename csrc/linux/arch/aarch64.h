@@ -11,10 +11,7 @@ static inline long arch_syscall(long nr, long a, long b, long c, long d, long e,
     register long x3 __asm__("x3") = d;
     register long x4 __asm__("x4") = e;
     register long x5 __asm__("x5") = f;
-    __asm__ volatile("svc #0"
-                     : "+r"(x0)
-                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
-                     : "memory", "cc");
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory", "cc");
     return x0;
 }
 
@@ -50,7 +47,6 @@ static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, i
 }
 
 /* Entry point of a program without a C library. */
-#define ARCH_START(main)                                                                                               \
-    __asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tmov x30, xzr\n\tbl " #main "\n\tbrk #0\n")
+#define ARCH_START(main) __asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tmov x30, xzr\n\tbl " #main "\n\tbrk #0\n")
 
 #endif
