@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Host:
     """What this machine offers to this process. Plans for any Host can be made on any machine."""
 
@@ -29,6 +29,18 @@ class Host:
     secrets: tuple[str, ...] = ()  # files of the host that this process can read and no command should
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
     hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
+
+    _hash: int = field(init=False, repr=False, compare=False, default=0)  # of all the others: asked for on every spawn
+
+    def __post_init__(self) -> None:
+        values = tuple(getattr(self, f.name) for f in fields(self) if f.compare)
+        object.__setattr__(self, "_hash", hash(values))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Host], tuple[object, ...]]:
+        return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)
 
     @property
     def is_kernel_root(self) -> bool:

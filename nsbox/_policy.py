@@ -316,11 +316,14 @@ class Policy:
         """Say if a workspace policy itself names this absolute path or one above it; system directories don't count."""
         return any(is_below(path, root) for root in (*self.write, *self.read))
 
+    def taken_from_caller(self) -> tuple[str, ...]:
+        """Return the names of the variables that a built environment takes from the caller's."""
+        return ("USER", "LANG", "TERM", *self.pass_env)
+
     def environment(self, caller: Mapping[str, str], path: str) -> dict[str, str]:
         """Return the command's environment. caller: the caller's; path: the PATH of this machine's sandboxes."""
         env = dict(caller) if self.inherit_env else {"PATH": path, "HOME": self.home or "/", "TMPDIR": "/tmp"}
-        names = self.pass_env if self.inherit_env else ("USER", "LANG", "TERM", *self.pass_env)
-        env |= {name: caller[name] for name in names if name in caller}
+        env |= {name: caller[name] for name in self.taken_from_caller() if name in caller}
         return env | dict(self.env)
 
     def __hash__(self) -> int:

@@ -12,20 +12,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from nsbox import _core, _spawn
+from nsbox._plan import Plan
 from nsbox._policy import Policy
 from nsbox._probe import probe
+from nsbox._spawn import null_free
 
 _WALL = 0x40000000  # also children whose exit signal isn't SIGCHLD: one that was killed before its exec
-
-
-def _null_free(text: bytes) -> bytes:
-    if b"\0" in text:
-        raise ValueError("embedded null byte")
-    return text
 
 
 def _arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:
@@ -45,25 +41,12 @@ def _arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]
     return items, items[0] if executable is None else executable
 
 
-def _programs(program: Any, env: Mapping[Any, Any] | None) -> list[bytes]:
-    """Return the paths to try: the program itself if it has a slash, else one for each directory of PATH."""
-    name = _null_free(os.fsencode(program))
-    if os.path.dirname(name):
+def _programs(program: Any, directories: Callable[[], Iterable[str | bytes]]) -> list[bytes]:
+    """Return the paths to try: the program itself if it has a slash, else one in each directory of PATH."""
+    name = null_free(os.fsencode(program))
+    if b"/" in name:
         return [name]
-    return [
-        os.path.join(os.fsencode(directory), name)
-        for directory in os.get_exec_path(cast("Mapping[str, str] | None", env))
-    ]
-
-
-def _environment(env: Mapping[Any, Any]) -> list[bytes]:
-    pairs = []
-    for key, value in env.items():
-        name = os.fsencode(key)
-        if b"=" in name:
-            raise ValueError("illegal environment variable name")
-        pairs.append(_null_free(name + b"=" + os.fsencode(value)))
-    return pairs
+    return [os.path.join(os.fsencode(directory), name) for directory in directories()]
 
 
 class Popen(subprocess.Popen[Any]):
@@ -76,7 +59,8 @@ class Popen(subprocess.Popen[Any]):
     Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError.
     """
 
-    sandbox: _spawn.Sandbox
+    _plan: Plan
+    _init_pid: int
 
     def __init__(self, args: Any, *more: Any, policy: Policy | None = None, **options: Any) -> None:
         if policy is not None and not isinstance(policy, Policy):
@@ -89,7 +73,7 @@ class Popen(subprocess.Popen[Any]):
 
     # ---- starting
 
-    def _execute_child(self, *positional: Any) -> None:  # type: ignore[override]
+    def _execute_child(self, *positional: Any) -> None:
         a = dict(zip(_EXECUTE_CHILD, positional, strict=True))
         if a["preexec_fn"] is not None:
             raise NotImplementedError("preexec_fn: nsbox can't run Python code between clone and exec yet")
@@ -99,12 +83,16 @@ class Popen(subprocess.Popen[Any]):
         if policy is None:
             policy = Policy.workspace(os.fsdecode(a["cwd"]) if a["cwd"] is not None else os.getcwd())
         prepared = _spawn.prepare(policy, probe())
-        env = a["env"] if a["env"] is not None else _spawn.environment(policy, prepared, os.environ)
+        env = a["env"]
+        if env is None:
+            envp, directories = _spawn.environment(policy, prepared, os.environ), _spawn.search_path
+        else:
+            envp, directories = _spawn.encode_environment(env), lambda *_: os.get_exec_path(env)
         cwd, required = _directory(policy, a["cwd"])
         command = _spawn.Command(
-            programs=_programs(program, env),
-            argv=[_null_free(os.fsencode(arg)) for arg in argv],
-            envp=None if env is None else _environment(env),
+            programs=_programs(program, lambda: directories(policy, prepared)),
+            argv=[null_free(os.fsencode(arg)) for arg in argv],
+            envp=envp,
             cwd=cwd,
             cwd_required=required,
             stdio=(a["p2cread"], a["c2pwrite"], a["errwrite"]),
@@ -118,17 +106,24 @@ class Popen(subprocess.Popen[Any]):
             gid=a["gid"],
             groups=a["gids"],
         )
-        spawned = _spawn.spawn(policy, prepared, command, program, a["cwd"] if a["cwd"] is not None else cwd)
-        self.pid = spawned.pid
-        self.sandbox = spawned.sandbox
-        self._init_pidfd = spawned.init_pidfd
+        result = _spawn.spawn(policy, prepared, command, program, a["cwd"] if a["cwd"] is not None else cwd)
+        self.pid = result.pid
+        self._plan = prepared.plan
+        self._init_pid = result.init_pid
+        self._init_pidfd = result.init_pidfd
         self._child_created = True
-        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-        self._close_pipe_fds(*(a[name] for name in pipes))  # type: ignore[attr-defined]
+        if (a["p2cread"], a["c2pwrite"], a["errwrite"]) != (-1, -1, -1):
+            self._close_pipe_fds(*(a[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+    @property
+    def sandbox(self) -> _spawn.Sandbox:
+        """What contains the command: backend, plan, what is enforced and what isn't, the pid of the sandbox's init."""
+        plan = self._plan
+        return _spawn.Sandbox(plan.backend, plan, plan.enforced, plan.not_enforced, self._init_pid)
 
     # ---- ending
 
-    @property  # type: ignore[override]
+    @property
     def returncode(self) -> int | None:
         """The exit status, -N after signal N; None while anything of the sandbox is left."""
         return self._returncode
@@ -179,7 +174,7 @@ class Popen(subprocess.Popen[Any]):
             self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
 
-    def _wait(self, timeout: float | None) -> int | None:  # type: ignore[override]
+    def _wait(self, timeout: float | None) -> int | None:
         """Sleep on pidfds instead of the base's polling, then let the base do the rest."""
         if timeout is not None and self.returncode is None:
             end = time.monotonic() + timeout
@@ -212,6 +207,8 @@ class Popen(subprocess.Popen[Any]):
             signal.pidfd_send_signal(self._init_pidfd, sig)
 
 
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
 _EXECUTE_CHILD = tuple(
     subprocess.Popen._execute_child.__code__.co_varnames[1 : subprocess.Popen._execute_child.__code__.co_argcount]  # type: ignore[attr-defined]
 )
@@ -230,7 +227,7 @@ def _descriptors(fds: Sequence[int]) -> list[int]:
 def _directory(policy: Policy, cwd: Any) -> tuple[bytes | None, bool]:
     """Return where the command starts, and whether it is an error if that isn't there."""
     if cwd is not None:
-        path = _null_free(os.fsencode(cwd))
+        path = null_free(os.fsencode(cwd))
         if policy.base == "workspace":
             return os.path.realpath(path), True
         return (path if os.path.isabs(path) else os.path.abspath(path)), True

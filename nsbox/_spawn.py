@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -81,15 +82,7 @@ class Prepared:
     flags: int
     rlimits: tuple[tuple[int, int, int], ...]
     path: str
-
-
-@dataclass(slots=True)
-class Spawned:
-    """A started command."""
-
-    pid: int
-    init_pidfd: int
-    sandbox: Sandbox
+    environments: dict[tuple[str | None, ...], list[bytes]]  # built ones, by the caller's values that went into them
 
 
 def _flags(plan: Plan) -> int:
@@ -115,6 +108,7 @@ def prepare(policy: Policy, host: Host) -> Prepared:
         flags=_flags(plan),
         rlimits=limits,
         path=":".join((*(f"{prefix}/bin" for prefix in host.prefixes if prefix != "/usr"), STANDARD_PATH)),
+        environments={},
     )
 
 
@@ -135,11 +129,42 @@ def _blob(prepared: Prepared) -> bytes:
     return _wire.encode(loaded)
 
 
-def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> dict[str, str] | None:
+def encode_environment(env: Mapping[Any, Any]) -> list[bytes]:
+    """Return an environment as execve(2) takes it; raises ValueError as the standard library does."""
+    pairs = []
+    for key, value in env.items():
+        name = os.fsencode(key)
+        if b"=" in name:
+            raise ValueError("illegal environment variable name")
+        pairs.append(null_free(name + b"=" + os.fsencode(value)))
+    return pairs
+
+
+def null_free(text: bytes) -> bytes:
+    """Return text; raises ValueError as the standard library does if it has a NUL byte."""
+    if b"\0" in text:
+        raise ValueError("embedded null byte")
+    return text
+
+
+def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> list[bytes] | None:
     """Return the environment of a command that was given none; None: exactly the caller's."""
-    if policy.inherit_env and not policy.env:
-        return None
-    return policy.environment(caller, prepared.path)
+    if policy.inherit_env:
+        return encode_environment(policy.environment(caller, prepared.path)) if policy.env else None
+    key = tuple(caller.get(name) for name in policy.taken_from_caller())
+    known = prepared.environments.get(key)
+    if known is None:
+        known = encode_environment(policy.environment(caller, prepared.path))
+        if len(prepared.environments) < 64:
+            prepared.environments[key] = known
+    return known
+
+
+def search_path(policy: Policy, prepared: Prepared) -> list[str]:
+    """Return the directories that a program without a slash is looked for in, when the command was given no env."""
+    if policy.inherit_env or "PATH" in policy.taken_from_caller() or any(name == "PATH" for name, _ in policy.env):
+        return os.get_exec_path(policy.environment(os.environ, prepared.path))
+    return prepared.path.split(":")
 
 
 def _check_ids(plan: Plan, command: Command) -> int:
@@ -202,14 +227,12 @@ def _request(prepared: Prepared, command: Command) -> _core.Request:
     )
 
 
-def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Spawned:
+def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> _core.Result:
     """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
     result = _core.spawn(_request(prepared, command))
     if result.error:
         raise _exception(result, policy, prepared, program, cwd)
-    plan = prepared.plan
-    sandbox = Sandbox(plan.backend, plan, plan.enforced, plan.not_enforced, result.init_pid)
-    return Spawned(result.pid, result.init_pidfd, sandbox)
+    return result
 
 
 # ---- the end of sandboxes
@@ -222,36 +245,45 @@ class Orphans:
     are made children of this process, which reaps them itself. One pidfd is watched until the answer is known.
     """
 
+    PATIENCE = 10.0  # seconds; some reap in a loop with a pause
+
     def __init__(self) -> None:
         self.piling_up = False
+        self._lock = threading.Lock()
         self._watched = -1
         self._settled = False
+        self._since = self._next = 0.0
 
     def release(self, pidfd: int) -> None:
         """Take the pidfd of an init that has ended."""
-        if self._settled:
+        now = time.monotonic()
+        with self._lock:
+            if not self._settled and self._watched < 0:
+                self._watched, self._since, self._next = pidfd, now, now + 0.1
+                return
             os.close(pidfd)
-        elif self._watched < 0:
-            self._watched, self._since = pidfd, time.monotonic()
-        else:
-            os.close(pidfd)
-            try:
-                signal.pidfd_send_signal(self._watched, 0)
-            except ProcessLookupError:
-                self._settle(False)
-            except OSError:
-                self._settle(False)
-            else:
-                if time.monotonic() - self._since > 2:
-                    self._settle(True)
+            if not self._settled and now >= self._next:
+                self._next = now + 0.1
+                self._look(now)
 
-    def _settle(self, piling_up: bool) -> None:
-        self.piling_up, self._settled = piling_up, True
-        watched, self._watched = self._watched, -1
-        os.close(watched)
+    def _look(self, now: float) -> None:
+        try:
+            signal.pidfd_send_signal(self._watched, 0)
+        except OSError:  # ESRCH: reaped
+            self._settled = True
+        else:
+            self.piling_up = self._settled = now - self._since > self.PATIENCE
+        if self._settled:
+            os.close(self._watched)
+            self._watched = -1
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child, whose lock another thread of the parent may have held."""
+        self._lock = threading.Lock()
 
 
 orphans = Orphans()
+os.register_at_fork(after_in_child=orphans.after_fork)
 
 
 # ---- errors

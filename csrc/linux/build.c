@@ -1,4 +1,4 @@
-/* build.c: the sandbox's root, from an empty tmpfs to the pivot. */
+/* build.c: the sandbox's root, from an empty tmpfs to the pivot and the end of the old one. */
 #include "ops.h"
 
 typedef int (*handler)(struct builder *, const nsbox_op *);
@@ -52,12 +52,18 @@ static int drop_scratch(struct builder *b)
     return 0;
 }
 
-/* pivot_root(2): "." for both stacks the old root on the new one; detaching "." then removes it, and with
- * it every way to the host. All tasks of the namespace (the init) move along. */
+/* pivot_root(2): "." for both stacks the old root on the new one. All tasks of the namespace whose root it was
+ * (the init) move along. Until drop_old_root() a ".." that arrives at "/" would step onto it. */
 static int enter_root(struct builder *b)
 {
     TRY(b, NSBOX_STEP_PIVOT, sys_fchdir(b->root));
     TRY(b, NSBOX_STEP_PIVOT, sys_pivot_root(".", "."));
+    return 0;
+}
+
+/* Detaches the old root, and with it every way to the host. Waits for an RCU grace period (namespace_unlock). */
+int drop_old_root(struct builder *b)
+{
     TRY(b, NSBOX_STEP_PIVOT, sys_umount2(".", SYS_MNT_DETACH));
     TRY(b, NSBOX_STEP_PIVOT, sys_chdir("/"));
     return 0;

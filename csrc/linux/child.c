@@ -25,12 +25,44 @@ static int hold_lifeline(struct job *j)
 
 static int create_command(struct job *j)
 {
-    unsigned long flags = CLONE_PARENT | CLONE_VFORK | CLONE_PARENT_SETTID;
-    /* setresuid(2) to another kernel id would make the shared memory, so the caller, non-dumpable. */
-    if (!(j->req->flags & NSBOX_FORK_COMMAND))
-        flags |= CLONE_VM;
-    TRY(&j->b, NSBOX_STEP_COMMAND, arch_clone(flags, j->command_stack, &j->res->pid, 0, command, j));
+    unsigned long flags = CLONE_PARENT | CLONE_PARENT_SETTID;
+    /* setresuid(2) to another kernel id would make the shared memory, so the caller, non-dumpable: then a copy. */
+    flags |= j->req->flags & NSBOX_FORK_COMMAND ? CLONE_VFORK : CLONE_VM | CLONE_CHILD_CLEARTID;
+    j->command_tid = j->req->flags & NSBOX_FORK_COMMAND ? 0 : 1;
+    j->b.step = NSBOX_STEP_COMMAND;
+    long pid = arch_clone(flags, j->command_stack, &j->res->pid, (int *)(void *)&j->command_tid, command, j);
+    if (pid < 0)
+        j->command_tid = 0;
+    return pid < 0 ? (int)pid : 0;
+}
+
+/* The last steps that take time: they overlap with the command's own preparation. */
+static int close_up(struct job *j)
+{
+    int ret = drop_old_root(&j->b);
+    if (ret < 0)
+        return ret;
+    TRY(&j->b, NSBOX_STEP_INIT, init_await(j));
     return 0;
+}
+
+static int launch(struct job *j)
+{
+    int ret;
+    if (j->req->flags & NSBOX_FORK_COMMAND) { /* it can't be told anything later */
+        ret = close_up(j);
+        j->gate = GATE_OPEN;
+        return ret < 0 ? ret : create_command(j);
+    }
+    ret = create_command(j);
+    if (ret < 0)
+        return ret;
+    ret = close_up(j);
+    if (ret < 0)
+        report(j->res, ret, j->b.step, -1); /* before the command can say anything else */
+    __atomic_store_n(&j->gate, ret < 0 ? GATE_ABORT : GATE_OPEN, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->gate);
+    return ret;
 }
 
 static int build(struct job *j, int32_t *op)
@@ -49,13 +81,7 @@ static int build(struct job *j, int32_t *op)
     if (ret < 0)
         return ret;
     ret = init_join_net(&j->b);
-    if (ret < 0)
-        return ret;
-    ret = enter_second_userns(j);
-    if (ret < 0)
-        return ret;
-    TRY(&j->b, NSBOX_STEP_INIT, init_await(j));
-    return create_command(j);
+    return ret < 0 ? ret : launch(j);
 }
 
 void mediator(void *arg)

@@ -7,6 +7,7 @@
 /* Work space of one spawn, borrowed from Python. */
 enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384 };
 
+enum gate { GATE_CLOSED, GATE_OPEN, GATE_ABORT };
 enum init_stage { INIT_STARTED, INIT_HAS_PROC, INIT_HAS_NET };
 
 struct job {
@@ -26,8 +27,10 @@ struct job {
     int init_net;                                         /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;
     int net_joined;
-    int init_error; /* why the init didn't come up, or 0 */
-    int map_error;  /* the map helper's */
+    uint32_t command_tid; /* as init_tid, for the command */
+    uint32_t gate;        /* futex: enum gate; the command executes when it is open */
+    int init_error;       /* why the init didn't come up, or 0 */
+    int map_error;        /* the map helper's */
     uint32_t map_step;
     struct builder b;
 };
@@ -42,7 +45,7 @@ void mediator(void *job);
 
 /* identity.c */
 int enter_namespaces(struct job *j);
-int enter_second_userns(struct job *j);
+int enter_second_userns(struct job *j, uint32_t *step);
 
 /* init_start.c */
 int init_start(struct job *j);
@@ -56,14 +59,22 @@ void command(void *job);
 extern const unsigned char nsbox_init_image[];
 extern const unsigned int nsbox_init_image_len;
 
-/* Records where a child gave up. The first error stays. */
+/* Records where a child gave up. The first error stays, also between two children. */
 static inline void report(nsbox_result *res, int error, uint32_t step, int32_t op)
 {
-    if (res->error)
+    int32_t none = 0;
+    if (!__atomic_compare_exchange_n(&res->error, &none, -error, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return;
-    res->error = -error;
     res->step = step;
     res->op = op;
+}
+
+/* Returns when the child whose CLONE_CHILD_CLEARTID word this is has left our memory, by exec or exit. */
+static inline void await_exec(uint32_t *tid)
+{
+    uint32_t value;
+    while ((value = __atomic_load_n(tid, __ATOMIC_ACQUIRE)) != 0)
+        sys_futex_wait(tid, value, 0);
 }
 
 #endif

@@ -149,15 +149,27 @@ static int execute(struct job *j)
     return error ? error : last;
 }
 
+static int enter_cwd(const nsbox_request *r, uint32_t *step)
+{
+    *step = NSBOX_STEP_CHDIR;
+    int ret = r->cwd ? sys_chdir(r->cwd) : 0;
+    return r->flags & NSBOX_CWD_OPTIONAL ? 0 : ret;
+}
+
 static int prepare(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
-    *step = NSBOX_STEP_STDIO;
-    int ret = stdio(r);
+    /* Only the mediator may hold this end, since its end tells the init that the mediator has gone. */
+    sys_close(j->setup_pipe[1]);
+    int ret = enter_second_userns(j, step);
     if (ret < 0)
         return ret;
-    *step = NSBOX_STEP_CHDIR;
-    if (r->cwd && (ret = sys_chdir(r->cwd)) < 0 && !(r->flags & NSBOX_CWD_OPTIONAL))
+    *step = NSBOX_STEP_STDIO;
+    if ((ret = stdio(r)) < 0)
+        return ret;
+    /* A command that will have other ids enters with those that it has now, as CPython does; the old root has
+     * gone by then. */
+    if ((r->flags & NSBOX_FORK_COMMAND) && (ret = enter_cwd(r, step)) < 0)
         return ret;
     sys_umask(r->umask >= 0 ? (unsigned)r->umask : j->umask);
     default_signals(r);
@@ -172,11 +184,24 @@ static int prepare(struct job *j, uint32_t *step)
     return descriptors(r);
 }
 
+/* Waits for the mediator's last steps. No path may be looked up before: the old root still lies on "/". */
+static int pass_gate(struct job *j)
+{
+    uint32_t now;
+    while ((now = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE)) == GATE_CLOSED)
+        sys_futex_wait(&j->gate, GATE_CLOSED, 0);
+    return now == GATE_OPEN;
+}
+
 void command(void *arg)
 {
     struct job *j = arg;
     uint32_t step = NSBOX_STEP_NONE;
     int ret = prepare(j, &step);
+    if (ret >= 0 && !pass_gate(j))
+        sys_exit(127);
+    if (ret >= 0 && !(j->req->flags & NSBOX_FORK_COMMAND))
+        ret = enter_cwd(j->req, &step);
     if (ret >= 0) {
         step = NSBOX_STEP_EXEC;
         sys_sigprocmask(SIG_SETMASK, &j->mask, 0);

@@ -100,12 +100,13 @@ int enter_namespaces(struct job *j)
 
 /* The wished ids in a namespace of their own, since some mounts (devpts) need uid 0 in the first. What was
  * mounted there can't be changed from here, whatever capabilities a process may get. "self" in the
- * caller's procfs is the mediator, though the root that it was mounted in has gone. */
-int enter_second_userns(struct job *j)
+ * caller's procfs is the command, though the root that it was mounted in has gone. */
+int enter_second_userns(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
     if (!r->uid_map2)
         return 0;
-    TRY(&j->b, NSBOX_STEP_SECOND_USERNS, sys_unshare(CLONE_NEWUSER));
-    return write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, 0, &j->b.step);
+    *step = NSBOX_STEP_SECOND_USERNS;
+    int ret = sys_unshare(CLONE_NEWUSER);
+    return ret < 0 ? ret : write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, 0, step);
 }

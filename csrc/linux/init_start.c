@@ -203,8 +203,6 @@ int init_join_net(struct builder *b)
 /* Returns when the init runs its own image, in its own memory. */
 int init_await(struct job *j)
 {
-    uint32_t tid;
-    while ((tid = __atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE)) != 0)
-        sys_futex_wait(&j->init_tid, tid, 0);
+    await_exec(&j->init_tid);
     return j->init_error;
 }

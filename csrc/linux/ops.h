@@ -85,5 +85,6 @@ int op_loopback(struct builder *b, const nsbox_op *op);
 
 /* build.c: the whole root, from the new tmpfs to the pivot. *op tells how far the plan came. */
 int build_root(struct builder *b, int32_t *op);
+int drop_old_root(struct builder *b);
 
 #endif

@@ -99,6 +99,8 @@ static void start(struct job *j)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
     if (killed)
         report(j->res, -EINTR, NSBOX_STEP_KILLED, -1);
+    else
+        await_exec(&j->command_tid);
     if (j->res->error)
         clean_up(j->res, killed);
     else

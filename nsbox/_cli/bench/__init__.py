@@ -1,0 +1,72 @@
+"""nsbox bench: how long a sandbox takes to start, against uncontained subprocess and against bwrap.
+
+stats.py knows figures, contenders.py who takes part, parts.py what is measured and how, report.py the targets and the
+table, chart.py the picture. caller.py runs in processes of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+
+from nsbox._cli.bench import chart, report
+from nsbox._cli.bench.machine import look
+from nsbox._cli.bench.parts import FULL, PARTS, QUICK, Bench
+from nsbox._cli.bench.stats import Part
+
+
+def _complaint(options: argparse.Namespace) -> str:
+    """Return what is wrong with the options, before any time is spent on measuring."""
+    unknown = [name for name in options.only if name not in PARTS]
+    if unknown:
+        return f"--only {unknown[0]}: must be one of {', '.join(PARTS)}"
+    for option in ("json", "png"):
+        path = getattr(options, option)
+        if path is not None and not os.access(os.path.dirname(os.path.abspath(path)), os.W_OK | os.X_OK):
+            return f"--{option} {path}: its directory is missing or can't be written to"
+    if options.png is not None and not chart.is_possible():
+        return f"--png: {chart.HINT}"
+    return ""
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _measure(options: argparse.Namespace) -> list[Part]:
+    scale = QUICK if options.quick else FULL
+    parts = []
+    with tempfile.TemporaryDirectory(prefix="nsbox-bench-") as scratch:
+        scratch = os.path.realpath(scratch)
+        workspace = os.path.join(scratch, "workspace")
+        os.mkdir(workspace)
+        bench = Bench(scratch, workspace, scale, random.Random(0), _say)
+        for name, measure in PARTS.items():
+            if not options.only or name in options.only:
+                _say(f"measuring: {name}")
+                parts.append(measure(bench))
+    return parts
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure, print the table, write what was asked for. options: quick, json, png, only. 0, or 2 for wrong options."""
+    complaint = _complaint(options)
+    if complaint:
+        _say(f"nsbox bench: {complaint}")
+        return 2
+    machine = look()
+    parts = _measure(options)
+    print(report.table(machine, parts, is_quick=options.quick))
+    if options.json is not None:
+        scale = QUICK if options.quick else FULL
+        document = report.document(machine, scale, parts, is_quick=options.quick)
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+    if options.png is not None:
+        chart.draw(options.png, machine, parts, is_quick=options.quick)
+    return 0

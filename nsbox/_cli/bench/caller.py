@@ -1,0 +1,35 @@
+"""A caller of a given size, as a process of its own: touches memory, then measures one spawn for each line that it reads.
+
+A line is the name of a contender of `three()`; the answer is the seconds. The first line written is the resident size.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+
+from nsbox._cli.bench.contenders import three
+from nsbox._cli.bench.machine import resident_mib
+
+
+def _grow_to(mib: int) -> bytearray:
+    """Return ballast that makes the process this big, every page of it written."""
+    size = max(0, mib - resident_mib()) << 20
+    ballast = bytearray(size)
+    pages = range(0, size, mmap.PAGESIZE)
+    ballast[:: mmap.PAGESIZE] = b"\1" * len(pages)
+    return ballast
+
+
+def main() -> None:
+    """Serve the parent until it closes our stdin."""
+    ballast = _grow_to(int(sys.argv[1]))
+    contenders = {contender.name: contender for contender in three(sys.argv[2])}
+    print(resident_mib(), flush=True)
+    for line in sys.stdin:
+        print(contenders[line.strip()].spawn(), flush=True)
+    del ballast
+
+
+if __name__ == "__main__":
+    main()

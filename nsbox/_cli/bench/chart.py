@@ -1,0 +1,130 @@
+"""The figures as a picture. matplotlib is imported here alone, and only when a picture is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nsbox._cli.bench.machine import Machine
+from nsbox._cli.bench.stats import Part, Row
+
+HINT = "drawing needs matplotlib: pip install 'nsbox[bench]'"
+
+_COLORS = {"Popen": "#8c8c8c", "bwrap": "#d98032", "nsbox": "#2f6fb0"}
+_OTHER = "#b8b8b8"
+
+
+def is_possible() -> bool:
+    """Is matplotlib installed?"""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def _family(name: str) -> str:
+    return next((family for family in _COLORS if family in name), "")
+
+
+def _color(name: str) -> str:
+    return _COLORS.get(_family(name), _OTHER)
+
+
+def _bars(axes: Any, part: Part, rows: Sequence[Row]) -> None:
+    """Horizontal bars of p50, a thin line on to p90, the first row on top."""
+    shown = [row for row in rows if row.p50 is not None and row.p90 is not None]
+    values = [row.p50 or 0.0 for row in shown]
+    tails = [[0.0] * len(shown), [max(0.0, (row.p90 or 0.0) - (row.p50 or 0.0)) for row in shown]]
+    places = range(len(shown))
+    axes.barh(places, values, xerr=tails, color=[_color(row.name) for row in shown], height=0.7, ecolor="#444444")
+    widest = max((row.p90 or 0.0 for row in shown), default=1.0)
+    for place, value, row in zip(places, values, shown, strict=True):
+        axes.text((row.p90 or value) + widest * 0.02, place, f"{value:.3g}", va="center", fontsize=8)
+    axes.set_yticks(list(places), [row.name for row in shown])
+    axes.set_xlim(0, widest * 1.15)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{part.unit}, p50 (line: p90)")
+
+
+def _named(part: Part, *, without: str = "\0") -> list[Row]:
+    return [row for row in part.rows if without not in row.name]
+
+
+def _draw_spawn(axes: Any, part: Part) -> None:
+    _bars(axes, part, part.rows)
+    axes.set_title("/bin/true, Popen() to the end of wait()")
+
+
+def _draw_memory(axes: Any, part: Part) -> None:
+    _bars(axes, part, part.rows)
+    axes.set_title("small and big caller, worker layers")
+
+
+def _lines(axes: Any, part: Part, word: str, names: Sequence[str]) -> None:
+    """One line for each family, over the number in "family, number word"."""
+    for family in names:
+        rows = [row for row in part.rows if row.name.startswith(f"{family}, ") and row.p50 is not None]
+        numbers = [int(row.name.split(", ")[1].split()[0]) for row in rows]
+        heights = [row.p50 for row in rows]
+        if rows:
+            axes.plot(numbers, heights, marker="o", color=_COLORS[family], label=family)
+            axes.annotate(
+                f"{heights[-1]:.3g}", (numbers[-1], heights[-1]), textcoords="offset points", xytext=(6, 4), fontsize=8
+            )
+    axes.set_xlabel(word)
+    axes.set_ylabel(f"{part.unit}, p50")
+    axes.grid(True, alpha=0.3)
+    if axes.lines:
+        axes.legend(frameon=False)
+
+
+def _draw_binds(axes: Any, part: Part) -> None:
+    _lines(axes, part, "extra read-only binds", ("bwrap", "nsbox"))
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xticks([0, 10, 100, 1000], ["0", "10", "100", "1000"])
+    axes.set_yscale("log")
+    axes.set_title("extra read-only binds")
+
+
+def _draw_threads(axes: Any, part: Part) -> None:
+    _lines(axes, part, "threads", ("Popen", "bwrap", "nsbox"))
+    axes.set_xticks([1, 4, 8])
+    axes.set_ylim(bottom=0)
+    axes.set_title("/bin/true a second, worker layers")
+
+
+def _draw_files(axes: Any, part: Part) -> None:
+    _bars(axes, part, part.rows)
+    axes.set_title("work on many small files")
+
+
+def _draw_imports(axes: Any, part: Part) -> None:
+    _bars(axes, part, part.rows)
+    axes.set_title("a new interpreter")
+
+
+_DRAW: Mapping[str, Callable[[Any, Part], None]] = {
+    "spawn": _draw_spawn,
+    "memory": _draw_memory,
+    "binds": _draw_binds,
+    "threads": _draw_threads,
+    "files": _draw_files,
+    "import": _draw_imports,
+}
+
+
+def draw(path: str, machine: Machine, parts: Sequence[Part], *, is_quick: bool) -> None:
+    """Write the picture, a PNG; needs matplotlib, but no display."""
+    figure_module = importlib.import_module("matplotlib.figure")
+    columns = min(2, len(parts))
+    lines = -(-len(parts) // columns)
+    figure = figure_module.Figure(figsize=(7.5 * columns, 3.6 * lines + 0.8), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    places = [axes for line in grid for axes in line]
+    for axes, part in zip(places, parts, strict=False):
+        _DRAW[part.name](axes, part)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in places[len(parts) :]:
+        axes.set_axis_off()
+    title = "nsbox bench" + (" (a quick run: not to quote)" if is_quick else "")
+    figure.suptitle(f"{title}\n{machine}", fontsize=9)
+    figure.savefig(path, dpi=120, format="png")

@@ -1,0 +1,162 @@
+"""Who takes part: subprocess.Popen, bwrap and nsbox. Layers are written down once, and said to both in their own words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from nsbox._errors import NsboxError
+from nsbox._plan import Bind, Dev, DevBind, Op, Proc, RoBind, Symlink, Tmpfs
+from nsbox._policy import Policy
+from nsbox._popen import Popen
+
+Start = Callable[..., "subprocess.Popen[Any]"]
+
+_TRUE = "/bin/true" if os.path.exists("/bin/true") else shutil.which("true") or "true"
+_SYSTEM = ("/usr", "/etc", "/nix", "/bin", "/lib", "/lib64", "/sbin")
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A way to start a command. prefix: what comes before it. absent: why it can't take part; "": it can."""
+
+    name: str
+    popen: Start = subprocess.Popen
+    prefix: tuple[str, ...] = ()
+    absent: str = ""
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start the command; options are subprocess.Popen's."""
+        return self.popen([*self.prefix, *command], **options)
+
+    def spawn(self) -> float:
+        """Run /bin/true; return the seconds from before Popen() until wait() has returned."""
+        command = [*self.prefix, _TRUE]
+        begin = time.perf_counter()
+        status = self.popen(command).wait()
+        seconds = time.perf_counter() - begin
+        if status:
+            raise ChildProcessError(f"{self.name}: {_TRUE} ended with status {status}")
+        return seconds
+
+    def tried(self) -> Contender:
+        """Return self; absent, with the reason, if a first run of /bin/true doesn't work."""
+        if self.absent:
+            return self
+        try:
+            with self.start([_TRUE], stderr=subprocess.PIPE) as process:
+                said = process.communicate()[1].decode(errors="replace").strip()
+        except (NsboxError, OSError) as error:
+            return replace(self, absent=f"failed: {error}")
+        if process.returncode:
+            return replace(self, absent=f"failed: {said.splitlines()[-1] if said else f'status {process.returncode}'}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What a sandbox consists of, for both. namespaces: besides user, mount and pid; net among them, or not."""
+
+    ops: tuple[Op, ...]
+    namespaces: frozenset[str] = frozenset()
+    workdir: str | None = None
+    is_session: bool = False
+
+    def policy(self) -> Policy:
+        """Return them as nsbox takes them."""
+        return Policy.layers(*self.ops, unshare=self.namespaces, workdir=self.workdir, new_session=self.is_session)
+
+    def bwrap(self) -> tuple[str, ...]:
+        """Return them as bwrap's arguments."""
+        names = ("user", "pid", *sorted(self.namespaces))
+        everything = self.namespaces == frozenset(_EVERYTHING)
+        argv = ["--unshare-all"] if everything else [f"--unshare-{name}" for name in names]
+        for op in self.ops:
+            argv += _words(op)
+        if self.workdir is not None:
+            argv += ["--chdir", self.workdir]
+        if self.is_session:
+            argv += ["--new-session", "--die-with-parent"]
+        return (*argv, "--")
+
+
+_OWN = ("cgroup", "ipc", "uts")
+_EVERYTHING = (*_OWN, "net")
+
+
+def _words(op: Op) -> Iterator[str]:
+    """Yield bwrap's option for an op."""
+    match op:
+        case RoBind(src, dest):
+            yield from ("--ro-bind", src, dest)
+        case DevBind(src, dest):
+            yield from ("--dev-bind", src, dest)
+        case Bind(src, dest):
+            yield from ("--bind", src, dest)
+        case Symlink(target, dest):
+            yield from ("--symlink", target, dest)
+        case Proc(dest):
+            yield from ("--proc", dest)
+        case Dev(dest):
+            yield from ("--dev", dest)
+        case Tmpfs(dest):
+            yield from ("--tmpfs", dest)
+        case _:
+            raise TypeError(f"no option of bwrap for {op!r}")
+
+
+def _system() -> tuple[Op, ...]:
+    """The system's directories as this machine has them: bound read-only, or links."""
+    links = [Symlink(os.readlink(path), path) for path in _SYSTEM if os.path.islink(path)]
+    binds = [RoBind(path, path) for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
+    return (*binds, *links)
+
+
+def minimal() -> Layers:
+    """The least: the host's whole file system, and no namespaces but user, mount and pid."""
+    return Layers((DevBind("/", "/"),))
+
+
+def worker(workspace: str, *, has_network: bool = True, more: Sequence[Op] = ()) -> Layers:
+    """What a worker's sandbox has: a read-only system, /proc, /dev, private /tmp, one writable directory, a new session."""
+    return Layers(
+        ops=(*_system(), Proc("/proc"), Dev("/dev"), Tmpfs("/tmp"), Bind(workspace, workspace), *more),
+        namespaces=frozenset(_OWN if has_network else _EVERYTHING),
+        workdir=workspace,
+        is_session=True,
+    )
+
+
+def plain() -> Contender:
+    """Uncontained."""
+    return Contender("Popen")
+
+
+def bwrap(name: str, layers: Layers) -> Contender:
+    """bwrap, started by subprocess.Popen."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return Contender(name, absent="absent")
+    return Contender(name, prefix=(program, *layers.bwrap()))
+
+
+def nsbox(name: str, policy: Policy) -> Contender:
+    """nsbox with a policy that is made once."""
+    return Contender(name, popen=partial(Popen, policy=policy))
+
+
+def nsbox_default(name: str, workspace: str) -> Contender:
+    """nsbox without a policy: a new Policy.workspace() for each command."""
+    return Contender(name, popen=partial(Popen, cwd=workspace))
+
+
+def three(workspace: str, more: Sequence[Op] = ()) -> list[Contender]:
+    """Popen, bwrap and nsbox, both with the worker's layers."""
+    layers = worker(workspace, more=more)
+    return [plain(), bwrap("bwrap", layers), nsbox("nsbox", layers.policy())]

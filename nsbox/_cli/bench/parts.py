@@ -1,0 +1,330 @@
+"""The parts of the suite. In each, all contenders take turns in every round, so that noise hits them alike.
+
+The order within a round is drawn anew each time: with a fixed one, even if it were rotated, the same contender would always
+run in the wake of the same other one (the kernel takes a network namespace apart in the background, for example).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from nsbox._cli.bench import contenders as who
+from nsbox._cli.bench.contenders import Contender
+from nsbox._cli.bench.machine import available_mib
+from nsbox._cli.bench.stats import Part, Row
+from nsbox._plan import Op, RoBind
+from nsbox._policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured."""
+
+    warmup: int
+    spawn_rounds: int
+    memory_rounds: int
+    memory_mib: int
+    binds: Mapping[int, int]  # rounds for each number of binds
+    thread_rounds: int
+    thread_seconds: float
+    file_rounds: int
+    files: int
+    import_rounds: int
+
+
+FULL = Scale(10, 400, 150, 2048, {0: 100, 10: 100, 100: 50, 1000: 12}, 5, 1.0, 30, 3000, 50)
+QUICK = Scale(1, 5, 3, 2048, {0: 3, 10: 3, 100: 2, 1000: 1}, 1, 0.2, 2, 300, 3)
+
+SMALL_MIB = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where, how much, and in which order."""
+
+    scratch: str
+    workspace: str
+    scale: Scale
+    rng: random.Random
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Something that is measured once in each round, in one or more ways; absent: why it isn't."""
+
+    rows: tuple[str, ...]
+    measure: Callable[[], tuple[float, ...]]
+    absent: str = ""
+
+
+def interleave(subjects: Sequence[Subject], rounds: int, warmup: int, rng: random.Random) -> list[Row]:
+    """Measure all subjects in each round, in random order; return their rows in the order given."""
+    taken: dict[str, list[float]] = {name: [] for subject in subjects for name in subject.rows}
+    present = [subject for subject in subjects if not subject.absent]
+    for number in range(warmup + rounds):
+        for subject in rng.sample(present, len(present)):
+            figures = subject.measure()
+            if number >= warmup:
+                for name, figure in zip(subject.rows, figures, strict=True):
+                    taken[name].append(figure)
+    return [Row(name, tuple(taken[name]), subject.absent) for subject in subjects for name in subject.rows]
+
+
+def _spawning(contender: Contender, name: str = "") -> Subject:
+    """Milliseconds of one run of /bin/true."""
+    return Subject((name or contender.name,), lambda: (contender.spawn() * 1e3,), contender.absent)
+
+
+# ---- spawn
+
+
+def spawn(bench: Bench) -> Part:
+    """One command, from Popen() until wait() has returned."""
+    minimal, own = who.minimal(), who.worker(bench.workspace)
+    everything = who.worker(bench.workspace, has_network=False)
+    pairs = [("user+pid", minimal), ("worker", own), ("unshare-all", everything)]
+    entries = [who.plain()]
+    for name, layers in pairs:
+        entries += [who.bwrap(f"bwrap {name}", layers), who.nsbox(f"nsbox {name}", layers.policy())]
+    entries.append(who.nsbox("nsbox workspace", Policy.workspace(bench.workspace)))
+    entries.append(who.nsbox_default("nsbox workspace, made anew", bench.workspace))
+    scale = bench.scale
+    subjects = [_spawning(entry.tried()) for entry in entries]
+    rows = interleave(subjects, scale.spawn_rounds, scale.warmup, bench.rng)
+    part = Part("spawn", f"/bin/true, from Popen() to the end of wait(); {scale.spawn_rounds} rounds", "ms", rows)
+    part.compare((f"nsbox {name}", f"bwrap {name}") for name, _ in pairs)
+    part.compare((f"nsbox workspace{more}", "bwrap unshare-all") for more in ("", ", made anew"))
+    part.compare((entry.name, "Popen") for entry in entries[1:])
+    return part
+
+
+# ---- memory
+
+
+class _Caller:
+    """A process of a certain size that spawns for us."""
+
+    def __init__(self, mib: int, bench: Bench) -> None:
+        command = [sys.executable, "-P", "-m", "nsbox._cli.bench.caller", str(mib), bench.workspace]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.mib = int(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise ChildProcessError(f"the helper process ended with status {self._process.wait()}")
+        return line
+
+    def spawn(self, name: str) -> tuple[float]:
+        """Let it run /bin/true by the contender of this name; milliseconds."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(name + "\n")
+        self._process.stdin.flush()
+        return (float(self._answer()) * 1e3,)
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+@contextmanager
+def _caller(mib: int, bench: Bench) -> Iterator[_Caller]:
+    caller = _Caller(mib, bench)
+    try:
+        yield caller
+    finally:
+        caller.close()
+
+
+def size_name(mib: int) -> str:
+    """Return the size as it is written in row names."""
+    return f"{mib >> 10} GiB" if mib >= 1024 else f"{mib} MB"
+
+
+def memory(bench: Bench) -> Part:
+    """The same, from a small and from a big caller; each is a process of its own."""
+    scale, big = bench.scale, bench.scale.memory_mib
+    available = available_mib()
+    lacking = ""
+    if available is not None and available < big * 5 // 4:
+        lacking = f"skipped: needs {big * 5 // 4} MiB, {available} MiB available"
+    tried = [contender.tried() for contender in who.three(bench.workspace)]
+    with ExitStack() as stack:
+        small = stack.enter_context(_caller(SMALL_MIB, bench))
+        large = small if lacking else stack.enter_context(_caller(big, bench))
+        subjects = []
+        for contender in tried:
+            for caller, mib, absent in ((small, SMALL_MIB, ""), (large, big, lacking)):
+                measure = _asking(caller, contender.name)
+                name = f"{contender.name}, {size_name(mib)}"
+                subjects.append(Subject((name,), measure, contender.absent or absent))
+        rows = interleave(subjects, scale.memory_rounds, scale.warmup, bench.rng)
+        sizes = f"{small.mib} MiB" if lacking else f"{small.mib} and {large.mib} MiB"
+    title = f"the same (worker layers) from callers of {sizes} resident; {scale.memory_rounds} rounds"
+    part = Part("memory", title, "ms", rows)
+    part.compare((f"{c.name}, {size_name(big)}", f"{c.name}, {size_name(SMALL_MIB)}") for c in tried)
+    return part
+
+
+def _asking(caller: _Caller, name: str) -> Callable[[], tuple[float, ...]]:
+    return lambda: caller.spawn(name)
+
+
+# ---- binds
+
+
+def binds(bench: Bench) -> Part:
+    """The same, with more and more read-only binds."""
+    rounds = bench.scale.binds
+    part = Part("binds", f"the same with extra read-only binds; {', '.join(map(str, rounds.values()))} rounds", "ms")
+    for count in rounds:
+        more: list[Op] = []
+        for i in range(count):
+            source = os.path.join(bench.scratch, "binds", str(i))
+            os.makedirs(source, exist_ok=True)
+            more.append(RoBind(source, f"/extra/{i}"))
+        entries = [entry.tried() for entry in who.three(bench.workspace, more)[1:]]
+        subjects = [_spawning(entry, f"{entry.name}, {count} binds") for entry in entries]
+        part.rows += interleave(subjects, rounds[count], min(2, bench.scale.warmup), bench.rng)
+        part.compare([(f"nsbox, {count} binds", f"bwrap, {count} binds")])
+        bench.say(f"  {count} binds done")
+    return part
+
+
+# ---- threads
+
+
+def _rate(contender: Contender, threads: int, seconds: float) -> tuple[float]:
+    """Return how many commands a second some threads start and wait for, each for itself."""
+    start = threading.Barrier(threads)
+
+    def work() -> tuple[int, float, float]:
+        start.wait()
+        begin = now = time.perf_counter()
+        done = 0
+        while now < begin + seconds:
+            contender.spawn()
+            now = time.perf_counter()
+            done += 1
+        return done, begin, now
+
+    with ThreadPoolExecutor(threads) as pool:
+        results = [future.result() for future in [pool.submit(work) for _ in range(threads)]]
+    total = sum(done for done, _, _ in results)
+    return (total / (max(end for _, _, end in results) - min(begin for _, begin, _ in results)),)
+
+
+def threads(bench: Bench) -> Part:
+    """Sandboxes per second from several threads."""
+    scale, entries, counts = bench.scale, [c.tried() for c in who.three(bench.workspace)], (1, 4, 8)
+    title = f"/bin/true a second, worker layers; {scale.thread_rounds} x {scale.thread_seconds:g} s each"
+    part = Part("threads", title, "1/s")
+    for count in counts:
+        subjects = [_rating(entry, count, scale.thread_seconds) for entry in entries]
+        part.rows += interleave(subjects, scale.thread_rounds, 0, bench.rng)
+        part.compare([(f"nsbox, {_threads(count)}", f"{name}, {_threads(count)}") for name in ("bwrap", "Popen")])
+        bench.say(f"  {_threads(count)} done")
+    return part
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
+
+
+def _rating(contender: Contender, count: int, seconds: float) -> Subject:
+    return Subject((f"{contender.name}, {_threads(count)}",), lambda: _rate(contender, count, seconds), contender.absent)
+
+
+# ---- files
+
+_FILE_WORK = """
+import os, sys, time
+count, data = int(sys.argv[1]), b"x" * 200
+os.mkdir("files")
+begin = time.perf_counter()
+for i in range(count):
+    with open(f"files/{i}", "wb") as file:
+        file.write(data)
+for i in range(count):
+    with open(f"files/{i}", "rb") as file:
+        file.read()
+for i in range(count):
+    os.unlink(f"files/{i}")
+print(time.perf_counter() - begin)
+os.rmdir("files")
+"""
+
+
+def _working(contender: Contender, bench: Bench) -> Subject:
+    """Milliseconds of the file work: by a clock inside, and in all."""
+    python = os.path.realpath(sys.executable)  # without a virtual environment, which the layers needn't show
+    command = [python, "-I", "-S", "-c", _FILE_WORK, str(bench.scale.files)]
+
+    def measure() -> tuple[float, float]:
+        begin = time.perf_counter()
+        with contender.start(command, stdout=subprocess.PIPE, cwd=bench.workspace) as process:
+            output = process.communicate()[0]
+        whole = time.perf_counter() - begin
+        if process.returncode:
+            raise ChildProcessError(f"{contender.name}: the file work ended with status {process.returncode}")
+        return float(output) * 1e3, whole * 1e3
+
+    return Subject((f"{contender.name}, inside", f"{contender.name}, whole"), measure, contender.absent)
+
+
+def files(bench: Bench) -> Part:
+    """Work on many small files in the workspace."""
+    scale = bench.scale
+    prefix = os.path.realpath(sys.base_prefix)
+    more = [] if prefix == "/usr" else [RoBind(prefix, prefix)]
+    policy = Policy.workspace(bench.workspace)
+    entries = [*who.three(bench.workspace, more), who.nsbox("nsbox workspace", policy)]
+    subjects = [_working(entry.tried(), bench) for entry in entries]
+    rows = interleave(subjects, scale.file_rounds, 1, bench.rng)
+    title = f"create, read, delete {scale.files} files in the workspace; {scale.file_rounds} rounds"
+    part = Part("files", title, "ms", rows)
+    part.compare((f"{e.name}, {clock}", f"Popen, {clock}") for e in entries[1:] for clock in ("inside", "whole"))
+    return part
+
+
+# ---- import
+
+
+def imports(bench: Bench) -> Part:
+    """A new interpreter that imports one module, from start to end."""
+    names = {"nothing": "pass", "import subprocess": "import subprocess", "import nsbox": "import nsbox"}
+    subjects = [_importing(name, code, bench) for name, code in names.items()]
+    rows = interleave(subjects, bench.scale.import_rounds, bench.scale.warmup, bench.rng)
+    part = Part("import", f"a new interpreter that does it; {bench.scale.import_rounds} rounds", "ms", rows)
+    part.compare([("import nsbox", "import subprocess"), ("import subprocess", "nothing")], is_ratio=False)
+    return part
+
+
+def _importing(name: str, code: str, bench: Bench) -> Subject:
+    def measure() -> tuple[float]:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-P", "-c", code], check=True, cwd=bench.scratch)
+        return ((time.perf_counter() - begin) * 1e3,)
+
+    return Subject((name,), measure)
+
+
+PARTS: Mapping[str, Callable[[Bench], Part]] = {
+    "spawn": spawn,
+    "memory": memory,
+    "binds": binds,
+    "threads": threads,
+    "files": files,
+    "import": imports,
+}

@@ -1,0 +1,149 @@
+"""What is said about the figures: the targets, the table, the JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nsbox._cli.bench.machine import Machine
+from nsbox._cli.bench.parts import SMALL_MIB, Scale, size_name
+from nsbox._cli.bench.stats import Comparison, Part, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bar from the design, section 7, and what was measured; found None: it wasn't."""
+
+    name: str
+    part: str
+    bar: float
+    found: Comparison | None
+
+    @property
+    def holds(self) -> bool | None:
+        """Is the bar met? None: not measured."""
+        return None if self.found is None else self.found.value <= self.bar
+
+
+# name, part, of, against, bar
+_BIG = f"nsbox, {size_name(2048)}"
+_TARGETS = (
+    ("cold, worker policy, against bwrap with the same layers", "spawn", "nsbox worker", "bwrap worker", 0.40),
+    ("cold, all namespaces, against bwrap --unshare-all", "spawn", "nsbox unshare-all", "bwrap unshare-all", 0.45),
+    ("cold, a caller of 2 GiB against 20 MB", "memory", _BIG, f"nsbox, {size_name(SMALL_MIB)}", 1.15),
+    ("1000 extra read-only binds, against bwrap", "binds", "nsbox, 1000 binds", "bwrap, 1000 binds", 0.05),
+    ("file work inside, against uncontained", "files", "nsbox, inside", "Popen, inside", 1.05),
+    ("import nsbox, against import subprocess", "import", "import nsbox", "import subprocess", 15.0),
+)
+
+
+def targets(parts: Sequence[Part]) -> list[Target]:
+    """Return the targets for cold spawns with what these parts say about them."""
+    by_name = {part.name: part for part in parts}
+    return [
+        Target(name, part, bar, by_name[part].comparison(of, against) if part in by_name else None)
+        for name, part, of, against, bar in _TARGETS
+    ]
+
+
+# ---- table
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def _amount(value: float, is_ratio: bool) -> str:
+    if not is_ratio:
+        return f"{value:+.1f} ms"
+    return f"{value:.3f}x" if value < 0.1 else f"{value:.2f}x"
+
+
+def _found(found: Comparison) -> str:
+    """Say a comparison with its interval."""
+    amount, low, high = (_amount(value, found.is_ratio) for value in (found.value, found.low, found.high))
+    return f"{amount} ({low.rstrip('x').removesuffix(' ms')} to {high})"
+
+
+def _compared(part: Part, row: Row) -> str:
+    said = [f"{_found(c)} {'of' if c.is_ratio else 'to'} {c.against}" for c in part.comparisons if c.of == row.name]
+    return "; ".join(said)
+
+
+def _columns(rows: Sequence[Sequence[str]], is_right: str) -> Iterator[str]:
+    """Align; is_right: one letter a column, l or r, the last one is never padded."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(is_right))]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if side == "r" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, is_right, strict=True)
+        ]
+        yield ("  " + "  ".join(cells)).rstrip()
+
+
+def _part_lines(part: Part) -> Iterator[str]:
+    yield f"{part.name}: {part.title}"
+    rows = [("", f"p50 {part.unit}", f"p90 {part.unit}", "p50 against others (95 % interval)")]
+    for row in part.rows:
+        rows.append((row.name, _figure(row.p50), _figure(row.p90), row.note or _compared(part, row)))
+    yield from _columns(rows, "lrrl")
+
+
+def _target_lines(found: Sequence[Target]) -> Iterator[str]:
+    yield "targets for cold spawns"
+    rows = []
+    for target in found:
+        is_ratio = target.found is None or target.found.is_ratio
+        unit = is_ratio and target.part != "import"
+        verdict = {None: "not measured", True: "holds", False: "MISSED"}[target.holds]
+        measured = "-" if target.found is None else _found(target.found)
+        rows.append((target.name, f"<= {_amount(target.bar, unit)}", measured, verdict))
+    yield from _columns(rows, "lrll")
+
+
+def table(machine: Machine, parts: Sequence[Part], *, is_quick: bool) -> str:
+    """Return the report as plain text."""
+    lines = [str(machine)]
+    if is_quick:
+        lines.append("A quick run: it shows that the suite works; don't quote its figures.")
+    for part in parts:
+        lines += ["", *_part_lines(part)]
+    return "\n".join([*lines, "", *_target_lines(targets(parts))])
+
+
+# ---- JSON
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "p50": row.p50,
+        "p90": row.p90,
+        "n": len(row.samples),
+        "note": row.note,
+        "samples": [round(sample, 4) for sample in row.samples],
+    }
+
+
+def _part_document(part: Part) -> dict[str, Any]:
+    return {
+        "title": part.title,
+        "unit": part.unit,
+        "rows": [_row_document(row) for row in part.rows],
+        "comparisons": [asdict(comparison) for comparison in part.comparisons],
+    }
+
+
+def document(machine: Machine, scale: Scale, parts: Sequence[Part], *, is_quick: bool) -> dict[str, Any]:
+    """Return the report as a JSON document."""
+    found = [{**asdict(target), "holds": target.holds} for target in targets(parts)]
+    return {
+        "machine": asdict(machine),
+        "quick": is_quick,
+        "scale": {**asdict(scale), "binds": {str(count): rounds for count, rounds in scale.binds.items()}},
+        "parts": {part.name: _part_document(part) for part in parts},
+        "targets": found,
+    }

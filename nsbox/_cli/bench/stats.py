@@ -1,0 +1,108 @@
+"""Figures: samples of one row, quantiles, and comparisons of two rows with their uncertainty. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+_RESAMPLES = 400
+
+
+def quantile(samples: Sequence[float], q: float) -> float:
+    """Return the q-quantile (0 to 1) of at least one sample, by linear interpolation."""
+    ordered = sorted(samples)
+    place = q * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def median(samples: Sequence[float]) -> float:
+    """Return the p50."""
+    return quantile(samples, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One contender's samples in a part; none, and a note that says why, where it couldn't run."""
+
+    name: str
+    samples: tuple[float, ...] = ()
+    note: str = ""
+
+    @property
+    def p50(self) -> float | None:
+        """The median, None without samples."""
+        return median(self.samples) if self.samples else None
+
+    @property
+    def p90(self) -> float | None:
+        """The 90 % quantile, None without samples."""
+        return quantile(self.samples, 0.9) if self.samples else None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The p50 of one row divided by (or, is_ratio false, less) that of another; low, high: a 95 % interval of it."""
+
+    of: str
+    against: str
+    value: float
+    low: float
+    high: float
+    is_ratio: bool = True
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b
+
+
+def _difference(a: float, b: float) -> float:
+    return a - b
+
+
+def compare(a: Row, b: Row, *, is_ratio: bool = True) -> Comparison | None:
+    """Compare the medians of two rows of the same rounds; None where one has no samples.
+
+    The interval comes from a bootstrap over rounds: both rows are resampled by the same rounds, since they were
+    measured side by side and what slowed down one of them slowed down the other.
+    """
+    if not a.samples or not b.samples:
+        return None
+    combine: Callable[[float, float], float] = _ratio if is_ratio else _difference
+    rng = random.Random(0)
+    rounds = range(min(len(a.samples), len(b.samples)))
+    values = []
+    for _ in range(_RESAMPLES):
+        chosen = rng.choices(rounds, k=len(rounds))
+        values.append(combine(median([a.samples[i] for i in chosen]), median([b.samples[i] for i in chosen])))
+    value = combine(median(a.samples), median(b.samples))
+    return Comparison(a.name, b.name, value, quantile(values, 0.025), quantile(values, 0.975), is_ratio)
+
+
+@dataclass(slots=True)
+class Part:
+    """One part of the suite: its rows, and what of them is compared with what."""
+
+    name: str
+    title: str
+    unit: str
+    rows: list[Row] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    def row(self, name: str) -> Row | None:
+        """Return the row of this name."""
+        return next((row for row in self.rows if row.name == name), None)
+
+    def compare(self, pairs: Iterable[tuple[str, str]], *, is_ratio: bool = True) -> None:
+        """Add the comparisons of these pairs of rows, (of, against), as far as both have samples."""
+        for of, against in pairs:
+            a, b = self.row(of), self.row(against)
+            found = compare(a, b, is_ratio=is_ratio) if a is not None and b is not None else None
+            if found is not None:
+                self.comparisons.append(found)
+
+    def comparison(self, of: str, against: str) -> Comparison | None:
+        """Return the comparison of these two rows, if it was made."""
+        return next((c for c in self.comparisons if (c.of, c.against) == (of, against)), None)
