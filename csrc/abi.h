@@ -49,6 +49,7 @@ enum nsbox_op_flag {
     NSBOX_COVER = 16,     /* PROC: writable kernel settings become read-only */
     NSBOX_OVL_TMP = 32,   /* OVERLAY: writes go to a tmpfs and are dropped */
     NSBOX_OVL_RO = 64,    /* OVERLAY: read-only */
+    NSBOX_NOFOLLOW = 256, /* BIND: a source path with a symlink in it is an error (ELOOP) */
     NSBOX_PROBE_TTY = 128 /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
 };
 

@@ -37,6 +37,7 @@ from nsbox._plan import (
 )
 from nsbox._policy import Limits, Policy
 from nsbox._probe import probe
+from nsbox._spawn import Containment
 from nsbox.subprocess import (
     DEVNULL,
     PIPE,
@@ -69,6 +70,7 @@ __all__ = [
     "Chmod",
     "CompletedProcess",
     "Console",
+    "Containment",
     "Dev",
     "DevBind",
     "Devpts",

@@ -91,5 +91,8 @@ class AccessError(NsboxError, PermissionError):
         """Name the path, and say what is wrong with it."""
         super().__init__(errno.EACCES, problem, path)
 
+    def __str__(self) -> str:
+        return f"{self.filename} {self.strerror}"
+
     def __reduce__(self) -> tuple[type[AccessError], tuple[str, str]]:
         return type(self), (str(self.filename), self.strerror or "")

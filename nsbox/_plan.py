@@ -67,7 +67,9 @@ def check_fd(field: str, value: object) -> int:
     return value
 
 
-def _check_size(field: str, value: object) -> int:
+def _check_size(field: str, value: object) -> int | None:
+    if value is None:
+        return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**63:
         raise PolicyError(field, f"{value!r} is no size in bytes above 0")
     return value
@@ -90,6 +92,7 @@ def _check_target(field: str, value: object) -> str:
 
 _CHECKS = {
     "optional": check_bool,
+    "nofollow": check_bool,
     "read_only": check_bool,
     "cover": check_bool,
     "src": check_path,
@@ -97,6 +100,7 @@ _CHECKS = {
     "upper": check_path,
     "work": check_path,
     "target": _check_target,
+    "size": _check_size,
     "mode": check_mode,
     "fd": check_fd,
     "data": _check_data,
@@ -135,15 +139,20 @@ def _flags(*words: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Bind(Op):
-    """A recursive bind of src on dest, nosuid, cut off from later mounts of the host."""
+    """A recursive bind of src on dest, nosuid, cut off from later mounts of the host.
+
+    optional: a missing src is no error. nofollow: a symlink anywhere in src is one, since somebody may have planted it.
+    """
 
     src: str
     dest: str
     optional: bool = False
+    nofollow: bool = False
 
     def row(self) -> tuple[str, str]:
         words = {Bind: "rw", RoBind: "ro", DevBind: "rw, devices"}[type(self)]
-        return "bind", f"{self.src} -> {self.dest}{_flags(words, 'optional' if self.optional else None)}"
+        optional, nofollow = "optional" if self.optional else None, "nofollow" if self.nofollow else None
+        return "bind", f"{self.src} -> {self.dest}{_flags(words, optional, nofollow)}"
 
 
 class Bind(_Bind):
@@ -183,11 +192,6 @@ class Tmpfs(Op):
     dest: str
     size: int | None = None
     mode: int = 0o755
-
-    def __post_init__(self) -> None:
-        Op.__post_init__(self)
-        if self.size is not None:
-            _check_size("Tmpfs.size", self.size)
 
     def row(self) -> tuple[str, str]:
         return "tmpfs", f"{self.dest}{_flags(f'mode {self.mode:04o}', f'size {self.size}' if self.size else None)}"
@@ -229,19 +233,23 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 @dataclass(frozen=True, slots=True)
 class Dev(Op):
-    """A minimal /dev: null zero full random urandom tty, pts, shm, ptmx, and the usual links. As bwrap's --dev."""
+    """A minimal /dev: null zero full random urandom tty, pts, shm, ptmx, and the usual links. As bwrap's --dev.
+
+    It is a tmpfs, whose size in bytes bounds what can be written to it and to its shm; None: the kernel's default.
+    """
 
     dest: str
+    size: int | None = None
 
     def row(self) -> tuple[str, str]:
-        return "dev", self.dest
+        return "dev", f"{self.dest}{_flags(f'size {self.size}' if self.size else None)}"
 
     def primitives(self) -> tuple[Op, ...]:
         at = self.dest.rstrip("/")
         links = {"stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
         links |= {"fd": "/proc/self/fd", "core": "/proc/kcore", "ptmx": "pts/ptmx"}
         return (
-            Tmpfs(self.dest),
+            Tmpfs(self.dest, size=self.size),
             *(DevBind(f"/dev/{name}", f"{at}/{name}") for name in DEVICES),
             *(Symlink(target, f"{at}/{name}") for name, target in links.items()),
             Dir(f"{at}/shm", 0o1777),
@@ -455,10 +463,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Rlimit:
-    """One resource limit, as setrlimit(2) has it: the name without RLIMIT_, and the value of both limits."""
+    """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
 
     name: str
-    value: int
+    soft: int
+    hard: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,8 @@ class Limits:
 
     memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,
     which the kernel counts per user namespace from 5.14 on, and never for its uid 0). cpu_seconds: processor time
-    (RLIMIT_CPU: SIGKILL at the limit). file_size: bytes of any file written (RLIMIT_FSIZE). open_files: descriptors
-    (RLIMIT_NOFILE). Sizes may be strings such as "512M".
+    (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL a second later). file_size: bytes of any file written (RLIMIT_FSIZE).
+    open_files: descriptors (RLIMIT_NOFILE). Sizes may be strings such as "512M".
     """
 
     memory: int | str | None = None
@@ -160,6 +160,10 @@ class Policy:
         root = _existing("workspace", path)
         if not os.path.isdir(root):
             raise PolicyError("workspace", f"{root} is no directory")
+        if root == "/":
+            raise PolicyError(
+                "workspace", "'/' is the whole file system; if that is meant, Policy.host() (nsbox run --host)"
+            )
         wishes.setdefault("workdir", root)
         wishes.setdefault("home", root)
         return cls(
@@ -294,9 +298,7 @@ class Policy:
                     raise PolicyError(name, f"belongs to Policy.workspace(), not to a {self.base} policy")
             return
         if "/" in self.write:
-            raise PolicyError(
-                "write", "'/' would make the whole file system writable; say Policy.host() if that is meant"
-            )
+            raise PolicyError("write", "'/' is the whole file system; if that is meant, Policy.host()")
         for denied in self.deny:
             for name in ("write", "read"):
                 for path in getattr(self, name):

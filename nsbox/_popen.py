@@ -6,6 +6,8 @@ thing is added to waiting: the status of a command that has been reaped is kept 
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import select
 import signal
@@ -79,9 +81,7 @@ class Popen(subprocess.Popen[Any]):
             raise NotImplementedError("preexec_fn: nsbox can't run Python code between clone and exec yet")
         argv, program = _arguments(a["args"], a["executable"], a["shell"])
         sys.audit("subprocess.Popen", program, argv, a["cwd"], a["env"])
-        policy = self._policy
-        if policy is None:
-            policy = Policy.workspace(os.fsdecode(a["cwd"]) if a["cwd"] is not None else os.getcwd())
+        policy = self._policy if self._policy is not None else _default_policy(a["cwd"])
         prepared = _spawn.prepare(policy, probe())
         env = a["env"]
         if env is None:
@@ -116,10 +116,10 @@ class Popen(subprocess.Popen[Any]):
             self._close_pipe_fds(*(a[name] for name in _PIPES))  # type: ignore[attr-defined]
 
     @property
-    def sandbox(self) -> _spawn.Sandbox:
+    def sandbox(self) -> _spawn.Containment:
         """What contains the command: backend, plan, what is enforced and what isn't, the pid of the sandbox's init."""
         plan = self._plan
-        return _spawn.Sandbox(plan.backend, plan, plan.enforced, plan.not_enforced, self._init_pid)
+        return _spawn.Containment(plan.backend, plan, plan.enforced, plan.not_enforced, self._init_pid)
 
     # ---- ending
 
@@ -175,25 +175,31 @@ class Popen(subprocess.Popen[Any]):
         return self.returncode
 
     def _wait(self, timeout: float | None) -> int | None:
-        """Sleep on pidfds instead of the base's polling, then let the base do the rest."""
-        if timeout is not None and self.returncode is None:
-            end = time.monotonic() + timeout
-            self._sleep_until_exit(timeout)
-            timeout = max(0.0, end - time.monotonic())
-        return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
+        """Wait as the base does; with a timeout by sleeping on pidfds, where the base polls."""
+        if timeout is None:
+            return super()._wait(timeout=None)  # type: ignore[misc, no-any-return]
+        end = time.monotonic() + timeout
+        while self._internal_poll() is None:
+            rest = end - time.monotonic()
+            if rest <= 0:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self._sleep(min(rest, 3600.0))
+        return self.returncode
 
-    def _sleep_until_exit(self, timeout: float) -> None:
+    def _sleep(self, seconds: float) -> None:
+        """Sleep until the command has ended, or if it has been reaped, until its sandbox is gone."""
         if self._raw_status is not None:
-            self._is_empty(max(0, int(timeout * 1000)))
+            self._is_empty(math.ceil(seconds * 1000))
             return
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
+            time.sleep(min(seconds, 0.001))  # another thread is just reaping it
             return
         try:
             poller = select.poll()
             poller.register(pidfd, select.POLLIN)
-            poller.poll(max(0, timeout * 1000))
+            poller.poll(math.ceil(seconds * 1000))
         finally:
             os.close(pidfd)
 
@@ -222,6 +228,17 @@ def _descriptors(fds: Sequence[int]) -> list[int]:
             raise ValueError("bad value(s) in fds_to_keep")
         numbers.append(number)
     return numbers
+
+
+def _default_policy(cwd: Any) -> Policy:
+    """Return the policy for work in cwd; raises the standard library's errors if it is no directory."""
+    if cwd is None:
+        return Policy.workspace(os.getcwd())
+    path = os.fsdecode(cwd)
+    if not os.path.isdir(null_free(os.fsencode(cwd))):
+        os.stat(path)  # raises with the reason
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
+    return Policy.workspace(path)
 
 
 def _directory(policy: Policy, cwd: Any) -> tuple[bytes | None, bool]:

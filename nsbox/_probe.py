@@ -12,15 +12,9 @@ from nsbox._host import Host
 _CAP_SETGID, _CAP_SETUID = 6, 7
 _DIRECTORIES = ("/bin", "/sbin", "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
 _SECRETS = (
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/gshadow",
-    "/etc/gshadow-",
-    "/etc/security/opasswd",
-    "/etc/krb5.keytab",
-    "/etc/ssl/private",
-    "/etc/sudoers",
-    "/etc/sudoers.d",
+    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd"),
+    *("/etc/sudoers", "/etc/sudoers.d", "/etc/krb5.keytab", "/etc/ssl/private"),
+    *(f"/etc/ssh/ssh_host_{kind}_key" for kind in ("rsa", "dsa", "ecdsa", "ed25519")),
 )
 _LIMITS = ("AS", "NPROC", "CPU", "FSIZE", "NOFILE")
 
@@ -84,13 +78,8 @@ def _prefixes() -> tuple[str, ...]:
 
 
 def _secrets() -> tuple[str, ...]:
-    found = [path for path in _SECRETS if os.access(path, os.R_OK)]
-    try:
-        keys = [f"/etc/ssh/{name}" for name in os.listdir("/etc/ssh") if name.startswith("ssh_host_")]
-    except OSError:
-        keys = []
-    found += [path for path in sorted(keys) if not path.endswith(".pub") and os.access(path, os.R_OK)]
-    return tuple(found)
+    """For uid 0 all names, since they may come to exist later; for others those whose permissions let them read."""
+    return tuple(path for path in _SECRETS if os.geteuid() == 0 or os.access(path, os.R_OK))
 
 
 def _resolv_conf() -> str | None:

@@ -36,7 +36,7 @@ STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
-class Sandbox:
+class Containment:
     """What contains one command: `Popen.sandbox`.
 
     backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
@@ -99,7 +99,7 @@ def prepare(policy: Policy, host: Host) -> Prepared:
     plan = _backends.compile_policy(policy, host)
     ops = tuple(primitives(plan.ops))
     from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
-    limits = tuple((getattr(resource, f"RLIMIT_{r.name}"), r.value, r.value) for r in plan.rlimits)
+    limits = tuple((getattr(resource, f"RLIMIT_{r.name}"), r.soft, r.hard) for r in plan.rlimits)
     return Prepared(
         plan=plan,
         ops=ops,
@@ -162,7 +162,7 @@ def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -
 
 def search_path(policy: Policy, prepared: Prepared) -> list[str]:
     """Return the directories that a program without a slash is looked for in, when the command was given no env."""
-    if policy.inherit_env or "PATH" in policy.taken_from_caller() or any(name == "PATH" for name, _ in policy.env):
+    if policy.inherit_env or "PATH" in policy.taken_from_caller() or "PATH" in dict(policy.env):
         return os.get_exec_path(policy.environment(os.environ, prepared.path))
     return prepared.path.split(":")
 
@@ -171,7 +171,10 @@ def _check_ids(plan: Plan, command: Command) -> int:
     """Return the flags for the ids that the command is to have; raises SetupError for one that isn't mapped."""
     identity = plan.identity
     flags = 0
-    wanted = (("uid", command.uid, identity.uid, c.SET_UID), ("gid", command.gid, identity.gid, c.SET_GID))
+    wanted: tuple[tuple[str, int | None, int, int], ...] = (
+        ("uid", command.uid, identity.uid, c.SET_UID),
+        ("gid", command.gid, identity.gid, c.SET_GID),
+    )
     for name, value, own, flag in wanted:
         if identity.by_helper:
             changes = value is not None or identity.change_ids
@@ -358,6 +361,8 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
         )
     if step == c.STEP_SOURCE and result.error == errno.ENOENT and op is not None:
         return "the source doesn't exist (any more); optional=True lets it be missing"
+    if step == c.STEP_SOURCE and result.error == errno.ELOOP:
+        return "a part of the source has become a symlink since the policy was made; it is not followed"
     if step == c.STEP_FS and result.error == errno.EPERM:
         return (
             "a new procfs needs a fully visible /proc: in a container, run with --security-opt systempaths=unconfined"

@@ -65,7 +65,8 @@ def _data(op: File | BindData) -> bytes:
 
 def _bind(op: Bind | RoBind | DevBind) -> _Row:
     flags = {Bind: 0, RoBind: c.RDONLY, DevBind: c.DEVICES}[type(op)]
-    return _row(c.OP_BIND, op.dest, _text(op.src), flags=flags | (c.OPTIONAL if op.optional else 0))
+    flags |= (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
+    return _row(c.OP_BIND, op.dest, _text(op.src), flags=flags)
 
 
 def _overlay(op: Overlay | RoOverlay | TmpOverlay) -> _Row:

@@ -9,7 +9,16 @@ static int bind_source(struct builder *b, const nsbox_op *op)
      * in a user namespace). From a descriptor no name is looked up again (CVE-2024-42472). */
     if (op->flags & NSBOX_FROM_FD)
         return sys_open_tree(op->fd, "", flags | AT_EMPTY_PATH);
-    return sys_open_tree(AT_FDCWD, plan_str(b->plan, op->src), flags);
+    const char *path = plan_str(b->plan, op->src);
+    if (!(op->flags & NSBOX_NOFOLLOW))
+        return sys_open_tree(AT_FDCWD, path, flags);
+    /* A path that an earlier command could write to may have become a link to anything of the caller's. */
+    int at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
+    if (at < 0)
+        return at;
+    int tree = sys_open_tree(at, "", flags | AT_EMPTY_PATH);
+    sys_close(at);
+    return tree;
 }
 
 /* Mounts the detached tree on the op's destination, made as a directory or a file like the tree's root. */

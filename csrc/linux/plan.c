@@ -54,7 +54,7 @@ static uint32_t allowed_flags(uint32_t code)
 {
     switch (code) {
     case NSBOX_OP_BIND:
-        return NSBOX_RDONLY | NSBOX_DEVICES | NSBOX_OPTIONAL | NSBOX_FROM_FD | NSBOX_PROBE_TTY;
+        return NSBOX_RDONLY | NSBOX_DEVICES | NSBOX_OPTIONAL | NSBOX_FROM_FD | NSBOX_NOFOLLOW | NSBOX_PROBE_TTY;
     case NSBOX_OP_DATA:
         return NSBOX_RDONLY;
     case NSBOX_OP_PROC:

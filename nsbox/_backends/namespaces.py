@@ -107,7 +107,7 @@ def _readable(policy: Policy, host: Host) -> dict[str, Op]:
     for path in sorted({*binds, *policy.read, *prefixes} - set(policy.write), key=lambda p: (_depth(p), p)):
         above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
         if above is None or above in policy.write:
-            wanted[path] = RoBind(path, path)
+            wanted[path] = RoBind(path, path, nofollow=path in policy.read)
     for path, target in host.directories:
         if target is not None and not any(is_below(path, above) for above in (*wanted, *policy.write)):
             wanted[path] = Symlink(target, path)
@@ -147,11 +147,11 @@ def _check_links(policy: Policy, wished: dict[str, Op]) -> None:
 def _workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     tmp_size = policy.tmp_size if isinstance(policy.tmp_size, int) else None
     own: dict[str, Op] = {
-        "/dev": Dev("/dev"),
+        "/dev": Dev("/dev", size=tmp_size),
         "/proc": Proc("/proc", cover=host.is_kernel_root),
         "/tmp": Tmpfs("/tmp", size=tmp_size, mode=0o1777),
     }
-    wished = _readable(policy, host) | {path: Bind(path, path) for path in policy.write}
+    wished = _readable(policy, host) | {path: Bind(path, path, nofollow=True) for path in policy.write}
     if policy.network == "host" and host.resolv_conf is not None:
         wished.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
     _check_links(policy, wished)
@@ -218,7 +218,12 @@ def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
             )
         )
     hard = dict(host.hard_limits)
-    return tuple(Rlimit(name, min(value, hard.get(name, value))) for name, value in policy.limits.rlimits())
+    found = []
+    for name, value in policy.limits.rlimits():
+        # SIGXCPU at the limit says why; who ignores it is killed a second later.
+        soft, top = value, value + 1 if name == "CPU" else value
+        found.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
+    return tuple(found)
 
 
 # ---- what it amounts to
@@ -234,7 +239,7 @@ def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
         said.append("files: only what the plan mounts; the host's mounts are gone")
     if policy.network == "none":
         said.append("network: own net namespace, loopback only")
-    said += [f"limits: RLIMIT_{limit.name} {limit.value}" for limit in rlimits]
+    said += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
     return tuple(said)
 
 

@@ -55,7 +55,10 @@ def _policy(options: argparse.Namespace) -> Policy:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run the command; the exit status is its own, 128+N after signal N, as a shell has it."""
+    """Run the command; the exit status is its own, 128+N after signal N.
+
+    127: there is no such program; 126: it can't be executed; 125: the sandbox can't be made; 2: the options are wrong.
+    """
     from nsbox._popen import Popen
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -64,10 +67,10 @@ def _run(options: argparse.Namespace) -> int:
     policy = _policy(options)
     try:
         process = Popen(command, policy=policy, cwd=options.chdir)
-    except FileNotFoundError as error:
-        return _complain(error, 127)
-    except PermissionError as error:
-        return _complain(error, 126)
+    except OSError as error:
+        if isinstance(error, NsboxError) or error.filename != command[0]:
+            return _complain(error, 125)
+        return _complain(error, 127 if isinstance(error, FileNotFoundError) else 126)
     with process:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, lambda sig, frame: process.send_signal(sig))
@@ -94,8 +97,19 @@ def _complain(error: BaseException, status: int) -> int:
     return status
 
 
+class _Version(argparse.Action):
+    """Looks the version up only when it's asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from nsbox import __version__
+
+        print("nsbox", __version__)
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nsbox", description="Run commands in sandboxes made by this process alone.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a command in a sandbox", description=_run.__doc__)
     _policy_options(run)

@@ -40,7 +40,10 @@ def resident_mib() -> int:
 def available_mib() -> int | None:
     """Return how much memory can still be taken, by the machine's and the cgroup's account; None: not known."""
     sizes = [_mib(_field(_read("/proc/meminfo"), "MemAvailable"))]
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         most, now = _read(f"/sys/fs/cgroup/{limit}").strip(), _read(f"/sys/fs/cgroup/{used}").strip()
         if most.isdigit() and now.isdigit():
             sizes.append((int(most) - int(now)) >> 20)

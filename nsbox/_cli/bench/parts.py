@@ -243,7 +243,9 @@ def _threads(count: int) -> str:
 
 
 def _rating(contender: Contender, count: int, seconds: float) -> Subject:
-    return Subject((f"{contender.name}, {_threads(count)}",), lambda: _rate(contender, count, seconds), contender.absent)
+    return Subject(
+        (f"{contender.name}, {_threads(count)}",), lambda: _rate(contender, count, seconds), contender.absent
+    )
 
 
 # ---- files
