@@ -62,7 +62,7 @@ def check_mode(field: str, value: object) -> int:
 
 def check_fd(field: str, value: object) -> int:
     """Return value if it can be a file descriptor."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise PolicyError(field, f"{value!r} is no file descriptor")
     return value
 

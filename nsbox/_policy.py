@@ -170,7 +170,7 @@ class Policy:
             base="workspace",
             write=(root, *(_existing("write", p) for p in _sequence("write", write))),
             read=tuple(_existing("read", p) for p in _sequence("read", read)),
-            deny=tuple(os.path.realpath(_absolute("deny", p)) for p in _sequence("deny", deny)),
+            deny=tuple(_resolved("deny", p) for p in _sequence("deny", deny)),
             **_known(wishes, "workdir"),
         )
 
@@ -208,8 +208,17 @@ class Policy:
         return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known(wishes)))
 
     def with_(self, **changes: Any) -> Policy:
-        """Return a copy with these fields changed; raises PolicyError as the constructor does."""
-        return dataclasses.replace(self, **_known(changes, *_FIELDS))
+        """Return a copy with these fields changed; raises PolicyError as the constructor does.
+
+        Paths for read, write and deny of a workspace policy are taken as workspace() takes them: relative ones count
+        from the current directory, symlinks are resolved, and all but denied ones must exist.
+        """
+        _known(changes, *_FIELDS)
+        if self.base == "workspace":
+            for name in ("read", "write", "deny"):
+                if name in changes:
+                    changes[name] = tuple(_PATHS[name](name, path) for path in _sequence(name, changes[name]))
+        return dataclasses.replace(self, **changes)
 
     # ---- checking
 
@@ -316,7 +325,8 @@ class Policy:
 
     def sees(self, path: str) -> bool:
         """Say if a workspace policy itself names this absolute path or one above it; system directories don't count."""
-        return any(is_below(path, root) for root in (*self.write, *self.read))
+        allowed = any(is_below(path, root) for root in (*self.write, *self.read))
+        return allowed and not any(is_below(path, denied) for denied in self.deny)
 
     def taken_from_caller(self) -> tuple[str, ...]:
         """Return the names of the variables that a built environment takes from the caller's."""
@@ -367,3 +377,11 @@ def _existing(name: str, path: object) -> str:
         return os.path.realpath(text, strict=True)
     except OSError as error:
         raise PolicyError(name, f"{text}: {error.strerror}") from None
+
+
+def _resolved(name: str, path: object) -> str:
+    """Return the path without symlinks as far as it exists: a mask on a link's name would hide nothing."""
+    return os.path.realpath(_absolute(name, path))
+
+
+_PATHS = {"read": _existing, "write": _existing, "deny": _resolved}

@@ -61,12 +61,31 @@ static int enter_root(struct builder *b)
     return 0;
 }
 
-/* Detaches the old root, and with it every way to the host. Waits for an RCU grace period (namespace_unlock). */
+/* Which mount path leads to. Of "/.." it is the topmost one on the root: ".." at the root steps onto what is mounted there. */
+static int mount_id(int dir, const char *path, uint64_t *id)
+{
+    struct statx st;
+    int ret = sys_statx(dir, path, *path ? 0 : AT_EMPTY_PATH, STATX_MNT_ID, &st);
+    *id = st.stx_mnt_id;
+    return ret;
+}
+
+/* Detaches the old root, and with it every way to the host. Each umount2(".") takes the topmost mount on our root: when
+ * ops have mounted on "/", the mounts they covered lie over the old root. Believed only when seen: nothing may be left
+ * there. Each waits for an RCU grace period (namespace_unlock). */
 int drop_old_root(struct builder *b)
 {
-    TRY(b, NSBOX_STEP_PIVOT, sys_umount2(".", SYS_MNT_DETACH));
-    TRY(b, NSBOX_STEP_PIVOT, sys_chdir("/"));
-    return 0;
+    uint64_t root, top;
+    TRY(b, NSBOX_STEP_PIVOT, mount_id(b->root, "", &root));
+    for (uint32_t i = 0; i <= plan_nops(b->plan) + 1; i++) {
+        TRY(b, NSBOX_STEP_PIVOT, mount_id(AT_FDCWD, "/..", &top));
+        if (top == root) {
+            TRY(b, NSBOX_STEP_PIVOT, i ? sys_chdir("/") : -EXDEV);
+            return 0;
+        }
+        TRY(b, NSBOX_STEP_PIVOT, sys_umount2(".", SYS_MNT_DETACH));
+    }
+    return -EXDEV;
 }
 
 int build_root(struct builder *b, int32_t *op)

@@ -156,13 +156,23 @@ static int enter_cwd(const nsbox_request *r, uint32_t *step)
     return r->flags & NSBOX_CWD_OPTIONAL ? 0 : ret;
 }
 
+/* Waits for the mediator's last steps. No path may be looked up before: the old root still lies on "/". */
+static int pass_gate(struct job *j)
+{
+    uint32_t now;
+    while ((now = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE)) == GATE_CLOSED)
+        sys_futex_wait(&j->gate, GATE_CLOSED, 0);
+    return now == GATE_OPEN ? 0 : -ECANCELED; /* the mediator has reported why */
+}
+
 static int prepare(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
     /* Only the mediator may hold this end, since its end tells the init that the mediator has gone. */
     sys_close(j->setup_pipe[1]);
-    int ret = enter_second_userns(j, step);
-    if (ret < 0)
+    int ret = 0;
+    /* The kernel takes a root with something mounted on it for a chroot, and refuses user namespaces there. */
+    if (r->uid_map2 && ((ret = pass_gate(j)) < 0 || (ret = enter_second_userns(j, step)) < 0))
         return ret;
     *step = NSBOX_STEP_STDIO;
     if ((ret = stdio(r)) < 0)
@@ -184,22 +194,13 @@ static int prepare(struct job *j, uint32_t *step)
     return descriptors(r);
 }
 
-/* Waits for the mediator's last steps. No path may be looked up before: the old root still lies on "/". */
-static int pass_gate(struct job *j)
-{
-    uint32_t now;
-    while ((now = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE)) == GATE_CLOSED)
-        sys_futex_wait(&j->gate, GATE_CLOSED, 0);
-    return now == GATE_OPEN;
-}
-
 void command(void *arg)
 {
     struct job *j = arg;
     uint32_t step = NSBOX_STEP_NONE;
     int ret = prepare(j, &step);
-    if (ret >= 0 && !pass_gate(j))
-        sys_exit(127);
+    if (ret >= 0)
+        ret = pass_gate(j);
     if (ret >= 0 && !(j->req->flags & NSBOX_FORK_COMMAND))
         ret = enter_cwd(j->req, &step);
     if (ret >= 0) {

@@ -104,8 +104,6 @@ int enter_namespaces(struct job *j)
 int enter_second_userns(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
-    if (!r->uid_map2)
-        return 0;
     *step = NSBOX_STEP_SECOND_USERNS;
     int ret = sys_unshare(CLONE_NEWUSER);
     return ret < 0 ? ret : write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, 0, step);

@@ -1,19 +1,45 @@
 /* op_mount.c: the ops that mount something. */
 #include "ops.h"
 
+static int same_file(int a, int b)
+{
+    struct statx x, y;
+    return sys_statx(a, "", AT_EMPTY_PATH, STATX_INO, &x) >= 0 && sys_statx(b, "", AT_EMPTY_PATH, STATX_INO, &y) >= 0 &&
+           x.stx_ino == y.stx_ino && x.stx_dev_major == y.stx_dev_major && x.stx_dev_minor == y.stx_dev_minor;
+}
+
+/* The caller's descriptor belongs to its mount namespace, from which nothing can be bound here: the same file is
+ * looked up in ours by the name that the kernel has for it, and taken only if it is the same (CVE-2024-42472). */
+static int reopen(struct builder *b, int fd)
+{
+    char link[32], path[NSBOX_PATH_MAX];
+    put_uint(put_str(link, "self/fd/"), (uint64_t)fd, 10);
+    long n = sys_readlinkat(b->proc, link, path, sizeof path - 1);
+    if (n < 0)
+        return (int)n;
+    path[n] = 0;
+    int at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
+    if (at >= 0 && !same_file(at, fd)) {
+        sys_close(at);
+        return -ESTALE;
+    }
+    return at;
+}
+
 static int bind_source(struct builder *b, const nsbox_op *op)
 {
     b->step = NSBOX_STEP_SOURCE;
     unsigned flags = OPEN_TREE_CLONE | AT_RECURSIVE;
     /* Always recursive: a bind that left out the mounts below would uncover what they hide (and is EINVAL
-     * in a user namespace). From a descriptor no name is looked up again (CVE-2024-42472). */
-    if (op->flags & NSBOX_FROM_FD)
-        return sys_open_tree(op->fd, "", flags | AT_EMPTY_PATH);
+     * in a user namespace). */
     const char *path = plan_str(b->plan, op->src);
-    if (!(op->flags & NSBOX_NOFOLLOW))
+    int at;
+    if (op->flags & NSBOX_FROM_FD)
+        at = reopen(b, op->fd);
+    else if (op->flags & NSBOX_NOFOLLOW) /* an earlier command may have put a link to anything of the caller's there */
+        at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
+    else
         return sys_open_tree(AT_FDCWD, path, flags);
-    /* A path that an earlier command could write to may have become a link to anything of the caller's. */
-    int at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
     if (at < 0)
         return at;
     int tree = sys_open_tree(at, "", flags | AT_EMPTY_PATH);

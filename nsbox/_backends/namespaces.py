@@ -88,12 +88,19 @@ def _common(policy: Policy) -> list[Op]:
     return ops
 
 
+def _may_be_kernel_root(policy: Policy, host: Host) -> bool:
+    """Say if the command is, or can be given, the kernel's uid 0, to which /proc/sys is writable."""
+    mapped = any(outside <= 0 < outside + count for _, outside, count in host.uid_ranges)
+    return host.is_kernel_root or (mapped and _wants_full(policy, host))
+
+
 def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
-    return (DevBind("/", "/"), Proc("/proc", cover=host.is_kernel_root), *_common(policy))
+    return (DevBind("/", "/"), Proc("/proc", cover=_may_be_kernel_root(policy, host)), *_common(policy))
 
 
 def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:
-    ops = tuple(Proc(op.dest, cover=True) if isinstance(op, Proc) and host.is_kernel_root else op for op in policy.ops)
+    cover = _may_be_kernel_root(policy, host)
+    ops = tuple(Proc(op.dest, cover=True) if isinstance(op, Proc) and cover else op for op in policy.ops)
     has_loopback = any(isinstance(op, Loopback) for op in ops)
     return ops + tuple(op for op in _common(policy) if not (has_loopback and isinstance(op, Loopback)))
 
@@ -106,7 +113,9 @@ def _readable(policy: Policy, host: Host) -> dict[str, Op]:
     prefixes = [p for p in host.prefixes if not any(is_below(p, w) for w in policy.write)]
     for path in sorted({*binds, *policy.read, *prefixes} - set(policy.write), key=lambda p: (_depth(p), p)):
         above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
-        if above is None or above in policy.write:
+        # What is bound from wider above isn't seen through the sandbox's own /tmp.
+        hidden = above is not None and is_below(path, "/tmp") and not is_below(above, "/tmp")
+        if above is None or above in policy.write or hidden:
             wanted[path] = RoBind(path, path, nofollow=path in policy.read)
     for path, target in host.directories:
         if target is not None and not any(is_below(path, above) for above in (*wanted, *policy.write)):
@@ -116,9 +125,14 @@ def _readable(policy: Policy, host: Host) -> dict[str, Op]:
 
 def _masked(policy: Policy, host: Host) -> dict[str, Op]:
     named = (*policy.write, *policy.read)
-    # What the policy names itself is no secret to it.
-    paths = [secret for secret in host.secrets if not any(is_below(path, secret) for path in named)]
-    if host.is_kernel_root:
+    for secret in host.secrets:
+        for path in named:
+            if path != secret and is_below(path, secret):
+                raise PolicyError(
+                    "read" if path in policy.read else "write", f"{path} lies in {secret}, which is masked"
+                )
+    paths = [secret for secret in host.secrets if secret not in named]  # what is named by itself is no secret
+    if _may_be_kernel_root(policy, host):
         paths += [f"/proc/{name}" for name in _PROC_SECRETS]
     return {path: Mask(path, optional=True) for path in (*paths, *policy.deny)}
 
@@ -148,7 +162,7 @@ def _workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     tmp_size = policy.tmp_size if isinstance(policy.tmp_size, int) else None
     own: dict[str, Op] = {
         "/dev": Dev("/dev", size=tmp_size),
-        "/proc": Proc("/proc", cover=host.is_kernel_root),
+        "/proc": Proc("/proc", cover=_may_be_kernel_root(policy, host)),
         "/tmp": Tmpfs("/tmp", size=tmp_size, mode=0o1777),
     }
     wished = _readable(policy, host) | {path: Bind(path, path, nofollow=True) for path in policy.write}
