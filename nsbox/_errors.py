@@ -54,8 +54,8 @@ class UnavailableError(NsboxError, OSError):
         super().__init__(errno.ENOTSUP, "; ".join(map(str, reasons)))
         self.reasons = reasons
 
-    def __reduce__(self) -> tuple[type[UnavailableError], tuple[Reason, ...]]:
-        return type(self), self.reasons
+    def __reduce__(self) -> tuple[type[UnavailableError], tuple[Reason, ...], dict[str, object]]:
+        return type(self), self.reasons, self.__dict__
 
     def __str__(self) -> str:
         return f"this machine can't do it: {'; '.join(map(str, self.reasons))}"
@@ -75,8 +75,8 @@ class SetupError(NsboxError, OSError):
         self.op = op
         self.hint = hint
 
-    def __reduce__(self) -> tuple[type[SetupError], tuple[int, str, str | None, str]]:
-        return type(self), (self.errno or 0, self.step, self.op, self.hint)
+    def __reduce__(self) -> tuple[type[SetupError], tuple[int, str, str | None, str], dict[str, object]]:
+        return type(self), (self.errno or 0, self.step, self.op, self.hint), self.__dict__
 
     def __str__(self) -> str:
         where = f"{self.op}: {self.step}" if self.op else self.step
@@ -94,5 +94,5 @@ class AccessError(NsboxError, PermissionError):
     def __str__(self) -> str:
         return f"{self.filename} {self.strerror}"
 
-    def __reduce__(self) -> tuple[type[AccessError], tuple[str, str]]:
-        return type(self), (str(self.filename), self.strerror or "")
+    def __reduce__(self) -> tuple[type[AccessError], tuple[str, str], dict[str, object]]:
+        return type(self), (str(self.filename), self.strerror or ""), self.__dict__

@@ -81,6 +81,7 @@ class Popen(subprocess.Popen[Any]):
             raise NotImplementedError("preexec_fn: nsbox can't run Python code between clone and exec yet")
         argv, program = _arguments(a["args"], a["executable"], a["shell"])
         sys.audit("subprocess.Popen", program, argv, a["cwd"], a["env"])
+        _check_ids(a["uid"], a["gid"], a["gids"])
         policy = self._policy if self._policy is not None else _default_policy(a["cwd"])
         prepared = _spawn.prepare(policy, probe())
         env = a["env"]
@@ -106,7 +107,9 @@ class Popen(subprocess.Popen[Any]):
             gid=a["gid"],
             groups=a["gids"],
         )
-        result = _spawn.spawn(policy, prepared, command, program, a["cwd"] if a["cwd"] is not None else cwd)
+        result = _spawn.spawn(
+            policy, prepared, command, program, a["cwd"] if a["cwd"] is not None or cwd is None else os.fsdecode(cwd)
+        )
         self.pid = result.pid
         self._plan = prepared.plan
         self._init_pid = result.init_pid
@@ -218,6 +221,17 @@ _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _EXECUTE_CHILD = tuple(
     subprocess.Popen._execute_child.__code__.co_varnames[1 : subprocess.Popen._execute_child.__code__.co_argcount]  # type: ignore[attr-defined]
 )
+
+
+def _check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
+    """Raise what the standard library does for numbers that no id has."""
+    for name, value in (("uid", uid), ("gid", gid)):
+        if value is not None and value >= 2**32:
+            raise OverflowError(f"{name} is greater than maximum")
+    if groups is not None and len(groups) > 65536:
+        raise ValueError("too many extra_groups")
+    if any(group >= 2**32 for group in groups or ()):
+        raise ValueError("invalid group id")
 
 
 def _descriptors(fds: Sequence[int]) -> list[int]:

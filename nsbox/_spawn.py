@@ -94,9 +94,9 @@ def _flags(plan: Plan) -> int:
 @lru_cache(maxsize=64)
 def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
-    import resource
-
     plan = _backends.compile_policy(policy, host)
+    import resource  # not on every system that gets no further than the line above
+
     ops = tuple(primitives(plan.ops))
     from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
     limits = tuple((getattr(resource, f"RLIMIT_{r.name}"), r.soft, r.hard) for r in plan.rlimits)
@@ -336,7 +336,7 @@ def _step_name(step: int) -> str:
     return f"step {step}"
 
 
-def _userns_hint(number: int, host: Host) -> str:
+def _userns_hint(step: int, number: int, host: Host) -> str:
     if host.apparmor_restricts_userns and host.euid != 0:
         return (
             "AppArmor forbids unprivileged user namespaces (Ubuntu 23.10 and later): sysctl "
@@ -344,6 +344,8 @@ def _userns_hint(number: int, host: Host) -> str:
         )
     if number == errno.ENOSPC:
         return "the limit of namespaces is reached: raise user.max_user_namespaces and its kin (sysctl user)"
+    if number == errno.EPERM and step == c.STEP_UID_MAP and host.euid == 0:
+        return "uid 0 can only be mapped with CAP_SETFCAP (Linux 5.12): in a sandbox, run as another uid"
     if number in (errno.EPERM, errno.EACCES):
         return (
             "user namespaces are refused here: by a container's seccomp profile (docker run --security-opt "
@@ -385,9 +387,9 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
     if step in (c.STEP_UNSHARE, c.STEP_UID_MAP, c.STEP_GID_MAP, c.STEP_SETGROUPS, c.STEP_SECOND_USERNS):
-        return _userns_hint(number, host)
+        return _userns_hint(step, number, host)
     if step == c.STEP_ROOT and number in (errno.EPERM, errno.EACCES):
-        return _userns_hint(number, host)
+        return _userns_hint(step, number, host)
     return _op_hint(result, op)
 
 

@@ -23,6 +23,26 @@ static int hold_lifeline(struct job *j)
     return sys_getppid() == j->caller ? 0 : -ESRCH;
 }
 
+static int is_open(int fd)
+{
+    return fd < 0 ? 0 : sys_get_fd_flags(fd);
+}
+
+/* The caller's descriptors, before we open any: a number that it has closed would soon be one of ours. */
+static int check_fds(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    TRY(&j->b, NSBOX_STEP_STDIO, is_open(r->stdin_fd));
+    TRY(&j->b, NSBOX_STEP_STDIO, is_open(r->stdout_fd));
+    TRY(&j->b, NSBOX_STEP_STDIO, is_open(r->stderr_fd));
+    for (uint32_t i = 0; i < r->n_pass_fds; i++)
+        TRY(&j->b, NSBOX_STEP_FDS, is_open(r->pass_fds[i]));
+    for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++)
+        if (plan_op(r->plan, i)->flags & NSBOX_FROM_FD)
+            TRY(&j->b, NSBOX_STEP_SOURCE, is_open(plan_op(r->plan, i)->fd));
+    return 0;
+}
+
 static int create_command(struct job *j)
 {
     unsigned long flags = CLONE_PARENT | CLONE_PARENT_SETTID;
@@ -67,7 +87,10 @@ static int launch(struct job *j)
 
 static int build(struct job *j, int32_t *op)
 {
-    int ret = hold_lifeline(j);
+    int ret = check_fds(j);
+    if (ret < 0)
+        return ret;
+    ret = hold_lifeline(j);
     if (ret < 0)
         return ret;
     ret = enter_namespaces(j);

@@ -23,6 +23,7 @@ struct job {
     uint32_t init_tid;                                    /* cleared by the kernel when the init has executed or died */
     uint32_t init_stage;                                  /* futex: enum init_stage */
     int init_pidfd;                                       /* the mediator's */
+    int init_image;                                       /* the init's, which stays in the mediator's table */
     int init_proc;                                        /* a detached procfs, or -errno */
     int init_net;                                         /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;

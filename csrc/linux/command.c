@@ -110,9 +110,22 @@ static int privileges(const nsbox_request *r, uint32_t *step)
     return sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
 }
 
-/* Closes what isn't 0..2 or in pass_fds, by the gaps between them; those in it survive exec. */
-static int descriptors(const nsbox_request *r)
+/* The set-up's own descriptors, when the caller's stay open: exec would close them, but looks the program up first. */
+static void close_own(struct job *j)
 {
+    const int own[] = {j->lifeline, j->setup_pipe[0], j->init_pidfd, j->init_image, j->b.proc,
+                       j->b.root,   j->b.base,        j->b.scratch,  j->b.masked,   j->b.parent};
+    for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (own[i] > 2) /* below, they have been replaced by the command's stdio, or exec closes them */
+            sys_close(own[i]);
+}
+
+/* Closes what isn't 0..2 or in pass_fds, by the gaps between them; those in it survive exec. */
+static int descriptors(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    if (!(r->flags & NSBOX_CLOSE_FDS))
+        close_own(j);
     unsigned next = 3;
     for (uint32_t i = 0; i < r->n_pass_fds; i++) {
         int fd = r->pass_fds[i];
@@ -152,7 +165,14 @@ static int execute(struct job *j)
 static int enter_cwd(const nsbox_request *r, uint32_t *step)
 {
     *step = NSBOX_STEP_CHDIR;
-    int ret = r->cwd ? sys_chdir(r->cwd) : 0;
+    if (!r->cwd)
+        return 0;
+    /* Our number in the sandbox is known, 2: a link to /proc/2/fd/N, planted by an earlier command, would lead to
+     * whatever is still open here (CVE-2024-21626). */
+    int fd = sys_openat2(AT_FDCWD, r->cwd, O_PATH | O_DIRECTORY, 0, RESOLVE_NO_MAGICLINKS);
+    int ret = fd < 0 ? fd : sys_fchdir(fd);
+    if (fd >= 0)
+        sys_close(fd);
     return r->flags & NSBOX_CWD_OPTIONAL ? 0 : ret;
 }
 
@@ -191,7 +211,7 @@ static int prepare(struct job *j, uint32_t *step)
     if ((ret = privileges(r, step)) < 0)
         return ret;
     *step = NSBOX_STEP_FDS;
-    return descriptors(r);
+    return descriptors(j);
 }
 
 void command(void *arg)

@@ -130,6 +130,7 @@ static void init_main(void *arg)
         publish(j, INIT_HAS_NET);
     }
     int image = ret < 0 ? ret : open_image(&own);
+    j->init_image = image;
     /* The table is the mediator's up to here; from here on it has a copy of its own. */
     ret = image < 0 ? image : sys_unshare(CLONE_FILES);
     j->init_error = ret < 0 ? ret : become_init(j, image);

@@ -69,20 +69,22 @@ static int is_terminal(int fd)
     return fd >= 0 && sys_ioctl(fd, 0x5401 /* TCGETS */, termios) >= 0;
 }
 
+/* The terminal's own device, or -ENOENT where there is none or its name leads elsewhere: /dev/console is an extra. */
+static int terminal_source(struct builder *b)
+{
+    b->step = NSBOX_STEP_SOURCE;
+    int at = is_terminal(b->stdout_fd) ? reopen(b, b->stdout_fd) : -ENOENT;
+    if (at < 0)
+        return -ENOENT;
+    int tree = sys_open_tree(at, "", OPEN_TREE_CLONE | AT_EMPTY_PATH);
+    sys_close(at);
+    return tree;
+}
+
 int op_bind(struct builder *b, const nsbox_op *op)
 {
-    int tree;
-    if (op->flags & NSBOX_PROBE_TTY) {
-        if (!is_terminal(b->stdout_fd))
-            return 0;
-        b->step = NSBOX_STEP_SOURCE;
-        char path[32];
-        put_uint(put_str(path, "self/fd/"), (uint64_t)b->stdout_fd, 10);
-        tree = sys_open_tree(b->proc, path, OPEN_TREE_CLONE);
-    } else {
-        tree = bind_source(b, op);
-    }
-    if (tree == -ENOENT && (op->flags & NSBOX_OPTIONAL))
+    int tree = op->flags & NSBOX_PROBE_TTY ? terminal_source(b) : bind_source(b, op);
+    if (tree == -ENOENT && (op->flags & (NSBOX_OPTIONAL | NSBOX_PROBE_TTY)))
         return 0;
     if (tree < 0)
         return tree;

@@ -134,6 +134,7 @@ int nsbox_spawn(const nsbox_request *req)
         .lifeline = -1,
         .setup_pipe = {-1, -1},
         .init_pidfd = -1,
+        .init_image = -1,
         .init_proc = -ESRCH,
         .b = {.plan = req->plan,
               .root = -1,

@@ -106,6 +106,10 @@ static inline int sys_dupfd_cloexec(int fd, int at_least)
 {
     return (int)S3(__NR_fcntl, fd, F_DUPFD_CLOEXEC, at_least);
 }
+static inline int sys_get_fd_flags(int fd)
+{
+    return (int)S3(__NR_fcntl, fd, F_GETFD, 0);
+}
 static inline int sys_set_fd_flags(int fd, int flags)
 {
     return (int)S3(__NR_fcntl, fd, F_SETFD, flags);

@@ -223,7 +223,10 @@ def _single(policy: Policy, host: Host, ops: tuple[Op, ...]) -> Identity:
 def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
     if policy.limits.processes is not None and host.is_kernel_root:
         raise UnavailableError(
-            Reason("limits.processes: the kernel exempts its uid 0 from RLIMIT_NPROC", "run as an ordinary user")
+            Reason(
+                "limits.processes: the kernel exempts its uid 0 from RLIMIT_NPROC",
+                "run as an ordinary user, or leave it out where probe().is_kernel_root",
+            )
         )
     if policy.limits.processes is not None and host.kernel < (5, 14):
         raise UnavailableError(

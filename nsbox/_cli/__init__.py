@@ -29,6 +29,14 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu-seconds", type=int, metavar="N")
     parser.add_argument("--file-size", metavar="SIZE")
     parser.add_argument("--open-files", type=int, metavar="N")
+    parser.add_argument("--uid", type=int, metavar="N", help="the command's user id, inside")
+    parser.add_argument("--gid", type=int, metavar="N", help="the command's group id, inside")
+    parser.add_argument("--hostname", metavar="NAME", help="the host name, inside")
+    parser.add_argument(
+        "--keep-session",
+        action="store_true",
+        help="no session of its own: job control works, and the command can reach the terminal",
+    )
     parser.add_argument("--host", action="store_true", help="the whole file system, writable, and the host's network")
 
 
@@ -41,6 +49,9 @@ def _policy(options: argparse.Namespace) -> Policy:
         open_files=options.open_files,
     )
     common: dict[str, Any] = {"limits": limits, "env": dict(options.setenv), "pass_env": options.pass_env}
+    common |= {"uid": options.uid, "gid": options.gid}
+    if options.keep_session:
+        common["new_session"] = False
     if options.host:
         return Policy.host(**common)
     return Policy.workspace(
@@ -50,6 +61,7 @@ def _policy(options: argparse.Namespace) -> Policy:
         deny=options.deny,
         network=options.network,
         tmp_size=options.tmp_size,
+        hostname=options.hostname,
         **common,
     )
 

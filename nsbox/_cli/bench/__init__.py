@@ -53,7 +53,10 @@ def _measure(options: argparse.Namespace) -> list[Part]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure, print the table, write what was asked for. options: quick, json, png, only. 0, or 2 for wrong options."""
+    """Measure, print the table, write what was asked for. Return 0, or 2 for options that make no sense.
+
+    options: quick, json and png (paths or None), only (names of parts; none: all).
+    """
     complaint = _complaint(options)
     if complaint:
         _say(f"nsbox bench: {complaint}")

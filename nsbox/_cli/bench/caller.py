@@ -1,4 +1,4 @@
-"""A caller of a given size, as a process of its own: touches memory, then measures one spawn for each line that it reads.
+"""A caller of a given size, as a process of its own: touches memory, then measures one spawn for each line it reads.
 
 A line is the name of a contender of `three()`; the answer is the seconds. The first line written is the resident size.
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nsbox._cli.bench.machine import Machine
-from nsbox._cli.bench.stats import Part, Row
+from nsbox._cli.bench.stats import Part, figure
 
 HINT = "drawing needs matplotlib: pip install 'nsbox[bench]'"
 
@@ -17,7 +17,7 @@ _OTHER = "#b8b8b8"
 
 
 def is_possible() -> bool:
-    """Is matplotlib installed?"""
+    """Say whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -29,33 +29,27 @@ def _color(name: str) -> str:
     return _COLORS.get(_family(name), _OTHER)
 
 
-def _bars(axes: Any, part: Part, rows: Sequence[Row]) -> None:
-    """Horizontal bars of p50, a thin line on to p90, the first row on top."""
-    shown = [row for row in rows if row.p50 is not None and row.p90 is not None]
-    values = [row.p50 or 0.0 for row in shown]
-    tails = [[0.0] * len(shown), [max(0.0, (row.p90 or 0.0) - (row.p50 or 0.0)) for row in shown]]
-    places = range(len(shown))
-    axes.barh(places, values, xerr=tails, color=[_color(row.name) for row in shown], height=0.7, ecolor="#444444")
-    widest = max((row.p90 or 0.0 for row in shown), default=1.0)
-    for place, value, row in zip(places, values, shown, strict=True):
-        axes.text((row.p90 or value) + widest * 0.02, place, f"{value:.3g}", va="center", fontsize=8)
-    axes.set_yticks(list(places), [row.name for row in shown])
-    axes.set_xlim(0, widest * 1.15)
+def _bars(axes: Any, part: Part) -> None:
+    """Horizontal bars, the first row on top: p50, and pale behind it p90."""
+    shown = [(row.name, row.p50, row.p90) for row in part.rows if row.p50 is not None and row.p90 is not None]
+    widest = max((p90 for _, _, p90 in shown), default=1.0)
+    for place, (name, p50, p90) in enumerate(shown):
+        axes.barh(place, p90, color=_color(name), height=0.7, alpha=0.3)
+        axes.barh(place, p50, color=_color(name), height=0.7)
+        axes.text(p90 + widest * 0.02, place, f"{figure(p50)} ({figure(p90)})", va="center", fontsize=8)
+    axes.set_yticks(list(range(len(shown))), [name for name, _, _ in shown])
+    axes.set_xlim(0, widest * 1.25)
     axes.invert_yaxis()
-    axes.set_xlabel(f"{part.unit}, p50 (line: p90)")
-
-
-def _named(part: Part, *, without: str = "\0") -> list[Row]:
-    return [row for row in part.rows if without not in row.name]
+    axes.set_xlabel(f"{part.unit}: p50 (pale: p90)")
 
 
 def _draw_spawn(axes: Any, part: Part) -> None:
-    _bars(axes, part, part.rows)
+    _bars(axes, part)
     axes.set_title("/bin/true, Popen() to the end of wait()")
 
 
 def _draw_memory(axes: Any, part: Part) -> None:
-    _bars(axes, part, part.rows)
+    _bars(axes, part)
     axes.set_title("small and big caller, worker layers")
 
 
@@ -68,7 +62,7 @@ def _lines(axes: Any, part: Part, word: str, names: Sequence[str]) -> None:
         if rows:
             axes.plot(numbers, heights, marker="o", color=_COLORS[family], label=family)
             axes.annotate(
-                f"{heights[-1]:.3g}", (numbers[-1], heights[-1]), textcoords="offset points", xytext=(6, 4), fontsize=8
+                figure(heights[-1]), (numbers[-1], heights[-1]), textcoords="offset points", xytext=(6, 4), fontsize=8
             )
     axes.set_xlabel(word)
     axes.set_ylabel(f"{part.unit}, p50")
@@ -93,12 +87,12 @@ def _draw_threads(axes: Any, part: Part) -> None:
 
 
 def _draw_files(axes: Any, part: Part) -> None:
-    _bars(axes, part, part.rows)
+    _bars(axes, part)
     axes.set_title("work on many small files")
 
 
 def _draw_imports(axes: Any, part: Part) -> None:
-    _bars(axes, part, part.rows)
+    _bars(axes, part)
     axes.set_title("a new interpreter")
 
 

@@ -1,4 +1,4 @@
-"""Who takes part: subprocess.Popen, bwrap and nsbox. Layers are written down once, and said to both in their own words."""
+"""Who takes part: subprocess.Popen, bwrap and nsbox. Layers are written down once, and said to both in their words."""
 
 from __future__ import annotations
 
@@ -112,19 +112,19 @@ def _words(op: Op) -> Iterator[str]:
 
 
 def _system() -> tuple[Op, ...]:
-    """The system's directories as this machine has them: bound read-only, or links."""
+    """Return the system's directories as this machine has them: bound read-only, or links."""
     links = [Symlink(os.readlink(path), path) for path in _SYSTEM if os.path.islink(path)]
     binds = [RoBind(path, path) for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
     return (*binds, *links)
 
 
 def minimal() -> Layers:
-    """The least: the host's whole file system, and no namespaces but user, mount and pid."""
+    """Return the least: the host's whole file system, and no namespaces but user, mount and pid."""
     return Layers((DevBind("/", "/"),))
 
 
 def worker(workspace: str, *, has_network: bool = True, more: Sequence[Op] = ()) -> Layers:
-    """What a worker's sandbox has: a read-only system, /proc, /dev, private /tmp, one writable directory, a new session."""
+    """Return a worker's sandbox: read-only system, /proc, /dev, private /tmp, one writable directory, a new session."""
     return Layers(
         ops=(*_system(), Proc("/proc"), Dev("/dev"), Tmpfs("/tmp"), Bind(workspace, workspace), *more),
         namespaces=frozenset(_OWN if has_network else _EVERYTHING),
@@ -134,12 +134,12 @@ def worker(workspace: str, *, has_network: bool = True, more: Sequence[Op] = ())
 
 
 def plain() -> Contender:
-    """Uncontained."""
+    """Return the uncontained way."""
     return Contender("Popen")
 
 
 def bwrap(name: str, layers: Layers) -> Contender:
-    """bwrap, started by subprocess.Popen."""
+    """Return bwrap, started by subprocess.Popen; absent where it isn't installed."""
     program = shutil.which("bwrap")
     if program is None:
         return Contender(name, absent="absent")
@@ -147,16 +147,16 @@ def bwrap(name: str, layers: Layers) -> Contender:
 
 
 def nsbox(name: str, policy: Policy) -> Contender:
-    """nsbox with a policy that is made once."""
+    """Return our own Popen, with a policy that is made once."""
     return Contender(name, popen=partial(Popen, policy=policy))
 
 
 def nsbox_default(name: str, workspace: str) -> Contender:
-    """nsbox without a policy: a new Policy.workspace() for each command."""
+    """Return our own Popen without a policy: a new Policy.workspace() for each command."""
     return Contender(name, popen=partial(Popen, cwd=workspace))
 
 
 def three(workspace: str, more: Sequence[Op] = ()) -> list[Contender]:
-    """Popen, bwrap and nsbox, both with the worker's layers."""
+    """Return Popen, bwrap and nsbox, both of them with the worker's layers."""
     layers = worker(workspace, more=more)
     return [plain(), bwrap("bwrap", layers), nsbox("nsbox", layers.policy())]

@@ -1,7 +1,7 @@
 """The parts of the suite. In each, all contenders take turns in every round, so that noise hits them alike.
 
-The order within a round is drawn anew each time: with a fixed one, even if it were rotated, the same contender would always
-run in the wake of the same other one (the kernel takes a network namespace apart in the background, for example).
+The order within a round is drawn anew each time: with a fixed one, even a rotated one, the same contender would always run
+in the wake of the same other one (the kernel takes a network namespace apart in the background, for example).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def interleave(subjects: Sequence[Subject], rounds: int, warmup: int, rng: rando
 
 
 def _spawning(contender: Contender, name: str = "") -> Subject:
-    """Milliseconds of one run of /bin/true."""
+    """Return the subject of one run of /bin/true, in milliseconds."""
     return Subject((name or contender.name,), lambda: (contender.spawn() * 1e3,), contender.absent)
 
 
@@ -89,7 +89,7 @@ def _spawning(contender: Contender, name: str = "") -> Subject:
 
 
 def spawn(bench: Bench) -> Part:
-    """One command, from Popen() until wait() has returned."""
+    """Measure one command, from Popen() until wait() has returned."""
     minimal, own = who.minimal(), who.worker(bench.workspace)
     everything = who.worker(bench.workspace, has_network=False)
     pairs = [("user+pid", minimal), ("worker", own), ("unshare-all", everything)]
@@ -153,7 +153,7 @@ def size_name(mib: int) -> str:
 
 
 def memory(bench: Bench) -> Part:
-    """The same, from a small and from a big caller; each is a process of its own."""
+    """Measure the same from a small and from a big caller; each is a process of its own."""
     scale, big = bench.scale, bench.scale.memory_mib
     available = available_mib()
     lacking = ""
@@ -185,7 +185,7 @@ def _asking(caller: _Caller, name: str) -> Callable[[], tuple[float, ...]]:
 
 
 def binds(bench: Bench) -> Part:
-    """The same, with more and more read-only binds."""
+    """Measure the same with more and more read-only binds."""
     rounds = bench.scale.binds
     part = Part("binds", f"the same with extra read-only binds; {', '.join(map(str, rounds.values()))} rounds", "ms")
     for count in rounds:
@@ -226,7 +226,7 @@ def _rate(contender: Contender, threads: int, seconds: float) -> tuple[float]:
 
 
 def threads(bench: Bench) -> Part:
-    """Sandboxes per second from several threads."""
+    """Measure sandboxes per second from several threads."""
     scale, entries, counts = bench.scale, [c.tried() for c in who.three(bench.workspace)], (1, 4, 8)
     title = f"/bin/true a second, worker layers; {scale.thread_rounds} x {scale.thread_seconds:g} s each"
     part = Part("threads", title, "1/s")
@@ -269,7 +269,7 @@ os.rmdir("files")
 
 
 def _working(contender: Contender, bench: Bench) -> Subject:
-    """Milliseconds of the file work: by a clock inside, and in all."""
+    """Return the subject of the file work, in milliseconds: by a clock inside, and in all."""
     python = os.path.realpath(sys.executable)  # without a virtual environment, which the layers needn't show
     command = [python, "-I", "-S", "-c", _FILE_WORK, str(bench.scale.files)]
 
@@ -286,7 +286,7 @@ def _working(contender: Contender, bench: Bench) -> Subject:
 
 
 def files(bench: Bench) -> Part:
-    """Work on many small files in the workspace."""
+    """Measure work on many small files in the workspace."""
     scale = bench.scale
     prefix = os.path.realpath(sys.base_prefix)
     more = [] if prefix == "/usr" else [RoBind(prefix, prefix)]
@@ -304,7 +304,7 @@ def files(bench: Bench) -> Part:
 
 
 def imports(bench: Bench) -> Part:
-    """A new interpreter that imports one module, from start to end."""
+    """Measure a new interpreter that imports one module, from its start to its end."""
     names = {"nothing": "pass", "import subprocess": "import subprocess", "import nsbox": "import nsbox"}
     subjects = [_importing(name, code, bench) for name, code in names.items()]
     rows = interleave(subjects, bench.scale.import_rounds, bench.scale.warmup, bench.rng)

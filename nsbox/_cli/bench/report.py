@@ -8,7 +8,7 @@ from typing import Any
 
 from nsbox._cli.bench.machine import Machine
 from nsbox._cli.bench.parts import SMALL_MIB, Scale, size_name
-from nsbox._cli.bench.stats import Comparison, Part, Row
+from nsbox._cli.bench.stats import Comparison, Part, Row, figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,6 @@ def targets(parts: Sequence[Part]) -> list[Target]:
 # ---- table
 
 
-def _figure(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-
-
 def _amount(value: float, is_ratio: bool) -> str:
     if not is_ratio:
         return f"{value:+.1f} ms"
@@ -65,6 +59,8 @@ def _amount(value: float, is_ratio: bool) -> str:
 def _found(found: Comparison) -> str:
     """Say a comparison with its interval."""
     amount, low, high = (_amount(value, found.is_ratio) for value in (found.value, found.low, found.high))
+    if found.low == found.high:  # too few rounds for one
+        return amount
     return f"{amount} ({low.rstrip('x').removesuffix(' ms')} to {high})"
 
 
@@ -88,7 +84,7 @@ def _part_lines(part: Part) -> Iterator[str]:
     yield f"{part.name}: {part.title}"
     rows = [("", f"p50 {part.unit}", f"p90 {part.unit}", "p50 against others (95 % interval)")]
     for row in part.rows:
-        rows.append((row.name, _figure(row.p50), _figure(row.p90), row.note or _compared(part, row)))
+        rows.append((row.name, figure(row.p50), figure(row.p90), row.note or _compared(part, row)))
     yield from _columns(rows, "lrrl")
 
 
@@ -96,12 +92,24 @@ def _target_lines(found: Sequence[Target]) -> Iterator[str]:
     yield "targets for cold spawns"
     rows = []
     for target in found:
-        is_ratio = target.found is None or target.found.is_ratio
-        unit = is_ratio and target.part != "import"
+        is_ratio = target.part != "import"
         verdict = {None: "not measured", True: "holds", False: "MISSED"}[target.holds]
         measured = "-" if target.found is None else _found(target.found)
-        rows.append((target.name, f"<= {_amount(target.bar, unit)}", measured, verdict))
+        rows.append((target.name, f"<= {_amount(target.bar, is_ratio)}", measured, verdict))
     yield from _columns(rows, "lrll")
+
+
+_STEADY = 1.8  # p90 / p50 of an uncontained /bin/true; about 1.3 where nothing else runs
+
+
+def _restlessness(parts: Sequence[Part]) -> str:
+    """Say if the machine had other things to do."""
+    for part in parts:
+        row = part.row("Popen")
+        if row is not None and row.p50 and row.p90 and row.p90 / row.p50 > _STEADY:
+            times = f"{row.p90 / row.p50:.1f}"
+            return f"The machine was busy: the p90 of plain Popen is {times} times its p50. Repeat when it is quiet."
+    return ""
 
 
 def table(machine: Machine, parts: Sequence[Part], *, is_quick: bool) -> str:
@@ -109,6 +117,8 @@ def table(machine: Machine, parts: Sequence[Part], *, is_quick: bool) -> str:
     lines = [str(machine)]
     if is_quick:
         lines.append("A quick run: it shows that the suite works; don't quote its figures.")
+    elif busy := _restlessness(parts):
+        lines.append(busy)
     for part in parts:
         lines += ["", *_part_lines(part)]
     return "\n".join([*lines, "", *_target_lines(targets(parts))])

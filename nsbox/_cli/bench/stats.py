@@ -23,6 +23,13 @@ def median(samples: Sequence[float]) -> float:
     return quantile(samples, 0.5)
 
 
+def figure(value: float | None) -> str:
+    """Return a measured value with about three digits; "-" for None."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One contender's samples in a part; none, and a note that says why, where it couldn't run."""
