@@ -85,7 +85,8 @@ enum nsbox_spawn_flag {
     NSBOX_SET_UID = 128,
     NSBOX_SET_GID = 256,
     NSBOX_SET_GROUPS = 512,
-    NSBOX_CWD_OPTIONAL = 1024 /* where cwd can't be entered, "/" is it */
+    NSBOX_CWD_OPTIONAL = 1024, /* where cwd can't be entered, "/" is it */
+    NSBOX_NESTED = 2048        /* the command makes sandboxes itself: clone(2) as it likes */
 };
 
 /* Where a spawn stopped. */
@@ -125,7 +126,8 @@ enum nsbox_step {
     NSBOX_STEP_FDS = 32, /* pass_fds */
     NSBOX_STEP_EXEC = 33,
     NSBOX_STEP_KILLED = 34, /* a process of the set-up was killed from outside */
-    NSBOX_STEP_END = 35
+    NSBOX_STEP_SECCOMP = 35,
+    NSBOX_STEP_END = 36
 };
 
 typedef struct nsbox_rlimit {

@@ -479,6 +479,7 @@ class Plan:
     identity: Identity
     rlimits: tuple[Rlimit, ...] = ()
     new_session: bool = True
+    nested: bool = False
     backend: str = "namespaces"
     enforced: tuple[str, ...] = ()
     not_enforced: tuple[str, ...] = ()

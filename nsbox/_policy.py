@@ -115,7 +115,8 @@ class Policy:
     the caller has (it needs CAP_SETUID and CAP_SETGID), "auto" the latter where possible. uid, gid: the command's,
     inside; None: the caller's.
     env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
-    it. new_session: setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226).
+    it. nested: the command makes sandboxes itself by nsbox or runc, so clone(2) with CLONE_PARENT, and clone3(2), are
+    allowed. new_session: setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226).
     """
 
     base: Literal["workspace", "host", "layers"] = "layers"
@@ -137,6 +138,7 @@ class Policy:
     pass_env: tuple[str, ...] = ()
     inherit_env: bool = False
     new_session: bool = True
+    nested: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     # ---- making one
@@ -234,7 +236,7 @@ class Policy:
         for name in ("uid", "gid"):
             if getattr(self, name) is not None:
                 _check_id(name, getattr(self, name))
-        for name in ("inherit_env", "new_session"):
+        for name in ("inherit_env", "new_session", "nested"):
             check_bool(name, getattr(self, name))
         if self.tmp_size is not None:
             self._set("tmp_size", check_size("tmp_size", self.tmp_size))

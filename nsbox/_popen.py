@@ -144,8 +144,17 @@ class Popen(subprocess.Popen[Any]):
             _spawn.orphans.release(pidfd)
 
     def _is_empty(self, timeout_ms: int) -> bool:
-        """Is the whole sandbox gone? Only asked when the command is reaped: pid 1 can't end before that."""
-        return self._init_pidfd < 0 or _core.pidfd_wait(self._init_pidfd, timeout_ms)
+        """Say if the whole sandbox is gone. Only asked when the command is reaped: pid 1 can't end before that."""
+        if self._init_pidfd < 0 or not self._plan.nested:
+            return self._init_pidfd < 0 or _core.pidfd_wait(self._init_pidfd, timeout_ms)
+        # Children that a nested command has given us (CLONE_PARENT) are zombies by now, and pid 1 waits for them too.
+        waited = 0
+        while not _core.pidfd_wait(self._init_pidfd, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
+            _spawn.reap_strays(self._init_pid)
+            waited += 20
+            if 0 <= timeout_ms <= waited:
+                return _core.pidfd_wait(self._init_pidfd, 0)
+        return True
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""
@@ -156,6 +165,10 @@ class Popen(subprocess.Popen[Any]):
                 pid, status = self.pid, 0  # SIGCHLD is ignored, or somebody else has reaped it: as the base does
             if pid != self.pid:
                 return pid, status
+            if os.WIFSTOPPED(status):
+                # Never for a plain child. This one has made us its tracer, PTRACE_TRACEME, to stop for ever.
+                os.kill(self.pid, signal.SIGKILL)
+                return self._try_wait(wait_flags)
             self._raw_status = status
         if not self._is_empty(0 if wait_flags & os.WNOHANG else -1):
             return 0, 0

@@ -88,6 +88,7 @@ class Prepared:
 def _flags(plan: Plan) -> int:
     flags = c.DENY_SETGROUPS if plan.identity.deny_setgroups else 0
     flags |= c.MAP_BY_HELPER if plan.identity.by_helper else 0
+    flags |= c.NESTED if plan.nested else 0
     return flags | (c.SETSID if plan.new_session else 0)
 
 
@@ -241,6 +242,30 @@ def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cw
 # ---- the end of sandboxes
 
 
+def reap_strays(init_pid: int) -> None:
+    """Reap this process's zombies in the pid namespace of an init: children that a command made by CLONE_PARENT."""
+    try:
+        namespace = os.stat(f"/proc/{init_pid}/ns/pid").st_ino
+        tasks = os.listdir("/proc/self/task")
+    except OSError:
+        return  # it has just gone
+    for task in tasks:
+        for pid in _children(task):
+            try:
+                if os.stat(f"/proc/{pid}/ns/pid").st_ino == namespace:
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+            except OSError:
+                continue  # reaped by somebody else
+
+
+def _children(task: str) -> list[int]:
+    try:
+        with open(f"/proc/self/task/{task}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
 class Orphans:
     """Sees whether this machine's pid 1 reaps the sandboxes' inits, which are orphans once the set-up is over.
 
@@ -326,6 +351,7 @@ _STEPS = {
     "FDS": "pass_fds",
     "EXEC": "exec",
     "KILLED": "the set-up was killed from outside",
+    "SECCOMP": "install the seccomp filter",
 }
 
 

@@ -54,6 +54,9 @@ int init_await(struct job *j);
 int init_new_proc(struct builder *b);
 int init_join_net(struct builder *b);
 
+/* guard.c */
+int guard_install(const nsbox_request *r);
+
 /* command.c */
 void command(void *job);
 

@@ -223,6 +223,10 @@ void command(void *arg)
         ret = pass_gate(j);
     if (ret >= 0 && !(j->req->flags & NSBOX_FORK_COMMAND))
         ret = enter_cwd(j->req, &step);
+    if (ret >= 0) { /* last: what was refused by then would be ours */
+        step = NSBOX_STEP_SECCOMP;
+        ret = guard_install(j->req);
+    }
     if (ret >= 0) {
         step = NSBOX_STEP_EXEC;
         sys_sigprocmask(SIG_SETMASK, &j->mask, 0);

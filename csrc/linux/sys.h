@@ -250,6 +250,10 @@ static inline int sys_prctl(int op, unsigned long a, unsigned long b)
 {
     return (int)S5(__NR_prctl, op, a, b, 0, 0);
 }
+static inline int sys_seccomp(unsigned op, unsigned flags, void *args)
+{
+    return (int)S3(__NR_seccomp, op, flags, args);
+}
 static inline int sys_sethostname(const char *name, size_t n)
 {
     return (int)S2(__NR_sethostname, name, n);

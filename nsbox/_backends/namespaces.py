@@ -66,6 +66,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         identity=identity,
         rlimits=rlimits,
         new_session=policy.new_session,
+        nested=policy.nested,
         backend=NAME,
         enforced=_enforced(policy, rlimits),
         not_enforced=_not_enforced(policy),
@@ -249,6 +250,9 @@ def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
 def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
     said = ["processes: own pid namespace; all are killed when the command ends or the caller dies"]
     said.append("privileges: no capabilities, no new privileges, own user namespace")
+    said.append(
+        "system calls: no keyrings" if policy.nested else "system calls: no keyrings, no children of the caller"
+    )
     if policy.base == "workspace":
         said.append("files: only what the plan mounts; the host's mounts are gone")
         said.append("environment: built, not inherited")
@@ -261,7 +265,7 @@ def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
 
 
 def _not_enforced(policy: Policy) -> tuple[str, ...]:
-    said = ["system calls: no seccomp filter"]
+    said = ["system calls: all others"]
     if policy.base == "host":
         said.append("files: the whole file system is visible and writable by the user's own permissions")
     if policy.network == "host":

@@ -1,7 +1,7 @@
 """The parts of the suite. In each, all contenders take turns in every round, so that noise hits them alike.
 
-The order within a round is drawn anew each time: with a fixed one, even a rotated one, the same contender would always run
-in the wake of the same other one (the kernel takes a network namespace apart in the background, for example).
+The order within a round is drawn anew each time: with a fixed one, even a rotated one, the same contender would always
+run in the wake of the same other one (the kernel takes a network namespace apart in the background, for example).
 """
 
 from __future__ import annotations

@@ -130,11 +130,11 @@ def table(machine: Machine, parts: Sequence[Part], *, is_quick: bool) -> str:
 def _row_document(row: Row) -> dict[str, Any]:
     return {
         "name": row.name,
+        "min": min(row.samples, default=None),
         "p50": row.p50,
         "p90": row.p90,
         "n": len(row.samples),
         "note": row.note,
-        "samples": [round(sample, 4) for sample in row.samples],
     }
 
 
