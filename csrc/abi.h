@@ -74,6 +74,8 @@ typedef struct nsbox_op {
 
 /* ---- one spawn ------------------------------------------------------------------------------ */
 
+enum nsbox_stdio { NSBOX_DEVNULL = -2 };
+
 enum nsbox_spawn_flag {
     NSBOX_CLOSE_FDS = 1,       /* descriptors from 3 up are closed, but for pass_fds */
     NSBOX_RESTORE_SIGNALS = 2, /* SIGPIPE, SIGXFSZ to default */
@@ -168,7 +170,7 @@ typedef struct nsbox_request {
     uint32_t n_groups;
     uint32_t n_rlimits;
     uint32_t flags;   /* enum nsbox_spawn_flag */
-    int32_t stdin_fd; /* -1: inherited */
+    int32_t stdin_fd; /* -1: inherited; NSBOX_DEVNULL: /dev/null, of which nothing can be changed */
     int32_t stdout_fd;
     int32_t stderr_fd;
     int32_t umask; /* -1: the caller's */

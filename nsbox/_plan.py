@@ -174,6 +174,17 @@ class DevBind(_Bind):
 
 
 @dataclass(frozen=True, slots=True)
+class Device(Op):
+    """One device node of the host: it can be used, but not be changed, whoever the command is (a read-only mount)."""
+
+    src: str
+    dest: str
+
+    def row(self) -> tuple[str, str]:
+        return "device", f"{self.src} -> {self.dest}"
+
+
+@dataclass(frozen=True, slots=True)
 class BindFd(Op):
     """Bind what an open descriptor refers to, so that no name is looked up again. It must stay open until the spawn."""
 
@@ -250,7 +261,7 @@ class Dev(Op):
         links |= {"fd": "/proc/self/fd", "core": "/proc/kcore", "ptmx": "pts/ptmx"}
         return (
             Tmpfs(self.dest, size=self.size),
-            *(DevBind(f"/dev/{name}", f"{at}/{name}") for name in DEVICES),
+            *(Device(f"/dev/{name}", f"{at}/{name}") for name in DEVICES),
             *(Symlink(target, f"{at}/{name}") for name, target in links.items()),
             Dir(f"{at}/shm", 0o1777),
             Devpts(f"{at}/pts"),
@@ -432,7 +443,7 @@ class Loopback(Op):
 
 
 OPS: tuple[type[Op], ...] = (
-    *(Bind, RoBind, DevBind, BindFd, Tmpfs, Proc, Dev, Devpts, Console, Mqueue, Dir, File, BindData, Symlink),
+    *(Bind, RoBind, DevBind, Device, BindFd, Tmpfs, Proc, Dev, Devpts, Console, Mqueue, Dir, File, BindData, Symlink),
     *(RemountRo, Chmod, Overlay, RoOverlay, TmpOverlay, Mask, Hostname, Loopback),
 )
 

@@ -96,7 +96,7 @@ class Popen(subprocess.Popen[Any]):
             envp=envp,
             cwd=cwd,
             cwd_required=required,
-            stdio=(a["p2cread"], a["c2pwrite"], a["errwrite"]),
+            stdio=(self._stdio(a["p2cread"]), self._stdio(a["c2pwrite"]), self._stdio(a["errwrite"])),
             pass_fds=_descriptors(a["pass_fds"]),
             close_fds=a["close_fds"],
             restore_signals=a["restore_signals"],
@@ -117,6 +117,10 @@ class Popen(subprocess.Popen[Any]):
         self._child_created = True
         if (a["p2cread"], a["c2pwrite"], a["errwrite"]) != (-1, -1, -1):
             self._close_pipe_fds(*(a[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+    def _stdio(self, fd: int) -> int:
+        """Return what the C core takes for a descriptor: DEVNULL is opened there, without a way to the host's node."""
+        return _core.constants.DEVNULL if fd >= 0 and fd == getattr(self, "_devnull", -1) else fd
 
     @property
     def sandbox(self) -> _spawn.Containment:

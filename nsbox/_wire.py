@@ -14,6 +14,7 @@ from nsbox._plan import (
     Chmod,
     Console,
     DevBind,
+    Device,
     Devpts,
     Dir,
     File,
@@ -79,10 +80,12 @@ def _op(op: Op) -> _Row:
     match op:
         case Bind() | RoBind() | DevBind():
             return _bind(op)
+        case Device():
+            return _row(c.OP_BIND, op.dest, _text(op.src), flags=c.RDONLY | c.DEVICES)
         case BindFd():
             return _row(c.OP_BIND, op.dest, flags=c.FROM_FD | (c.RDONLY if op.read_only else 0), fd=op.fd)
         case Console():
-            return _row(c.OP_BIND, op.dest, b"/dev/console\0", flags=c.PROBE_TTY | c.DEVICES)
+            return _row(c.OP_BIND, op.dest, b"/dev/console\0", flags=c.PROBE_TTY | c.RDONLY | c.DEVICES)
         case Tmpfs():
             return _row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
         case Proc():

@@ -21,9 +21,6 @@ static int start_root(struct builder *b)
 {
     struct mount_attr all_private = {.propagation = SYS_MS_PRIVATE};
     TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &all_private));
-    b->proc = sys_openat(AT_FDCWD, "/proc", O_PATH | O_DIRECTORY, 0);
-    if (b->proc < 0)
-        return b->proc;
     int base = fs_tmpfs(b, 0755, 0);
     b->step = NSBOX_STEP_ROOT;
     if (base < 0)

@@ -43,6 +43,15 @@ static int check_fds(struct job *j)
     return 0;
 }
 
+static int open_devnull(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    if (r->stdin_fd != NSBOX_DEVNULL && r->stdout_fd != NSBOX_DEVNULL && r->stderr_fd != NSBOX_DEVNULL)
+        return 0;
+    TRY(&j->b, NSBOX_STEP_STDIO, j->devnull = fs_devnull(&j->b));
+    return 0;
+}
+
 static int create_command(struct job *j)
 {
     unsigned long flags = CLONE_PARENT | CLONE_PARENT_SETTID;
@@ -98,6 +107,10 @@ static int build(struct job *j, int32_t *op)
         return ret;
     j->umask = (unsigned)sys_umask(0);
     ret = init_start(j);
+    if (ret < 0)
+        return ret;
+    TRY(&j->b, NSBOX_STEP_ROOT, j->b.proc = sys_openat(AT_FDCWD, "/proc", O_PATH | O_DIRECTORY, 0));
+    ret = open_devnull(j);
     if (ret < 0)
         return ret;
     ret = build_root(&j->b, op);

@@ -28,6 +28,7 @@ struct job {
     int init_net;                                         /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;
     int net_joined;
+    int devnull;          /* for stdio, or -1 */
     uint32_t command_tid; /* as init_tid, for the command */
     uint32_t gate;        /* futex: enum gate; the command executes when it is open */
     int init_error;       /* why the init didn't come up, or 0 */

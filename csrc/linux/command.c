@@ -20,9 +20,14 @@ static int put_at(int fd, int number)
     return fd == number ? sys_set_fd_flags(fd, 0) : sys_dup3(fd, number, 0);
 }
 
-static int stdio(const nsbox_request *r)
+static int source(const struct job *j, int fd)
 {
-    int in = r->stdin_fd, out = r->stdout_fd, err = r->stderr_fd;
+    return fd == NSBOX_DEVNULL ? j->devnull : fd;
+}
+
+static int stdio(const struct job *j)
+{
+    int in = source(j, j->req->stdin_fd), out = source(j, j->req->stdout_fd), err = source(j, j->req->stderr_fd);
     int ret = out == 0 ? move_up(&out, 1) : 0;
     if (ret >= 0)
         ret = move_up(&err, 2);
@@ -113,8 +118,8 @@ static int privileges(const nsbox_request *r, uint32_t *step)
 /* The set-up's own descriptors, when the caller's stay open: exec would close them, but looks the program up first. */
 static void close_own(struct job *j)
 {
-    const int own[] = {j->lifeline, j->setup_pipe[0], j->init_pidfd, j->init_image, j->b.proc,
-                       j->b.root,   j->b.base,        j->b.scratch,  j->b.masked,   j->b.parent};
+    const int own[] = {j->lifeline, j->setup_pipe[0], j->init_pidfd, j->init_image, j->b.proc,  j->b.root,
+                       j->devnull,  j->b.base,        j->b.scratch,  j->b.masked,   j->b.parent};
     for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
         if (own[i] > 2) /* below, they have been replaced by the command's stdio, or exec closes them */
             sys_close(own[i]);
@@ -195,7 +200,7 @@ static int prepare(struct job *j, uint32_t *step)
     if (r->uid_map2 && ((ret = pass_gate(j)) < 0 || (ret = enter_second_userns(j, step)) < 0))
         return ret;
     *step = NSBOX_STEP_STDIO;
-    if ((ret = stdio(r)) < 0)
+    if ((ret = stdio(j)) < 0)
         return ret;
     /* A command that will have other ids enters with those that it has now, as CPython does; the old root has
      * gone by then. */

@@ -59,6 +59,7 @@ int file_kind(int fd, unsigned *mode, uint64_t *dev);
 int fs_make(struct builder *b, const char *type, const char *const *options, unsigned attrs);
 int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size);
 int fs_scratch(struct builder *b);
+int fs_devnull(struct builder *b);
 int mount_attrs(int fd, unsigned set, unsigned flags);
 int attach(struct builder *b, int mount, int dest, const char *path);
 int write_all(int fd, const uint8_t *p, size_t n);
