@@ -159,6 +159,10 @@ typedef struct nsbox_request {
     const char *uid_map2; /* NULL, or the maps of a second user namespace, entered after the mounts */
     const char *gid_map2;
 
+    /* NULL, or with NSBOX_MAP_BY_HELPER newuidmap(1) and newgidmap(1) with their arguments; [1] becomes the pid. */
+    const char *const *uid_map_program;
+    const char *const *gid_map_program;
+
     const char *const *programs; /* tried in this order; ends in NULL */
     const char *const *argv;
     const char *const *envp; /* NULL: the caller's own environment */

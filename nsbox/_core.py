@@ -64,6 +64,7 @@ class Request:
     gid_map: bytes
     uid_map2: bytes | None
     gid_map2: bytes | None
+    map_programs: tuple[Sequence[bytes], Sequence[bytes]] | None
     programs: Sequence[bytes]
     argv: Sequence[bytes]
     envp: Sequence[bytes] | None
@@ -141,6 +142,8 @@ def _fill(r: Any, q: Request, keep: list[object]) -> None:
     r.uid_map, r.gid_map, r.uid_map2, r.gid_map2, r.cwd = maps
     r.programs = _strings(q.programs, keep)
     r.argv = _strings(q.argv, keep)
+    if q.map_programs is not None:
+        r.uid_map_program, r.gid_map_program = (_strings(argv, keep) for argv in q.map_programs)
     r.envp = ffi.NULL if q.envp is None else _strings(q.envp, keep)
     r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
     r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid

@@ -20,6 +20,10 @@ class Host:
     uid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)  # of this process's own user namespace
     gid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)
 
+    subuids: tuple[tuple[int, int], ...] = ()  # first and count, subuid(5); as far as newuidmap(1) is there
+    subgids: tuple[tuple[int, int], ...] = ()
+    map_programs: tuple[str, str] | None = None  # newuidmap and newgidmap
+
     max_user_namespaces: int | None = None  # user.max_user_namespaces; None: not known
     unprivileged_userns: bool | None = None  # kernel.unprivileged_userns_clone (Debian's patch)
     apparmor_restricts_userns: bool = False  # kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later)

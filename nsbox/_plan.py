@@ -459,6 +459,8 @@ class Identity:
     """Who the command is: the lines of the user namespaces' maps, "inside outside count" each.
 
     The second pair, when there is one, is for a namespace entered after the mounts, whose parent is the first.
+    by_helper: the maps hold more than one id and are written by a process outside of the namespace; map_programs: the
+    paths of newuidmap(1) and newgidmap(1), when it has to be these.
     """
 
     uid: int
@@ -470,6 +472,7 @@ class Identity:
     deny_setgroups: bool = True
     by_helper: bool = False
     change_ids: bool = False
+    map_programs: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

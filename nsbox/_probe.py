@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -61,6 +62,25 @@ def _ranges(path: str) -> tuple[tuple[int, int, int], ...]:
     return tuple((inside, outside, count) for inside, outside, count in rows)
 
 
+def _subordinate(path: str) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of this user; lines are a name or number, the first id and the count (subuid(5))."""
+    import pwd
+
+    owners = {str(os.geteuid())}
+    with contextlib.suppress(KeyError):  # a user without a name
+        owners.add(pwd.getpwuid(os.geteuid()).pw_name)
+    rows = [line.split(":") for line in (_read(path) or "").splitlines()]
+    return tuple((int(row[1]), int(row[2])) for row in rows if len(row) == 3 and row[0] in owners)
+
+
+def _map_programs() -> tuple[str, str] | None:
+    for directory in ("/usr/bin", "/bin", "/usr/local/bin"):
+        uid, gid = f"{directory}/newuidmap", f"{directory}/newgidmap"
+        if os.access(uid, os.X_OK) and os.access(gid, os.X_OK):
+            return uid, gid
+    return None
+
+
 def _directories() -> tuple[tuple[str, str | None], ...]:
     found: list[tuple[str, str | None]] = []
     for path in _DIRECTORIES:
@@ -107,6 +127,9 @@ def _linux() -> Host:
         can_set_ids=bool(caps >> _CAP_SETUID & 1 and caps >> _CAP_SETGID & 1),
         uid_ranges=_ranges("/proc/self/uid_map"),
         gid_ranges=_ranges("/proc/self/gid_map"),
+        subuids=_subordinate("/etc/subuid"),
+        subgids=_subordinate("/etc/subgid"),
+        map_programs=_map_programs(),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,

@@ -16,7 +16,7 @@ from nsbox import _backends, _core, _wire
 from nsbox._core import constants as c
 from nsbox._errors import AccessError, SetupError
 from nsbox._host import Host
-from nsbox._plan import BindData, File, Op, Plan, primitives
+from nsbox._plan import BindData, File, Identity, Op, Plan, primitives
 from nsbox._policy import Policy
 from nsbox._probe import probe
 
@@ -190,7 +190,20 @@ def _check_ids(plan: Plan, command: Command) -> int:
                 errno.EPERM, "setgroups", None, "groups can't be changed in a sandbox with one id; see ids="
             )
         flags |= c.SET_GROUPS | c.FORK_COMMAND
+    elif identity.change_ids:
+        flags |= c.SET_GROUPS  # to none: another user must not keep the caller's
     return flags
+
+
+def _map_programs(identity: Identity) -> tuple[list[bytes], list[bytes]] | None:
+    """Return the argument lists of newuidmap(1) and newgidmap(1); the C core puts the pid in the place of "0"."""
+    if identity.map_programs is None:
+        return None
+    uid, gid = (
+        [os.fsencode(program), b"0", *map(str.encode, text.split())]
+        for program, text in zip(identity.map_programs, (identity.uid_map, identity.gid_map), strict=True)
+    )
+    return uid, gid
 
 
 def _request(prepared: Prepared, command: Command) -> _core.Request:
@@ -215,6 +228,7 @@ def _request(prepared: Prepared, command: Command) -> _core.Request:
         gid_map=identity.gid_map.encode() + b"\0",
         uid_map2=None if identity.uid_map2 is None else identity.uid_map2.encode() + b"\0",
         gid_map2=None if identity.gid_map2 is None else identity.gid_map2.encode() + b"\0",
+        map_programs=_map_programs(identity),
         programs=command.programs,
         argv=command.argv,
         envp=command.envp,

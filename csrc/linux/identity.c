@@ -45,6 +45,50 @@ struct map_helper {
     int pipe[2];
 };
 
+enum { MAX_MAP_ARGS = 32 };
+
+struct map_program {
+    const char *argv[MAX_MAP_ARGS + 1];
+    int error;
+};
+
+static void exec_program(void *arg)
+{
+    static const char *const no_environment[] = {0};
+    struct map_program *m = arg;
+    m->error = sys_execve(m->argv[0], m->argv, no_environment);
+}
+
+/* Runs newuidmap(1) or its sibling, which are allowed to map the subordinate ids that subuid(5) gives the user. */
+static int run_map_program(struct map_helper *h, const char *const *argv)
+{
+    struct map_program m = {.error = 0};
+    char pid[24];
+    put_uint(pid, (uint64_t)h->pid, 10);
+    unsigned n = 0;
+    for (; argv[n] && n < MAX_MAP_ARGS; n++)
+        m.argv[n] = n == 1 ? pid : argv[n];
+    /* The init's stack: there is no init yet. */
+    long child = arch_clone(CLONE_VM | CLONE_VFORK, h->job->init_stack, 0, 0, exec_program, &m);
+    if (child < 0)
+        return (int)child;
+    int32_t info[32] = {0};
+    int ret = sys_waitid(P_PID, (int)child, info, WEXITED | __WALL);
+    if (ret < 0 || m.error)
+        return ret < 0 ? ret : m.error;
+    return info[2] == 1 && info[6] == 0 ? 0 : -EPERM; /* si_code CLD_EXITED, si_status */
+}
+
+static int map_by_programs(struct map_helper *h, uint32_t *step)
+{
+    *step = NSBOX_STEP_UID_MAP;
+    int ret = run_map_program(h, h->job->req->uid_map_program);
+    if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_GID_MAP;
+    return run_map_program(h, h->job->req->gid_map_program);
+}
+
 /* Maps of more than one id need capabilities in the parent namespace: this process stays there. */
 static void map_helper(void *arg)
 {
@@ -55,6 +99,10 @@ static void map_helper(void *arg)
     char byte;
     if (sys_read(h->pipe[0], &byte, 1) != 1)
         sys_exit(1); /* the mediator gave up or died */
+    if (j->req->uid_map_program) {
+        j->map_error = map_by_programs(h, &j->map_step);
+        sys_exit(0);
+    }
     char path[32];
     put_str(put_uint(put_str(path, "/proc/"), (uint64_t)h->pid, 10), "/");
     j->map_error = write_maps(AT_FDCWD, path, j->req->uid_map, j->req->gid_map,

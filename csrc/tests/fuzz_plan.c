@@ -23,7 +23,7 @@ static void judge(const uint8_t *plan, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     /* A copy: aligned, and of exactly this size, so that a byte read too far is seen. */
-    uint8_t *plan = malloc(size ? size : 1);
+    uint8_t *plan = calloc(size ? size : 1, 1);
     if (!plan)
         return 0;
     if (size)

@@ -1,25 +1,13 @@
 /* test_plan.c: what nsbox_plan_check() takes for a plan and what it doesn't, and the accessors of plan.h.
  *
  * Each blob lies in a piece of the heap of exactly its size, so that AddressSanitizer sees a byte read too far.
- * CHECK instead of assert: release builds define NDEBUG.
  */
+#include "check.h"
 #include "walk.h"
 #include <errno.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int failures, checks;
-
-#define CHECK(what)                                                                                                    \
-    do {                                                                                                               \
-        checks++;                                                                                                      \
-        if (!(what)) {                                                                                                 \
-            failures++;                                                                                                \
-            fprintf(stderr, "%s:%d: %s: " #what "\n", __FILE__, __LINE__, __func__);                                   \
-        }                                                                                                              \
-    } while (0)
 
 /* ---- making blobs */
 
@@ -27,7 +15,7 @@ enum { MOST_OPS = 24 };
 
 /* The pool of every blob here; P_x is where a string lies in it. */
 static const char pool[] = "/a\0/b\0name\0/1\0/2\0/3\0/4\0/5\0/6\0/7\0/8\0/9\0/10\0/11\0/12\0/13\0\0data";
-enum { P_A = 0, P_B = 3, P_NAME = 6, P_LAYERS = 11, P_EMPTY = 53, P_DATA = 54 };
+enum { P_A = 0, P_B = 3, P_NAME = 6, P_LAYERS = 11, P_EMPTY = 54, P_DATA = 55 };
 enum { POOL = sizeof pool - 1 }; /* without the NUL of the literal: the last string, "data", has no end */
 
 struct blob {
@@ -262,7 +250,8 @@ static void lengths(void)
 static void flags(void)
 {
     const uint32_t allowed[NSBOX_OP_END] = {
-        [NSBOX_OP_BIND] = NSBOX_RDONLY | NSBOX_DEVICES | NSBOX_OPTIONAL | NSBOX_FROM_FD | NSBOX_NOFOLLOW | NSBOX_PROBE_TTY,
+        [NSBOX_OP_BIND] =
+            NSBOX_RDONLY | NSBOX_DEVICES | NSBOX_OPTIONAL | NSBOX_FROM_FD | NSBOX_NOFOLLOW | NSBOX_PROBE_TTY,
         [NSBOX_OP_DATA] = NSBOX_RDONLY,
         [NSBOX_OP_PROC] = NSBOX_COVER,
         [NSBOX_OP_OVERLAY] = NSBOX_OVL_TMP | NSBOX_OVL_RO,

@@ -92,7 +92,7 @@ def _common(policy: Policy) -> list[Op]:
 def _may_be_kernel_root(policy: Policy, host: Host) -> bool:
     """Say if the command is, or can be given, the kernel's uid 0, to which /proc/sys is writable."""
     mapped = any(outside <= 0 < outside + count for _, outside, count in host.uid_ranges)
-    return host.is_kernel_root or (mapped and _wants_full(policy, host))
+    return host.is_kernel_root or (mapped and host.can_set_ids and _wants_full(policy, host))
 
 
 def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
@@ -181,30 +181,61 @@ def _workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
 # ---- identity
 
 
+def _has_subordinates(host: Host) -> bool:
+    return host.map_programs is not None and bool(host.subuids) and bool(host.subgids)
+
+
 def _wants_full(policy: Policy, host: Host) -> bool:
-    if policy.ids == "full" and not host.can_set_ids:
-        raise UnavailableError(Reason("ids='full' needs CAP_SETUID and CAP_SETGID", "run as root, or say ids='single'"))
-    return policy.ids != "single" and host.can_set_ids
+    if policy.ids == "full" and not host.can_set_ids and not _has_subordinates(host):
+        raise UnavailableError(
+            Reason(
+                "ids='full' needs CAP_SETUID and CAP_SETGID, or subordinate ids",
+                "run as root, or install newuidmap and give the user ranges in /etc/subuid and /etc/subgid, "
+                "or say ids='single'",
+            )
+        )
+    return policy.ids == "full" or (policy.ids == "auto" and host.can_set_ids)
 
 
-def _identity_map(ranges: tuple[tuple[int, int, int], ...]) -> str:
-    return "".join(f"{inside} {inside} {count}\n" for inside, _, count in ranges)
+def _identity_rows(ranges: tuple[tuple[int, int, int], ...]) -> list[tuple[int, int, int]]:
+    return [(inside, inside, count) for inside, _, count in ranges]
+
+
+def _subordinate_rows(own: int, ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int, int]]:
+    """Map the own id to itself and the subordinate ones to all others from 0 up."""
+    rows = [(own, own, 1)]
+    inside = 0
+    for first, count in ranges:
+        if inside <= own < inside + count:
+            before = own - inside
+            rows += [(inside, first, before), (own + 1, first + before, count - before)]
+            inside += 1
+        else:
+            rows.append((inside, first, count))
+        inside += count
+    return sorted(row for row in rows if row[2])
 
 
 def _full(policy: Policy, host: Host) -> Identity:
     uid = host.euid if policy.uid is None else policy.uid
     gid = host.egid if policy.gid is None else policy.gid
-    for name, value, ranges in (("uid", uid, host.uid_ranges), ("gid", gid, host.gid_ranges)):
-        if not any(inside <= value < inside + count for inside, _, count in ranges):
-            raise UnavailableError(Reason(f"{name}={value} doesn't exist in this process's user namespace"))
+    if host.can_set_ids:
+        maps = _identity_rows(host.uid_ranges), _identity_rows(host.gid_ranges)
+    else:
+        maps = _subordinate_rows(host.euid, host.subuids), _subordinate_rows(host.egid, host.subgids)
+    for name, value, rows in (("uid", uid, maps[0]), ("gid", gid, maps[1])):
+        if not any(inside <= value < inside + count for inside, _, count in rows):
+            raise UnavailableError(Reason(f"{name}={value} is not among the ids that can be mapped here"))
+    texts = ["".join(f"{inside} {outside} {count}\n" for inside, outside, count in rows) for rows in maps]
     return Identity(
         uid=uid,
         gid=gid,
-        uid_map=_identity_map(host.uid_ranges),
-        gid_map=_identity_map(host.gid_ranges),
+        uid_map=texts[0],
+        gid_map=texts[1],
         deny_setgroups=False,
         by_helper=True,
         change_ids=(uid, gid) != (host.euid, host.egid),
+        map_programs=None if host.can_set_ids else host.map_programs,
     )
 
 
