@@ -6,91 +6,22 @@ op is carried out is C's. No module here asks the operating system anything.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 
+from nsbox._checks import (
+    check_bool,
+    check_bytes,
+    check_data,
+    check_fd,
+    check_hostname,
+    check_mode,
+    check_path,
+    check_target,
+)
 from nsbox._errors import PolicyError
 
-
-def check_text(field: str, value: object) -> str:
-    """Return value if it is a non-empty string without NUL that the file system encoding can express."""
-    if not isinstance(value, str):
-        raise PolicyError(field, f"is a {type(value).__name__}, must be a str")
-    if not value:
-        raise PolicyError(field, "is empty")
-    if "\0" in value:
-        raise PolicyError(field, f"{value!r} has a NUL byte")
-    length(field, value)
-    return value
-
-
-def length(field: str, text: str) -> int:
-    """Return the bytes of a text as the kernel gets it; surrogates stand for undecodable bytes (PEP 383)."""
-    try:
-        return len(text.encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError:
-        raise PolicyError(field, f"{text!r} has a surrogate that stands for no byte") from None
-
-
-def check_bool(field: str, value: object) -> bool:
-    """Return value if it is True or False."""
-    if not isinstance(value, bool):
-        raise PolicyError(field, f"{value!r} is neither True nor False")
-    return value
-
-
-def check_path(field: str, value: object) -> str:
-    """Return an absolute path without empty or "." parts; ".." is refused, since symlinks give it two meanings."""
-    path = check_text(field, os.fspath(value) if isinstance(value, os.PathLike) else value)
-    if not path.startswith("/"):
-        raise PolicyError(field, f"{path!r} is relative, must be absolute")
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        raise PolicyError(field, f"{path!r} has a '..'")
-    if length(field, path) >= 4096:
-        raise PolicyError(field, f"{path[:60]!r}... is longer than 4095 bytes")
-    return "/" + "/".join(parts)
-
-
-def check_mode(field: str, value: object) -> int:
-    """Return value if it is a set of permission bits, 0 to 0o7777."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 0o7777:
-        raise PolicyError(field, f"{value!r} is no mode between 0 and 0o7777")
-    return value
-
-
-def check_fd(field: str, value: object) -> int:
-    """Return value if it can be a file descriptor."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise PolicyError(field, f"{value!r} is no file descriptor")
-    return value
-
-
-def _check_size(field: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**63:
-        raise PolicyError(field, f"{value!r} is no size in bytes above 0")
-    return value
-
-
-def _check_data(field: str, value: object) -> bytes | int:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, int):
-        return check_fd(field, value)
-    raise PolicyError(field, f"is a {type(value).__name__}, must be bytes or a file descriptor")
-
-
-def _check_target(field: str, value: object) -> str:
-    target = check_text(field, value)
-    if length(field, target) >= 4096:
-        raise PolicyError(field, f"{target[:60]!r}... is longer than 4095 bytes")
-    return target
-
-
-_CHECKS = {
+_CHECKS: dict[str, Callable[[str, object], object]] = {
     "optional": check_bool,
     "nofollow": check_bool,
     "read_only": check_bool,
@@ -99,11 +30,11 @@ _CHECKS = {
     "dest": check_path,
     "upper": check_path,
     "work": check_path,
-    "target": _check_target,
-    "size": _check_size,
+    "target": check_target,
+    "size": check_bytes,
     "mode": check_mode,
     "fd": check_fd,
-    "data": _check_data,
+    "data": check_data,
 }
 
 
@@ -411,14 +342,6 @@ class Mask(Op):
 
     def row(self) -> tuple[str, str]:
         return "mask", f"{self.dest}{_flags('optional' if self.optional else None)}"
-
-
-def check_hostname(field: str, value: object) -> str:
-    """Return value if sethostname(2) takes it: at most 64 bytes."""
-    name = check_text(field, value)
-    if length(field, name) > 64:
-        raise PolicyError(field, f"{name!r} is longer than 64 bytes")
-    return name
 
 
 @dataclass(frozen=True, slots=True)

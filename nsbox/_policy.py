@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
+from nsbox._checks import check_bool, check_hostname, check_path, check_text
 from nsbox._errors import PolicyError
-from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc, check_bool, check_hostname, check_path, check_text
+from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
 
 Path: TypeAlias = str | os.PathLike[str]
 

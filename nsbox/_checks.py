@@ -1,0 +1,95 @@
+"""What a value of a wish or an op must look like: each check returns it, or raises PolicyError with the field's name."""
+
+from __future__ import annotations
+
+import os
+
+from nsbox._errors import PolicyError
+
+
+def check_text(field: str, value: object) -> str:
+    """Return value if it is a non-empty string without NUL that the file system encoding can express."""
+    if not isinstance(value, str):
+        raise PolicyError(field, f"is a {type(value).__name__}, must be a str")
+    if not value:
+        raise PolicyError(field, "is empty")
+    if "\0" in value:
+        raise PolicyError(field, f"{value!r} has a NUL byte")
+    length(field, value)
+    return value
+
+
+def length(field: str, text: str) -> int:
+    """Return the bytes of a text as the kernel gets it; surrogates stand for undecodable bytes (PEP 383)."""
+    try:
+        return len(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise PolicyError(field, f"{text!r} has a surrogate that stands for no byte") from None
+
+
+def check_bool(field: str, value: object) -> bool:
+    """Return value if it is True or False."""
+    if not isinstance(value, bool):
+        raise PolicyError(field, f"{value!r} is neither True nor False")
+    return value
+
+
+def check_path(field: str, value: object) -> str:
+    """Return an absolute path without empty or "." parts; ".." is refused, since symlinks give it two meanings."""
+    path = check_text(field, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    if not path.startswith("/"):
+        raise PolicyError(field, f"{path!r} is relative, must be absolute")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise PolicyError(field, f"{path!r} has a '..'")
+    if length(field, path) >= 4096:
+        raise PolicyError(field, f"{path[:60]!r}... is longer than 4095 bytes")
+    return "/" + "/".join(parts)
+
+
+def check_mode(field: str, value: object) -> int:
+    """Return value if it is a set of permission bits, 0 to 0o7777."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 0o7777:
+        raise PolicyError(field, f"{value!r} is no mode between 0 and 0o7777")
+    return value
+
+
+def check_fd(field: str, value: object) -> int:
+    """Return value if it can be a file descriptor."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise PolicyError(field, f"{value!r} is no file descriptor")
+    return value
+
+
+def check_bytes(field: str, value: object) -> int | None:
+    """Return value if it is None or a number of bytes above 0."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**63:
+        raise PolicyError(field, f"{value!r} is no size in bytes above 0")
+    return value
+
+
+def check_data(field: str, value: object) -> bytes | int:
+    """Return contents as bytes, or the descriptor to read them from."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, int):
+        return check_fd(field, value)
+    raise PolicyError(field, f"is a {type(value).__name__}, must be bytes or a file descriptor")
+
+
+def check_target(field: str, value: object) -> str:
+    """Return value if symlink(2) takes it as a target: any text of less than a page."""
+    target = check_text(field, value)
+    if length(field, target) >= 4096:
+        raise PolicyError(field, f"{target[:60]!r}... is longer than 4095 bytes")
+    return target
+
+
+def check_hostname(field: str, value: object) -> str:
+    """Return value if sethostname(2) takes it: at most 64 bytes."""
+    name = check_text(field, value)
+    if length(field, name) > 64:
+        raise PolicyError(field, f"{name!r} is longer than 64 bytes")
+    return name
