@@ -1,4 +1,4 @@
-"""What a value of a wish or an op must look like: each check returns it, or raises PolicyError with the field's name."""
+"""What a value of a wish or an op must look like: each check returns it, or raises PolicyError naming the field."""
 
 from __future__ import annotations
 

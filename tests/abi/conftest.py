@@ -1,0 +1,109 @@
+"""Where the source is, a build of the C core, and a reader of ELF files: what the tests of the boundary look at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def source() -> Path:
+    """Return the root of the source tree."""
+    assert (ROOT / "csrc/abi.h").is_file()
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def core_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the csrc folder of a release build of the core: NSBOX_CORE_BUILD, as .ci/run exports it, or a new one."""
+    given = os.environ.get("NSBOX_CORE_BUILD")
+    if given:
+        return Path(given) / "csrc"
+    meson = shutil.which("meson")
+    if meson is None:
+        pytest.skip("needs meson, or NSBOX_CORE_BUILD: a folder made by `meson setup -Dcore_only=true`")
+    build = tmp_path_factory.mktemp("core")
+    for command in (
+        [meson, "setup", str(build), str(ROOT), "-Dcore_only=true", "-Dbuildtype=release"],
+        [meson, "compile", "-C", str(build)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build / "csrc"
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One row of an ELF symbol table."""
+
+    name: str
+    defined: bool
+    binding: int  # 0: local, 1: global, 2: weak
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One program header."""
+
+    kind: int
+    flags: int  # 1: executable, 2: writable, 4: readable
+    offset: int
+    address: int
+    file_size: int
+    memory_size: int
+
+
+class Elf:
+    """A 64-bit little-endian ELF file, as far as these tests look."""
+
+    EXEC, DYN, REL = 2, 3, 1
+    LOAD, DYNAMIC, INTERP, STACK = 1, 2, 3, 0x6474E551
+    SYMTAB, DYNSYM = 2, 11
+
+    def __init__(self, path: Path) -> None:
+        self.bytes = path.read_bytes()
+        assert self.bytes[:6] == b"\x7fELF\x02\x01", path
+        header = struct.unpack_from("<HHIQQQIHHHHHH", self.bytes, 16)
+        self.type, self.entry = header[0], header[3]
+        self._programs = header[4], header[8], header[9]
+        self._sections = header[5], header[10], header[11]
+
+    def segments(self) -> list[Segment]:
+        """Return the program headers."""
+        start, size, count = self._programs
+        found = []
+        for i in range(count):
+            kind, flags, offset, address, _, file_size, memory_size, _ = struct.unpack_from(
+                "<IIQQQQQQ", self.bytes, start + i * size
+            )
+            found.append(Segment(kind, flags, offset, address, file_size, memory_size))
+        return found
+
+    def symbols(self, table: int) -> list[Symbol]:
+        """Return the rows of a symbol table, SYMTAB or DYNSYM; empty where there is none."""
+        start, size, count = self._sections
+        sections = [struct.unpack_from("<IIQQQQIIQQ", self.bytes, start + i * size) for i in range(count)]
+        found = []
+        for _, kind, _, _, offset, length, link, _, _, _ in sections:
+            if kind != table:
+                continue
+            names = sections[link][4]
+            for at in range(offset + 24, offset + length, 24):
+                name, info, _, section = struct.unpack_from("<IBBH", self.bytes, at)
+                end = self.bytes.index(b"\0", names + name)
+                found.append(Symbol(self.bytes[names + name : end].decode(), section != 0, info >> 4))
+        return found
+
+
+@pytest.fixture(scope="session")
+def elf() -> type[Elf]:
+    """Return the reader of ELF files."""
+    return Elf

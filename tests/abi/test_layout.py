@@ -1,0 +1,211 @@
+"""Python and C agree about every byte, name and number of abi.h, and everything that it names is in use."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from nsbox import _core, _spawn, _wire
+from nsbox._core import constants as c
+
+NAMES = {"nsbox_plan": _wire._HEAD, "nsbox_op": _wire._OP}
+
+
+@pytest.fixture(scope="module")
+def abi(source: Path) -> str:
+    """Return abi.h without comments."""
+    return re.sub(r"/\*.*?\*/", "", (source / "csrc/abi.h").read_text(), flags=re.DOTALL)
+
+
+def enum(abi: str, name: str) -> dict[str, int]:
+    """Return the constants of an enum of abi.h, without their prefix."""
+    body = re.search(rf"enum {name} {{(.*?)}};", abi, re.DOTALL)
+    assert body, name
+    found = {key: int(value, 0) for key, value in re.findall(r"NSBOX_(\w+) = (-?\w+)", body[1])}
+    assert len(found) == body[1].count("=") == body[1].count("NSBOX_")
+    return found
+
+
+def struct_fields(name: str) -> list[tuple[str, int, int]]:
+    """Return name, offset and size of each field of a struct, as the extension was compiled."""
+    kind = _core.ffi.typeof(name)
+    return [(field, f.offset, _core.ffi.sizeof(f.type)) for field, f in kind.fields]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wire_formats(name: str) -> None:
+    """The formats that plans are packed with have the size of C's structs, and each field at its place."""
+    packing = NAMES[name]
+    assert packing.size == _core.ffi.sizeof(name)
+    fields = struct_fields(name)
+    codes = re.findall(r"(\d*)([a-zA-Z])", packing.format)
+    flat = "".join(code * int(count or 1) for count, code in codes)
+    assert len(flat) == len(fields)
+    assert [struct.calcsize("=" + flat[:i]) for i in range(len(flat))] == [offset for _, offset, _ in fields]
+    assert [struct.calcsize("=" + code) for code in flat] == [size for _, _, size in fields]
+
+
+def test_wire_order() -> None:
+    """Values land in the fields that they are meant for."""
+    packed = _wire._OP.pack(1, 2, 3, -4, 5, 6, 7, 8, 9)
+    view = _core.ffi.cast("nsbox_op *", _core.ffi.from_buffer(packed))
+    assert [getattr(view, name) for name in ("code", "flags", "mode", "fd", "src", "dst", "count", "reserved", "size")] == [
+        1,
+        2,
+        3,
+        -4,
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
+    head = _core.ffi.cast("nsbox_plan *", _core.ffi.from_buffer(_wire._HEAD.pack(1, 2, 3, 4)))
+    assert (head.magic, head.version, head.size, head.nops) == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["nsbox_plan", "nsbox_op", "nsbox_rlimit", "nsbox_result", "nsbox_request"])
+def test_no_hidden_padding(name: str) -> None:
+    """No struct of the boundary has bytes that belong to no field: none are left uninitialized."""
+    at = 0
+    for field, offset, size in struct_fields(name):
+        assert offset == at, field
+        at = offset + size
+    assert at == _core.ffi.sizeof(name)
+
+
+def test_same_header(abi: str) -> None:
+    """The installed extension was made from this abi.h: all its constants have these values."""
+    enums = re.findall(r"enum (nsbox_\w+) {", abi)
+    assert {"nsbox_opcode", "nsbox_op_flag", "nsbox_spawn_flag", "nsbox_step"} <= set(enums)
+    for name in enums:
+        for key, value in enum(abi, name).items():
+            assert getattr(c, key) == value, key
+
+
+@pytest.mark.parametrize("name", ["nsbox_opcode", "nsbox_step"])
+def test_numbers_run_on(name: str, abi: str) -> None:
+    """Opcodes and steps are numbered without gaps, and END is one past the last."""
+    numbers = list(enum(abi, name).values())
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert list(enum(abi, name))[-1].endswith("_END")
+
+
+@pytest.mark.parametrize("name", ["nsbox_op_flag", "nsbox_spawn_flag"])
+def test_flags_are_bits(name: str, abi: str) -> None:
+    """Each flag is one bit of its own."""
+    numbers = sorted(enum(abi, name).values())
+    assert numbers == [1 << i for i in range(len(numbers))]
+
+
+def test_every_step_has_a_name(abi: str) -> None:
+    """Whatever step the core reports, the exception can say which it was."""
+    steps = {key.removeprefix("STEP_") for key in enum(abi, "nsbox_step")} - {"NONE", "END"}
+    assert set(_spawn._STEPS) == steps
+    assert len(set(_spawn._STEPS.values())) == len(steps)
+    for name, text in _spawn._STEPS.items():
+        assert _spawn._step_name(getattr(c, f"STEP_{name}")) == text
+
+
+def test_every_step_is_reported(abi: str, source: Path) -> None:
+    """No step is named in vain: each is set somewhere in the C."""
+    code = "".join(path.read_text() for path in (source / "csrc/linux").glob("*.[ch]"))
+    for name in enum(abi, "nsbox_step"):
+        if name != "STEP_END":
+            assert re.search(rf"NSBOX_{name}\b", code), name
+
+
+def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> None:
+    """Each opcode has its own handler in the table of build.c, and is encoded somewhere in _wire.py."""
+    build = (source / "csrc/linux/build.c").read_text()
+    table = dict(re.findall(r"\[NSBOX_(OP_\w+)\] = (op_\w+)", build))
+    opcodes = [name for name in enum(abi, "nsbox_opcode") if name != "OP_END"]
+    assert set(table) == set(opcodes)
+    assert all(handler == name.lower() for name, handler in table.items())
+    wire = Path(_wire.__file__).read_text()
+    for name in opcodes:
+        assert re.search(rf"\bc\.{name}\b", wire), name
+
+
+def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
+    """Each flag is set in Python and looked at in C."""
+    ours = "".join(Path(module.__file__ or "").read_text() for module in (_wire, _spawn, _core))
+    theirs = "".join(path.read_text() for path in (source / "csrc/linux").glob("*.[ch]"))
+    for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
+        assert re.search(rf"\bc(onstants)?\.{name}\b", ours), name
+        assert re.search(rf"\bNSBOX_{name}\b", theirs), name
+
+
+def test_every_field_of_a_request_is_filled() -> None:
+    """_core sets each field that C reads: one that was forgotten would be 0, so a descriptor, a user or a mask."""
+    text = Path(_core.__file__).read_text()
+    for field, _, _ in struct_fields("nsbox_request"):
+        if field != "reserved":
+            assert re.search(rf"\br\.{field}\b", text), field
+
+
+def test_every_field_of_a_result_is_read() -> None:
+    """_core reads each field that C writes for it."""
+    text = Path(_core.__file__).read_text()
+    for field, _, _ in struct_fields("nsbox_result"):
+        if field != "init_ino":  # between the mediator and the caller's side
+            assert re.search(rf"\bresult\.{field}\b", text), field
+
+
+def c_files(source: Path) -> list[Path]:
+    found = [path for path in (source / "csrc").rglob("*.[ch]") if "tests" not in path.parts]
+    assert len(found) > 10
+    return found
+
+
+def test_system_calls_are_in_the_audit_list(source: Path) -> None:
+    """Every system call is made through sys.h: no other file names a number or enters the kernel."""
+    for path in c_files(source):
+        if path.name == "sys.h":
+            assert "__NR_" in path.read_text()
+            continue
+        text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        if path.name != "guard.c":  # there they are data: what the filter compares with
+            assert "__NR_" not in text, path
+        assert not re.search(r"\b(SYS_[a-z]\w*|syscall)\s*\(", text), path
+        if path.parent.name != "arch":
+            assert not re.search(r"\barch_syscall\b|__asm__", text), path
+
+
+def test_the_audit_list_has_no_idle_call(source: Path) -> None:
+    """Each function of sys.h is called somewhere: what isn't needed isn't allowed."""
+    names = re.findall(r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/sys.h").read_text(), re.M)
+    assert len(names) > 40
+    code = "".join(path.read_text() for path in c_files(source))
+    idle = [name for name in names if len(re.findall(rf"\b{name}\(", code)) < 2]
+    assert idle == []
+
+
+def test_raw_numbers_of_the_arches(source: Path) -> None:
+    """The two calls that the clone trampolines make by number are clone and exit_group."""
+    numbers = {"x86_64": (r"\(56L\)", r"\$231,"), "aarch64": (r'"x8"\) = 220;', r"x8, #94\\n")}
+    for arch, patterns in numbers.items():
+        text = (source / f"csrc/linux/arch/{arch}.h").read_text()
+        for pattern in patterns:
+            assert re.search(pattern, text), (arch, pattern)
+
+
+def test_clone_flags() -> None:
+    """The namespaces' flags are the kernel's."""
+    header = Path("/usr/include/linux/sched.h")
+    if not header.exists():
+        pytest.skip("no kernel headers here")
+    flags = {name: int(value, 16) for name, value in re.findall(r"#define CLONE_NEW(\w+)\s+(0x[0-9a-f]+)", header.read_text())}
+    kernel = {"mount": "NS", **{name: name.upper() for name in ("cgroup", "uts", "ipc", "user", "pid", "net", "time")}}
+    assert {name: flags[kernel[name]] for name in kernel} == _spawn._NAMESPACES
+
+
+def test_arena_grows_with_the_plan() -> None:
+    """The work space that C asks for grows with the ops, and has room for the stacks."""
+    sizes = [_core.lib.nsbox_arena_size(n) for n in (0, 1, 1000, 20_000)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] > 64 << 10
+    assert sizes[-1] - sizes[0] >= 20_000 * 8

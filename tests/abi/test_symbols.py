@@ -1,0 +1,90 @@
+"""What the C core is made of: nothing between clone and exec comes from a C library, and pid 1 has nothing but itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nsbox import _core
+
+LINKERS_OWN = {"_GLOBAL_OFFSET_TABLE_"}  # made by the linker, not a call
+ARCHES = {62: "x86_64", 183: "aarch64"}
+
+
+def objects(build: Path) -> list[Path]:
+    return sorted((build / "libnsbox_core.a.p").glob("*.o"))
+
+
+def test_no_libc_between_clone_and_exec(core_build: Path, elf: Any) -> None:
+    """The core's objects need no symbol from outside but environ, in spawn.o, which runs in the caller."""
+    defined: set[str] = set()
+    needed: dict[str, set[str]] = {}
+    for path in objects(core_build):
+        symbols = elf(path).symbols(elf.SYMTAB)
+        defined |= {symbol.name for symbol in symbols if symbol.defined and symbol.binding}
+        needed[path.name] = {symbol.name for symbol in symbols if not symbol.defined and symbol.name}
+    missing = {name: names - defined - LINKERS_OWN for name, names in needed.items()}
+    assert {name: names for name, names in missing.items() if names} == {"linux_spawn.c.o": {"environ"}}
+
+
+def test_every_source_was_looked_at(core_build: Path, source: Path) -> None:
+    """There is an object for each C file of csrc/linux, and it defines something."""
+    names = {path.name for path in objects(core_build)}
+    for path in (source / "csrc/linux").glob("*.c"):
+        assert f"linux_{path.name}.o" in names
+    assert len(names) > 10
+
+
+def test_init_is_static(core_build: Path, elf: Any) -> None:
+    """Pid 1 of a sandbox is one static program: no interpreter, no dynamic section, no symbol left open."""
+    init = elf(core_build / "nsbox-init")
+    assert init.type == elf.EXEC
+    kinds = [segment.kind for segment in init.segments()]
+    assert elf.LOAD in kinds
+    assert elf.INTERP not in kinds
+    assert elf.DYNAMIC not in kinds
+    assert not [symbol for symbol in init.symbols(elf.SYMTAB) if not symbol.defined]
+    assert not init.symbols(elf.DYNSYM)
+
+
+def test_init_object_needs_nothing(core_build: Path, elf: Any) -> None:
+    """The init's one object has no symbol open before it is linked either."""
+    symbols = elf(core_build / "nsbox-init.p/init_init.c.o").symbols(elf.SYMTAB)
+    assert {symbol.name for symbol in symbols if not symbol.defined and symbol.name} == set()
+    assert "nsbox_init_main" in {symbol.name for symbol in symbols}
+
+
+def test_init_memory(core_build: Path, elf: Any) -> None:
+    """No memory of the init's is writable and executable, its stack isn't executable, and it starts in its code."""
+    init = elf(core_build / "nsbox-init")
+    segments = init.segments()
+    assert not [segment for segment in segments if segment.flags & 3 == 3]
+    assert [segment.flags for segment in segments if segment.kind == elf.STACK] == [6]
+    code = [s for s in segments if s.kind == elf.LOAD and s.address <= init.entry < s.address + s.file_size]
+    assert [segment.flags for segment in code] == [5]
+
+
+def test_init_is_small(core_build: Path) -> None:
+    """The init costs each spawn a copy into a memfd: it stays below 8 kB."""
+    assert 0 < (core_build / "nsbox-init").stat().st_size < 8192
+
+
+def test_embedded_init(elf: Any, tmp_path: Path) -> None:
+    """The image in the installed extension is such an init, for this machine."""
+    image = _core.init_image()
+    (tmp_path / "init").write_bytes(image)
+    init = elf(tmp_path / "init")
+    assert init.type == elf.EXEC
+    assert len(image) < 8192
+    assert ARCHES[int.from_bytes(image[18:20], "little")] == __import__("platform").machine()
+    assert not [segment for segment in init.segments() if segment.kind in (elf.INTERP, elf.DYNAMIC)]
+
+
+def test_extension_exports_only_itself(elf: Any) -> None:
+    """The extension gives the process no name but its own entry points, so that it can't stand in for a libc function."""
+    from nsbox import _nsbox  # type: ignore[attr-defined]
+
+    symbols = elf(Path(_nsbox.__file__)).symbols(elf.DYNSYM)
+    exported = {symbol.name for symbol in symbols if symbol.defined and symbol.binding}
+    assert exported - {"_init", "_fini"} <= {"PyInit__nsbox", "_cffi_pypyinit__nsbox"}
+    assert "PyInit__nsbox" in exported

@@ -1,0 +1,72 @@
+"""What all tests share: the rule that a test leaves nothing behind, a place to work in, a policy for it.
+
+Most tests run as root and as an ordinary user alike. One that makes sense for one of them only says so, and why:
+`@pytest.mark.as_root("reason")`, `@pytest.mark.as_user("reason")`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "real" / "lib"))
+
+from nsbox_testing import leftovers
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "as_root(reason): only makes sense for uid 0 with its capabilities")
+    config.addinivalue_line("markers", "as_user(reason): only makes sense for an ordinary user")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    is_root = os.geteuid() == 0
+    for name, unwanted in (("as_root", not is_root), ("as_user", is_root)):
+        mark = item.get_closest_marker(name)
+        if mark is not None and unwanted:
+            pytest.skip(f"{name}: {mark.args[0]}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The directory for temporary files of this run alone, so that one left behind is seen whatever else runs here."""
+    path = str(tmp_path_factory.mktemp("temporary"))
+    name, value = leftovers.MARK.split("=")
+    old = {key: os.environ.get(key) for key in ("TMPDIR", name)}
+    os.environ |= {"TMPDIR": path, name: value}
+    tempfile.tempdir = path
+    yield path
+    tempfile.tempdir = None
+    for key, previous in old.items():
+        if previous is None:
+            del os.environ[key]
+        else:
+            os.environ[key] = previous
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(temporary: str) -> Iterator[None]:
+    """No process, descriptor, mount or temporary file is left, and this process is what it was."""
+    with leftovers.nothing_left(temporary):
+        yield
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """An empty directory, the only one of the host that a sandbox with the fixture `policy` can write to."""
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def policy(workspace: Path):
+    """The default policy for the fixture `workspace`."""
+    import nsbox
+
+    return nsbox.Policy.workspace(workspace)

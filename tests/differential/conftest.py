@@ -1,0 +1,37 @@
+"""What both files here share: how many examples, a probe program, and where their helpers are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))  # importlib mode doesn't: for bwrapkit
+
+# NSBOX_EXAMPLES=5000 for a long search. In CI the examples are the same in each run; elsewhere a failure prints its seed.
+hypothesis.settings.register_profile(
+    "differential",
+    max_examples=int(os.environ.get("NSBOX_EXAMPLES", "150")),
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the path of probe.c's program; static, so that it runs in a sandbox that has nothing else."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.fail("the probe needs a C compiler, as installing nsbox does")
+    program = tmp_path_factory.mktemp("probe") / "probe"
+    source = Path(__file__).with_name("probe.c")
+    subprocess.run([compiler, "-static", "-O1", "-Wall", "-Werror", "-o", program, source], check=True)
+    return str(program)

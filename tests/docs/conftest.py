@@ -1,0 +1,6 @@
+"""The reader of Markdown beside this file is imported by its name."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

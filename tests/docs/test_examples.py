@@ -1,0 +1,183 @@
+"""What README, docs/ and examples/ say is true: each block of code runs and prints what stands there.
+
+Nothing here needs a network. See fences.py for how a document says what is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fences
+import pytest
+
+import nsbox
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory like a reader's, and the current one."""
+    path = tmp_path / "project"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return path
+
+
+def example(name: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run an example as its reader would."""
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=check)
+
+
+# ---- documents
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_document(name: str, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """All blocks of the document run, and print what it says."""
+    fences.Runner(ROOT / name, lambda: "".join(capfd.readouterr())).run()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links(name: str) -> None:
+    """Each relative link leads to a file, and to a heading where it names one."""
+    path = ROOT / name
+    text = re.sub(r"```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        found = path if not file else (path.parent / file).resolve()
+        assert found.exists(), f"{name}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", found.read_text(), flags=re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{name}: {target}"
+
+
+def test_reference_is_complete() -> None:
+    """Every public name, field of Policy, Limits and Host, and option of the command is in the reference."""
+    text = (ROOT / "docs/reference.md").read_text()
+    names = [*nsbox.__all__, "explain", "Containment"]
+    for kind in (nsbox.Policy, nsbox.Limits, nsbox.Host, nsbox.Plan, nsbox.Containment):
+        names += [field for field in kind.__dataclass_fields__ if not field.startswith("_")]
+    missing = {name for name in names if not re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", text)}
+    for command in ("run", "explain", "bench"):
+        done = subprocess.run(
+            [sys.executable, "-m", "nsbox", command, "--help"], capture_output=True, text=True, check=True
+        )
+        missing |= {option for option in re.findall(r"--[a-z][a-z-]+", done.stdout) if f"`{option}" not in text}
+    assert missing - {"--help"} == set()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_page_can_be_found(name: str) -> None:
+    """No page of docs/ is without a link from docs/README.md or from README.md."""
+    if not name.startswith("docs/") or name == "docs/README.md":
+        return
+    texts = [(ROOT / "README.md").read_text(), (ROOT / "docs/README.md").read_text()]
+    assert any(name.removeprefix(prefix) in text for prefix, text in zip(("", "docs/"), texts, strict=True))
+
+
+# ---- examples
+
+
+def test_exec_tool(project: Path) -> None:
+    """The exec tool reports output, status and reason of each command."""
+    printed = example("exec_tool.py").stdout
+    assert "[status 0, " in printed and f"hello\n{os.getuid()}\n" in printed
+    assert "cat: /etc/shadow: Permission denied" in printed
+    assert "SIGSEGV: it crashed" in printed
+
+
+def test_exec_tool_keeps_head_and_tail(project: Path) -> None:
+    """A flood of output is cut in the middle; nothing that a command leaves running survives it."""
+    printed = example("exec_tool.py", "sleep 1000 & echo first; head -c 50000 /dev/zero | tr '\\0' x; echo last").stdout
+    assert "\nfirst\n" in printed and "last\n" in printed
+    assert "[... 30011 bytes left out ...]" in printed
+
+
+def test_exec_tool_stops_what_takes_too_long(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a command that closes its output, or ignores signals."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    tool = __import__("exec_tool")
+    runner = tool.ExecTool(nsbox.Policy.workspace(project), timeout=0.3)
+    for command in ("sleep 1000", "exec >&- 2>&-; sleep 1000", "trap '' TERM INT; echo on; while :; do :; done"):
+        outcome = runner.run(command)
+        assert (outcome.status, outcome.problem) == (None, "stopped: it took too long")
+        assert outcome.seconds < 5
+    assert outcome.output == "on\n"
+
+
+def test_exec_tool_reports_that_no_sandbox_can_be_made(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the set-up is an outcome too."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    tool = __import__("exec_tool")
+    policy = nsbox.Policy.layers(nsbox.RoBind("/nonexistent", "/usr"))
+    outcome = tool.ExecTool(policy).run("true")
+    assert outcome.status is None
+    assert outcome.problem.startswith("SetupError: bind /nonexistent -> /usr [ro]: open source: No such file")
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_judge(project: Path) -> None:
+    """Each of the small programs gets its verdict, and none gets at anything."""
+    lines = example("judge.py").stdout.splitlines()
+    assert [line.split(" (")[0].strip() for line in lines] == [
+        "a sum: right answer",
+        "a difference: wrong answer",
+        "a typing error: doesn't compile",
+        "a loop: takes too long",
+        "a flood: prints too much",
+        "a spy at run time: crashes",
+        "a spy at compile time: doesn't compile",
+    ]
+    assert os.listdir(project) == []
+
+
+@pytest.mark.parametrize("options", [[], ["--copy"]])
+def test_ci_step(options: list[str], project: Path) -> None:
+    """The command's status comes back, its changes don't."""
+    (project / "kept").write_text("as it was")
+    command = ["sh", "-c", "pwd; echo changed > kept; mkdir new; cat kept; exit 3"]
+    done = example("ci_step.py", *options, str(project), *command, check=False)
+    assert done.returncode == 3, done.stderr
+    where, what = done.stdout.split()
+    assert what == "changed" and os.path.basename(where) == "project"
+    assert os.listdir(project) == ["kept"] and (project / "kept").read_text() == "as it was"
+
+
+def test_ci_step_runs_pytest(project: Path) -> None:
+    """By default it runs the tests of the repository."""
+    (project / "test_it.py").write_text("def test_it():\n    open('cache', 'w').close()\n")
+    assert "1 passed" in example("ci_step.py", str(project)).stdout
+    assert os.listdir(project) == ["test_it.py"]
+
+
+# ---- fences.py itself
+
+
+def test_blocks() -> None:
+    """Blocks have their line and their output; a comment keeps one from being run."""
+    text = "a\n\n```python\nx\n```\n\n```text\ny\n```\n\n<!-- not run: because -->\n```python\nz\n```\n"
+    found = list(fences.blocks(text))
+    assert [(b.language, b.code, b.line, b.is_run, b.expected) for b in found] == [
+        ("python", "x\n", 4, True, "y\n"),
+        ("text", "y\n", 8, True, None),
+        ("python", "z\n", 13, False, None),
+    ]
+
+
+def test_is_like() -> None:
+    """Dots stand for anything, all else for itself."""
+    assert fences.is_like("a...c\n", "a b c") and fences.is_like("a\n...\nd", "a\nb\nc\nd\n")
+    assert not fences.is_like("a.c", "abc") and not fences.is_like("a", "ab")

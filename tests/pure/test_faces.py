@@ -1,0 +1,281 @@
+"""Faces: the public names, argument errors that need no child, what an import costs, and life without the C core."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nsbox
+import nsbox.subprocess as face
+from nsbox import Policy
+
+STDLIB_NAMES = {
+    name
+    for name, value in vars(subprocess).items()
+    if not name.startswith("_") and not isinstance(value, types.ModuleType)
+}
+
+
+def python(code: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a new interpreter that has the installed package and not the source tree next to it."""
+    return subprocess.run(
+        [sys.executable, "-P", "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | env,
+        check=False,
+    )
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("name", sorted(STDLIB_NAMES))
+def test_stdlib_names(name: str) -> None:
+    """Every public name of the standard library's subprocess is in nsbox.subprocess and in nsbox."""
+    assert name in face.__all__
+    assert name in nsbox.__all__
+    assert getattr(nsbox, name) is getattr(face, name)
+
+
+def test_stdlib_names_are_seen() -> None:
+    """The test above does look at the names that matter."""
+    assert {"Popen", "run", "PIPE", "check_output", "getoutput", "list2cmdline"} <= STDLIB_NAMES
+    assert set(subprocess.__all__) <= STDLIB_NAMES
+
+
+def test_no_name_is_made_up() -> None:
+    """nsbox.subprocess has no public name besides the standard library's, and __all__ is true."""
+    assert set(face.__all__) == STDLIB_NAMES
+    assert len(set(face.__all__)) == len(face.__all__)
+    for module in (nsbox, face):
+        assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_constants_and_exceptions_are_the_stdlibs() -> None:
+    """Code that catches or compares with the standard library's goes on working."""
+    for name in ("PIPE", "STDOUT", "DEVNULL", "CalledProcessError", "TimeoutExpired", "SubprocessError", "CompletedProcess"):
+        assert getattr(face, name) is getattr(subprocess, name)
+    assert issubclass(nsbox.Popen, subprocess.Popen)
+
+
+@pytest.mark.parametrize("name", ["run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"])
+def test_functions_are_our_own(name: str) -> None:
+    """Each function that starts something is ours: none runs a command outside of a sandbox by mistake."""
+    assert getattr(face, name) is not getattr(subprocess, name)
+    assert getattr(face, name).__doc__
+
+
+@pytest.mark.parametrize("name", ["run", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "Popen"])
+def test_named_parameters_are_the_stdlibs(name: str) -> None:
+    """Each parameter that the standard library names is there by that name or goes through **options."""
+    ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (face, subprocess))
+    if any(p.kind is p.VAR_KEYWORD for p in ours.values()):
+        return
+    assert set(theirs) <= set(ours)
+    assert set(ours) - set(theirs) == {"policy"}
+
+
+def test_all_is_public_and_sorted() -> None:
+    """nsbox.__all__ names all public things, once each."""
+    assert len(set(nsbox.__all__)) == len(nsbox.__all__)
+    modules = {name for name, value in vars(nsbox).items() if isinstance(value, types.ModuleType)}
+    public = {name for name in vars(nsbox) if not name.startswith("_")}
+    assert public - modules == set(nsbox.__all__)
+
+
+@pytest.mark.parametrize("name", ["Policy", "Limits", "Popen", "run", "call", "check_call", "check_output", "explain", "probe"])
+def test_public_things_have_docstrings(name: str) -> None:
+    """What users call says what it does."""
+    assert inspect.getdoc(getattr(nsbox, name))
+
+
+# ---- argument errors that need no child
+
+BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("run", (["x"],), {"input": b"", "stdin": subprocess.PIPE}),
+    ("run", (["x"],), {"capture_output": True, "stdout": subprocess.PIPE}),
+    ("run", (["x"],), {"capture_output": True, "stderr": subprocess.STDOUT}),
+    ("check_output", (["x"],), {"stdout": subprocess.PIPE}),
+    ("check_output", (["x"],), {"check": True}),
+    ("check_output", (["x"],), {"input": b"", "stdin": subprocess.PIPE}),
+    ("run", (), {}),
+    ("call", (), {}),
+    ("check_call", (), {}),
+    ("check_output", (), {}),
+    ("run", (["x"],), {"nonsense": 1}),
+    ("run", (["x"],), {"bufsize": "1"}),
+    ("run", (["x"],), {"text": True, "universal_newlines": False}),
+    ("run", (["x"],), {"pipesize": "x"}),
+    ("run", ([],), {}),
+    ("run", ([5],), {}),
+    ("run", (5,), {}),
+    ("run", (["a\0b"],), {}),
+    ("run", (["x", "a\0b"],), {}),
+    ("run", (["x"],), {"cwd": "a\0b"}),
+    ("run", (["x"],), {"env": {"A=B": "1"}}),
+    ("run", (["x"],), {"env": {"A": "1\0"}}),
+    ("run", (["x"],), {"env": {"A\0": "1"}}),
+    ("run", (["x"],), {"env": {5: "1"}}),
+    ("run", (["x"],), {"pass_fds": [-1]}),
+    ("run", (["x"],), {"stdin": "x"}),
+    ("run", (["x"],), {"umask": "x"}),
+    ("run", (["x"],), {"user": -1}),
+    ("run", (["x"],), {"user": 2**32}),
+    ("run", (["x"],), {"user": 1.5}),
+    ("run", (["x"],), {"user": "no such user"}),
+    ("run", (["x"],), {"group": -1}),
+    ("run", (["x"],), {"extra_groups": "abc"}),
+    ("run", (["x"],), {"extra_groups": [-1]}),
+    ("run", (["x"],), {"process_group": "x"}),
+    ("run", (Path("x"),), {"shell": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "options"), BAD_CALLS, ids=[f"{n}-{a}-{o}".replace("\0", "NUL") for n, a, o in BAD_CALLS])
+def test_argument_errors(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """A wrong argument gives the standard library's exception, of the same type, before anything is started."""
+    with pytest.raises(Exception) as theirs:  # noqa: PT011
+        getattr(subprocess, name)(*args, **options)
+    with pytest.raises(theirs.type) as ours:
+        getattr(face, name)(*args, policy=Policy.host(), **options)
+    assert type(ours.value) is theirs.type
+
+
+@pytest.mark.parametrize("options", [c[2] for c in BAD_CALLS[:6]], ids=str)
+def test_argument_messages(options: dict[str, Any]) -> None:
+    """Where the standard library's functions themselves complain, the words are the same too."""
+    name = "check_output" if "check" in options or options.get("stdout") and "capture_output" not in options else "run"
+    messages = []
+    for module in (subprocess, face):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            getattr(module, name)(["x"], **options)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("policy", ["workspace", {}, 5, nsbox.Limits(), Policy, True])
+def test_policy_is_a_policy(policy: Any) -> None:
+    """Anything but a Policy as policy= is a TypeError; False or "" don't mean "without a sandbox"."""
+    for call in (nsbox.Popen, nsbox.run, nsbox.call, nsbox.check_call, nsbox.check_output):
+        with pytest.raises(TypeError, match="policy"):
+            call(["true"], policy=policy)
+    for falsy in (False, 0, "", {}, ()):
+        with pytest.raises(TypeError, match="policy"):
+            nsbox.run(["true"], policy=falsy)  # type: ignore[arg-type]
+
+
+def test_list2cmdline() -> None:
+    """list2cmdline is the standard library's."""
+    assert nsbox.list2cmdline(["a b", "c"]) == '"a b" c'
+
+
+# ---- what an import brings along
+
+HEAVY = ("asyncio", "argparse", "matplotlib", "psutil", "numpy", "unittest", "logging", "typing_extensions", "tomllib", "hypothesis")
+
+
+def test_import_is_light(tmp_path: Path) -> None:
+    """Importing nsbox loads none of the heavy modules that only some of its faces need."""
+    done = python("import sys, nsbox; print(*sys.modules)", tmp_path)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "nsbox._popen" in loaded
+    assert not loaded & {*HEAVY, "nsbox._cli"}
+
+
+def test_import_asks_and_starts_nothing(tmp_path: Path) -> None:
+    """Importing nsbox neither asks the machine nor starts a process or a thread."""
+    code = (
+        "import sys, threading\n"
+        "seen = []\n"
+        "sys.addaudithook(lambda name, args: seen.append((name, str(args[:1])))\n"
+        "    if name in ('os.fork', 'subprocess.Popen', 'os.posix_spawn', 'socket.__new__') or\n"
+        "       (name == 'open' and str(args[0]).startswith(('/proc', '/etc', '/sys'))) else None)\n"
+        "import nsbox\n"
+        "print(seen, threading.active_count(), nsbox.probe.__module__)\n"
+    )
+    done = python(code, tmp_path)
+    assert done.stdout == "[] 1 nsbox._probe\n", done.stdout + done.stderr
+
+
+def test_subprocess_itself_stays(tmp_path: Path) -> None:
+    """Importing nsbox changes nothing in the standard library's subprocess."""
+    code = (
+        "import subprocess\n"
+        "before = dict(vars(subprocess)), dict(vars(subprocess.Popen))\n"
+        "import nsbox\n"
+        "print(before == (dict(vars(subprocess)), dict(vars(subprocess.Popen))))\n"
+    )
+    assert python(code, tmp_path).stdout == "True\n"
+
+
+# ---- without the C core
+
+GONE = "import sys; sys.modules['nsbox._nsbox'] = None\n"
+BROKEN = (
+    "import sys\n"
+    "class Finder:\n"
+    "    def find_spec(self, name, path=None, target=None):\n"
+    "        if name == 'nsbox._nsbox':\n"
+    "            raise ImportError('wrong ELF class')\n"
+    "sys.meta_path.insert(0, Finder())\n"
+)
+
+
+@pytest.mark.parametrize(("before", "why"), [(GONE, "_nsbox"), (BROKEN, "wrong ELF class")], ids=["gone", "broken"])
+def test_without_the_core(before: str, why: str, tmp_path: Path) -> None:
+    """Without its compiled module nsbox imports, makes policies and plans, and says why it can't start anything."""
+    code = before + (
+        "import os, nsbox\n"
+        "from nsbox import Policy, Host\n"
+        "policy = Policy.workspace(os.getcwd())\n"
+        "print(nsbox.probe().core_problem)\n"
+        "print(nsbox.explain(policy, Host()).splitlines()[0])\n"
+        "for what in (lambda: nsbox.Popen(['true'], policy=policy), lambda: nsbox.run(['true']),\n"
+        "             lambda: nsbox.explain(policy)):\n"
+        "    fds = len(os.listdir('/proc/self/fd'))\n"
+        "    try:\n"
+        "        what()\n"
+        "    except nsbox.UnavailableError as error:\n"
+        "        print(type(error).__name__, error.reasons[0].what, '|', error.reasons[0].remedy)\n"
+        "    assert len(os.listdir('/proc/self/fd')) == fds\n"
+    )
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    problem, backend, *errors = done.stdout.splitlines()
+    assert why in problem
+    assert "C core" in problem
+    assert backend == "backend     namespaces"
+    assert len(errors) == 3
+    for line in errors:
+        assert line.startswith(f"UnavailableError {problem} | ")
+        assert not line.endswith("| ")
+
+
+@pytest.mark.parametrize(("platform", "absent"), [("darwin", ()), ("win32", ("resource", "fcntl", "pwd", "grp"))])
+def test_on_other_systems(platform: str, absent: tuple[str, ...], tmp_path: Path) -> None:
+    """On a system without a C core the package imports, also where POSIX's modules are missing, and says so."""
+    code = (
+        f"import subprocess, os, sys\nfor name in {absent!r}: sys.modules[name] = None\n"
+        f"if {platform!r} == 'win32': del os.geteuid, os.getegid, os.getuid, os.getgid, os.uname\n"
+        "sys.modules['nsbox._nsbox'] = None\n"
+        f"sys.platform = {platform!r}\n"
+        "import nsbox\n"
+        "print(nsbox.probe().core_problem)\n"
+        "try: nsbox.Popen(['true'], policy=nsbox.Policy.host())\n"
+        "except nsbox.UnavailableError as error: print(error)\n"
+    )
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    problem, error = done.stdout.splitlines()
+    assert problem == f"there is no C core for {platform}"
+    assert problem in error

@@ -1,0 +1,42 @@
+"""Fixtures for tests with real children."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nsbox
+import pytest
+from nsbox_testing.running import Face, Orphans, python
+
+
+@pytest.fixture(params=["plain", "host", "workspace"])
+def sub(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Face:
+    """The faces to compare; the current directory is one that all can write to."""
+    monkeypatch.chdir(workspace)
+    policies = {"plain": lambda: None, "host": nsbox.Policy.host, "workspace": lambda: nsbox.Policy.workspace(workspace)}
+    return Face(request.param, policies[request.param](), workspace)
+
+
+@pytest.fixture
+def orphans() -> Iterator[Orphans]:
+    """Orphans become children of this process; reap() waits until nothing is left."""
+    with Orphans() as those:
+        yield those
+        those.reap()
+
+
+@pytest.fixture
+def inside(policy: nsbox.Policy) -> Callable[..., Any]:
+    """Run Python code in a sandbox; returns what it passes to report(), by JSON."""
+    default = policy
+
+    def run(code: str, *args: str, policy: nsbox.Policy = default, **options: Any) -> Any:
+        prelude = "import json, os, sys\ndef report(x): print(json.dumps(x), flush=True)\n"
+        done = nsbox.run(python(prelude + code, *args), policy=policy, capture_output=True, text=True, **options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run

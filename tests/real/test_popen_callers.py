@@ -1,0 +1,469 @@
+"""Callers of all kinds: with odd signal settings, in threads, after fork, in asyncio, with foreign waitpid() loops."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import multiprocessing
+import os
+import signal
+import subprocess
+import threading
+from typing import Any
+
+import nsbox
+import pytest
+from nsbox_testing.running import Face, in_fork, python
+
+SIGNALS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
+WALL = 0x40000000  # __WALL: children with any exit signal
+
+
+def signal_state(sub: Any, **options: Any) -> dict[str, int]:
+    """Return the signal sets that a command starts with."""
+    lines = sub.run(["cat", "/proc/self/status"], stdout=subprocess.PIPE, text=True, **options).stdout.splitlines()
+    facts = {key: value for key, _, value in (line.partition(":") for line in lines)}
+    return {name: int(facts[name], 16) for name in SIGNALS}
+
+
+# ---- signals
+
+
+def test_signal_mask_is_inherited(sub: Face) -> None:
+    """Signals that the caller blocks are blocked in the command, and no others."""
+
+    def ask() -> dict[str, int]:
+        signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN + 3})
+        return signal_state(sub)
+
+    expected = sum(1 << n - 1 for n in (signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN + 3))
+    assert in_fork(ask)["SigBlk"] == expected
+
+
+def test_nothing_is_blocked_otherwise(sub: Face) -> None:
+    """The signals that are blocked around the spawn aren't blocked in the command."""
+    assert signal_state(sub)["SigBlk"] == 0
+
+
+def test_ignored_signals_are_inherited(sub: Face) -> None:
+    """Ignored signals stay ignored, handled ones are at their default."""
+
+    def ask() -> list[bool]:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        state = signal_state(sub)
+        return [bool(state["SigIgn"] >> n - 1 & 1) for n in (signal.SIGUSR2, signal.SIGUSR1)] + [state["SigCgt"] != 0]
+
+    assert in_fork(ask) == [True, False, False]
+
+
+@pytest.mark.parametrize("restore", [True, False])
+def test_restore_signals(sub: Face, restore: bool) -> None:
+    """restore_signals=True gives SIGPIPE and SIGXFSZ, which Python ignores, their defaults back."""
+    ignored = signal_state(sub, restore_signals=restore)["SigIgn"]
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        assert bool(ignored >> number - 1 & 1) is not restore
+
+
+def test_pending_signals_are_not_inherited(sub: Face) -> None:
+    """A signal that is pending for the caller stays with it."""
+
+    def ask() -> list[Any]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+        signal.raise_signal(signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        state = signal_state(sub)
+        return [state["SigPnd"], state["ShdPnd"], sorted(signal.sigpending())]
+
+    assert in_fork(ask) == [0, 0, [signal.SIGUSR1, signal.SIGUSR2]]
+
+
+def test_sigchld_ignored(sub: Face) -> None:
+    """With SIGCHLD ignored the kernel reaps the command: wait() ends, with status 0, as in the standard library."""
+
+    def run() -> list[Any]:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        return [sub.run(["sh", "-c", "exit 3"]).returncode, sub.run(["echo", "x"], capture_output=True).stdout.decode()]
+
+    assert in_fork(run) == [0, "x\n"]
+
+
+def test_sigchld_blocked(sub: Face) -> None:
+    """With SIGCHLD blocked commands end as always, and exactly one signal is pending for one command."""
+
+    def run() -> list[Any]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        status = sub.run(["sh", "-c", "exit 3"]).returncode
+        info = signal.sigtimedwait({signal.SIGCHLD}, 10)
+        return [status, info is not None, signal.sigtimedwait({signal.SIGCHLD}, 0) is None]
+
+    assert in_fork(run) == [3, True, True]
+
+
+def test_sigchld_only_for_commands(sub: Face) -> None:
+    """Each SIGCHLD that the caller gets is about the command; a failed start sends none."""
+
+    def run() -> bool:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        pids = []
+        for _ in range(5):
+            p = sub.Popen(["true"])
+            info = signal.sigtimedwait({signal.SIGCHLD}, 10)
+            pids.append((p.pid, info.si_pid if info else None))
+            p.wait()
+            if sub.contained:
+                try:
+                    sub.Popen(["/nowhere/nothing"])
+                except FileNotFoundError:
+                    assert signal.sigtimedwait({signal.SIGCHLD}, 0) is None
+        return all(pid == seen for pid, seen in pids)
+
+    assert in_fork(run) is True
+
+
+def test_waitpid_for_any_child_sees_commands_only(sub: Face) -> None:
+    """waitpid(-1) never returns another process than the commands: no mediator, no init, nothing of a failed start."""
+
+    def run() -> list[bool]:
+        commands = set()
+        for _ in range(10):
+            commands.add(sub.Popen(["true"]).pid)
+            try:
+                sub.Popen(["/nowhere/nothing"])
+            except FileNotFoundError:
+                pass
+        reaped = set()
+        while True:
+            try:
+                reaped.add(os.waitpid(-1, 0)[0])
+            except ChildProcessError:
+                break
+        try:
+            os.waitpid(-1, WALL | os.WNOHANG)
+            alone = False
+        except ChildProcessError:
+            alone = True
+        return [reaped == commands, alone]
+
+    assert in_fork(run) == [True, True]
+
+
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded.*:DeprecationWarning")
+def test_waitpid_loop_during_spawns(sub: Face) -> None:
+    """A thread that reaps every child all the time finds commands only, and stops no spawn."""
+
+    def run() -> bool:
+        reaped: set[int] = set()
+        done = threading.Event()
+
+        def reap() -> None:
+            while not done.is_set():
+                try:
+                    pid, _ = os.waitpid(-1, os.WNOHANG)
+                except ChildProcessError:
+                    continue
+                if pid:
+                    reaped.add(pid)
+
+        thread = threading.Thread(target=reap)
+        thread.start()
+        commands = set()
+        for _ in range(50):
+            p = sub.Popen(["true"])
+            commands.add(p.pid)
+            assert p.wait() == 0
+        done.set()
+        thread.join()
+        return reaped <= commands
+
+    assert in_fork(run) is True
+
+
+def test_sigalrm_every_millisecond(sub: Face) -> None:
+    """A Python handler that runs a thousand times a second disturbs neither spawns nor waiting."""
+
+    def run() -> list[Any]:
+        ticks = 0
+
+        def tick(*_: Any) -> None:
+            nonlocal ticks
+            ticks += 1
+
+        signal.signal(signal.SIGALRM, tick)
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        outputs = {sub.run(["cat"], input=b"x" * 70000, stdout=subprocess.PIPE).stdout for _ in range(50)}
+        timed = [sub.Popen(["true"]).wait(timeout=30) for _ in range(20)]
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return [outputs == {b"x" * 70000}, set(timed) == {0}, ticks > 10]
+
+    assert in_fork(run) == [True, True, True]
+
+
+def test_keyboard_interrupt_while_waiting(sub: Face) -> None:
+    """KeyboardInterrupt comes out of wait(), and the command can still be waited for."""
+
+    def run() -> list[Any]:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        main = threading.main_thread().ident
+        with sub.Popen(["cat"], stdin=subprocess.PIPE) as p:
+            waiting = threading.Event()
+            threading.Thread(target=lambda: (waiting.wait(), signal.pthread_kill(main, signal.SIGINT))).start()
+            try:
+                waiting.set()
+                while True:
+                    p.wait(timeout=20)
+            except KeyboardInterrupt:
+                interrupted = True
+            p.stdin.close()
+            return [interrupted, p.wait()]
+
+    assert in_fork(run) == [True, 0]
+
+
+# ---- threads and forks
+
+
+def test_thread_that_started_it_ends_first(sub: Face) -> None:
+    """A command lives on after the thread that has started it (PR_SET_PDEATHSIG would end it: bubblewrap #692)."""
+    started: list[Any] = []
+
+    def start() -> None:
+        started.append(sub.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    while any(task != str(os.getpid()) for task in os.listdir("/proc/self/task")):
+        pass  # join() returns a moment before the kernel's thread has gone
+    with started[0] as p:
+        assert p.communicate(b"still here") == (b"still here", None)
+    assert p.returncode == 0
+
+
+def test_from_a_fork(sub: Face) -> None:
+    """A forked child can start commands, also while its parent has some."""
+    with sub.Popen(["cat"], stdin=subprocess.PIPE) as p:
+        assert in_fork(lambda: sub.run(["echo", "x"], stdout=subprocess.PIPE, text=True).stdout) == "x\n"
+        assert p.poll() is None
+
+
+def test_a_fork_does_not_own_its_parents_commands(sub: Face) -> None:
+    """In a forked child the parent's Popen is nobody's child; that ends no sandbox and hangs nobody."""
+    with sub.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as p:
+
+        def look() -> Any:
+            return p.poll()
+
+        assert in_fork(look) in (None, 0)
+        assert p.communicate(b"alive")[0] == b"alive"
+    assert p.returncode == 0
+
+
+def test_from_multiprocessing(sub: Face) -> None:
+    """multiprocessing's fork method and its pool of processes can start commands."""
+    context = multiprocessing.get_context("fork")
+    read, write = context.Pipe(duplex=False)
+
+    def work() -> None:
+        write.send(sub.run(["echo", "x"], stdout=subprocess.PIPE).stdout)
+
+    process = context.Process(target=work)
+    process.start()
+    assert read.recv() == b"x\n"
+    process.join()
+    assert process.exitcode == 0
+    process.close()
+    read.close()
+    write.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded.*:DeprecationWarning")
+def test_sixty_four_threads_while_another_forks(sub: Face) -> None:
+    """64 threads start commands at once while another thread forks: all commands run, all is told apart."""
+    barrier = threading.Barrier(65)
+    outputs: dict[int, list[bytes]] = {}
+    done = threading.Event()
+    forks = 0
+
+    def spawn(number: int) -> None:
+        barrier.wait()
+        outputs[number] = [sub.run(["echo", f"{number} {i}"], stdout=subprocess.PIPE).stdout for i in range(2)]
+
+    def fork() -> None:
+        nonlocal forks
+        barrier.wait()
+        while not done.is_set():
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+            forks += 1
+
+    threads = [threading.Thread(target=spawn, args=(n,)) for n in range(64)]
+    forker = threading.Thread(target=fork)
+    for thread in (*threads, forker):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    forker.join()
+    assert outputs == {n: [f"{n} {i}\n".encode() for i in range(2)] for n in range(64)}
+    assert forks > 0
+
+
+def test_threads_that_fail(policy: nsbox.Policy) -> None:
+    """Failing spawns in many threads at once: each gets its own error."""
+    barrier = threading.Barrier(16)
+    errors: dict[int, str] = {}
+
+    def spawn(number: int) -> None:
+        barrier.wait()
+        for i in range(5):
+            name = f"/nowhere/{number}-{i}"
+            try:
+                nsbox.run([name], policy=policy)
+            except FileNotFoundError as error:
+                assert error.filename == name
+                errors[number] = name
+
+    threads = [threading.Thread(target=spawn, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == {n: f"/nowhere/{n}-4" for n in range(16)}
+
+
+# ---- asyncio with subprocess.Popen replaced
+
+
+@pytest.fixture
+def replaced(sub: Face, monkeypatch: pytest.MonkeyPatch) -> Face:
+    """subprocess.Popen is nsbox's with the face's policy (nsbox.install() will do this properly)."""
+    if sub.contained:
+        monkeypatch.setattr(subprocess, "Popen", functools.partial(nsbox.Popen, policy=sub.policy))
+    return sub
+
+
+def test_asyncio_exec(replaced: Face) -> None:
+    """asyncio.create_subprocess_exec: pipes, status, signals."""
+
+    async def main() -> None:
+        pipe = asyncio.subprocess.PIPE
+        p = await asyncio.create_subprocess_exec("cat", stdin=pipe, stdout=pipe)
+        assert await p.communicate(b"through asyncio") == (b"through asyncio", None)
+        assert p.returncode == 0
+        p = await asyncio.create_subprocess_exec("sh", "-c", "exit 3")
+        assert await p.wait() == 3
+        p = await asyncio.create_subprocess_exec("cat", stdin=pipe)
+        p.terminate()
+        assert await p.wait() == -signal.SIGTERM
+
+    asyncio.run(main())
+
+
+def test_asyncio_many_at_once(replaced: Face) -> None:
+    """Twenty commands of one event loop."""
+
+    async def one(number: int) -> bytes:
+        p = await asyncio.create_subprocess_shell(f"echo {number}", stdout=asyncio.subprocess.PIPE)
+        return (await p.communicate())[0]
+
+    async def main() -> list[bytes]:
+        return await asyncio.gather(*(one(n) for n in range(20)))
+
+    assert asyncio.run(main()) == [f"{n}\n".encode() for n in range(20)]
+
+
+def test_asyncio_failed_start(replaced: Face) -> None:
+    """A program that isn't there is FileNotFoundError."""
+
+    async def main() -> None:
+        with pytest.raises(FileNotFoundError):
+            await asyncio.create_subprocess_exec("/nowhere/nothing")
+
+    asyncio.run(main())
+
+
+def test_asyncio_timeout(replaced: Face) -> None:
+    """A wait that is cancelled leaves a process that can be killed."""
+
+    async def main() -> int:
+        p = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(p.wait(), 0.01)
+        p.kill()
+        return await p.wait()
+
+    assert asyncio.run(main()) == -signal.SIGKILL
+
+
+# ---- users and groups
+
+
+def ids(sub: Face, **options: Any) -> str:
+    code = "import os; print(*os.getresuid(), *os.getresgid(), *sorted(os.getgroups()))"
+    done = sub.run(python(code), stdout=subprocess.PIPE, text=True, cwd="/", **options)
+    assert done.returncode == 0
+    return done.stdout.strip()
+
+
+@pytest.mark.as_root("changes ids")
+@pytest.mark.parametrize("sub", ["plain", "host"], indirect=True)
+def test_user_and_group(sub: Face) -> None:
+    """user=, group=, extra_groups= as root: the plain class and a host policy, which maps all ids."""
+    assert ids(sub, user=1234, group=4321, extra_groups=[7, 8]) == "1234 1234 1234 4321 4321 4321 7 8"
+    assert ids(sub, user="nobody", group="nogroup", extra_groups=[]) == "65534 65534 65534 65534 65534 65534"
+    assert ids(sub, group=4321, extra_groups=["daemon"]) == "0 0 0 4321 4321 4321 1"
+
+
+@pytest.mark.as_root("changes ids")
+def test_user_in_a_workspace_with_all_ids(workspace: Any) -> None:
+    """ids="full" makes user= work in a workspace too; the file it writes has that owner outside."""
+    policy = nsbox.Policy.workspace(workspace, ids="full")
+    workspace.chmod(0o777)
+    path = workspace.parent
+    while path != path.parent and not path.stat().st_mode & 0o001:  # pytest's directories are its user's alone
+        path.chmod(path.stat().st_mode | 0o011)
+        path = path.parent
+    done = nsbox.run(["sh", "-c", "id -u; id -g; echo x > made"], user=1234, group=4321, policy=policy, capture_output=True)
+    assert (done.stdout, done.stderr) == (b"1234\n4321\n", b"")
+    assert ((workspace / "made").stat().st_uid, (workspace / "made").stat().st_gid) == (1234, 4321)
+
+
+@pytest.mark.parametrize("options", [{"user": 1234}, {"group": 4321}, {"extra_groups": [7]}])
+def test_ids_that_are_not_mapped(workspace: Any, options: dict[str, Any]) -> None:
+    """Where one id exists only, another one is an error that says so and starts nothing."""
+    with pytest.raises(nsbox.SetupError, match="ids=") as caught:
+        nsbox.Popen(["true"], policy=nsbox.Policy.workspace(workspace), **options)
+    assert isinstance(caught.value, OSError)
+    assert caught.value.errno == 1  # EPERM, as the plain class has it
+
+
+def test_own_ids_are_always_allowed(sub: Face) -> None:
+    """user= and group= that are the caller's own are no change."""
+    p = sub.Popen(["true"], user=os.geteuid(), group=os.getegid())
+    assert p.wait() == 0
+
+
+@pytest.mark.as_user("root may change")
+def test_ids_without_privileges(sub: Face) -> None:
+    """Other ids are PermissionError for an ordinary user, in the plain class as here."""
+    for options in ({"user": 0}, {"group": 0}, {"extra_groups": []}):
+        with pytest.raises(OSError) as caught:
+            sub.Popen(["true"], **options)
+        assert caught.value.errno == 1
+
+
+def test_wrong_ids(sub: Face) -> None:
+    """Names and numbers that can't be: the errors of the standard library."""
+    with pytest.raises(ValueError):
+        sub.Popen(["true"], user=-1)
+    with pytest.raises((KeyError, LookupError)):
+        sub.Popen(["true"], user="no such user")
+    with pytest.raises(TypeError):
+        sub.Popen(["true"], user=1.5)
+    with pytest.raises((OverflowError, ValueError)):
+        sub.Popen(["true"], user=2**64)
+    with pytest.raises(ValueError):
+        sub.Popen(["true"], extra_groups=[2**40])
