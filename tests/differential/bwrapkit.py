@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import nsbox
+from nsbox._plan import DEVICES
 from nsbox import (
     Bind,
     BindData,
@@ -453,6 +454,15 @@ def _without_extra_covers(mine: list[Mount], theirs: list[Mount]) -> list[Mount]
     return kept
 
 
+def _expected_flags(theirs: Mount, host_devices: frozenset[str]) -> frozenset[str]:
+    """Return the flags that nsbox's mount must have where bwrap's is this one."""
+    if theirs.type == "mqueue":
+        return theirs.flags | {"nosuid", "nodev", "noexec"}
+    if theirs.device in host_devices and theirs.root.strip("/") in DEVICES and "nodev" not in theirs.flags:
+        return theirs.flags - {"rw"} | {"ro"}
+    return theirs.flags
+
+
 def mount_differences(mine: View, theirs: View, host_mounts: Sequence[Mount]) -> Iterator[str]:
     """Yield what is wrong with nsbox's mount table, by bwrap's."""
     devices = frozenset(m.device for m in host_mounts)
@@ -470,8 +480,7 @@ def mount_differences(mine: View, theirs: View, host_mounts: Sequence[Mount]) ->
         a, b = seen[point], expected[point]
         if _what(a, devices) != _what(b, devices):
             yield f"{point}: {_what(a, devices)}, in bwrap {_what(b, devices)}"
-        extra = frozenset({"nosuid", "nodev", "noexec"}) if a.type == "mqueue" else frozenset()
-        if a.flags != b.flags | extra:
+        if a.flags != _expected_flags(b, devices):
             yield f"{point}: flags {sorted(a.flags)}, in bwrap {sorted(b.flags)}"
         if a.super_flags[0] != b.super_flags[0]:
             yield f"{point}: file system {a.super_flags[0]}, in bwrap {b.super_flags[0]}"

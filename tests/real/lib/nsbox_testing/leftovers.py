@@ -40,7 +40,7 @@ def fds() -> dict[int, str]:
     return found
 
 
-def _kept_fd() -> int:
+def kept_fd() -> int:
     """Return the one descriptor that nsbox may keep: of an ended init, until it is known whether pid 1 reaps here."""
     from nsbox import _spawn
 
@@ -227,7 +227,7 @@ def _children() -> Iterator[int]:
 
 
 def _new_fds(before: Picture) -> list[str]:
-    kept = _kept_fd()
+    kept = kept_fd()
     now = fds()
     return [
         f"descriptor {fd}: {what}"
