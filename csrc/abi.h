@@ -42,15 +42,15 @@ enum nsbox_opcode {
 };
 
 enum nsbox_op_flag {
-    NSBOX_RDONLY = 1,     /* BIND, DATA: read-only */
-    NSBOX_DEVICES = 2,    /* BIND: device nodes stay usable (no nodev) */
-    NSBOX_OPTIONAL = 4,   /* BIND: a missing source is no error. MASK: nor a missing destination */
-    NSBOX_FROM_FD = 8,    /* BIND: the source is op.fd */
-    NSBOX_COVER = 16,     /* PROC: writable kernel settings become read-only */
-    NSBOX_OVL_TMP = 32,   /* OVERLAY: writes go to a tmpfs and are dropped */
-    NSBOX_OVL_RO = 64,    /* OVERLAY: read-only */
-    NSBOX_NOFOLLOW = 256, /* BIND: a source path with a symlink in it is an error (ELOOP) */
-    NSBOX_PROBE_TTY = 128 /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
+    NSBOX_RDONLY = 1,      /* BIND, DATA: read-only */
+    NSBOX_DEVICES = 2,     /* BIND: device nodes stay usable (no nodev) */
+    NSBOX_OPTIONAL = 4,    /* BIND: a missing source is no error. MASK: nor a missing destination */
+    NSBOX_FROM_FD = 8,     /* BIND: the source is op.fd */
+    NSBOX_COVER = 16,      /* PROC: writable kernel settings become read-only */
+    NSBOX_OVL_TMP = 32,    /* OVERLAY: writes go to a tmpfs and are dropped */
+    NSBOX_OVL_RO = 64,     /* OVERLAY: read-only */
+    NSBOX_PROBE_TTY = 128, /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
+    NSBOX_NOFOLLOW = 256   /* BIND: a symlink in the source path is an error (ELOOP). MASK: in the destination */
 };
 
 typedef struct nsbox_plan {

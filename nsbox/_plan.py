@@ -335,13 +335,18 @@ class TmpOverlay(_Layered):
 
 @dataclass(frozen=True, slots=True)
 class Mask(Op):
-    """Hides a file or a directory: what is at dest can't be read, written or entered. optional: it may be missing."""
+    """Hides a file or a directory: what is at dest can't be read, written or entered.
+
+    optional: it may be missing. nofollow: a symlink anywhere in dest is an error.
+    """
 
     dest: str
     optional: bool = False
+    nofollow: bool = False
 
     def row(self) -> tuple[str, str]:
-        return "mask", f"{self.dest}{_flags('optional' if self.optional else None)}"
+        optional, nofollow = "optional" if self.optional else None, "nofollow" if self.nofollow else None
+        return "mask", f"{self.dest}{_flags(optional, nofollow)}"
 
 
 @dataclass(frozen=True, slots=True)

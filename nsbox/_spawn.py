@@ -14,7 +14,7 @@ from typing import Any
 
 from nsbox import _backends, _core, _wire
 from nsbox._core import constants as c
-from nsbox._errors import AccessError, SetupError
+from nsbox._errors import AccessError, PolicyError, SetupError
 from nsbox._host import Host
 from nsbox._plan import BindData, File, Identity, Op, Plan, primitives
 from nsbox._policy import Policy
@@ -92,10 +92,22 @@ def _flags(plan: Plan) -> int:
     return flags | (c.SETSID if plan.new_session else 0)
 
 
+def _check_resolved(policy: Policy) -> None:
+    """Refuse paths that lead elsewhere by a link: what is bound or masked there would be something else."""
+    for name in ("write", "read", "deny"):
+        for path in getattr(policy, name):
+            real = os.path.realpath(path)
+            if real != path:
+                raise PolicyError(
+                    name, f"{path} is, by a symlink, {real}; Policy.workspace() and with_() resolve paths"
+                )
+
+
 @lru_cache(maxsize=64)
 def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
     plan = _backends.compile_policy(policy, host)
+    _check_resolved(policy)
     import resource  # not on every system that gets no further than the line above
 
     ops = tuple(primitives(plan.ops))
@@ -403,6 +415,8 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
         )
     if step == c.STEP_SOURCE and result.error == errno.ENOENT and op is not None:
         return "the source doesn't exist (any more); optional=True lets it be missing"
+    if step == c.STEP_DEST and result.error == errno.ELOOP:
+        return "a part of the path has become a symlink since the policy was made; it is not followed"
     if step == c.STEP_SOURCE and result.error == errno.ELOOP:
         return "a part of the source has become a symlink since the policy was made; it is not followed"
     if step == c.STEP_FS and result.error == errno.EPERM:
@@ -412,7 +426,7 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
             else "this kernel doesn't allow this file system in a user namespace"
         )
     if step == c.STEP_CREATE and result.error == errno.EEXIST:
-        return "a dangling symlink or a racing process sits at the destination; it is not followed"
+        return "something else is at the destination already; a link there is not followed"
     if step == c.STEP_CREATE and result.error == errno.EROFS:
         return "an earlier op made this place read-only"
     if step == c.STEP_FS and op is not None and op.row()[0] == "overlay" and result.error == errno.EINVAL:

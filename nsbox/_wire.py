@@ -110,7 +110,8 @@ def _op(op: Op) -> _Row:
         case Overlay() | RoOverlay() | TmpOverlay():
             return _overlay(op)
         case Mask():
-            return _row(c.OP_MASK, op.dest, flags=c.OPTIONAL if op.optional else 0)
+            flags = (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
+            return _row(c.OP_MASK, op.dest, flags=flags)
         case Hostname():
             return _row(c.OP_HOSTNAME, src=_text(op.name))
         case Loopback():

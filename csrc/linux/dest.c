@@ -50,11 +50,11 @@ int own_check(struct builder *b, int fd)
 }
 
 /* openat2 gives EAGAIN when a rename elsewhere raced with a ".." in a link: try again, a few times. */
-static int resolve(int root, const char *path)
+static int resolve(int root, const char *path, uint64_t more)
 {
     int fd = -EAGAIN;
     for (int i = 0; i < 32 && fd == -EAGAIN; i++)
-        fd = sys_openat2(root, path, O_PATH, 0, RESOLVE);
+        fd = sys_openat2(root, path, O_PATH, 0, RESOLVE | more);
     return fd;
 }
 
@@ -62,7 +62,14 @@ int dest_find(struct builder *b, const char *path)
 {
     b->step = NSBOX_STEP_DEST;
     b->fresh = 0;
-    return resolve(b->root, path);
+    return resolve(b->root, path, 0);
+}
+
+int dest_find_plain(struct builder *b, const char *path)
+{
+    b->step = NSBOX_STEP_DEST;
+    b->fresh = 0;
+    return resolve(b->root, path, RESOLVE_NO_SYMLINKS);
 }
 
 /* The length of path without its last component and the slashes before it; 0 stands for the root. */

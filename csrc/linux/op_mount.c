@@ -222,7 +222,7 @@ static int mask_over(struct builder *b, int dest, const char *path)
 int op_mask(struct builder *b, const nsbox_op *op)
 {
     const char *path = plan_str(b->plan, op->dst);
-    int dest = dest_find(b, path);
+    int dest = op->flags & NSBOX_NOFOLLOW ? dest_find_plain(b, path) : dest_find(b, path);
     if ((dest == -ENOENT || dest == -ENOTDIR) && (op->flags & NSBOX_OPTIONAL))
         return 0;
     if (dest < 0)

@@ -48,6 +48,7 @@ struct builder {
 enum dest_kind { DEST_DIR, DEST_FILE };
 int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode); /* made if missing */
 int dest_find(struct builder *b, const char *path);                                     /* never made */
+int dest_find_plain(struct builder *b, const char *path);                               /* nor through a symlink */
 int dest_parent(struct builder *b, const char *path, const char **name); /* made if missing; then release_parent() */
 void release_parent(struct builder *b, int dir);
 void forget_parent(struct builder *b);

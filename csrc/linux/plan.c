@@ -62,7 +62,7 @@ static uint32_t allowed_flags(uint32_t code)
     case NSBOX_OP_OVERLAY:
         return NSBOX_OVL_TMP | NSBOX_OVL_RO;
     case NSBOX_OP_MASK:
-        return NSBOX_OPTIONAL;
+        return NSBOX_OPTIONAL | NSBOX_NOFOLLOW;
     default:
         return 0;
     }

@@ -6,6 +6,8 @@ writable bind, which wins over a read-only one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._host import Host
 from nsbox._plan import (
@@ -135,11 +137,31 @@ def _masked(policy: Policy, host: Host) -> dict[str, Op]:
     paths = [secret for secret in host.secrets if secret not in named]  # what is named by itself is no secret
     if _may_be_kernel_root(policy, host):
         paths += [f"/proc/{name}" for name in _PROC_SECRETS]
-    return {path: Mask(path, optional=True) for path in (*paths, *policy.deny)}
+    masks: dict[str, Op] = {path: Mask(path, optional=True) for path in paths}
+    return masks | {path: Mask(path, optional=True, nofollow=True) for path in policy.deny}
 
 
-def _var_tmp(chosen: dict[str, Op], tmp_size: int | None) -> dict[str, Op]:
+def _pinned(policy: Policy) -> dict[str, Op]:
+    """Bind each directory on the way from a writable one to a denied or read-only path below it onto itself.
+
+    A mount point can't be renamed (EBUSY). Without this a command could move the way's directories, and what was
+    hidden or read-only would be neither for the next command.
+    """
+    pins: dict[str, Op] = {}
+    for path in (*policy.deny, *policy.read):
+        root = max((w for w in policy.write if is_below(path, w) and path != w), key=_depth, default=None)
+        if root is None:
+            continue
+        parts = path[len(root) :].strip("/").split("/")[:-1]
+        for i in range(len(parts)):
+            way = "/".join((root, *parts[: i + 1]))
+            pins[way] = Bind(way, way, optional=True, nofollow=True)
+    return pins
+
+
+def _var_tmp(chosen: Iterable[str], tmp_size: int | None) -> dict[str, Op]:
     """Return the second temporary directory: a link to /tmp, if nothing wished for is there."""
+    chosen = tuple(chosen)
     if any(is_below("/var/tmp", path) for path in chosen):
         return {}
     if any(is_below(path, "/var/tmp") for path in chosen):
@@ -166,11 +188,12 @@ def _workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
         "/proc": Proc("/proc", cover=_may_be_kernel_root(policy, host)),
         "/tmp": Tmpfs("/tmp", size=tmp_size, mode=0o1777),
     }
-    wished = _readable(policy, host) | {path: Bind(path, path, nofollow=True) for path in policy.write}
+    wished = _pinned(policy) | _readable(policy, host)
+    wished |= {path: Bind(path, path, nofollow=True) for path in policy.write}
     if policy.network == "host" and host.resolv_conf is not None:
         wished.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
     _check_links(policy, wished)
-    wished |= _var_tmp(wished, tmp_size)
+    wished |= _var_tmp((*wished, *policy.deny), tmp_size)
     # The policy refuses to name a path below a denied one; what is there by default goes.
     chosen = {p: op for p, op in (own | wished).items() if not any(is_below(p, denied) for denied in policy.deny)}
     chosen |= _masked(policy, host)
@@ -299,6 +322,7 @@ def _not_enforced(policy: Policy) -> tuple[str, ...]:
     said = ["system calls: all others"]
     if policy.base == "host":
         said.append("files: the whole file system is visible and writable by the user's own permissions")
+    said.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
     if policy.network == "host":
         said.append("network: the host's, with its abstract unix sockets")
     if not policy.new_session:

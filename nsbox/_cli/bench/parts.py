@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from nsbox._cli.bench import contenders as who
 from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.machine import available_mib
 from nsbox._cli.bench.stats import Part, Row
-from nsbox._plan import Op, RoBind
+from nsbox._plan import Bind, Op, RoBind
 from nsbox._policy import Policy
 
 
@@ -41,7 +42,7 @@ class Scale:
     import_rounds: int
 
 
-FULL = Scale(10, 400, 150, 2048, {0: 100, 10: 100, 100: 50, 1000: 12}, 5, 1.0, 30, 3000, 50)
+FULL = Scale(10, 400, 150, 2048, {0: 100, 10: 100, 100: 50, 1000: 12}, 10, 0.5, 100, 3000, 50)
 QUICK = Scale(1, 5, 3, 2048, {0: 3, 10: 3, 100: 2, 1000: 1}, 1, 0.2, 2, 300, 3)
 
 SMALL_MIB = 20
@@ -252,30 +253,31 @@ def _rating(contender: Contender, count: int, seconds: float) -> Subject:
 
 _FILE_WORK = """
 import os, sys, time
-count, data = int(sys.argv[1]), b"x" * 200
-os.mkdir("files")
+count, data = int(sys.argv[2]), b"x" * 200
+os.chdir(sys.argv[1])
 begin = time.perf_counter()
 for i in range(count):
-    with open(f"files/{i}", "wb") as file:
+    with open(str(i), "wb") as file:
         file.write(data)
 for i in range(count):
-    with open(f"files/{i}", "rb") as file:
+    with open(str(i), "rb") as file:
         file.read()
 for i in range(count):
-    os.unlink(f"files/{i}")
+    os.unlink(str(i))
 print(time.perf_counter() - begin)
-os.rmdir("files")
 """
 
+_FILES_INSIDE = "/files"
 
-def _working(contender: Contender, bench: Bench) -> Subject:
-    """Return the subject of the file work, in milliseconds: by a clock inside, and in all."""
+
+def _working(contender: Contender, place: str, count: int) -> Subject:
+    """Return the subject of the file work in a place, in milliseconds: by a clock inside, and in all."""
     python = os.path.realpath(sys.executable)  # without a virtual environment, which the layers needn't show
-    command = [python, "-I", "-S", "-c", _FILE_WORK, str(bench.scale.files)]
+    command = [python, "-I", "-S", "-c", _FILE_WORK, place, str(count)]
 
     def measure() -> tuple[float, float]:
         begin = time.perf_counter()
-        with contender.start(command, stdout=subprocess.PIPE, cwd=bench.workspace) as process:
+        with contender.start(command, stdout=subprocess.PIPE) as process:
             output = process.communicate()[0]
         whole = time.perf_counter() - begin
         if process.returncode:
@@ -286,15 +288,20 @@ def _working(contender: Contender, bench: Bench) -> Subject:
 
 
 def files(bench: Bench) -> Part:
-    """Measure work on many small files in the workspace."""
-    scale = bench.scale
-    prefix = os.path.realpath(sys.base_prefix)
-    more = [] if prefix == "/usr" else [RoBind(prefix, prefix)]
-    policy = Policy.workspace(bench.workspace)
-    entries = [*who.three(bench.workspace, more), who.nsbox("nsbox workspace", policy)]
-    subjects = [_working(entry.tried(), bench) for entry in entries]
-    rows = interleave(subjects, scale.file_rounds, 1, bench.rng)
-    title = f"create, read, delete {scale.files} files in the workspace; {scale.file_rounds} rounds"
+    """Measure work on many small files in a writable directory: in memory where /dev/shm is, else in the scratch.
+
+    On a disk the work isn't the same twice: ext4 doesn't give the number of a deleted inode away again for some
+    seconds, and passes over each such one whenever it makes a file, so that what was deleted a moment ago counts.
+    """
+    scale, prefix = bench.scale, os.path.realpath(sys.base_prefix)
+    interpreter = [] if prefix == "/usr" else [RoBind(prefix, prefix)]
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else bench.scratch
+    with tempfile.TemporaryDirectory(prefix="nsbox-bench-", dir=in_memory) as place:
+        entries = [entry.tried() for entry in who.three(bench.workspace, [*interpreter, Bind(place, _FILES_INSIDE)])]
+        places = [place, *[_FILES_INSIDE] * (len(entries) - 1)]
+        subjects = [_working(entry, seen, scale.files) for entry, seen in zip(entries, places, strict=True)]
+        rows = interleave(subjects, scale.file_rounds, min(2, scale.warmup), bench.rng)
+    title = f"create, read, delete {scale.files} files in a directory of {in_memory}; {scale.file_rounds} rounds"
     part = Part("files", title, "ms", rows)
     part.compare((f"{e.name}, {clock}", f"Popen, {clock}") for e in entries[1:] for clock in ("inside", "whole"))
     return part
