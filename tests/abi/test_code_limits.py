@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FUNCTION, C_FILE, PYTHON_FILE = 60, 400, 500
-CHRONOLOGY = {"build": 120, "mediator": 120, "prepare": 120, "command": 120}  # what happens when in the child, in one place
+CHRONOLOGY = {
+    "build": 120,
+    "mediator": 120,
+    "prepare": 120,
+    "command": 120,
+}  # what happens when in the child, in one place
 
 
 def c_files(source: Path) -> list[Path]:
@@ -58,7 +63,9 @@ def test_c_files(source: Path) -> None:
 def test_python_functions(source: Path) -> None:
     """No Python function is longer than 60 lines."""
     found = [
-        (path.name, name, size) for path in python_files(source) for name, size in python_functions(ast.parse(path.read_text()))
+        (path.name, name, size)
+        for path in python_files(source)
+        for name, size in python_functions(ast.parse(path.read_text()))
     ]
     assert len(found) > 100
     assert [row for row in found if row[2] > FUNCTION] == []

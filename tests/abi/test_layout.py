@@ -52,7 +52,9 @@ def test_wire_order() -> None:
     """Values land in the fields that they are meant for."""
     packed = _wire._OP.pack(1, 2, 3, -4, 5, 6, 7, 8, 9)
     view = _core.ffi.cast("nsbox_op *", _core.ffi.from_buffer(packed))
-    assert [getattr(view, name) for name in ("code", "flags", "mode", "fd", "src", "dst", "count", "reserved", "size")] == [
+    assert [
+        getattr(view, name) for name in ("code", "flags", "mode", "fd", "src", "dst", "count", "reserved", "size")
+    ] == [
         1,
         2,
         3,
@@ -177,7 +179,9 @@ def test_system_calls_are_in_the_audit_list(source: Path) -> None:
 
 def test_the_audit_list_has_no_idle_call(source: Path) -> None:
     """Each function of sys.h is called somewhere: what isn't needed isn't allowed."""
-    names = re.findall(r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/sys.h").read_text(), re.M)
+    names = re.findall(
+        r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/sys.h").read_text(), re.M
+    )
     assert len(names) > 40
     code = "".join(path.read_text() for path in c_files(source))
     idle = [name for name in names if len(re.findall(rf"\b{name}\(", code)) < 2]
@@ -198,7 +202,10 @@ def test_clone_flags() -> None:
     header = Path("/usr/include/linux/sched.h")
     if not header.exists():
         pytest.skip("no kernel headers here")
-    flags = {name: int(value, 16) for name, value in re.findall(r"#define CLONE_NEW(\w+)\s+(0x[0-9a-f]+)", header.read_text())}
+    flags = {
+        name: int(value, 16)
+        for name, value in re.findall(r"#define CLONE_NEW(\w+)\s+(0x[0-9a-f]+)", header.read_text())
+    }
     kernel = {"mount": "NS", **{name: name.upper() for name in ("cgroup", "uts", "ipc", "user", "pid", "net", "time")}}
     assert {name: flags[kernel[name]] for name in kernel} == _spawn._NAMESPACES
 

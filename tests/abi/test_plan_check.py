@@ -38,7 +38,7 @@ OPS: list[p.Op] = [
     p.Overlay(("/1", "/2"), "/o", "/u", "/w"),
     p.RoOverlay(("/1", "/2"), "/o"),
     p.TmpOverlay(("/1",), "/o"),
-    p.Mask("/etc/shadow", optional=True),
+    p.Mask("/etc/shadow", optional=True, nofollow=True),
     p.Hostname("box"),
     p.Loopback(),
 ]
@@ -52,7 +52,7 @@ FLAGS: dict[int, int] = {
     c.OP_DATA: c.RDONLY,
     c.OP_PROC: c.COVER,
     c.OP_OVERLAY: c.OVL_TMP | c.OVL_RO,
-    c.OP_MASK: c.OPTIONAL,
+    c.OP_MASK: c.OPTIONAL | c.NOFOLLOW,
 }
 
 
@@ -183,7 +183,9 @@ def test_offsets_of_each_op(i: int) -> None:
     used = []
     if not isinstance(op, p.Hostname | p.Loopback):
         used.append("dst")
-    if isinstance(op, p.Bind | p.RoBind | p.DevBind | p.Symlink | p.File | p.Hostname | p.Overlay | p.RoOverlay | p.TmpOverlay):
+    if isinstance(
+        op, p.Bind | p.RoBind | p.DevBind | p.Symlink | p.File | p.Hostname | p.Overlay | p.RoOverlay | p.TmpOverlay
+    ):
         used.append("src")
     for name in used:
         for offset in (0, 1, HEAD, start - 1, len(BLOB) + 1, 2**31, 2**32 - 1, 2**32 - OP):

@@ -1,7 +1,8 @@
-"""What the C core is made of: nothing between clone and exec comes from a C library, and pid 1 has nothing but itself."""
+"""What the C core is made of: nothing between clone and exec is from a C library, and pid 1 has nothing but itself."""
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,12 @@ def test_embedded_init(elf: Any, tmp_path: Path) -> None:
     init = elf(tmp_path / "init")
     assert init.type == elf.EXEC
     assert len(image) < 8192
-    assert ARCHES[int.from_bytes(image[18:20], "little")] == __import__("platform").machine()
+    assert ARCHES[int.from_bytes(image[18:20], "little")] == platform.machine()
     assert not [segment for segment in init.segments() if segment.kind in (elf.INTERP, elf.DYNAMIC)]
 
 
 def test_extension_exports_only_itself(elf: Any) -> None:
-    """The extension gives the process no name but its own entry points, so that it can't stand in for a libc function."""
+    """The extension gives the process no name but its own entry points: it can't stand in for a function of libc."""
     from nsbox import _nsbox  # type: ignore[attr-defined]
 
     symbols = elf(Path(_nsbox.__file__)).symbols(elf.DYNSYM)

@@ -91,6 +91,11 @@ class Runner:
                 commands.append(lines.pop(0))
             command = "\n".join(commands)
             done = subprocess.run(
-                ["sh", "-c", command], env=self._env, stdin=subprocess.DEVNULL, capture_output=True, text=True
+                ["sh", "-c", command],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
-            self._check(block.line, "\n".join(lines), done.stdout + done.stderr)
+            self._check(block.line, "\n".join(lines), done.stdout)

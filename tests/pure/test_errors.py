@@ -35,7 +35,9 @@ def test_tree(kind: type[Exception], builtin: type[Exception]) -> None:
     assert issubclass(kind, NsboxError)
     assert issubclass(kind, builtin)
     assert getattr(nsbox, kind.__name__) is kind
-    assert [base for base in (PolicyError, UnavailableError, SetupError, AccessError) if issubclass(kind, base)] == [kind]
+    assert [base for base in (PolicyError, UnavailableError, SetupError, AccessError) if issubclass(kind, base)] == [
+        kind
+    ]
     assert not issubclass(NsboxError, OSError | ValueError)
 
 

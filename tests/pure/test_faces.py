@@ -62,7 +62,15 @@ def test_no_name_is_made_up() -> None:
 
 def test_constants_and_exceptions_are_the_stdlibs() -> None:
     """Code that catches or compares with the standard library's goes on working."""
-    for name in ("PIPE", "STDOUT", "DEVNULL", "CalledProcessError", "TimeoutExpired", "SubprocessError", "CompletedProcess"):
+    for name in (
+        "PIPE",
+        "STDOUT",
+        "DEVNULL",
+        "CalledProcessError",
+        "TimeoutExpired",
+        "SubprocessError",
+        "CompletedProcess",
+    ):
         assert getattr(face, name) is getattr(subprocess, name)
     assert issubclass(nsbox.Popen, subprocess.Popen)
 
@@ -92,7 +100,9 @@ def test_all_is_public_and_sorted() -> None:
     assert public - modules == set(nsbox.__all__)
 
 
-@pytest.mark.parametrize("name", ["Policy", "Limits", "Popen", "run", "call", "check_call", "check_output", "explain", "probe"])
+@pytest.mark.parametrize(
+    "name", ["Policy", "Limits", "Popen", "run", "call", "check_call", "check_output", "explain", "probe"]
+)
 def test_public_things_have_docstrings(name: str) -> None:
     """What users call says what it does."""
     assert inspect.getdoc(getattr(nsbox, name))
@@ -140,10 +150,12 @@ BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "args", "options"), BAD_CALLS, ids=[f"{n}-{a}-{o}".replace("\0", "NUL") for n, a, o in BAD_CALLS])
+@pytest.mark.parametrize(
+    ("name", "args", "options"), BAD_CALLS, ids=[f"{n}-{a}-{o}".replace("\0", "NUL") for n, a, o in BAD_CALLS]
+)
 def test_argument_errors(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """A wrong argument gives the standard library's exception, of the same type, before anything is started."""
-    with pytest.raises(Exception) as theirs:  # noqa: PT011
+    with pytest.raises(Exception) as theirs:
         getattr(subprocess, name)(*args, **options)
     with pytest.raises(theirs.type) as ours:
         getattr(face, name)(*args, policy=Policy.host(), **options)
@@ -153,10 +165,12 @@ def test_argument_errors(name: str, args: tuple[Any, ...], options: dict[str, An
 @pytest.mark.parametrize("options", [c[2] for c in BAD_CALLS[:6]], ids=str)
 def test_argument_messages(options: dict[str, Any]) -> None:
     """Where the standard library's functions themselves complain, the words are the same too."""
-    name = "check_output" if "check" in options or options.get("stdout") and "capture_output" not in options else "run"
+    name = (
+        "check_output" if "check" in options or (options.get("stdout") and "capture_output" not in options) else "run"
+    )
     messages = []
     for module in (subprocess, face):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011
+        with pytest.raises(ValueError) as caught:
             getattr(module, name)(["x"], **options)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
@@ -180,7 +194,18 @@ def test_list2cmdline() -> None:
 
 # ---- what an import brings along
 
-HEAVY = ("asyncio", "argparse", "matplotlib", "psutil", "numpy", "unittest", "logging", "typing_extensions", "tomllib", "hypothesis")
+HEAVY = (
+    "asyncio",
+    "argparse",
+    "matplotlib",
+    "psutil",
+    "numpy",
+    "unittest",
+    "logging",
+    "typing_extensions",
+    "tomllib",
+    "hypothesis",
+)
 
 
 def test_import_is_light(tmp_path: Path) -> None:

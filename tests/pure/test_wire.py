@@ -32,8 +32,8 @@ from nsbox import (
     RoBind,
     RoOverlay,
     Symlink,
-    TmpOverlay,
     Tmpfs,
+    TmpOverlay,
     _core,
 )
 from nsbox._core import constants as c
@@ -137,6 +137,7 @@ CASES: list[tuple[Op, tuple[object, ...], dict[str, int]]] = [
     (TmpOverlay(("/1",), "/o"), ("OVERLAY", b"/o", [b"/1"]), {"flags": 32}),
     (Mask("/m"), ("MASK", b"/m"), {}),
     (Mask("/m", optional=True), ("MASK", b"/m"), {"flags": 4}),
+    (Mask("/m", nofollow=True), ("MASK", b"/m"), {"flags": 256}),
     (Hostname("böx"), ("HOSTNAME", None, "böx".encode()), {}),
     (Loopback(), ("LOOPBACK", None), {}),
     (Dir("/\udcff"), ("DIR", b"/\xff"), {"mode": 0o755}),
@@ -199,9 +200,9 @@ def test_composite_ops_are_taken_apart_before() -> None:
     assert _core.plan_check(encode(ops)) == (0, -1)
 
 
-paths = st.lists(st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=4), max_size=4).map(
-    lambda parts: "/" + "/".join(part for part in parts if part not in (".", ".."))
-)
+paths = st.lists(
+    st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=4), max_size=4
+).map(lambda parts: "/" + "/".join(part for part in parts if part not in (".", "..")))
 targets = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=8)
 modes = st.integers(0, 0o7777)
 layers = st.lists(paths, min_size=2, max_size=10).map(tuple)

@@ -1,0 +1,78 @@
+"""Fixtures for attempts to get out: the host's side of each attempt is a tree that must not change."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nsbox
+import pytest
+from nsbox_testing.running import python
+
+
+def snapshot(root: Path) -> dict[str, tuple[Any, ...]]:
+    """Return all that is below root: kinds, modes, owners, contents, link targets and times of change."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for directory, names, files in os.walk(root):
+        for name in (*names, *files, "."):
+            path = os.path.join(directory, name)
+            st = os.lstat(path)
+            content = os.readlink(path) if os.path.islink(path) else None
+            if os.path.isfile(path) and not os.path.islink(path):
+                content = Path(path).read_bytes() if os.access(path, os.R_OK) else "unreadable"
+            found[os.path.relpath(path, root)] = (
+                oct(st.st_mode),
+                st.st_uid,
+                st.st_gid,
+                st.st_nlink,
+                st.st_mtime_ns,
+                content,
+            )
+    return found
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A directory of the host beside the workspace, with a secret in it, that is compared before and after the test."""
+    path = tmp_path / "victim"
+    path.mkdir()
+    (path / "secret").write_text("the host's own")
+    (path / "sub").mkdir()
+    return path
+
+
+@pytest.fixture
+def untouched(victim: Path) -> Any:
+    """Fail if the victim is not exactly what it was."""
+    before = snapshot(victim)
+    yield
+    assert snapshot(victim) == before
+
+
+@pytest.fixture
+def attempt(policy: nsbox.Policy) -> Callable[..., Any]:
+    """Run Python code in a sandbox; returns what it passes to report(), by JSON. attempt() and call() in it return errnos."""
+    default = policy
+    prelude = """
+import ctypes, errno, json, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def report(x): os.write(1, json.dumps(x).encode())
+def attempt(f, *args):
+    try: f(*args)
+    except OSError as e: return e.errno
+    return 0
+def call(name, *args):
+    converted = [ctypes.c_char_p(os.fsencode(a)) if isinstance(a, str) else a if not isinstance(a, int) else ctypes.c_ulong(a) for a in args]
+    return ctypes.get_errno() if getattr(libc, name)(*converted) < 0 else 0
+def syscall(number, *args): return call("syscall", number, *args)
+"""
+
+    def run(code: str, *args: str, policy: nsbox.Policy = default, **options: Any) -> Any:
+        done = nsbox.run(python(prelude + code, *args), policy=policy, capture_output=True, text=True, **options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run

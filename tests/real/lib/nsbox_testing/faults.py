@@ -1,0 +1,273 @@
+"""Faults on purpose: stop at a chosen system call of a spawn, then let it fail, or kill somebody.
+
+A seccomp filter in the caller, inherited by all processes that its spawn makes, hands each system call whose instruction
+lies in nsbox's own code to this process (SECCOMP_RET_USER_NOTIF), which decides what comes of it. Python's, the C
+library's and the command's own calls are none of these. Needs no privileges.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import platform
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nsbox import _core
+from nsbox_testing.leftovers import status
+
+_NR_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), 0)
+_INFALLIBLE = {
+    "x86_64": {"rt_sigaction": 13, "rt_sigprocmask": 14, "umask": 95, "futex": 202, "exit": 60, "exit_group": 231},
+    "aarch64": {"rt_sigaction": 134, "rt_sigprocmask": 135, "umask": 166, "futex": 98, "exit": 93, "exit_group": 94},
+}
+INFALLIBLE = frozenset(_INFALLIBLE.get(platform.machine(), {}).values())
+"""Numbers of the calls that can't fail with the arguments that they are given, so that nobody checks them."""
+
+_PR_SET_NO_NEW_PRIVS = 38
+_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
+_RET_NOTIFY, _RET_ALLOW = 0x7FC00000, 0x7FFF0000
+_RECV, _SEND = 0xC0502100, 0xC0182101
+_CONTINUE = 1
+_WALL = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def is_possible() -> bool:
+    """Say whether this kernel and processor have what is needed."""
+    return _NR_SECCOMP != 0 and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")
+
+
+def _code_ranges() -> list[tuple[int, int]]:
+    """Return the addresses of nsbox's code: the extension's in this process, and that of pid 1's program."""
+    from nsbox import _nsbox
+
+    ranges = []
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if line.rstrip().endswith(str(_nsbox.__file__)) and "x" in line.split()[1]:
+                start, end = (int(word, 16) for word in line.split()[0].split("-"))
+                ranges.append((start, end))
+    image = _core.init_image()
+    offset, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)
+    for i in range(count):
+        kind, flags, _, address, _, _, in_memory, _ = struct.unpack_from("<IIQQQQQQ", image, offset + i * size)
+        if kind == 1 and flags & 1:  # PT_LOAD, executable
+            ranges.append((address & ~4095, address + in_memory))
+    return ranges
+
+
+def _filter() -> bytes:
+    """Return a program that notifies for system calls from these addresses, and allows all others."""
+    code = b""
+    load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    for start, end in _code_ranges():
+        assert start >> 32 == (end - 1) >> 32
+        code += struct.pack("<HBBI", load, 0, 0, 12)  # the high half of the instruction pointer
+        code += struct.pack("<HBBI", equal, 0, 4, start >> 32)
+        code += struct.pack("<HBBI", load, 0, 0, 8)
+        code += struct.pack("<HBBI", at_least, 0, 2, start & 0xFFFFFFFF)
+        code += struct.pack("<HBBI", at_least, 1, 0, end & 0xFFFFFFFF)
+        code += struct.pack("<HBBI", answer, 0, 0, _RET_NOTIFY)
+    return code + struct.pack("<HBBI", answer, 0, 0, _RET_ALLOW)
+
+
+def _install() -> int:
+    """Install the filter in this process; return the descriptor where its notifications arrive."""
+    code = _filter()
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
+    assert _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+    fd = _libc.syscall(_NR_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.c_char_p(program))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+    return int(fd)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One system call that is about to be made."""
+
+    role: str  # caller, mediator, helper, init, command
+    index: int  # among those of its role, from 0; each role's own order is always the same
+    number: int
+    args: tuple[int, ...]
+
+
+Decision = Callable[["Call", "Spawn"], int | None]
+"""Returns an errno to fail the call with, or None to let it be made; may kill processes before."""
+
+
+class Spawn:
+    """A function that runs in a fork of this process, each system call of its spawns under control."""
+
+    def __init__(self, function: Callable[[], Any], decide: Decision) -> None:
+        self._decide = decide
+        self._roles: dict[int, str] = {}
+        self._pidfds: dict[str, int] = {}
+        self.calls: list[Call] = []
+        ours, theirs = socket.socketpair()
+        self.caller = os.fork()
+        if self.caller == 0:
+            ours.close()
+            _child(function, theirs)
+        theirs.close()
+        self._socket = ours
+        self._name(self.caller, "caller")
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        self._listener = fds[0]
+        self._answer = b""
+
+    def run(self, patience: float = 30.0) -> Any:
+        """Serve system calls until every process of it is gone and reaped; return what the function returned.
+
+        None stands for a caller that was killed. Needs nsbox_testing.running.Orphans to be active.
+        """
+        end = time.monotonic() + patience
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        poller.register(self._socket, select.POLLIN)
+        statuses = {}
+        try:
+            while True:
+                try:
+                    pid, state = os.waitpid(-1, _WALL | os.WNOHANG)
+                except ChildProcessError:
+                    break
+                if pid:
+                    statuses[pid] = state
+                    continue
+                if time.monotonic() > end:
+                    raise AssertionError(f"still alive after {patience} s: {self._alive()}")
+                # Ends aren't among the events: a short limit, after which the reaping is tried again.
+                for fd, event in poller.poll(2):
+                    if fd == self._listener and event & select.POLLIN:
+                        self._serve()
+                    elif fd == self._listener:
+                        poller.unregister(self._listener)
+                    elif fd == self._socket.fileno():
+                        data = self._socket.recv(1 << 16)
+                        self._answer += data
+                        if not data:
+                            poller.unregister(self._socket)
+            self._answer += b"".join(iter(lambda: self._socket.recv(1 << 16), b""))
+        finally:
+            for fd in (self._listener, *self._pidfds.values()):
+                os.close(fd)
+            self._socket.close()
+        if not self._answer:
+            assert os.WIFSIGNALED(statuses[self.caller]), f"the caller ended without an answer: {statuses[self.caller]}"
+            return None
+        answer = json.loads(self._answer)
+        assert "error" not in answer, answer["error"]
+        return answer["ok"]
+
+    def kill(self, role: str) -> bool:
+        """Kill a process of the set-up; False if there is none yet, or no more."""
+        if role not in self._pidfds:
+            return False
+        try:
+            signal.pidfd_send_signal(self._pidfds[role], signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _alive(self) -> str:
+        return ", ".join(f"{role} {pid} {status(pid).get('State')}" for pid, role in self._roles.items() if status(pid))
+
+    def _name(self, pid: int, role: str) -> None:
+        self._roles[pid] = role
+        self._pidfds[role] = os.pidfd_open(pid)
+
+    def _serve(self) -> None:
+        request = bytearray(80)
+        try:
+            fcntl.ioctl(self._listener, _RECV, request)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINTR):
+                return  # killed meanwhile
+            raise
+        ident, pid, _, number, _, _, *args = struct.unpack("<QIIiIQ6Q", request)
+        role = self._role(pid)
+        call = Call(role, sum(c.role == role for c in self.calls), number, tuple(args))
+        self.calls.append(call)
+        failure = self._decide(call, self)
+        reply = struct.pack("<QqiI", ident, 0, 0, _CONTINUE) if failure is None else struct.pack("<QqiI", ident, 0, -failure, 0)
+        try:
+            fcntl.ioctl(self._listener, _SEND, reply)
+        except FileNotFoundError:
+            pass  # the one that waited for it has been killed
+
+    def _role(self, pid: int) -> str:
+        if pid not in self._roles:
+            inner = status(pid).get("NSpid", "").split()
+            outer = status("self").get("NSpid", "").split()
+            if len(inner) > len(outer):
+                role = "init" if inner[-1] == "1" else "command"
+            else:
+                role = "helper" if "mediator" in self._pidfds else "mediator"
+            self._name(pid, role)
+        return self._roles[pid]
+
+
+def _child(function: Callable[[], Any], theirs: socket.socket) -> None:
+    answer: dict[str, Any] = {}
+    try:
+        listener = _install()
+        socket.send_fds(theirs, [b"x"], [listener])
+        os.close(listener)
+        answer["ok"] = function()
+    except BaseException:
+        answer = {"error": traceback.format_exc()}
+    finally:
+        theirs.sendall(json.dumps(answer).encode())
+        os._exit(0)
+
+
+def samples(calls: list[Call], context: int) -> list[Call]:
+    """Return the first of each kind of calls: the same number after the same `context` others of the same role.
+
+    Plans repeat themselves: thirty binds are one kind.
+    """
+    chosen, known = [], set()
+    for role in dict.fromkeys(call.role for call in calls):
+        own = [call for call in calls if call.role == role]
+        for i, call in enumerate(own):
+            kind = (role, *(c.number for c in own[max(0, i - context) : i + 1]))
+            if kind not in known:
+                known.add(kind)
+                chosen.append(call)
+    return chosen
+
+
+def outcome(function: Callable[[], Any]) -> dict[str, Any]:
+    """Run a function that spawns; return what came of it, and what it left behind in this process."""
+    from nsbox_testing import leftovers
+
+    before = (leftovers.fds(), leftovers.dumpable(), sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), os.getcwd())
+    try:
+        found: dict[str, Any] = {"returned": function()}
+    except OSError as error:
+        found = {"raised": type(error).__name__, "errno": error.errno, "text": str(error), "step": getattr(error, "step", None)}
+        error.__traceback__ = None
+    kept = {fd: what for fd, what in leftovers.fds().items() if before[0].get(fd) != what and fd != leftovers.kept_fd()}
+    after = (leftovers.dumpable(), sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), os.getcwd())
+    found["left"] = [f"descriptor {fd}: {what}" for fd, what in kept.items()]
+    found["left"] += [] if after == before[1:] else [f"{before[1:]} became {after}"]
+    try:
+        pid, state = os.waitpid(-1, _WALL | os.WNOHANG)
+        found["left"].append(f"child {pid}, status {state}")
+    except ChildProcessError:
+        pass
+    return found

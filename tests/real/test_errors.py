@@ -1,0 +1,452 @@
+"""Bad input and what comes of it: the right exception with the right words, nothing started, nothing left, nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import subprocess
+from pathlib import Path
+
+import nsbox
+import pytest
+from nsbox import AccessError, Bind, BindFd, Dev, Dir, File, Mask, Op, Policy, PolicyError, Proc, RoBind, SetupError, Tmpfs
+from nsbox_testing.running import Face
+
+ROOT = RoBind("/", "/")
+
+
+def tool(path: Path, text: str, mode: int = 0o755) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+# ---- the program: the exceptions are those of the standard library, whichever face
+
+
+@pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", "./no-such-program", b"/no/such", Path("/no/such")])
+def test_missing_program(sub: Face, name: object) -> None:
+    """A program that isn't there is FileNotFoundError, with the name as it was given."""
+    with pytest.raises(FileNotFoundError) as caught:
+        sub.Popen([name, "arg"])
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.filename == name
+    assert type(caught.value.filename) is type(name)
+
+
+def test_missing_executable(sub: Face) -> None:
+    """With executable= that is what is missing."""
+    with pytest.raises(FileNotFoundError) as caught:
+        sub.Popen(["x"], executable="/no/such")
+    assert caught.value.filename == "/no/such"
+    with pytest.raises(FileNotFoundError) as caught:
+        sub.Popen("x", shell=True, executable="/no/shell")
+    assert caught.value.filename == "/no/shell"
+
+
+def test_program_that_is_not_executable(sub: Face) -> None:
+    """Without the x bit: PermissionError."""
+    path = tool(sub.directory / "tool", "#!/bin/sh\n", 0o644)
+    with pytest.raises(PermissionError) as caught:
+        sub.Popen([str(path)])
+    assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("name", ["/etc", "/usr/bin/", "."])
+def test_directory_as_program(sub: Face, name: str) -> None:
+    """A directory: PermissionError."""
+    with pytest.raises(PermissionError) as caught:
+        sub.Popen([name], executable=name)
+    assert caught.value.filename == name
+
+
+def test_program_in_no_known_format(sub: Face) -> None:
+    """Neither ELF nor #!: OSError ENOEXEC."""
+    path = tool(sub.directory / "tool", "just text\n")
+    with pytest.raises(OSError) as caught:
+        sub.Popen([str(path)])
+    assert caught.value.errno == errno.ENOEXEC
+    assert caught.value.filename == str(path)
+
+
+def test_program_with_a_missing_interpreter(sub: Face) -> None:
+    """A #! line that leads nowhere: FileNotFoundError, about the script."""
+    path = tool(sub.directory / "tool", "#!/no/interpreter\n")
+    with pytest.raises(FileNotFoundError) as caught:
+        sub.Popen([str(path)])
+    assert caught.value.filename == str(path)
+
+
+def test_program_behind_a_file(sub: Face) -> None:
+    """A file used as a directory: NotADirectoryError."""
+    with pytest.raises(NotADirectoryError):
+        sub.Popen(["/etc/passwd/x"])
+
+
+def test_program_through_a_loop_of_links(sub: Face) -> None:
+    """A symlink to itself: OSError ELOOP."""
+    (sub.directory / "loop").symlink_to("loop")
+    with pytest.raises(OSError) as caught:
+        sub.Popen(["./loop"])
+    assert caught.value.errno == errno.ELOOP
+
+
+def test_program_with_a_name_that_is_too_long(sub: Face) -> None:
+    """More than 255 bytes between slashes: OSError ENAMETOOLONG."""
+    with pytest.raises(OSError) as caught:
+        sub.Popen(["/" + "x" * 300])
+    assert caught.value.errno == errno.ENAMETOOLONG
+
+
+def test_program_that_is_being_written(sub: Face) -> None:
+    """A program open for writing: OSError ETXTBSY."""
+    path = sub.directory / "true"
+    path.write_bytes(Path("/bin/true").read_bytes())
+    path.chmod(0o755)
+    with path.open("ab"), pytest.raises(OSError) as caught:
+        sub.Popen([str(path)])
+    assert caught.value.errno == errno.ETXTBSY
+
+
+@pytest.mark.parametrize("name", ["", b""])
+def test_empty_name(sub: Face, name: str | bytes) -> None:
+    """An empty name is no program. (The standard library says PermissionError, since PATH's directories are no programs.)"""
+    with pytest.raises(OSError) as caught:
+        sub.Popen([name])
+    assert caught.value.errno in (errno.EACCES, errno.ENOENT)
+    assert caught.value.filename == name
+
+
+@pytest.mark.parametrize("args", [[], ()])
+def test_empty_argv(sub: Face, args: object) -> None:
+    """No argument at all: IndexError, as in the standard library."""
+    with pytest.raises(IndexError):
+        sub.Popen(args)
+
+
+@pytest.mark.parametrize("args", [None, 5, [5], [None], ["echo", 1], ["echo", None]])
+def test_args_of_a_wrong_type(sub: Face, args: object) -> None:
+    """Things that are no path: TypeError."""
+    with pytest.raises(TypeError):
+        sub.Popen(args)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"args": ["a\0b"]},
+        {"args": ["echo", "a\0b"]},
+        {"args": ["echo", b"\0"]},
+        {"args": ["true"], "executable": "/bin/true\0"},
+        {"args": ["true"], "cwd": "/tmp\0"},
+        {"args": ["true"], "cwd": b"/tmp\0"},
+        {"args": ["true"], "env": {"A\0": "b"}},
+        {"args": ["true"], "env": {"A": "b\0"}},
+        {"args": "echo \0", "shell": True},
+        {"args": ["true"], "env": {"A=B": "c"}},
+    ],
+    ids=lambda options: repr({k: v for k, v in options.items() if "\0" in repr(v) or "0" in repr(v) or "=" in repr(v)}),
+)
+def test_null_bytes(sub: Face, options: dict[str, object]) -> None:
+    """NUL in an argument, a name, a directory, the environment, or "=" in a variable's name: ValueError."""
+    with pytest.raises(ValueError):
+        sub.Popen(**options)
+
+
+def test_program_of_the_host_that_the_sandbox_lacks(workspace: Path, tmp_path: Path) -> None:
+    """A program that exists on the host only: FileNotFoundError with a note that says so."""
+    path = tool(tmp_path / "tool", "#!/bin/sh\n")
+    with pytest.raises(FileNotFoundError) as caught:
+        nsbox.run([str(path)], policy=Policy.workspace(workspace))
+    assert caught.value.filename == str(path)
+    assert "exists on the host" in " ".join(caught.value.__notes__)
+
+
+# ---- the directory
+
+
+@pytest.mark.parametrize("cwd", ["no/such", Path("no/such"), b"no/such", "/no/such"])
+def test_missing_cwd(sub: Face, cwd: object) -> None:
+    """A directory that isn't there: FileNotFoundError, with the name as it was given."""
+    with pytest.raises(FileNotFoundError) as caught:
+        sub.Popen(["true"], cwd=cwd)
+    assert caught.value.filename == cwd
+    assert type(caught.value.filename) is type(cwd)
+
+
+def test_cwd_that_is_a_file(sub: Face) -> None:
+    """A file: NotADirectoryError."""
+    (sub.directory / "file").touch()
+    with pytest.raises(NotADirectoryError) as caught:
+        sub.Popen(["true"], cwd="file")
+    assert caught.value.filename == "file"
+
+
+def test_cwd_and_program_both_missing(sub: Face) -> None:
+    """The directory's error comes first."""
+    with pytest.raises(FileNotFoundError) as caught:
+        sub.Popen(["/no/program"], cwd="/no/directory")
+    assert caught.value.filename == "/no/directory"
+
+
+def test_cwd_outside(tmp_path: Path, policy: Policy) -> None:
+    """A directory of the host that the sandbox lacks: AccessError, which says what is there instead."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with pytest.raises(AccessError, match="not in the sandbox") as caught:
+        nsbox.Popen(["true"], policy=policy, cwd=outside)
+    assert isinstance(caught.value, PermissionError)
+    assert caught.value.filename == str(outside)
+    assert str(policy.workdir) in str(caught.value)
+
+
+def test_cwd_that_is_masked(workspace: Path) -> None:
+    """A denied directory can't be started in: PermissionError."""
+    (workspace / "denied").mkdir()
+    policy = Policy.workspace(workspace, deny=[workspace / "denied"])
+    with pytest.raises(PermissionError):
+        nsbox.Popen(["true"], policy=policy, cwd=workspace / "denied")
+
+
+def test_cwd_by_a_planted_link(workspace: Path, policy: Policy) -> None:
+    """A link to a descriptor of the set-up, planted where the command is to start, leads nowhere (CVE-2024-21626)."""
+    for number in range(3, 60):
+        for pid in ("self", "1", "2"):
+            link = workspace / "link"
+            link.unlink(missing_ok=True)
+            link.symlink_to(f"/proc/{pid}/fd/{number}")
+            try:
+                done = nsbox.run(["pwd", "-P"], policy=policy, cwd=link, stdout=subprocess.PIPE, text=True)
+            except OSError:
+                continue
+            assert done.stdout.strip().startswith(str(workspace)), link.readlink()
+
+
+def test_current_directory_that_is_gone(tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A current directory that has been removed: FileNotFoundError, or the workspace; no crash."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        for chosen in (policy, None, Policy.host()):
+            try:
+                assert nsbox.run(["true"], policy=chosen).returncode == 0
+            except FileNotFoundError:
+                continue
+    finally:
+        monkeypatch.undo()
+
+
+# ---- the policy
+
+
+def test_policy_of_a_wrong_type() -> None:
+    """Something else than a Policy: TypeError that names the type."""
+    with pytest.raises(TypeError, match="str"):
+        nsbox.Popen(["true"], policy="workspace")
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "workspace"])
+def test_source_that_vanishes(tmp_path: Path, workspace: Path, kind: str) -> None:
+    """A path that is removed between policy and spawn: SetupError that names op, step and remedy."""
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    if kind == "workspace":
+        policy = Policy.workspace(extra)
+    else:
+        policy = Policy.workspace(workspace, **{kind: [extra]})
+    assert nsbox.run(["true"], policy=policy).returncode == 0
+    extra.rmdir()
+    with pytest.raises(SetupError) as caught:
+        nsbox.run(["true"], policy=policy)
+    error = caught.value
+    assert isinstance(error, OSError)
+    assert (error.errno, error.step) == (errno.ENOENT, "open source")
+    assert str(extra) in error.op
+    assert "doesn't exist" in error.hint
+    assert all(part in str(error) for part in (error.op, error.step, error.hint, "No such file"))
+
+
+def test_source_that_becomes_a_link(tmp_path: Path, workspace: Path) -> None:
+    """A path of the policy that is replaced by a symlink before the spawn is not followed."""
+    extra, secret = tmp_path / "extra", tmp_path / "secret"
+    extra.mkdir()
+    secret.mkdir()
+    policy = Policy.workspace(workspace, write=[extra])
+    extra.rmdir()
+    extra.symlink_to(secret)
+    with pytest.raises(SetupError) as caught:
+        nsbox.run(["touch", str(extra / "x")], policy=policy)
+    assert caught.value.errno == errno.ELOOP
+    assert not list(secret.iterdir())
+
+
+def test_source_that_comes_back(tmp_path: Path, workspace: Path) -> None:
+    """After such an error the same policy works again when the path is back."""
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    policy = Policy.workspace(workspace, read=[extra])
+    extra.rmdir()
+    with pytest.raises(SetupError):
+        nsbox.run(["true"], policy=policy)
+    extra.mkdir()
+    assert nsbox.run(["true"], policy=policy).returncode == 0
+
+
+def test_optional_source() -> None:
+    """optional=True lets a source be missing; another problem with it is still an error."""
+    policy = Policy.layers(ROOT, Tmpfs("/mnt"), Bind("/no/such", "/mnt/x", optional=True))
+    assert nsbox.run(["sh", "-c", "test ! -e /mnt/x"], policy=policy).returncode == 0
+    with pytest.raises(SetupError) as caught:
+        nsbox.run(["true"], policy=Policy.layers(ROOT, Tmpfs("/mnt"), Bind("/etc/passwd/x", "/mnt/x", optional=True)))
+    assert caught.value.errno == errno.ENOTDIR
+
+
+@pytest.mark.parametrize("op", [Dir("/W/new/deep"), File("/W/new", b"x"), Tmpfs("/W/new"), RoBind("/etc", "/W/new"), Mask("/W/new")], ids=Op.describe)
+def test_destination_that_the_host_lacks(workspace: Path, op: nsbox.Op) -> None:
+    """A destination that would have to be made in a bound directory of the host: SetupError, and the host is untouched."""
+    import dataclasses
+
+    op = dataclasses.replace(op, dest=op.dest.replace("/W", str(workspace)))
+    with pytest.raises(SetupError) as caught:
+        nsbox.run(["true"], policy=Policy.layers(ROOT, Bind(str(workspace), str(workspace)), op))
+    if isinstance(op, Mask):
+        assert caught.value.errno == errno.ENOENT
+    else:
+        assert caught.value.step == "would change the host"
+        assert "on the host first" in caught.value.hint
+    assert caught.value.op == op.describe()
+    assert list(workspace.iterdir()) == []
+
+
+def test_file_over_a_file_of_the_host(workspace: Path) -> None:
+    """File() doesn't overwrite a file of the host, nor does Chmod() change its mode."""
+    target = workspace / "file"
+    target.write_text("mine")
+    target.chmod(0o640)
+    base = (ROOT, Bind(str(workspace), str(workspace)))
+    for op in (File(str(target), b"theirs"), nsbox.Chmod(str(target), 0o777), nsbox.Symlink("/etc", str(target))):
+        with pytest.raises(SetupError):
+            nsbox.run(["true"], policy=Policy.layers(*base, op))
+    assert target.read_text() == "mine"
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("kind", ["file on directory", "directory on file", "below a file"])
+def test_mounts_of_another_kind(workspace: Path, kind: str) -> None:
+    """A directory on a file and the like: SetupError, not a crash, with op and step."""
+    (workspace / "file").touch()
+    (workspace / "dir").mkdir()
+    base = (ROOT, Bind(str(workspace), str(workspace)))
+    source, dest = {
+        "file on directory": ("/etc/passwd", "dir"),
+        "directory on file": ("/etc", "file"),
+        "below a file": ("/etc", "file/x"),
+    }[kind]
+    with pytest.raises(SetupError) as caught:
+        nsbox.run(["true"], policy=Policy.layers(*base, RoBind(source, f"{workspace}/{dest}")))
+    assert caught.value.errno in (errno.ENOTDIR, errno.EINVAL)
+    assert caught.value.op and caught.value.step
+
+
+def test_descriptor_that_is_closed() -> None:
+    """BindFd and File from a closed descriptor: EBADF, before anything is made."""
+    for op in (BindFd(700, "/mnt"), File("/mnt/x", 700)):
+        with pytest.raises(OSError) as caught:
+            nsbox.run(["true"], policy=Policy.layers(ROOT, Tmpfs("/mnt"), op))
+        assert caught.value.errno == errno.EBADF
+
+
+def test_descriptor_of_a_directory(workspace: Path) -> None:
+    """BindFd binds what is open, also when its name leads elsewhere by now."""
+    real = workspace / "real"
+    real.mkdir()
+    (real / "f").write_text("by descriptor")
+    fd = os.open(real, os.O_PATH | os.O_DIRECTORY)
+    try:
+        real.rename(workspace / "moved")
+        policy = Policy.layers(ROOT, Tmpfs("/mnt"), BindFd(fd, "/mnt/x"), Proc("/proc"), Dev("/dev"))
+        done = nsbox.run(["cat", "/mnt/x/f"], policy=policy, capture_output=True)
+        assert done.stdout == b"by descriptor"
+    finally:
+        os.close(fd)
+
+
+def test_twenty_thousand_ops() -> None:
+    """20,000 ops are carried out."""
+    ops = [Dir(f"/mnt/{i // 1000}/{i}") for i in range(20_000)]
+    policy = Policy.layers(ROOT, Tmpfs("/mnt"), *ops)
+    done = nsbox.run(["sh", "-c", "ls /mnt/* | grep -c '^[0-9]*$'"], policy=policy, capture_output=True, text=True)
+    assert done.stdout == "20000\n", done.stderr
+
+
+def test_twenty_thousand_files(workspace: Path) -> None:
+    """20,000 files with contents, which the last op then hides again."""
+    policy = Policy.layers(ROOT, Tmpfs("/mnt"), *(File(f"/mnt/{i}", b"%d" % i) for i in range(20_000)))
+    done = nsbox.run(["sh", "-c", "ls /mnt | wc -l; cat /mnt/19999"], policy=policy, capture_output=True, text=True)
+    assert done.stdout.split() == ["20000", "19999"], done.stderr
+
+
+def test_too_many_mounts(workspace: Path) -> None:
+    """More mounts than the kernel allows: SetupError with ENOSPC; the host's mounts are the same (the fixture looks)."""
+    limit = int(Path("/proc/sys/fs/mount-max").read_text())
+    if limit > 200_000:
+        pytest.skip(f"fs.mount-max is {limit}, too many to try")
+    # Each layer of binds on "/mnt" copies all those below it: exponential, so a few ops exceed any limit.
+    ops = [Tmpfs("/mnt"), *(RoBind("/proc", f"/mnt/{i}") for i in range(2))]
+    policy = Policy.layers(ROOT, *ops, *(Tmpfs(f"/mnt/0/{i}") for i in range(2)))
+    with pytest.raises(SetupError):
+        nsbox.run(["true"], policy=policy)
+
+
+def test_a_destination_as_long_as_paths_can_be() -> None:
+    """A path of nearly 4096 bytes with components of 255, made step by step; one that is longer is a PolicyError."""
+    deep = "/mnt" + ("/" + "d" * 200) * 20
+    assert len(deep) > 4000
+    policy = Policy.layers(ROOT, Tmpfs("/mnt"), Dir(deep))
+    assert nsbox.run(["test", "-d", deep], policy=policy).returncode == 0
+    with pytest.raises(PolicyError):
+        Dir("/mnt" + "/x" * 2100)
+
+
+def test_no_root_at_all() -> None:
+    """A policy without a single op has an empty root, where no program is found."""
+    with pytest.raises(FileNotFoundError):
+        nsbox.run(["true"], policy=Policy.layers(), cwd="/")
+
+
+# ---- what the errors are
+
+
+def test_setup_errors_survive_pickling(workspace: Path) -> None:
+    """Errors come out of a pickle with all their fields."""
+    with pytest.raises(SetupError) as caught:
+        nsbox.run(["true"], policy=Policy.layers(ROOT, Bind(str(workspace), str(workspace)), Dir(f"{workspace}/new")))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.errno, again.step, again.op, again.hint) == (
+        str(caught.value),
+        caught.value.errno,
+        caught.value.step,
+        caught.value.op,
+        caught.value.hint,
+    )
+
+
+def test_the_same_after_a_hundred_failures(policy: Policy) -> None:
+    """A hundred failed starts of all kinds, and the next one works."""
+    bad = Policy.layers(ROOT, Bind("/no/such", "/mnt"))
+    for _ in range(25):
+        for options in ({"args": ["/no/such"]}, {"args": ["true"], "cwd": "/no/such"}, {"args": ["true"], "policy": bad}, {"args": ["/etc"]}):
+            with pytest.raises(OSError):
+                nsbox.Popen(**({"policy": policy} | options))
+    assert nsbox.run(["true"], policy=policy).returncode == 0
+
+
+def test_pipes_are_closed_after_a_failed_start(policy: Policy) -> None:
+    """A failed start with pipes leaves no descriptor open (the fixture looks) and raises no ResourceWarning."""
+    pipe = subprocess.PIPE
+    for name in ("/no/such", "/etc"):
+        with pytest.raises(OSError):
+            nsbox.Popen([name], stdin=pipe, stdout=pipe, stderr=pipe, policy=policy)

@@ -1,0 +1,193 @@
+"""Faults at every kind of system call of a set-up: one that fails, or a process that is killed just then.
+
+Either the spawn stops with an error, or the command runs and sees what it would have seen; nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nsbox
+import pytest
+from nsbox import BindData, Chmod, Dev, Dir, File, Limits, Mask, Mqueue, Policy, Proc, RemountRo, RoBind, Symlink, Tmpfs, TmpOverlay
+from nsbox_testing import faults
+from nsbox_testing.faults import Call, Spawn, outcome, samples
+from nsbox_testing.running import Orphans
+
+pytestmark = [
+    pytest.mark.skipif(not faults.is_possible(), reason="no seccomp user notification here"),
+    pytest.mark.timeout(300),
+]
+
+LOOK = """
+cat /proc/self/status /proc/self/mountinfo; ls /proc/self/fd; pwd; hostname; ulimit -n; umask; id
+ls -a / /dev; ls -ln /c /b /tmp /o; cat /tmp/a deny/secret file; cut -c 1-7 /proc/net/dev
+for n in /proc/self/ns/*; do readlink $n; done; kill -0 1 && echo may signal pid 1
+"""
+"""What a command can see of its containment."""
+
+STATUS = ("Cap", "NoNew", "Seccomp", "Sig", "ShdPnd", "Uid", "Gid", "Groups", "Umask", "NSpid", "NSsid", "NSpgid")
+
+
+@pytest.fixture
+def policies(workspace: Path) -> dict[str, Policy]:
+    (workspace / "deny").mkdir()
+    (workspace / "lower").mkdir()
+    for name in ("deny/secret", "file"):
+        (workspace / name).write_text(name)
+    system = [Symlink(os.readlink(f"/{n}"), f"/{n}") for n in ("bin", "lib", "lib64") if os.path.islink(f"/{n}")]
+    system += [RoBind(f"/{n}", f"/{n}") for n in ("bin", "lib", "lib64", "usr") if os.path.isdir(f"/{n}") and not os.path.islink(f"/{n}")]
+    # Every op once, the same one seldom twice: less than a workspace has.
+    layers = Policy.layers(
+        *system,
+        Proc("/proc"),
+        Dev("/dev"),
+        Tmpfs("/tmp", size=1 << 20),
+        File("/tmp/a", b"contents"),
+        BindData("/b", b"bound", read_only=True),
+        Dir("/c/d/e"),
+        Chmod("/c/d", 0o700),
+        TmpOverlay((str(workspace / "lower"),), "/o"),
+        Mqueue("/mqueue"),
+        Mask("/c/d/e"),
+        RemountRo("/"),
+        unshare={"net", "ipc", "uts", "cgroup"},
+        hostname="box",
+        limits=Limits(open_files=100),
+        env={"PATH": "/usr/bin:/bin"},
+        inherit_env=False,
+        uid=1234,
+        gid=1234,
+    )
+    return {
+        "layers": layers,
+        "workspace": Policy.workspace(workspace, deny=[workspace / "deny", workspace / "file"]),
+        "host": Policy.host(),
+        "full": Policy.host(uid=1234, gid=1234) if os.geteuid() == 0 else Policy.host(),
+    }
+
+
+def seen(text: str, own: set[str]) -> list[str]:
+    """Return what the command saw, without numbers that differ from run to run. own: our namespaces."""
+    lines = []
+    for line in text.splitlines():
+        words = line.split()
+        if " - " in line and len(words) > 8:
+            lines.append(" ".join(words[3:6] + words[words.index("-") :]))
+        elif ":\t" in line and words:
+            lines += [line] if line.startswith(STATUS) else []
+        elif ":[" in line:
+            lines.append(line.split(":")[0] + (" shared" if line in own else " own"))
+        elif line[:2] not in ("to", "dr", "-r", "lr"):  # of ls -l: times
+            lines.append(line)
+    return sorted(lines)
+
+
+def look(policy: Policy) -> Callable[[], dict[str, Any]]:
+    """Return a function that runs LOOK, and what came of that."""
+    own = {os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
+
+    def run() -> list[Any]:
+        cwd = policy.workdir or "/"
+        done = nsbox.run(["sh", "-c", LOOK], policy=policy, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return [done.returncode, seen(done.stdout.decode(errors="replace"), own)]
+
+    return lambda: outcome(run)
+
+
+def once(policy: Policy, start: Callable[[], Any]) -> tuple[Any, list[Call]]:
+    """Run a function without any fault."""
+    spawn = Spawn(start, lambda call, spawn: None)
+    return spawn.run(), spawn.calls
+
+
+@pytest.mark.parametrize("name", ["layers", "workspace", "host", pytest.param("full", marks=pytest.mark.as_root("maps all ids"))])
+def test_a_call_that_fails(policies: dict[str, Policy], orphans: Orphans, name: str) -> None:
+    """Whichever call fails: an OSError, or a command that sees exactly the same containment. Never less, nothing left."""
+    start = look(policies[name])
+    expected, calls = once(policies[name], start)
+    assert expected["left"] == []
+    status, view = expected["returned"]
+    problems = []
+    for target in samples(calls, 2 if name == "layers" else 1):
+        if target.number in faults.INFALLIBLE or target.role == "caller":
+            continue
+        found = Spawn(start, lambda call, spawn: errno.EPERM if _same(call, target) else None).run()
+        if found is None:
+            problems.append(f"{target}: the caller died")
+        elif found["left"]:
+            problems.append(f"{target}: left {found['left']}")
+        elif "returned" in found and found["returned"] != [status, view] and found["returned"][0] != -9:
+            less = [line for line in found["returned"][1] if line not in view], [line for line in view if line not in found["returned"][1]]
+            problems.append(f"{target}: not the same: {less}")
+        elif "raised" in found and not found["text"]:
+            problems.append(f"{target}: an error without a word")
+    assert not problems, "\n".join(problems)
+
+
+def _same(call: Call, target: Call) -> bool:
+    return (call.role, call.index, call.number) == (target.role, target.index, target.number)
+
+
+@pytest.mark.parametrize("role", ["mediator", "init", "command", "helper"])
+@pytest.mark.parametrize("name", ["layers", "full"])
+def test_a_process_that_is_killed(policies: dict[str, Policy], orphans: Orphans, name: str, role: str) -> None:
+    """Whichever process of the set-up is killed, at whichever call: an error or -9 or nothing happened; no hang, nothing left."""
+    if role == "helper" and (name != "full" or os.geteuid() != 0):
+        pytest.skip("only full maps have a helper")
+    policy = policies[name]
+
+    def start() -> dict[str, Any]:
+        return outcome(lambda: nsbox.run(["true"], policy=policy, cwd="/").returncode)
+
+    _, calls = once(policy, start)
+    problems, killed = [], 0
+    for target in samples(calls, 1):
+        hits = []
+
+        def decide(call: Call, spawn: Spawn, target: Call = target, hits: list[bool] = hits) -> None:
+            if _same(call, target):
+                hits.append(spawn.kill(role))
+
+        found = Spawn(start, decide).run()
+        killed += any(hits)
+        if found is None:
+            problems.append(f"{target}: the caller died")
+        elif found["left"]:
+            problems.append(f"{target}: left {found['left']}")
+        elif "returned" in found and found["returned"] not in (0, -9):
+            problems.append(f"{target}: status {found['returned']}")
+        elif "raised" in found and (not any(hits) or found["raised"] != "SetupError"):
+            problems.append(f"{target}: {found['raised']}: {found['text']}")
+    assert not problems, "\n".join(problems)
+    assert killed > 3
+
+
+@pytest.mark.parametrize("name", ["layers", "workspace", "host", "full"])
+def test_a_caller_that_is_killed(policies: dict[str, Policy], orphans: Orphans, name: str) -> None:
+    """Whenever the caller is killed, nothing survives: not what is being made, not the command, which would never end."""
+    policy = policies[name]
+    read, write = os.pipe()  # nothing is ever written to it
+
+    def start() -> int:
+        os.close(write)
+        return nsbox.Popen(["cat"], policy=policy, stdin=read, cwd="/").pid and 0
+
+    def stay() -> None:
+        start()
+        os.read(read, 1)
+
+    # To know the calls: a caller that exits by itself, which ends its command.
+    _, calls = once(policy, start)
+    try:
+        for target in samples(calls, 1):
+            answer = Spawn(stay, lambda call, spawn: spawn.kill("caller") and None if _same(call, target) else None).run(20)
+            assert answer is None, f"{target}: {answer}"
+    finally:
+        os.close(read)
+        os.close(write)
