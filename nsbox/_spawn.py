@@ -135,11 +135,17 @@ def _read_all(fd: int) -> bytes:
 def _blob(prepared: Prepared) -> bytes:
     if prepared.blob is not None:
         return prepared.blob
-    loaded = [
-        replace(op, data=_read_all(op.data)) if isinstance(op, File | BindData) and isinstance(op.data, int) else op
-        for op in prepared.ops
-    ]
-    return _wire.encode(loaded)
+    return _wire.encode([_loaded(op) for op in prepared.ops])
+
+
+def _loaded(op: Op) -> Op:
+    """Return the op with its contents, when they come from a descriptor."""
+    if not isinstance(op, File | BindData) or not isinstance(op.data, int):
+        return op
+    try:
+        return replace(op, data=_read_all(op.data))
+    except OSError as error:
+        raise SetupError(error.errno or errno.EIO, "read contents", op.describe()) from error
 
 
 def encode_environment(env: Mapping[Any, Any]) -> list[bytes]:
@@ -425,6 +431,8 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
             if op is not None and op.row()[0] == "proc"
             else "this kernel doesn't allow this file system in a user namespace"
         )
+    if step == c.STEP_ATTACH and result.error in (errno.EINVAL, errno.ENOTDIR):
+        return "a directory can't be mounted on a file, nor a file on a directory"
     if step == c.STEP_CREATE and result.error == errno.EEXIST:
         return "something else is at the destination already; a link there is not followed"
     if step == c.STEP_CREATE and result.error == errno.EROFS:

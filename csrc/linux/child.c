@@ -29,7 +29,7 @@ static int is_open(int fd)
 }
 
 /* The caller's descriptors, before we open any: a number that it has closed would soon be one of ours. */
-static int check_fds(struct job *j)
+static int check_fds(struct job *j, int32_t *op)
 {
     const nsbox_request *r = j->req;
     TRY(&j->b, NSBOX_STEP_STDIO, is_open(r->stdin_fd));
@@ -37,10 +37,54 @@ static int check_fds(struct job *j)
     TRY(&j->b, NSBOX_STEP_STDIO, is_open(r->stderr_fd));
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         TRY(&j->b, NSBOX_STEP_FDS, is_open(r->pass_fds[i]));
+    for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
+        if (!(plan_op(r->plan, i)->flags & NSBOX_FROM_FD))
+            continue;
+        *op = (int32_t)i;
+        TRY(&j->b, NSBOX_STEP_SOURCE, is_open(plan_op(r->plan, i)->fd));
+    }
+    *op = -1;
+    return 0;
+}
+
+static void lower(int *least, int fd, int from)
+{
+    if (fd >= from && fd < *least)
+        *least = fd;
+}
+
+/* The first descriptor from `from` up that the plan or the command needs. */
+static int next_needed(const nsbox_request *r, int from)
+{
+    int least = INT32_MAX;
+    lower(&least, r->stdin_fd, from);
+    lower(&least, r->stdout_fd, from);
+    lower(&least, r->stderr_fd, from);
+    for (uint32_t i = 0; i < r->n_pass_fds; i++)
+        lower(&least, r->pass_fds[i], from);
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++)
         if (plan_op(r->plan, i)->flags & NSBOX_FROM_FD)
-            TRY(&j->b, NSBOX_STEP_SOURCE, is_open(plan_op(r->plan, i)->fd));
-    return 0;
+            lower(&least, plan_op(r->plan, i)->fd, from);
+    return least;
+}
+
+/* Our table is a copy, but its size is limited too: what the command won't get makes room for ours. */
+static int close_unneeded(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    if (!(r->flags & NSBOX_CLOSE_FDS))
+        return 0;
+    for (int from = 3;;) {
+        int needed = next_needed(r, from);
+        if (needed == INT32_MAX)
+            return sys_close_range((unsigned)from, ~0U);
+        if (needed > from) {
+            int ret = sys_close_range((unsigned)from, (unsigned)needed - 1);
+            if (ret < 0)
+                return ret;
+        }
+        from = needed + 1;
+    }
 }
 
 static int open_devnull(struct job *j)
@@ -96,9 +140,10 @@ static int launch(struct job *j)
 
 static int build(struct job *j, int32_t *op)
 {
-    int ret = check_fds(j);
+    int ret = check_fds(j, op);
     if (ret < 0)
         return ret;
+    TRY(&j->b, NSBOX_STEP_FDS, close_unneeded(j));
     ret = hold_lifeline(j);
     if (ret < 0)
         return ret;

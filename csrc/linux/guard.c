@@ -1,10 +1,11 @@
 /* guard.c: the seccomp filter that no command is without, whatever its policy.
  *
- * The command is the caller's own child, and shares its session keyring: two ways out that no namespace covers.
- * clone(2) with CLONE_PARENT would make children of the caller, which then wait for it to reap them while the
- * sandbox can't end; keyctl(2) reads the keyring (credentials), and with KEYCTL_SESSION_TO_PARENT replaces it.
- * clone3(2), whose flags a filter can't see, doesn't exist, so that C libraries use clone. Refusals are errors,
- * never signals. A tool that makes such children itself (nsbox, runc) needs NSBOX_NESTED.
+ * The command is the caller's own child, shares its session keyring, and has the init's kernel uid: ways out that no
+ * namespace covers. clone(2) with CLONE_PARENT would make children of the caller, for which the end of the sandbox
+ * would wait; keyctl(2) reads the keyring (credentials), and with KEYCTL_SESSION_TO_PARENT replaces it; the scheduling
+ * calls could starve pid 1, so that the sandbox outlives the command by minutes. clone3(2), whose flags a filter can't
+ * see, doesn't exist, so that C libraries use clone. Refusals are errors, never signals. A tool that makes such children
+ * itself (nsbox, runc) needs NSBOX_NESTED.
  */
 #include "child.h"
 
@@ -13,24 +14,30 @@
 #include <linux/seccomp.h>
 
 struct abi {
-    uint32_t arch, clone, clone3, add_key, request_key, keyctl;
+    uint32_t arch, clone, clone3, keys[3];
+    uint32_t of_pid[5];  /* the first argument is a pid */
+    uint32_t of_kind[2]; /* the first argument says what the second is: a pid, a process group, a user */
 };
 
+#define NATIVE                                                                                                         \
+    __NR_clone, __NR_clone3, {__NR_add_key, __NR_request_key, __NR_keyctl},                                            \
+        {__NR_sched_setparam, __NR_sched_setscheduler, __NR_sched_setaffinity, __NR_sched_setattr, __NR_prlimit64},    \
+    {                                                                                                                  \
+        __NR_setpriority, __NR_ioprio_set                                                                              \
+    }
+
+#define X32_BIT 0x40000000U /* on x86_64 the third system call table: none of it */
+static const struct abi abis[] = {
 #if defined(__x86_64__)
-#define X32_BIT 0x40000000U /* the third system call table: none of it */
-static const struct abi abis[] = {
-    {AUDIT_ARCH_X86_64, __NR_clone, __NR_clone3, __NR_add_key, __NR_request_key, __NR_keyctl},
-    {AUDIT_ARCH_I386, 120, 435, 286, 287, 288},
-};
+    {AUDIT_ARCH_X86_64, NATIVE},
+    {AUDIT_ARCH_I386, 120, 435, {286, 287, 288}, {154, 156, 241, 351, 340}, {97, 289}},
 #else
-#define X32_BIT 0x40000000U
-static const struct abi abis[] = {
-    {AUDIT_ARCH_AARCH64, __NR_clone, __NR_clone3, __NR_add_key, __NR_request_key, __NR_keyctl},
-    {AUDIT_ARCH_ARM, 120, 435, 309, 310, 311},
-};
+    {AUDIT_ARCH_AARCH64, NATIVE},
+    {AUDIT_ARCH_ARM, 120, 435, {309, 310, 311}, {154, 156, 241, 380, 369}, {97, 314}},
 #endif
+};
 
-enum { N_ABIS = sizeof abis / sizeof abis[0], MAX_CODE = 64 };
+enum { N_ABIS = sizeof abis / sizeof abis[0], MAX_CODE = 192 };
 
 struct program {
     struct sock_filter code[MAX_CODE];
@@ -59,23 +66,61 @@ static void answer_if(struct program *p, uint32_t k, uint32_t action)
     answer(p, action);
 }
 
+enum { ABSENT = SECCOMP_RET_ERRNO | ENOSYS, REFUSED = SECCOMP_RET_ERRNO | EPERM };
+
+/* Opens a rule for one system call; the rules end in a verdict. Returns where, for end_rule(). */
+static unsigned short begin_rule(struct program *p, uint32_t nr)
+{
+    emit(p, BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 0);
+    return (unsigned short)(p->n - 1);
+}
+
+static void end_rule(struct program *p, unsigned short begin)
+{
+    answer(p, SECCOMP_RET_ALLOW);
+    p->code[begin].jf = (unsigned char)(p->n - begin - 1);
+}
+
+/* The kernel takes the low 32 bits of these arguments; both machines are little-endian. */
+static void load_argument(struct program *p, unsigned i)
+{
+    load(p, offsetof(struct seccomp_data, args) + i * sizeof(uint64_t));
+}
+
+static void protect_init(struct program *p, const struct abi *abi)
+{
+    for (unsigned i = 0; i < sizeof abi->of_pid / sizeof abi->of_pid[0]; i++) {
+        unsigned short rule = begin_rule(p, abi->of_pid[i]);
+        load_argument(p, 0);
+        answer_if(p, 1, REFUSED);
+        end_rule(p, rule);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        unsigned short rule = begin_rule(p, abi->of_kind[i]);
+        load_argument(p, 0);
+        answer_if(p, i ? 3 : 2, REFUSED); /* IOPRIO_WHO_USER, PRIO_USER: the init is of the same user */
+        load_argument(p, 1);
+        answer_if(p, 1, REFUSED);
+        end_rule(p, rule);
+    }
+}
+
 /* The rules of one system call table; the number is loaded. */
 static void rules(struct program *p, const struct abi *abi, int nested)
 {
-    const uint32_t absent = SECCOMP_RET_ERRNO | ENOSYS, refused = SECCOMP_RET_ERRNO | EPERM;
     emit(p, BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1);
-    answer(p, absent);
-    answer_if(p, abi->add_key, absent);
-    answer_if(p, abi->request_key, absent);
-    answer_if(p, abi->keyctl, absent);
+    answer(p, ABSENT);
+    for (unsigned i = 0; i < 3; i++)
+        answer_if(p, abi->keys[i], ABSENT);
     if (!nested) {
-        answer_if(p, abi->clone3, absent);
-        emit(p, BPF_JMP | BPF_JEQ | BPF_K, abi->clone, 0, 3);
-        /* The kernel takes the low 32 bits; both machines are little-endian. */
-        load(p, offsetof(struct seccomp_data, args[0]));
+        answer_if(p, abi->clone3, ABSENT);
+        unsigned short rule = begin_rule(p, abi->clone);
+        load_argument(p, 0);
         emit(p, BPF_JMP | BPF_JSET | BPF_K, CLONE_PARENT, 0, 1);
-        answer(p, refused);
+        answer(p, REFUSED);
+        end_rule(p, rule);
     }
+    protect_init(p, abi);
     answer(p, SECCOMP_RET_ALLOW);
 }
 
@@ -91,7 +136,7 @@ int guard_install(const nsbox_request *r)
         rules(&p, &abis[i], (r->flags & NSBOX_NESTED) != 0);
         p.code[jump].jf = (unsigned char)(p.n - jump - 1);
     }
-    answer(&p, SECCOMP_RET_ERRNO | ENOSYS); /* a table that we don't know */
+    answer(&p, ABSENT); /* a table that we don't know */
     struct sock_fprog program = {.len = p.n, .filter = p.code};
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }

@@ -34,7 +34,8 @@ NAME = "namespaces"
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
 # Files of procfs that tell uid 0, even without capabilities, about the machine; container runtimes mask them too.
-_PROC_SECRETS = ("acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi")
+# 1/autogroup: its niceness is that of the init, which a uid 0 could starve.
+_PROC_SECRETS = ("1/autogroup", "acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi")
 
 
 def missing(host: Host) -> tuple[Reason, ...]:
