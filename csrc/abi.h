@@ -88,7 +88,9 @@ enum nsbox_spawn_flag {
     NSBOX_SET_GID = 256,
     NSBOX_SET_GROUPS = 512,
     NSBOX_CWD_OPTIONAL = 1024, /* where cwd can't be entered, "/" is it */
-    NSBOX_NESTED = 2048        /* the command makes sandboxes itself: clone(2) as it likes */
+    NSBOX_NESTED = 2048,       /* the command makes sandboxes itself: clone(2) as it likes */
+    NSBOX_NO_USERNS = 4096,    /* no user namespaces inside, by user.max_user_namespaces */
+    NSBOX_DROP_GROUPS = 8192   /* the caller's supplementary groups go, before there is a user namespace */
 };
 
 /* Where a spawn stopped. */
@@ -129,7 +131,8 @@ enum nsbox_step {
     NSBOX_STEP_EXEC = 33,
     NSBOX_STEP_KILLED = 34, /* a process of the set-up was killed from outside */
     NSBOX_STEP_SECCOMP = 35,
-    NSBOX_STEP_END = 36
+    NSBOX_STEP_NO_USERNS = 36,
+    NSBOX_STEP_END = 37
 };
 
 typedef struct nsbox_rlimit {
@@ -165,7 +168,7 @@ typedef struct nsbox_request {
 
     const char *const *programs; /* tried in this order; ends in NULL */
     const char *const *argv;
-    const char *const *envp; /* NULL: the caller's own environment */
+    const char *const *envp;
     const char *cwd;         /* inside the sandbox; NULL for "/" */
     const int32_t *pass_fds; /* ascending */
     const uint32_t *groups;

@@ -3,59 +3,63 @@
     import nsbox
     nsbox.run(["npm", "test"], cwd="repo")
 
-Names of the standard library's subprocess, plus Policy and what belongs to it; this module only re-exports.
+Names of the standard library's subprocess, plus Policy and what belongs to it. This module only re-exports, and lazily
+(PEP 562): a program that imports nsbox but runs nothing pays next to nothing.
 """
 
-from nsbox._errors import AccessError, NsboxError, PolicyError, Reason, SetupError, UnavailableError
-from nsbox._explain import explain
-from nsbox._host import Host
-from nsbox._plan import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    Console,
-    Dev,
-    DevBind,
-    Device,
-    Devpts,
-    Dir,
-    File,
-    Hostname,
-    Loopback,
-    Mask,
-    Mqueue,
-    Op,
-    Overlay,
-    Plan,
-    Proc,
-    RemountRo,
-    RoBind,
-    RoOverlay,
-    Symlink,
-    Tmpfs,
-    TmpOverlay,
-)
-from nsbox._policy import Limits, Policy
-from nsbox._probe import probe
-from nsbox._spawn import Containment
-from nsbox.subprocess import (
-    DEVNULL,
-    PIPE,
-    STDOUT,
-    CalledProcessError,
-    CompletedProcess,
-    Popen,
-    SubprocessError,
-    TimeoutExpired,
-    call,
-    check_call,
-    check_output,
-    getoutput,
-    getstatusoutput,
-    list2cmdline,
-    run,
-)
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nsbox._errors import AccessError, NsboxError, PolicyError, Reason, SetupError, UnavailableError
+    from nsbox._explain import explain
+    from nsbox._host import Host
+    from nsbox._plan import (
+        Bind,
+        BindData,
+        BindFd,
+        Chmod,
+        Console,
+        Dev,
+        DevBind,
+        Device,
+        Devpts,
+        Dir,
+        File,
+        Hostname,
+        Loopback,
+        Mask,
+        Mqueue,
+        Op,
+        Overlay,
+        Plan,
+        Proc,
+        RemountRo,
+        RoBind,
+        RoOverlay,
+        Symlink,
+        Tmpfs,
+        TmpOverlay,
+    )
+    from nsbox._policy import Limits, Policy
+    from nsbox._probe import probe
+    from nsbox._spawn import Containment
+    from nsbox.subprocess import (
+        DEVNULL,
+        PIPE,
+        STDOUT,
+        CalledProcessError,
+        CompletedProcess,
+        Popen,
+        SubprocessError,
+        TimeoutExpired,
+        call,
+        check_call,
+        check_output,
+        getoutput,
+        getstatusoutput,
+        list2cmdline,
+        run,
+    )
 
 __version__ = "0.1.0"
 
@@ -113,3 +117,85 @@ __all__ = [
     "probe",
     "run",
 ]
+
+# Where each name lives.
+_HOMES = {
+    "_errors": (
+        "AccessError",
+        "NsboxError",
+        "PolicyError",
+        "Reason",
+        "SetupError",
+        "UnavailableError",
+    ),
+    "_explain": ("explain",),
+    "_host": ("Host",),
+    "_plan": (
+        "Bind",
+        "BindData",
+        "BindFd",
+        "Chmod",
+        "Console",
+        "Dev",
+        "DevBind",
+        "Device",
+        "Devpts",
+        "Dir",
+        "File",
+        "Hostname",
+        "Loopback",
+        "Mask",
+        "Mqueue",
+        "Op",
+        "Overlay",
+        "Plan",
+        "Proc",
+        "RemountRo",
+        "RoBind",
+        "RoOverlay",
+        "Symlink",
+        "Tmpfs",
+        "TmpOverlay",
+    ),
+    "_policy": (
+        "Limits",
+        "Policy",
+    ),
+    "_probe": ("probe",),
+    "_spawn": ("Containment",),
+    "subprocess": (
+        "DEVNULL",
+        "PIPE",
+        "STDOUT",
+        "CalledProcessError",
+        "CompletedProcess",
+        "Popen",
+        "SubprocessError",
+        "TimeoutExpired",
+        "call",
+        "check_call",
+        "check_output",
+        "getoutput",
+        "getstatusoutput",
+        "list2cmdline",
+        "run",
+    ),
+}
+
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "subprocess":
+        return import_module("nsbox.subprocess")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'nsbox' has no attribute {name!r}")
+    value = getattr(import_module(f"nsbox.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol, cast
 
 
@@ -42,7 +43,7 @@ problem = ""
 ffi: Any = None
 lib: _Lib
 try:
-    from nsbox import _nsbox  # type: ignore[attr-defined]
+    _nsbox: Any = import_module("nsbox._nsbox")
 except ImportError as _error:
     problem = f"the C core is missing ({_error})" if on_linux else f"there is no C core for {sys.platform}"
     lib = cast(_Lib, None)
@@ -67,7 +68,7 @@ class Request:
     map_programs: tuple[Sequence[bytes], Sequence[bytes]] | None
     programs: Sequence[bytes]
     argv: Sequence[bytes]
-    envp: Sequence[bytes] | None
+    envp: Sequence[bytes]
     cwd: bytes | None
     flags: int
     stdio: tuple[int, int, int] = (-1, -1, -1)
@@ -144,7 +145,7 @@ def _fill(r: Any, q: Request, keep: list[object]) -> None:
     r.argv = _strings(q.argv, keep)
     if q.map_programs is not None:
         r.uid_map_program, r.gid_map_program = (_strings(argv, keep) for argv in q.map_programs)
-    r.envp = ffi.NULL if q.envp is None else _strings(q.envp, keep)
+    r.envp = _strings(q.envp, keep)
     r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
     r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid
     if q.pass_fds:

@@ -24,6 +24,8 @@ class Host:
     subgids: tuple[tuple[int, int], ...] = ()
     map_programs: tuple[str, str] | None = None  # newuidmap and newgidmap
 
+    settings_writable: bool = False  # /proc/sys/kernel, by permission bits alone
+
     max_user_namespaces: int | None = None  # user.max_user_namespaces; None: not known
     unprivileged_userns: bool | None = None  # kernel.unprivileged_userns_clone (Debian's patch)
     apparmor_restricts_userns: bool = False  # kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later)
@@ -48,8 +50,11 @@ class Host:
 
     @property
     def is_kernel_root(self) -> bool:
-        """Is the effective user the kernel's uid 0? Permission bits of /proc/sys and RLIMIT_NPROC treat it apart."""
-        return any(
+        """Say if the effective user is the kernel's uid 0, which permission bits of /proc/sys and RLIMIT_NPROC favour.
+
+        In a nested user namespace the map doesn't tell: there the files do.
+        """
+        return self.settings_writable or any(
             inside <= self.euid < inside + n and outside + self.euid - inside == 0
             for inside, outside, n in self.uid_ranges
         )

@@ -422,6 +422,8 @@ class Plan:
     rlimits: tuple[Rlimit, ...] = ()
     new_session: bool = True
     nested: bool = False
+    no_userns: bool = False
+    drop_groups: bool = False
     backend: str = "namespaces"
     enforced: tuple[str, ...] = ()
     not_enforced: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ a given machine is a backend's business.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -76,7 +77,7 @@ class Limits:
 
     memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,
     which the kernel counts per user namespace from 5.14 on, and never for its uid 0). cpu_seconds: processor time
-    (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL a second later). file_size: bytes of any file written (RLIMIT_FSIZE).
+    (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL five seconds later). file_size: bytes of any file written (RLIMIT_FSIZE).
     open_files: descriptors (RLIMIT_NOFILE). Sizes may be strings such as "512M".
     """
 
@@ -384,7 +385,13 @@ def _existing(name: str, path: object) -> str:
 
 def _resolved(name: str, path: object) -> str:
     """Return the path without symlinks as far as it exists: a mask on a link's name would hide nothing."""
-    return os.path.realpath(_absolute(name, path))
+    text = _absolute(name, path)
+    try:
+        return os.path.realpath(text, strict=True)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PolicyError(name, f"{text}: {error.strerror}") from None
+        return os.path.realpath(text)
 
 
 _PATHS = {"read": _existing, "write": _existing, "deny": _resolved}

@@ -130,6 +130,7 @@ def _linux() -> Host:
         subuids=_subordinate("/etc/subuid"),
         subgids=_subordinate("/etc/subgid"),
         map_programs=_map_programs(),
+        settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,

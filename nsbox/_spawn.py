@@ -56,7 +56,7 @@ class Command:
 
     programs: Sequence[bytes]
     argv: Sequence[bytes]
-    envp: Sequence[bytes] | None
+    envp: Sequence[bytes]
     cwd: bytes | None
     cwd_required: bool = True
     stdio: tuple[int, int, int] = (-1, -1, -1)
@@ -89,6 +89,8 @@ def _flags(plan: Plan) -> int:
     flags = c.DENY_SETGROUPS if plan.identity.deny_setgroups else 0
     flags |= c.MAP_BY_HELPER if plan.identity.by_helper else 0
     flags |= c.NESTED if plan.nested else 0
+    flags |= c.NO_USERNS if plan.no_userns else 0
+    flags |= c.DROP_GROUPS if plan.drop_groups else 0
     return flags | (c.SETSID if plan.new_session else 0)
 
 
@@ -166,10 +168,13 @@ def null_free(text: bytes) -> bytes:
     return text
 
 
-def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> list[bytes] | None:
-    """Return the environment of a command that was given none; None: exactly the caller's."""
+def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> list[bytes]:
+    """Return the environment of a command that was given none."""
+    if policy.inherit_env and not policy.env:
+        # A copy, made under the GIL: the C library's own would be changed by other threads while exec reads it.
+        return [name + b"=" + value for name, value in os.environb.items()]
     if policy.inherit_env:
-        return encode_environment(policy.environment(caller, prepared.path)) if policy.env else None
+        return encode_environment(policy.environment(caller, prepared.path))
     key = tuple(caller.get(name) for name in policy.taken_from_caller())
     known = prepared.environments.get(key)
     if known is None:
@@ -384,6 +389,7 @@ _STEPS = {
     "EXEC": "exec",
     "KILLED": "the set-up was killed from outside",
     "SECCOMP": "install the seccomp filter",
+    "NO_USERNS": "write user.max_user_namespaces",
 }
 
 

@@ -42,10 +42,9 @@ static int drop_scratch(struct builder *b)
     int ret = sys_unlinkat(b->base, SCRATCH_NAME, AT_REMOVEDIR);
     if (ret != -EROFS)
         return ret;
-    struct mount_attr writable = {.attr_clr = MOUNT_ATTR_RDONLY}, read_only = {.attr_set = MOUNT_ATTR_RDONLY};
-    TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(b->base, "", AT_EMPTY_PATH, &writable));
+    TRY(b, NSBOX_STEP_ROOT, base_read_only(b, 0));
     TRY(b, NSBOX_STEP_ROOT, sys_unlinkat(b->base, SCRATCH_NAME, AT_REMOVEDIR));
-    TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(b->base, "", AT_EMPTY_PATH, &read_only));
+    TRY(b, NSBOX_STEP_ROOT, base_read_only(b, 1));
     return 0;
 }
 

@@ -102,6 +102,12 @@ int attach(struct builder *b, int mount, int dest, const char *path)
     return 0;
 }
 
+int base_read_only(struct builder *b, int on)
+{
+    struct mount_attr attr = {.attr_set = on ? MOUNT_ATTR_RDONLY : 0, .attr_clr = on ? 0 : MOUNT_ATTR_RDONLY};
+    return sys_mount_setattr(b->base, "", AT_EMPTY_PATH, &attr);
+}
+
 /* A tmpfs for what the sandbox must see only through mounts of single files: under the base tmpfs,
  * whose mount is unbindable, so that no recursive bind of the host's root carries it along. */
 int fs_scratch(struct builder *b)
@@ -111,7 +117,13 @@ int fs_scratch(struct builder *b)
     int mount = fs_tmpfs(b, 0700, 0);
     if (mount < 0)
         return mount;
-    TRY(b, NSBOX_STEP_FS, sys_mkdirat(b->base, SCRATCH_NAME, 0700));
+    int made = sys_mkdirat(b->base, SCRATCH_NAME, 0700);
+    if (made == -EROFS) { /* an op has made the root read-only */
+        TRY(b, NSBOX_STEP_FS, base_read_only(b, 0));
+        made = sys_mkdirat(b->base, SCRATCH_NAME, 0700);
+        TRY(b, NSBOX_STEP_FS, base_read_only(b, 1));
+    }
+    TRY(b, NSBOX_STEP_FS, made);
     int at = sys_openat(b->base, SCRATCH_NAME, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
     if (at < 0)
         return at;

@@ -72,7 +72,8 @@ static int run_map_program(struct map_helper *h, const char *const *argv)
     long child = arch_clone(CLONE_VM | CLONE_VFORK, h->job->init_stack, 0, 0, exec_program, &m);
     if (child < 0)
         return (int)child;
-    int32_t info[32] = {0};
+    int32_t info[32]; /* no initializer: compilers make it a call of memset */
+    info[2] = info[6] = 0;
     int ret = sys_waitid(P_PID, (int)child, info, WEXITED | __WALL);
     if (ret < 0 || m.error)
         return ret < 0 ? ret : m.error;
@@ -135,15 +136,33 @@ static int unshare_with_helper(struct job *j)
     return j->map_error;
 }
 
+/* As bubblewrap's --disable-userns: in a namespace of its own a uid 0 that is also the kernel's could mount the cgroup
+ * file systems, whose files are the kernel's uid 0's. The second user namespace is still to come. */
+static int forbid_userns(const nsbox_request *r)
+{
+    if (!(r->flags & NSBOX_NO_USERNS))
+        return 0;
+    return write_file(AT_FDCWD, "/proc/sys/user/max_user_namespaces", r->uid_map2 ? "1" : "0");
+}
+
 /* All but the net namespace, which takes longer than all others together: the init makes it meanwhile. */
 int enter_namespaces(struct job *j)
 {
     const nsbox_request *r = j->req;
-    if (r->flags & NSBOX_MAP_BY_HELPER)
-        return unshare_with_helper(j);
-    TRY(&j->b, NSBOX_STEP_UNSHARE, sys_unshare(r->namespaces & ~(unsigned long)CLONE_NEWNET));
-    return write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, (r->flags & NSBOX_DENY_SETGROUPS) != 0,
-                      &j->b.step);
+    if (r->flags & NSBOX_DROP_GROUPS)
+        TRY(&j->b, NSBOX_STEP_GROUPS, sys_setgroups(0, 0));
+    int ret;
+    if (r->flags & NSBOX_MAP_BY_HELPER) {
+        ret = unshare_with_helper(j);
+    } else {
+        TRY(&j->b, NSBOX_STEP_UNSHARE, sys_unshare(r->namespaces & ~(unsigned long)CLONE_NEWNET));
+        ret = write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, (r->flags & NSBOX_DENY_SETGROUPS) != 0,
+                         &j->b.step);
+    }
+    if (ret < 0)
+        return ret;
+    TRY(&j->b, NSBOX_STEP_NO_USERNS, forbid_userns(r));
+    return 0;
 }
 
 /* The wished ids in a namespace of their own, since some mounts (devpts) need uid 0 in the first. What was

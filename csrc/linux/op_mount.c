@@ -130,10 +130,10 @@ int op_mqueue(struct builder *b, const nsbox_op *op)
 }
 
 /* Kernel settings that uid 0 of the machine could write to by its plain file permissions, without any
- * capability, become read-only (the list is bubblewrap's). */
+ * capability, become read-only (bubblewrap's list, and what drivers add). */
 static int cover_proc(struct builder *b, int proc)
 {
-    static const char names[][16] = {"sys", "sysrq-trigger", "irq", "bus"};
+    static const char names[][16] = {"sys", "sysrq-trigger", "irq", "bus", "fs", "asound"};
     b->step = NSBOX_STEP_ATTR;
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
         int tree = sys_open_tree(proc, names[i], OPEN_TREE_CLONE | AT_RECURSIVE);

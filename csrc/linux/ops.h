@@ -59,6 +59,7 @@ int file_kind(int fd, unsigned *mode, uint64_t *dev);
 /* fs.c */
 int fs_make(struct builder *b, const char *type, const char *const *options, unsigned attrs);
 int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size);
+int base_read_only(struct builder *b, int on);
 int fs_scratch(struct builder *b);
 int fs_devnull(struct builder *b);
 int mount_attrs(int fd, unsigned set, unsigned flags);

@@ -5,8 +5,6 @@
 #define EXPORT __attribute__((visibility("hidden")))
 #endif
 
-extern char **environ;
-
 static uint64_t own_bytes(uint32_t nops)
 {
     /* One device for each op that makes a file system, the base and scratch; rounded to the stacks' alignment. */
@@ -82,7 +80,8 @@ static void clean_up(nsbox_result *res, int killed)
 /* Waits for the mediator. True when it was killed from outside, so that its children may be anywhere. */
 static int mediator_killed(int pid)
 {
-    int32_t info[32] = {0};
+    int32_t info[32];
+    info[2] = 0;
     while (sys_waitid(P_PID, pid, info, WEXITED | __WALL) == -EINTR)
         continue;
     return info[2] != 1; /* si_code, CLD_EXITED */
@@ -126,7 +125,7 @@ int nsbox_spawn(const nsbox_request *req)
     struct job j = {
         .req = req,
         .res = res,
-        .envp = req->envp ? req->envp : (const char *const *)environ,
+        .envp = req->envp,
         .mediator_stack = req->arena + own + MEDIATOR_STACK,
         .init_stack = req->arena + own + MEDIATOR_STACK + INIT_STACK,
         .command_stack = req->arena + own + MEDIATOR_STACK + INIT_STACK + COMMAND_STACK,

@@ -99,6 +99,9 @@ static void headers(void)
     *head = right;
     CHECK(verdict(b.bytes, b.size, &bad) == 0);
     CHECK(nsbox_plan_check(b.bytes, 0x80000000, &bad) == -EINVAL); /* refused before it is looked at */
+    head->size = 0x80000000;                                       /* true, but more than offsets are meant for */
+    CHECK(nsbox_plan_check(b.bytes, 0x80000000, &bad) == -EINVAL);
+    *head = right;
     CHECK(nsbox_plan_check(b.bytes, UINT64_MAX, &bad) == -EINVAL);
     free(b.bytes);
 }

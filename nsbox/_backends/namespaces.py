@@ -35,7 +35,10 @@ KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
 # Files of procfs that tell uid 0, even without capabilities, about the machine; container runtimes mask them too.
 # 1/autogroup: its niceness is that of the init, which a uid 0 could starve.
-_PROC_SECRETS = ("1/autogroup", "acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi")
+_PROC_SECRETS = (
+    *("1/autogroup", "acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi"),
+    *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
+)
 
 
 def missing(host: Host) -> tuple[Reason, ...]:
@@ -70,9 +73,11 @@ def compile(policy: Policy, host: Host) -> Plan:
         rlimits=rlimits,
         new_session=policy.new_session,
         nested=policy.nested,
+        no_userns=_may_be_kernel_root(policy, host) and policy.base != "host" and not policy.nested,
+        drop_groups=host.can_set_ids and policy.base != "host",
         backend=NAME,
         enforced=_enforced(policy, rlimits),
-        not_enforced=_not_enforced(policy),
+        not_enforced=_not_enforced(policy, host),
     )
 
 
@@ -143,20 +148,20 @@ def _masked(policy: Policy, host: Host) -> dict[str, Op]:
 
 
 def _pinned(policy: Policy) -> dict[str, Op]:
-    """Bind each directory on the way from a writable one to a denied or read-only path below it onto itself.
+    """Bind each directory on the way through a writable one to another path of the policy onto itself.
 
     A mount point can't be renamed (EBUSY). Without this a command could move the way's directories, and what was
-    hidden or read-only would be neither for the next command.
+    hidden or read-only would be neither for the next command. Below a read-only path nothing can be moved anyway.
     """
+    named = (*policy.write, *policy.read)
     pins: dict[str, Op] = {}
-    for path in (*policy.deny, *policy.read):
-        root = max((w for w in policy.write if is_below(path, w) and path != w), key=_depth, default=None)
-        if root is None:
-            continue
-        parts = path[len(root) :].strip("/").split("/")[:-1]
-        for i in range(len(parts)):
-            way = "/".join((root, *parts[: i + 1]))
-            pins[way] = Bind(way, way, optional=True, nofollow=True)
+    for path in (*policy.deny, *named):
+        parts = path.strip("/").split("/")
+        for i in range(1, len(parts)):
+            way = "/" + "/".join(parts[:i])
+            above = max((p for p in named if is_below(way, p)), key=_depth, default=None)
+            if above in policy.write and way not in named:
+                pins[way] = Bind(way, way, optional=True, nofollow=True)
     return pins
 
 
@@ -194,6 +199,8 @@ def _workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     if policy.network == "host" and host.resolv_conf is not None:
         wished.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
     _check_links(policy, wished)
+    if any(is_below("/run", path) for path in (*policy.write, *policy.read) if path != "/run"):
+        own["/run"] = Tmpfs("/run", size=tmp_size)  # its sockets lead out; who wants it names it
     wished |= _var_tmp((*wished, *policy.deny), tmp_size)
     # The policy refuses to name a path below a denied one; what is there by default goes.
     chosen = {p: op for p, op in (own | wished).items() if not any(is_below(p, denied) for denied in policy.deny)}
@@ -293,8 +300,8 @@ def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
     hard = dict(host.hard_limits)
     found = []
     for name, value in policy.limits.rlimits():
-        # SIGXCPU at the limit says why; who ignores it is killed a second later.
-        soft, top = value, value + 1 if name == "CPU" else value
+        # SIGXCPU at the limit says why; who ignores it is killed five seconds later.
+        soft, top = value, value + 5 if name == "CPU" else value
         found.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
     return tuple(found)
 
@@ -319,13 +326,17 @@ def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _not_enforced(policy: Policy) -> tuple[str, ...]:
+def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     said = ["system calls: all others"]
     if policy.base == "host":
         said.append("files: the whole file system is visible and writable by the user's own permissions")
     said.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
     if policy.network == "host":
         said.append("network: the host's, with its abstract unix sockets")
+    said.append("sockets: unix sockets in visible directories, and AF_VSOCK, can be connected to")
+    said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
+    if not host.can_set_ids:
+        said.append("groups: the caller's supplementary groups stay in force")
     if not policy.new_session:
-        said.append("terminal: the caller's session, if it has a terminal")
+        said.append("terminal and signals: the caller's session and process group can be reached")
     return tuple(said)

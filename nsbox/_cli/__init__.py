@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from nsbox._errors import NsboxError
+from nsbox._errors import NsboxError, PolicyError
 from nsbox._policy import Limits, Policy
 
 
@@ -20,7 +20,7 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
         "--write", action="append", default=[], metavar="PATH", help="writable as well; may be repeated"
     )
     parser.add_argument("--deny", action="append", default=[], metavar="PATH", help="hidden; may be repeated")
-    parser.add_argument("--network", choices=("none", "host"), default="none", help="default: none")
+    parser.add_argument("--network", choices=("none", "host"), help="default: none, with --host: host")
     parser.add_argument("--setenv", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
     parser.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="taken from this environment")
     parser.add_argument("--tmp-size", metavar="SIZE", help="of /tmp, such as 64M")
@@ -53,13 +53,18 @@ def _policy(options: argparse.Namespace) -> Policy:
     if options.keep_session:
         common["new_session"] = False
     if options.host:
+        for name in ("workspace", "read", "write", "deny", "tmp_size", "hostname"):
+            if getattr(options, name):
+                raise PolicyError(f"--{name.replace('_', '-')}", "doesn't go with --host")
+        if options.network == "none":
+            raise PolicyError("--network", "none doesn't go with --host")
         return Policy.host(**common)
     return Policy.workspace(
         options.workspace or os.getcwd(),
         read=options.read,
         write=options.write,
         deny=options.deny,
-        network=options.network,
+        network=options.network or "none",
         tmp_size=options.tmp_size,
         hostname=options.hostname,
         **common,

@@ -21,23 +21,37 @@ def source() -> Path:
     return ROOT
 
 
+def build(folder: Path, *options: str, **env: str) -> Path:
+    """Build the core alone with meson, and return the folder of the build that has csrc's files."""
+    meson = shutil.which("meson")
+    if meson is None:
+        pytest.skip("needs meson, or NSBOX_CORE_BUILD: a folder made by `meson setup -Dcore_only=true`")
+    setup = [meson, "setup", str(folder), str(ROOT), "-Dcore_only=true", "-Dbuildtype=release", *options]
+    for command in (setup, [meson, "compile", "-C", str(folder)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "csrc"
+
+
 @pytest.fixture(scope="session")
 def core_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the csrc folder of a release build of the core: NSBOX_CORE_BUILD, as .ci/run exports it, or a new one."""
     given = os.environ.get("NSBOX_CORE_BUILD")
-    if given:
-        return Path(given) / "csrc"
-    meson = shutil.which("meson")
-    if meson is None:
-        pytest.skip("needs meson, or NSBOX_CORE_BUILD: a folder made by `meson setup -Dcore_only=true`")
-    build = tmp_path_factory.mktemp("core")
-    for command in (
-        [meson, "setup", str(build), str(ROOT), "-Dcore_only=true", "-Dbuildtype=release"],
-        [meson, "compile", "-C", str(build)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "csrc"
+    return Path(given) / "csrc" if given else build(tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture(scope="session", params=["native", "clang", "aarch64"])
+def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the core as each compiler makes it that is there: what they make calls of differs."""
+    if request.param == "native":
+        return request.getfixturevalue("core_build")
+    compiler = {"clang": "clang", "aarch64": "aarch64-linux-gnu-gcc"}[request.param]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} here")
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "clang":
+        return build(folder, CC="clang")
+    return build(folder, "--cross-file", str(ROOT / "csrc/cross/aarch64-linux-gnu.ini"))
 
 
 @dataclass(frozen=True)

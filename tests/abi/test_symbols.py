@@ -6,7 +6,11 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nsbox import _core
+
+pytestmark = pytest.mark.timeout(300)  # builds the core up to three times
 
 LINKERS_OWN = {"_GLOBAL_OFFSET_TABLE_"}  # made by the linker, not a call
 ARCHES = {62: "x86_64", 183: "aarch64"}
@@ -16,11 +20,11 @@ def objects(build: Path) -> list[Path]:
     return sorted((build / "libnsbox_core.a.p").glob("*.o"))
 
 
-def test_no_libc_between_clone_and_exec(core_build: Path, elf: Any) -> None:
+def test_no_libc_between_clone_and_exec(each_build: Path, elf: Any) -> None:
     """The core's objects need no symbol from outside but environ, in spawn.o, which runs in the caller."""
     defined: set[str] = set()
     needed: dict[str, set[str]] = {}
-    for path in objects(core_build):
+    for path in objects(each_build):
         symbols = elf(path).symbols(elf.SYMTAB)
         defined |= {symbol.name for symbol in symbols if symbol.defined and symbol.binding}
         needed[path.name] = {symbol.name for symbol in symbols if not symbol.defined and symbol.name}
@@ -36,9 +40,9 @@ def test_every_source_was_looked_at(core_build: Path, source: Path) -> None:
     assert len(names) > 10
 
 
-def test_init_is_static(core_build: Path, elf: Any) -> None:
+def test_init_is_static(each_build: Path, elf: Any) -> None:
     """Pid 1 of a sandbox is one static program: no interpreter, no dynamic section, no symbol left open."""
-    init = elf(core_build / "nsbox-init")
+    init = elf(each_build / "nsbox-init")
     assert init.type == elf.EXEC
     kinds = [segment.kind for segment in init.segments()]
     assert elf.LOAD in kinds
@@ -48,16 +52,16 @@ def test_init_is_static(core_build: Path, elf: Any) -> None:
     assert not init.symbols(elf.DYNSYM)
 
 
-def test_init_object_needs_nothing(core_build: Path, elf: Any) -> None:
+def test_init_object_needs_nothing(each_build: Path, elf: Any) -> None:
     """The init's one object has no symbol open before it is linked either."""
-    symbols = elf(core_build / "nsbox-init.p/init_init.c.o").symbols(elf.SYMTAB)
+    symbols = elf(each_build / "nsbox-init.p/init_init.c.o").symbols(elf.SYMTAB)
     assert {symbol.name for symbol in symbols if not symbol.defined and symbol.name} == set()
     assert "nsbox_init_main" in {symbol.name for symbol in symbols}
 
 
-def test_init_memory(core_build: Path, elf: Any) -> None:
+def test_init_memory(each_build: Path, elf: Any) -> None:
     """No memory of the init's is writable and executable, its stack isn't executable, and it starts in its code."""
-    init = elf(core_build / "nsbox-init")
+    init = elf(each_build / "nsbox-init")
     segments = init.segments()
     assert not [segment for segment in segments if segment.flags & 3 == 3]
     assert [segment.flags for segment in segments if segment.kind == elf.STACK] == [6]
@@ -65,9 +69,9 @@ def test_init_memory(core_build: Path, elf: Any) -> None:
     assert [segment.flags for segment in code] == [5]
 
 
-def test_init_is_small(core_build: Path) -> None:
+def test_init_is_small(each_build: Path) -> None:
     """The init costs each spawn a copy into a memfd: it stays below 8 kB."""
-    assert 0 < (core_build / "nsbox-init").stat().st_size < 8192
+    assert 0 < (each_build / "nsbox-init").stat().st_size < 8192
 
 
 def test_embedded_init(elf: Any, tmp_path: Path) -> None:

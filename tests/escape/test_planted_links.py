@@ -95,7 +95,7 @@ def test_op_through_a_planted_link(
     planted.symlink_to(LINKS[link](victim))
     for where, base in bases(workspace, victim).items():
         top = "/w" if where == "in an empty root" else str(workspace)
-        for below in ("", "/new", "/new/deep", "/secret", "/sub/new"):
+        for below in ("", "/new/deep", "/secret"):
             policy = Policy.layers(*base, OPS[name](f"{top}/link{below}", source), unshare={"ipc"})
             try:
                 nsbox.run(["true"], policy=policy, cwd="/", env={"PATH": "/usr/bin:/bin"})
@@ -164,7 +164,7 @@ def test_planted_mask_of_a_denied_path(workspace: Path, victim: Path, untouched:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device link"])
-def test_planted_special_files(workspace: Path, kind: str) -> None:
+def test_planted_special_files(workspace: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A FIFO, a socket or a link to a device where a file is to be written or mounted blocks and hits nothing."""
     import socket
 
@@ -172,10 +172,9 @@ def test_planted_special_files(workspace: Path, kind: str) -> None:
     if kind == "fifo":
         os.mkfifo(target)
     elif kind == "socket":
+        monkeypatch.chdir(workspace)  # names of sockets are short
         with socket.socket(socket.AF_UNIX) as s:
-            os.chdir(workspace)
             s.bind("special")
-            os.chdir("/")
     else:
         target.symlink_to("/dev/full")
     before = os.lstat(target)

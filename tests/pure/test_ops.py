@@ -116,6 +116,7 @@ def test_bad_sources(bad: Any) -> None:
 BAD_OPERANDS: list[tuple[str, Any]] = [
     *[("BindFd.fd", lambda v=v: BindFd(v, "/b")) for v in (-1, None, "3", True, 1.0, 2**31)],
     *[("Tmpfs.size", lambda v=v: Tmpfs("/t", v)) for v in (0, -1, True, "64M", 1.5, 2**63)],
+    *[("Dev.size", lambda v=v: Dev("/dev", v)) for v in (0, -1, True, "64M", 1.5, 2**63)],
     *[("Tmpfs.mode", lambda v=v: Tmpfs("/t", mode=v)) for v in (-1, 0o10000, True, None, "755")],
     *[("Dir.mode", lambda v=v: Dir("/d", v)) for v in (-1, 0o10000, False, None, "755")],
     *[("Chmod.mode", lambda v=v: Chmod("/d", v)) for v in (-1, 0o10000, True, None, 7.0)],
@@ -179,6 +180,7 @@ def test_dev_primitives() -> None:
     """/dev is a tmpfs with six devices of the host that can't be changed, own ptys, shm, and links; no other device."""
     ops = Dev("/dev").primitives()
     assert ops[0] == Tmpfs("/dev")
+    assert Dev("/dev", 4096).primitives() == (Tmpfs("/dev", size=4096), *ops[1:])
     assert [op for op in ops if isinstance(op, Device)] == [
         Device(f"/dev/{name}", f"/dev/{name}") for name in ("null", "zero", "full", "random", "urandom", "tty")
     ]

@@ -73,6 +73,10 @@ SNAPSHOTS: dict[str, tuple[Policy, Host]] = {
     "network": (workspace(network="host"), RESOLVED),
     "network-etc": (workspace(network="host"), DEBIAN),
     "deny": (workspace(deny=["/home/me/repo/.env", "/home/me/repo/secrets", "/opt/licences"]), DEBIAN),
+    "deny-deep": (
+        workspace(deny=["/home/me/repo/conf/prod/key"], read=["/home/me/repo/lib/vendor", "/home/me/repo/conf"]),
+        DEBIAN,
+    ),
     "deny-prefix": (
         workspace(deny=["/home/me/.pyenv", "/run"], network="host"),
         replace(PYENV, resolv_conf="/run/r.conf"),
@@ -249,10 +253,10 @@ def test_limits_are_within_the_hard_ones() -> None:
 
 
 def test_cpu_seconds_warn_first() -> None:
-    """At the limit comes SIGXCPU, which says why; who ignores it is killed a second later, within the hard limit."""
+    """At the limit comes SIGXCPU, which says why; who ignores it is killed five seconds later, or at the hard limit."""
     policy = workspace(limits=Limits(cpu_seconds=30))
-    assert compile_policy(policy, DEBIAN).rlimits == (Rlimit("CPU", 30, 31),)
-    for hard, expected in ((30, (30, 30)), (31, (30, 31)), (10, (10, 10))):
+    assert compile_policy(policy, DEBIAN).rlimits == (Rlimit("CPU", 30, 35),)
+    for hard, expected in ((30, (30, 30)), (31, (30, 31)), (10, (10, 10)), (99, (30, 35))):
         assert compile_policy(policy, replace(DEBIAN, hard_limits=(("CPU", hard),))).rlimits == (
             Rlimit("CPU", *expected),
         )

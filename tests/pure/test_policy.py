@@ -14,6 +14,7 @@ from nsbox_pure import label, refused
 from nsbox import (
     Bind,
     Dev,
+    Host,
     Hostname,
     Limits,
     Loopback,
@@ -23,7 +24,9 @@ from nsbox import (
     Proc,
     RoBind,
     Tmpfs,
+    _core,
 )
+from nsbox._spawn import prepare
 
 FIELDS = tuple(f.name for f in dataclasses.fields(Policy) if f.init)
 LIMITS = tuple(f.name for f in dataclasses.fields(Limits))
@@ -265,6 +268,20 @@ def test_with_takes_paths_as_workspace_does(tmp_path: Path, monkeypatch: pytest.
         refused(name, lambda name=name: later.with_(**{name: [5]}))
         refused(name, lambda name=name: later.with_(**{name: "sdk"}))
     assert later == first
+
+
+@pytest.mark.skipif(bool(_core.problem), reason="preparing encodes, with the C core's constants")
+@pytest.mark.parametrize("name", ["write", "read", "deny"])
+def test_links_are_refused_before_a_spawn(name: str, tmp_path: Path) -> None:
+    """A policy built by hand with a path through a link is refused: what would be bound or hidden is something else."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/.env").write_text("SECRET")
+    (tmp_path / "link").symlink_to("real")
+    root = os.path.realpath(tmp_path)
+    good: dict[str, Any] = {"base": "workspace", "write": (f"{root}/real",)}
+    bad = good | {name: (*good.get(name, ()), f"{root}/link/.env")}
+    prepare(Policy(**good), Host())
+    refused(name, lambda: prepare(Policy(**bad), Host()))
 
 
 def test_a_dangling_link_can_be_denied(tmp_path: Path) -> None:

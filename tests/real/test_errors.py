@@ -277,9 +277,9 @@ def test_source_that_becomes_a_link(tmp_path: Path, workspace: Path) -> None:
     policy = Policy.workspace(workspace, write=[extra])
     extra.rmdir()
     extra.symlink_to(secret)
-    with pytest.raises(SetupError) as caught:
+    with pytest.raises((PolicyError, SetupError)) as caught:
         nsbox.run(["touch", str(extra / "x")], policy=policy)
-    assert caught.value.errno == errno.ELOOP
+    assert "symlink" in str(caught.value)
     assert not list(secret.iterdir())
 
 
@@ -378,7 +378,7 @@ def test_twenty_thousand_ops() -> None:
     """20,000 ops are carried out."""
     ops = [Dir(f"/mnt/{i // 1000}/{i}") for i in range(20_000)]
     policy = Policy.layers(ROOT, Tmpfs("/mnt"), *ops)
-    done = nsbox.run(["sh", "-c", "ls /mnt/* | grep -c '^[0-9]*$'"], policy=policy, capture_output=True, text=True)
+    done = nsbox.run(["sh", "-c", "ls -d /mnt/*/* | wc -l"], policy=policy, capture_output=True, text=True)
     assert done.stdout == "20000\n", done.stderr
 
 

@@ -38,44 +38,37 @@ def fill(free: int) -> list[int]:
 @pytest.mark.parametrize("kind", ["workspace", "host"])
 @pytest.mark.parametrize("pipes", [True, False])
 def test_no_descriptors_left(policy: Policy, kind: str, pipes: bool) -> None:
-    """With 0 to 15 free descriptors a spawn works, or is EMFILE and leaves as many free as before; then it works again."""
+    """With 0 to 15 free descriptors a spawn works, or is EMFILE and leaves as many free as before; then it works again.
+
+    CPython's own test (test_no_leaking) leaves ten free, and wants a start with three pipes to succeed.
+    """
     chosen = policy if kind == "workspace" else Policy.host()
+    options = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")} if pipes else {}
 
     def attempt(free: int) -> str:
+        nsbox.run(["true"], policy=chosen)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        before = set(leftovers.fds())
         held = fill(free)
-        before = set(os.listdir("/proc/self/fd")) if free > 0 else None
-        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if pipes else {}
         try:
             with nsbox.Popen(["true"], policy=chosen, **options):
                 result = "started"
-        except OSError as error:
-            result = errno.errorcode[error.errno]
-            if isinstance(error, SetupError):
-                assert "RLIMIT_NOFILE" in str(error), error
-        if before is not None:
-            assert set(os.listdir("/proc/self/fd")) <= before | _kept()
+        except SetupError as error:
+            result = f"{errno.errorcode[error.errno]} {'RLIMIT_NOFILE' in str(error)}"
+        except OSError as error:  # from pipe(2) in the constructor, which leaks some itself before Python 3.12
+            return f"{errno.errorcode[error.errno]} True"
         for fd in held:
             os.close(fd)
+        assert set(leftovers.fds()) <= before | {leftovers.kept_fd()}
+        assert nsbox.run(["true"], policy=chosen).returncode == 0
         return result
 
-    def run() -> list[str]:
-        nsbox.run(["true"], policy=chosen)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        results = [attempt(free) for free in range(16)]
-        assert nsbox.run(["true"], policy=chosen).returncode == 0
-        return results
-
-    results = in_fork(run)
-    assert set(results) <= {"started", "EMFILE"}, results
-    assert results[0] == "EMFILE"
+    results = [in_fork(lambda free=free: attempt(free)) for free in range(16)]
+    assert set(results) <= {"started", "EMFILE True"}, results
+    assert results[0] == "EMFILE True"
     first = results.index("started")
     assert set(results[first:]) == {"started"}, results
-    assert first <= (6 if pipes else 0) + 9, "too many descriptors needed while spawning"
-
-
-def _kept() -> set[str]:
-    kept = leftovers.kept_fd()
-    return {str(kept)} if kept >= 0 else set()
+    assert first <= (10 if pipes else 4), f"{first} free descriptors are needed for a spawn"
 
 
 def as_nobody(function: Callable[[], Any]) -> Any:

@@ -104,6 +104,8 @@ def wanted(policy: Policy, host: Host, path: str) -> str:
     rules: dict[str, str] = {"/": "own", "/proc": "own", "/dev": "own", "/tmp": "own"}
     if not any(below("/var/tmp", named) for named in (*policy.write, *policy.read)):
         rules["/var/tmp"] = "own"
+    if "/" in policy.read:
+        rules["/run"] = "own"  # sockets of the host
     rules |= {name: "ro" for name, target in host.directories if target is None}
     rules |= dict.fromkeys(policy.read, "ro") | dict.fromkeys(policy.write, "rw") | dict.fromkeys(policy.deny, "own")
     automatic = [(path, "rw") for path in host.prefixes]  # with the wish that lets them be

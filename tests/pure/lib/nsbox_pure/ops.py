@@ -45,6 +45,7 @@ DESCRIPTIONS: list[tuple[Op, str]] = [
     (Proc("/proc"), "proc /proc"),
     (Proc("/proc", cover=True), "proc /proc [settings read-only]"),
     (Dev("/dev"), "dev /dev"),
+    (Dev("/dev", size=4096), "dev /dev [size 4096]"),
     (Devpts("/dev/pts"), "devpts /dev/pts"),
     (Console("/dev/console"), "console /dev/console [if stdout is a terminal]"),
     (Mqueue("/dev/mqueue"), "mqueue /dev/mqueue"),

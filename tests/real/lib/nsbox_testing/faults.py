@@ -35,6 +35,11 @@ _INFALLIBLE = {
 INFALLIBLE = frozenset(_INFALLIBLE.get(platform.machine(), {}).values())
 """Numbers of the calls that can't fail with the arguments that they are given, so that nobody checks them."""
 
+EXIT = _INFALLIBLE.get(platform.machine(), {}).get("exit_group", -1)
+
+THOROUGH = int(os.environ.get("NSBOX_THOROUGH", "0"))
+"""How much more to try than a run of all tests has time for: 1 or 2, by the environment."""
+
 _PR_SET_NO_NEW_PRIVS = 38
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 _RET_NOTIFY, _RET_ALLOW = 0x7FC00000, 0x7FFF0000
@@ -163,6 +168,8 @@ class Spawn:
                             poller.unregister(self._socket)
             self._answer += b"".join(iter(lambda: self._socket.recv(1 << 16), b""))
         finally:
+            for role in self._pidfds:
+                self.kill(role)  # if this has failed; they are gone otherwise
             for fd in (self._listener, *self._pidfds.values()):
                 os.close(fd)
             self._socket.close()

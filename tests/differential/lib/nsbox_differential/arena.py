@@ -1,0 +1,116 @@
+"""Runs the probe in nsbox and in bwrap, each on a copy of its own of the same tree.
+
+Ops name the tree "/@" and the probe "/@probe". A copy is made anew when something in it has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import nsbox
+from nsbox import Op, Policy, SetupError
+
+from nsbox_differential.spoken import Spoken, located
+from nsbox_differential.tree import Snapshot, make_tree, remove_tree, snapshot
+from nsbox_differential.view import Mount, View
+
+BWRAP = shutil.which("bwrap")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one run: a view or an error, and the copy of the source tree afterwards."""
+
+    view: View | None
+    error: SetupError | str | None
+    host: Snapshot
+
+
+class Arena:
+    """Where the two copies of the source tree are."""
+
+    def __init__(self, base: str, probe: str) -> None:
+        """base: an empty directory of the tests' own."""
+        self.base, self.probe = base, probe
+        self.nsbox, self.bwrap = f"{base}/copy-nsbox", f"{base}/copy-bwrap"
+        self.clean: set[str] = set()
+        self.pristine = self._fresh(self.nsbox)
+        self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+            self.host_mounts = [Mount.parse(line) for line in table]
+        kernels = {m.point for m in self.host_mounts if re.match(r"/(dev|sys|proc)(/|$)", m.point)}
+        numbers = {os.stat(p).st_dev for p in kernels if os.path.exists(p)} - {os.stat(base).st_dev}
+        self.foreign = "," + "".join(f"{os.major(n)}:{os.minor(n)}," for n in sorted(numbers))
+
+    def close(self) -> None:
+        """Remove everything."""
+        os.close(self.proc)
+        for top in (self.nsbox, self.bwrap):
+            remove_tree(top)
+
+    def _fresh(self, top: str) -> Snapshot:
+        if top not in self.clean:
+            remove_tree(top)
+            make_tree(top)
+            self.clean.add(top)
+        return snapshot(top)
+
+    def _after(self, top: str) -> Snapshot:
+        host = snapshot(top)
+        if host != self.pristine:
+            self.clean.discard(top)
+        return {name: tuple(self.neutral(text) for text in facts) for name, facts in host.items()}
+
+    def neutral(self, text: str) -> str:
+        """Return the text with either copy's name replaced."""
+        return text.replace("copy-nsbox", "copy-@").replace("copy-bwrap", "copy-@")
+
+    def _command(self, on_host: bool, top: str) -> list[str]:
+        program, root = (self.probe, top) if on_host else ("/probe", "/")
+        return [program, str(self.proc), self.foreign, root]
+
+    def _view(self, output: bytes) -> View:
+        return View.parse(os.fsencode(self.neutral(os.fsdecode(output))))
+
+    def policy(self, ops: Sequence[Op], unshare: frozenset[str]) -> Policy:
+        """Return the policy of these ops on nsbox's copy."""
+        return Policy.layers(*(located(op, self.nsbox, self.probe) for op in ops), unshare=unshare)
+
+    def run_nsbox(self, ops: Sequence[Op], unshare: frozenset[str], on_host: bool) -> Outcome:
+        """Run the probe in nsbox; a SetupError is an outcome, anything else is raised."""
+        self._fresh(self.nsbox)
+        command = self._command(on_host, self.nsbox)
+        policy = self.policy(ops, unshare)
+        try:
+            done = nsbox.run(command, policy=policy, cwd="/", pass_fds=(self.proc,), capture_output=True)
+        except SetupError as error:
+            return Outcome(None, error, self._after(self.nsbox))
+        assert done.returncode == 0, (done.returncode, done.stderr)
+        return Outcome(self._view(done.stdout), None, self._after(self.nsbox))
+
+    def argv(self, spoken: Spoken, unshare: frozenset[str]) -> list[str]:
+        """Return bwrap's command line, but for the command."""
+        names = ("user", "pid", *sorted(unshare))
+        drop = ("--cap-drop", "ALL")
+        return [str(BWRAP), *(f"--unshare-{name}" for name in names), *drop, *spoken.argv, "--chdir", "/", "--"]
+
+    def run_bwrap(self, ops: Sequence[Op], unshare: frozenset[str], on_host: bool) -> Outcome:
+        """Run the probe in bwrap; its message is an outcome."""
+        self._fresh(self.bwrap)
+        spoken = Spoken([located(op, self.bwrap, self.probe) for op in ops])
+        try:
+            command = self.argv(spoken, unshare) + self._command(on_host, self.bwrap)
+            done = subprocess.run(command, pass_fds=(self.proc, *spoken.fds), capture_output=True)
+        finally:
+            spoken.close()
+        if done.returncode != 0:
+            message = done.stderr.decode(errors="surrogateescape")
+            assert message.startswith("bwrap: "), (done.returncode, message)
+            is_ready = message.startswith("bwrap: execvp ")  # only the probe is missing, as in a part of a list
+            return Outcome(None, None if is_ready else message, self._after(self.bwrap))
+        return Outcome(self._view(done.stdout), None, self._after(self.bwrap))

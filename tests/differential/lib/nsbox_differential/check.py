@@ -1,0 +1,131 @@
+"""One op list through both: which ops are refused, and by whose right; what the two sandboxes have become."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shlex
+from collections.abc import Sequence
+
+import nsbox
+from hypothesis import event, note
+from nsbox import BindData, Chmod, Dir, File, Op, Proc, SetupError, Symlink
+from nsbox._policy import is_below
+
+from nsbox_differential.arena import Arena, Outcome
+from nsbox_differential.compare import fact_differences, mount_differences, tree_differences
+from nsbox_differential.spoken import Spoken, located
+from nsbox_differential.tree import unmarked
+
+
+class Case:
+    """A list of ops, where the probe is in it and what it is to look at."""
+
+    def __init__(self, ops: Sequence[Op], unshare: frozenset[str], on_host: bool) -> None:
+        """on_host: the first op binds the host's root, so that all is at its own path."""
+        self.ops, self.unshare, self.on_host = tuple(ops), unshare, on_host
+
+    def __repr__(self) -> str:
+        ops = "".join(f"    {op!r},\n" for op in self.ops)
+        return f"Case(\n  [\n{ops}  ],\n  {self.unshare!r}, {self.on_host!r})"
+
+
+def failing(arena: Arena, ops: Sequence[Op], case: Case, error: SetupError) -> int:
+    """Return the index of the op that the error is about."""
+
+    def says(op: Op) -> set[str]:
+        full = located(op, arena.nsbox, arena.probe)
+        parts = (*full.primitives(), *((Proc(full.dest, cover=True),) if isinstance(full, Proc) else ()))
+        return {part.describe() for part in parts}
+
+    suspects = [i for i, op in enumerate(ops) if error.op in says(op)]
+    assert suspects, f"{error!r} names no op of the policy"
+    while len(suspects) > 1:
+        first = suspects.pop(0)
+        with contextlib.suppress(FileNotFoundError):  # the probe comes later
+            if arena.run_nsbox(ops[: first + 1], case.unshare, case.on_host).error is not None:
+                return first
+    return suspects[0]
+
+
+def refused_by_design(arena: Arena, op: Op, error: SetupError, theirs: Outcome) -> bool:
+    """Is it right that nsbox refuses this last op, which bwrap has carried out?"""
+    assert theirs.view is not None, "bwrap has run the probe"
+    name, place = theirs.view.resolve(arena.neutral(located(op, arena.bwrap).dest))  # type: ignore[attr-defined]
+    if isinstance(op, File) and (name != place or theirs.view.mount_of(place).point == place):
+        return True
+    if error.step == "would change the host":
+        kernels = isinstance(op, Chmod) and theirs.view.mount_of(place).type in ("proc", "devpts", "mqueue", "devtmpfs")
+        nowhere = isinstance(op, Dir) and name != place and ("stat", place) not in theirs.view.facts
+        return kernels or nowhere or unmarked(theirs.host) != arena.pristine
+    return error.errno in (errno.ELOOP, errno.EEXIST) and name != place
+
+
+def limit_of_bwrap(arena: Arena, ops: Sequence[Op], theirs: Outcome, case: Case) -> str:
+    """Return what it is of bwrap 0.8 that makes it refuse the last op, which nsbox has carried out; "" for nothing known."""
+    *before, op = ops
+    message = str(theirs.error)
+    if isinstance(op, Symlink) and message.endswith(": File exists\n"):
+        return "same link"  # if it weren't the same, nsbox would have refused too
+    deleted = message.endswith((": No such file or directory\n", '(deleted)" in mount table\n'))
+    if deleted and any(isinstance(one, BindData) for one in before):
+        return "on bind-data"
+    view = arena.run_bwrap(before, case.unshare, case.on_host).view
+    if message.endswith('" in mount table\n') and view is not None:
+        name, place = view.resolve(arena.neutral(located(op, arena.bwrap).dest))  # type: ignore[attr-defined]
+        return "covers its own link" if is_below(name, place) and name != place else ""
+    return ""
+
+
+def check(arena: Arena, case: Case) -> None:
+    """Run a case in both, leaving out the ops that neither can do, and compare."""
+    ops = list(case.ops)
+    same_links: list[Op] = []  # left out for bwrap
+    while True:
+        mine = arena.run_nsbox(ops, case.unshare, case.on_host)
+        assert unmarked(mine.host) == arena.pristine, "nsbox's set-up has changed the host"
+        if isinstance(mine.error, SetupError):
+            drop_refused(arena, ops, case, mine.error)
+            continue
+        spoken = [op for op in ops if not any(op is link for link in same_links)]
+        theirs = arena.run_bwrap(spoken, case.unshare, case.on_host)
+        if theirs.error is None:
+            break
+        say(arena, spoken, case)
+        at = next(n for n in range(len(ops)) if arena.run_bwrap(spoken[: n + 1], case.unshare, case.on_host).error)
+        why = limit_of_bwrap(arena, spoken[: at + 1], theirs, case)
+        assert why, f"bwrap alone refuses {spoken[at]!r}: {theirs.error}"
+        event(f"bwrap 0.8 refuses: {why}")
+        if why == "same link":
+            same_links.append(spoken[at])
+        else:
+            ops = [op for op in ops if op is not spoken[at]]
+    event(f"{len(ops)} ops compared")
+    say(arena, ops, case)
+    assert mine.view is not None and theirs.view is not None
+    problems = [
+        *fact_differences(mine.view, theirs.view),
+        *mount_differences(mine.view, theirs.view, arena.host_mounts),
+        *(f"on the host: {line}" for line in tree_differences(mine.host, theirs.host)),
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def drop_refused(arena: Arena, ops: list[Op], case: Case, error: SetupError) -> None:
+    """Remove the op that nsbox refuses, if it is right that it does."""
+    at = failing(arena, ops, case, error)
+    theirs = arena.run_bwrap(ops[: at + 1], case.unshare, case.on_host)
+    say(arena, ops[: at + 1], case)
+    if theirs.error is None:
+        right = refused_by_design(arena, ops[at], error, theirs)
+        assert right, f"nsbox alone refuses {ops[at]!r}: {error}"
+    event(f"{type(ops[at]).__name__} refused: {error.step}" + (", by design" if theirs.error is None else ""))
+    del ops[at]
+
+
+def say(arena: Arena, ops: Sequence[Op], case: Case) -> None:
+    """Show both spellings of a failing example."""
+    spoken = Spoken([located(op, arena.bwrap, arena.probe) for op in ops])
+    note(shlex.join(arena.argv(spoken, case.unshare)))
+    spoken.close()
+    note(nsbox.explain(arena.policy(ops, case.unshare)))
