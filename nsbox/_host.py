@@ -17,6 +17,7 @@ class Host:
     euid: int = 1000
     egid: int = 1000
     can_set_ids: bool = False  # CAP_SETUID and CAP_SETGID: may write any map
+    can_set_groups: bool = False  # CAP_SETGID, and setgroups(2) is not denied in this user namespace
     uid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)  # of this process's own user namespace
     gid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from nsbox import _core, _spawn
+from nsbox import _core, _reap, _spawn
 from nsbox._plan import Plan
 from nsbox._policy import Policy
 from nsbox._probe import probe
@@ -63,6 +63,7 @@ class Popen(subprocess.Popen[Any]):
 
     _plan: Plan
     _init_pid: int
+    _pid_namespace: int
 
     def __init__(self, args: Any, *more: Any, policy: Policy | None = None, **options: Any) -> None:
         if policy is not None and not isinstance(policy, Policy):
@@ -115,6 +116,7 @@ class Popen(subprocess.Popen[Any]):
         self._init_pid = result.init_pid
         self._init_pidfd = result.init_pidfd
         self._child_created = True
+        self._pid_namespace = _reap.pid_namespace(result.pid) if prepared.plan.nested else 0
         if (a["p2cread"], a["c2pwrite"], a["errwrite"]) != (-1, -1, -1):
             self._close_pipe_fds(*(a[name] for name in _PIPES))  # type: ignore[attr-defined]
 
@@ -145,7 +147,7 @@ class Popen(subprocess.Popen[Any]):
     def _release(self) -> None:
         pidfd, self._init_pidfd = self._init_pidfd, -1
         if pidfd >= 0:
-            _spawn.orphans.release(pidfd)
+            _reap.orphans.release(pidfd)
 
     def _is_empty(self, timeout_ms: int) -> bool:
         """Say if the whole sandbox is gone. Only asked when the command is reaped: pid 1 can't end before that."""
@@ -154,7 +156,7 @@ class Popen(subprocess.Popen[Any]):
         # Children that a nested command has given us (CLONE_PARENT) are zombies by now, and pid 1 waits for them too.
         waited = 0
         while not _core.pidfd_wait(self._init_pidfd, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
-            _spawn.reap_strays(self._init_pid)
+            _reap.reap_strays(self._pid_namespace)
             waited += 20
             if 0 <= timeout_ms <= waited:
                 return _core.pidfd_wait(self._init_pidfd, 0)
@@ -169,10 +171,6 @@ class Popen(subprocess.Popen[Any]):
                 pid, status = self.pid, 0  # SIGCHLD is ignored, or somebody else has reaped it: as the base does
             if pid != self.pid:
                 return pid, status
-            if os.WIFSTOPPED(status):
-                # Never for a plain child. This one has made us its tracer, PTRACE_TRACEME, to stop for ever.
-                os.kill(self.pid, signal.SIGKILL)
-                return self._try_wait(wait_flags)
             self._raw_status = status
         if not self._is_empty(0 if wait_flags & os.WNOHANG else -1):
             return 0, 0

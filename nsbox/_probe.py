@@ -125,6 +125,7 @@ def _linux() -> Host:
         euid=os.geteuid(),
         egid=os.getegid(),
         can_set_ids=bool(caps >> _CAP_SETUID & 1 and caps >> _CAP_SETGID & 1),
+        can_set_groups=bool(caps >> _CAP_SETGID & 1) and (_read("/proc/self/setgroups") or "allow").strip() == "allow",
         uid_ranges=_ranges("/proc/self/uid_map"),
         gid_ranges=_ranges("/proc/self/gid_map"),
         subuids=_subordinate("/etc/subuid"),

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,6 +16,7 @@ from nsbox._host import Host
 from nsbox._plan import BindData, File, Identity, Op, Plan, primitives
 from nsbox._policy import Policy
 from nsbox._probe import probe
+from nsbox._reap import orphans
 
 # clone(2)'s flags, <linux/sched.h>
 _NAMESPACES = {
@@ -31,6 +29,7 @@ _NAMESPACES = {
     "net": 0x40000000,
     "time": 0x00000080,
 }
+
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -172,9 +171,9 @@ def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -
     """Return the environment of a command that was given none."""
     if policy.inherit_env and not policy.env:
         # A copy, made under the GIL: the C library's own would be changed by other threads while exec reads it.
-        return [name + b"=" + value for name, value in os.environb.items()]
+        return encode_environment(_copy(os.environb))
     if policy.inherit_env:
-        return encode_environment(policy.environment(caller, prepared.path))
+        return encode_environment(policy.environment(_copy(caller), prepared.path))
     key = tuple(caller.get(name) for name in policy.taken_from_caller())
     known = prepared.environments.get(key)
     if known is None:
@@ -182,6 +181,11 @@ def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -
         if len(prepared.environments) < 64:
             prepared.environments[key] = known
     return known
+
+
+def _copy(environ: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a copy of os.environ, which other threads may change meanwhile."""
+    return {name: value for name in environ if (value := environ.get(name)) is not None}
 
 
 def search_path(policy: Policy, prepared: Prepared) -> list[str]:
@@ -274,81 +278,6 @@ def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cw
     if result.error:
         raise _exception(result, policy, prepared, program, cwd)
     return result
-
-
-# ---- the end of sandboxes
-
-
-def reap_strays(init_pid: int) -> None:
-    """Reap this process's zombies in the pid namespace of an init: children that a command made by CLONE_PARENT."""
-    try:
-        namespace = os.stat(f"/proc/{init_pid}/ns/pid").st_ino
-        tasks = os.listdir("/proc/self/task")
-    except OSError:
-        return  # it has just gone
-    for task in tasks:
-        for pid in _children(task):
-            try:
-                if os.stat(f"/proc/{pid}/ns/pid").st_ino == namespace:
-                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
-            except OSError:
-                continue  # reaped by somebody else
-
-
-def _children(task: str) -> list[int]:
-    try:
-        with open(f"/proc/self/task/{task}/children") as file:
-            return [int(pid) for pid in file.read().split()]
-    except OSError:
-        return []
-
-
-class Orphans:
-    """Sees whether this machine's pid 1 reaps the sandboxes' inits, which are orphans once the set-up is over.
-
-    In a container whose pid 1 doesn't, they would pile up as zombies: then `piling_up` becomes true, and later inits
-    are made children of this process, which reaps them itself. One pidfd is watched until the answer is known.
-    """
-
-    PATIENCE = 10.0  # seconds; some reap in a loop with a pause
-
-    def __init__(self) -> None:
-        self.piling_up = False
-        self._lock = threading.Lock()
-        self._watched = -1
-        self._settled = False
-        self._since = self._next = 0.0
-
-    def release(self, pidfd: int) -> None:
-        """Take the pidfd of an init that has ended."""
-        now = time.monotonic()
-        with self._lock:
-            if not self._settled and self._watched < 0:
-                self._watched, self._since, self._next = pidfd, now, now + 0.1
-                return
-            os.close(pidfd)
-            if not self._settled and now >= self._next:
-                self._next = now + 0.1
-                self._look(now)
-
-    def _look(self, now: float) -> None:
-        try:
-            signal.pidfd_send_signal(self._watched, 0)
-        except OSError:  # ESRCH: reaped
-            self._settled = True
-        else:
-            self.piling_up = self._settled = now - self._since > self.PATIENCE
-        if self._settled:
-            os.close(self._watched)
-            self._watched = -1
-
-    def after_fork(self) -> None:
-        """Start anew in a forked child, whose lock another thread of the parent may have held."""
-        self._lock = threading.Lock()
-
-
-orphans = Orphans()
-os.register_at_fork(after_in_child=orphans.after_fork)
 
 
 # ---- errors

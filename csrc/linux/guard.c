@@ -2,7 +2,7 @@
  *
  * The command is the caller's own child, shares its session keyring, and has the init's kernel uid: ways out that no
  * namespace covers. clone(2) with CLONE_PARENT would make children of the caller, for which the end of the sandbox
- * would wait; keyctl(2) reads the keyring (credentials), and with KEYCTL_SESSION_TO_PARENT replaces it; the scheduling
+ * would wait, and PTRACE_TRACEME makes the caller a tracer, without whom a traced thread can't even die; keyctl(2) reads the keyring (credentials), and with KEYCTL_SESSION_TO_PARENT replaces it; the scheduling
  * calls could starve pid 1, so that the sandbox outlives the command by minutes. clone3(2), whose flags a filter can't
  * see, doesn't exist, so that C libraries use clone. Refusals are errors, never signals. A tool that makes such children
  * itself (nsbox, runc) needs NSBOX_NESTED.
@@ -14,13 +14,13 @@
 #include <linux/seccomp.h>
 
 struct abi {
-    uint32_t arch, clone, clone3, keys[3];
+    uint32_t arch, clone, clone3, ptrace, keys[3];
     uint32_t of_pid[5];  /* the first argument is a pid */
     uint32_t of_kind[2]; /* the first argument says what the second is: a pid, a process group, a user */
 };
 
 #define NATIVE                                                                                                         \
-    __NR_clone, __NR_clone3, {__NR_add_key, __NR_request_key, __NR_keyctl},                                            \
+    __NR_clone, __NR_clone3, __NR_ptrace, {__NR_add_key, __NR_request_key, __NR_keyctl},                               \
         {__NR_sched_setparam, __NR_sched_setscheduler, __NR_sched_setaffinity, __NR_sched_setattr, __NR_prlimit64},    \
     {                                                                                                                  \
         __NR_setpriority, __NR_ioprio_set                                                                              \
@@ -30,10 +30,10 @@ struct abi {
 static const struct abi abis[] = {
 #if defined(__x86_64__)
     {AUDIT_ARCH_X86_64, NATIVE},
-    {AUDIT_ARCH_I386, 120, 435, {286, 287, 288}, {154, 156, 241, 351, 340}, {97, 289}},
+    {AUDIT_ARCH_I386, 120, 435, 26, {286, 287, 288}, {154, 156, 241, 351, 340}, {97, 289}},
 #else
     {AUDIT_ARCH_AARCH64, NATIVE},
-    {AUDIT_ARCH_ARM, 120, 435, {309, 310, 311}, {154, 156, 241, 380, 369}, {97, 314}},
+    {AUDIT_ARCH_ARM, 120, 435, 26, {309, 310, 311}, {154, 156, 241, 380, 369}, {97, 314}},
 #endif
 };
 
@@ -120,6 +120,10 @@ static void rules(struct program *p, const struct abi *abi, int nested)
         answer(p, REFUSED);
         end_rule(p, rule);
     }
+    unsigned short traced = begin_rule(p, abi->ptrace);
+    load_argument(p, 0);
+    answer_if(p, 0, REFUSED); /* PTRACE_TRACEME */
+    end_rule(p, traced);
     protect_init(p, abi);
     answer(p, SECCOMP_RET_ALLOW);
 }

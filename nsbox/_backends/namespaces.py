@@ -34,9 +34,8 @@ NAME = "namespaces"
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
 # Files of procfs that tell uid 0, even without capabilities, about the machine; container runtimes mask them too.
-# 1/autogroup: its niceness is that of the init, which a uid 0 could starve.
 _PROC_SECRETS = (
-    *("1/autogroup", "acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi"),
+    *("acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi"),
     *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
 )
 
@@ -73,8 +72,8 @@ def compile(policy: Policy, host: Host) -> Plan:
         rlimits=rlimits,
         new_session=policy.new_session,
         nested=policy.nested,
-        no_userns=_may_be_kernel_root(policy, host) and policy.base != "host" and not policy.nested,
-        drop_groups=host.can_set_ids and policy.base != "host",
+        no_userns=_needs_no_userns(policy, host) and not policy.nested,
+        drop_groups=host.can_set_groups and policy.base != "host",
         backend=NAME,
         enforced=_enforced(policy, rlimits),
         not_enforced=_not_enforced(policy, host),
@@ -101,6 +100,22 @@ def _may_be_kernel_root(policy: Policy, host: Host) -> bool:
     """Say if the command is, or can be given, the kernel's uid 0, to which /proc/sys is writable."""
     mapped = any(outside <= 0 < outside + count for _, outside, count in host.uid_ranges)
     return host.is_kernel_root or (mapped and host.can_set_ids and _wants_full(policy, host))
+
+
+def _pinned_paths(policy: Policy) -> list[str]:
+    """List the paths inside of a writable one that must stay where they are."""
+    return [
+        p for p in (*policy.deny, *policy.read, *policy.write) if any(p != w and is_below(p, w) for w in policy.write)
+    ]
+
+
+def _needs_no_userns(policy: Policy, host: Host) -> bool:
+    """Say if a user namespace of the command's own is a way out.
+
+    The kernel's uid 0 could mount the cgroup file systems in one, whose files are its own. And mount points are fixed
+    only in the mount namespace they are in: in another one, what pins a path can be left behind.
+    """
+    return policy.base != "host" and (_may_be_kernel_root(policy, host) or bool(_pinned_paths(policy)))
 
 
 def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
@@ -141,6 +156,7 @@ def _masked(policy: Policy, host: Host) -> dict[str, Op]:
                     "read" if path in policy.read else "write", f"{path} lies in {secret}, which is masked"
                 )
     paths = [secret for secret in host.secrets if secret not in named]  # what is named by itself is no secret
+    paths.append("/proc/1/autogroup")  # the init's own; by its niceness it could be starved
     if _may_be_kernel_root(policy, host):
         paths += [f"/proc/{name}" for name in _PROC_SECRETS]
     masks: dict[str, Op] = {path: Mask(path, optional=True) for path in paths}
@@ -335,7 +351,9 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
         said.append("network: the host's, with its abstract unix sockets")
     said.append("sockets: unix sockets in visible directories, and AF_VSOCK, can be connected to")
     said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
-    if not host.can_set_ids:
+    if policy.nested and _needs_no_userns(policy, host):
+        said.append("nested namespaces: in one of its own the command can rename what is hidden, for a later command")
+    if not host.can_set_groups:
         said.append("groups: the caller's supplementary groups stay in force")
     if not policy.new_session:
         said.append("terminal and signals: the caller's session and process group can be reached")

@@ -1,4 +1,4 @@
-"""What both files here share: how many examples, a probe program, and where their helpers are."""
+"""What the files here share: how many examples, a probe program, a place for trees."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))  # importlib mode doesn't: for bwrapkit
+sys.path.insert(0, str(Path(__file__).parent / "lib"))  # importlib mode doesn't
+
+from nsbox_differential.arena import Arena
 
 # NSBOX_EXAMPLES=5000 for a long search. In CI the examples are the same in each run; elsewhere a failure prints its seed.
 hypothesis.settings.register_profile(
@@ -35,3 +38,11 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> str:
     source = Path(__file__).with_name("probe.c")
     subprocess.run([compiler, "-static", "-O1", "-Wall", "-Werror", "-o", program, source], check=True)
     return str(program)
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory, probe: str) -> Iterator[Arena]:
+    """Two copies of the tree that sandboxes are given."""
+    arena = Arena(str(tmp_path_factory.mktemp("arena")), probe)
+    yield arena
+    arena.close()

@@ -5,7 +5,7 @@ and to append to each file, and reads the mount table; then the host's copies of
 op fails in nsbox, it must fail in bwrap too; it is then left out and the rest goes on, so that every example ends with
 two sandboxes to compare.
 
-Where nsbox differs by design, this is normalised and nothing else is ("said": bwrapkit.Spoken gives bwrap the words
+Where nsbox differs by design, this is normalised and nothing else is ("said": nsbox_differential.spoken gives bwrap the words
 that mean what nsbox does; "checked": nsbox's own promise is asserted instead):
 
 | what | bwrap 0.8 | nsbox, and why | here |
@@ -20,7 +20,7 @@ that mean what nsbox does; "checked": nsbox's own promise is asserted instead):
 | /dev/shm | 0755 | 1777, as POSIX programs expect (bwrap #329) | said: `--chmod` |
 | /dev/null and its kind | mounted rw: uid 0 could chmod the host's | mounted ro, which no write to a device minds | expected ro; writability is compared |
 | default mode of `file` | 0666 | 0644 | said: always with --perms |
-| /proc/{sys,sysrq-trigger,irq,bus} for the kernel's uid 0 | read-only where access(2) says writable | always read-only | mounts that only nsbox has are left out |
+| kernel settings in /proc (sys, sysrq-trigger, irq, bus, fs) for the kernel's uid 0 | read-only where access(2) says writable | always read-only | mounts that only nsbox has are left out |
 | mqueue | no flags | nosuid, nodev, noexec | added to what is expected |
 | covered mounts | keep the host's flags | get the flags of the bind, like all below it | checked: nosuid everywhere; flags compared for visible mounts only |
 | propagation | slave: later mounts of the host appear, without flags | private | checked |
@@ -32,19 +32,17 @@ that mean what nsbox does; "checked": nsbox's own promise is asserted instead):
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
-import shlex
 from collections.abc import Iterator, Sequence
 
-import bwrapkit
-import hypothesis
-import nsbox
 import pytest
-from bwrapkit import Arena, Outcome, Spoken, is_twisted, located, straight, unmarked
-from hypothesis import event, example, given, note, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nsbox_differential.arena import BWRAP, Arena
+from nsbox_differential.check import Case, check
+from nsbox_differential.spoken import is_twisted
+from nsbox_differential.tree import snapshot, unmarked
+
 from nsbox import (
     Bind,
     BindData,
@@ -63,13 +61,28 @@ from nsbox import (
     Symlink,
     Tmpfs,
 )
-from nsbox._policy import is_below
 
-pytestmark = pytest.mark.skipif(bwrapkit.BWRAP is None, reason="bwrap is not installed")
+pytestmark = pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed")
 
 # ---- op lists
 
-PLACES = ("a", "a/b", "a/b/c", "a/f", "a/l", "a/up", "b", "b/a", "b/f", "l", "l/b", "l/new/er", "f", "n/e/w", "å s\n\udcff")
+PLACES = (
+    "a",
+    "a/b",
+    "a/b/c",
+    "a/f",
+    "a/l",
+    "a/up",
+    "b",
+    "b/a",
+    "b/f",
+    "l",
+    "l/b",
+    "l/new/er",
+    "f",
+    "n/e/w",
+    "å s\n\udcff",
+)
 OWN_PLACES = ("dev", "dev/shm", "dev/null", "proc", "")
 SOURCES = ("d", "d/a", "d/a/b", "d/b", "d/f", "d/a/f", "d/b/f", "d/socket", "d/l", "d/lf")
 BAD_SOURCES = ("none", "d/f/x", "d/dangling", "d/loop", "d/locked/in")
@@ -126,9 +139,6 @@ def any_op(prefix: str) -> st.SearchStrategy[Op]:
     return st.one_of(kinds)
 
 
-
-
-
 PROBE = RoBind("/@probe", "/probe")
 BASES: dict[str, tuple[Op, ...]] = {
     "empty": (),
@@ -171,19 +181,114 @@ def cases(draw: st.DrawFn) -> Case:
     return Case([*BASES[base], *([] if on_host else [PROBE]), *_plain(ops)], unshare, on_host)
 
 
-# ---- running them
+# ---- the tests
 
-
-@pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory, probe: str) -> Iterator[Arena]:
-    """Two copies of the source tree."""
-    arena = Arena(str(tmp_path_factory.mktemp("arena")), probe)
-    yield arena
-    arena.close()
+NONE: frozenset[str] = frozenset()
 
 
 @settings(settings.get_profile("differential"))
 @given(case=cases())
+@example(case=Case([RoBind("/", "/")], NONE, on_host=True))  # the old root stayed on the new one, at "/.."
+@example(case=Case([PROBE, RemountRo("/"), Bind("/@/d", "/a")], NONE))  # too late for a new mount point, in both
+@example(case=Case([PROBE, Bind("/@/d", "/a"), RemountRo("/"), BindData("/a/f", b"x")], NONE))  # no place for scratch
 def test_same_view(arena: Arena, case: Case) -> None:
     """Any op list gives the same view, the same rights, the same mounts and the same host as in bwrap."""
     check(arena, case)
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [DevBind("/dev", "/dev")],
+        [Bind("/dev", "/dev")],
+        [
+            DevBind("/dev/null", "/null"),
+            DevBind("/dev/zero", "/zero"),
+            Bind("/dev/null", "/not"),
+            RoBind("/dev/full", "/ro"),
+        ],
+        [Bind("/sys", "/sys"), Tmpfs("/sys/fs"), RoBind("/sys", "/again")],
+        [Bind("/sys/fs", "/a"), RemountRo("/a")],
+        [Dev("/dev"), Tmpfs("/dev/shm", mode=0o1777), BindData("/dev/null", b"not null"), RemountRo("/dev")],
+        [Dev("/dev"), Proc("/proc"), Symlink("proc/self/mounts", "/mtab"), Dev("/dev")],
+    ],
+    ids=["dev", "dev without nodes", "nodes", "sys", "sys read-only", "on dev", "dev twice"],
+)
+def test_kernel_places(arena: Arena, ops: list[Op]) -> None:
+    """What may not be drawn at random, since bwrap would change the host, is mounted just alike, all below it too."""
+    check(arena, Case([PROBE, *ops], NONE))
+
+
+@pytest.mark.parametrize(
+    "unshare", [(), ("ipc",), ("uts",), ("net",), ("cgroup",), ("ipc", "uts", "net", "cgroup")], ids=str
+)
+def test_namespaces(arena: Arena, unshare: tuple[str, ...]) -> None:
+    """With any namespaces the process finds the same ids, pid, host name, capabilities and loopback interface."""
+    named = [Hostname("inside")] if "uts" in unshare else []
+    check(arena, Case([PROBE, Dev("/dev"), *named], frozenset(unshare)))
+
+
+PLANTED = (
+    "{0}",
+    "{0}/new/er",
+    "{0}/f",
+    "/newroot{0}",
+    "/oldroot{0}",
+    "/proc/self/root{0}",
+    "/proc/self/cwd{0}",
+    "/proc/1/root{0}",
+)
+CLIMBS = ("", "..", "../../../..")
+
+
+@st.composite
+def hostile(draw: st.DrawFn) -> tuple[dict[str, str], list[Op]]:
+    """Draw links that lead to a directory of the host by any way, and ops that go through them."""
+    targets = st.builds(lambda climb, way: climb + way, st.sampled_from(CLIMBS), st.sampled_from(PLANTED))
+    planted = {name: draw(targets) for name in ("one", "two")} | {
+        "three": draw(st.sampled_from(("one", "two/x", "./two")))
+    }
+    names = st.sampled_from(("one", "two", "three", "one/new", "two/new/er", "three/f", "two/dir"))
+    dest = names.map("/w/{}".format)
+    mode = st.sampled_from((0o700, 0o755))
+    op = st.one_of(
+        st.builds(Dir, dest, mode),
+        st.builds(File, dest, st.just(b"planted"), mode),
+        st.builds(Tmpfs, dest),
+        st.builds(BindData, dest, st.just(b"planted"), mode),
+        st.builds(
+            lambda kind, source, at: kind(source, at),
+            st.sampled_from((Bind, RoBind)),
+            st.sampled_from(("/@/d", "/@/d/f")),
+            dest,
+        ),
+        st.builds(Symlink, st.just("anywhere"), dest),
+        st.builds(Chmod, dest, st.just(0o777)),
+        st.builds(RemountRo, dest),
+        st.builds(Dev, dest),
+        st.builds(Proc, dest),
+    )
+    ops: list[Op] = [
+        draw(st.sampled_from((Bind, RoBind, DevBind)))("/@planted", "/w"),
+        *draw(st.lists(op, min_size=1, max_size=3)),
+    ]
+    if draw(st.booleans()):
+        ops.insert(0, Proc("/proc"))
+    procs = [i for i, op in enumerate(ops) if isinstance(op, Proc)]
+    return planted, [op for i, op in enumerate(ops) if i not in procs[1:]]
+
+
+@settings(settings.get_profile("differential"))
+@given(case=hostile())
+def test_planted_links(arena: Arena, case: tuple[dict[str, str], list[Op]]) -> None:
+    """Whatever links untrusted hands have left in a bound directory, nothing is made, changed or shown of the host (CVE-2026-87766)."""
+    planted, ops = case
+    with arena.planting(planted) as secret:
+        before = snapshot(arena.base)
+        mine = arena.run_nsbox([PROBE, *ops], NONE, on_host=False)
+        assert unmarked(snapshot(arena.base)) == unmarked(before)
+        if mine.error is not None:
+            assert isinstance(mine.error, SetupError)
+        else:
+            assert mine.view is not None
+            assert not [key for key, value in mine.view.facts.items() if secret in value]

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
 from hypothesis import event, example, given, note, settings
 from hypothesis import strategies as st
+
+import nsbox
 from nsbox import Policy
 from nsbox._policy import is_below
 
@@ -44,7 +45,9 @@ def trees(draw: st.DrawFn) -> dict[str, Node]:
     kinds = st.sampled_from(("dir", "dir", "dir", "file", "file", "link"))
     top: dict[str, Node] = {"a": {}}
     directories: list[Any] = [top, top["a"]]
-    for at, name, kind, link in draw(st.lists(st.tuples(st.integers(0, 7), NAME, kinds, links), min_size=1, max_size=14)):
+    for at, name, kind, link in draw(
+        st.lists(st.tuples(st.integers(0, 7), NAME, kinds, links), min_size=1, max_size=14)
+    ):
         parent = directories[-1 - at % len(directories)]
         if name not in parent:
             parent[name] = {} if kind == "dir" else None if kind == "file" else link
@@ -121,7 +124,9 @@ class Wish:
         read = tuple(path for path in self.read if exists(path) and real(path) not in writable)
         shown = (*writable, *map(real, read))
         loops = [path for path in self.deny if os.path.islink(real(path)) or os.path.realpath(real(path)) != real(path)]
-        deny = tuple(path for path in self.deny if path not in loops and not any(is_below(s, real(path)) for s in shown))
+        deny = tuple(
+            path for path in self.deny if path not in loops and not any(is_below(s, real(path)) for s in shown)
+        )
         return Wish(self.workspace, write, read, deny)
 
 
@@ -162,7 +167,9 @@ class Model:
         self.own_is_writable = is_below(top, "/tmp") or is_below(top, "/var/tmp")
         self.mounts = {*policy.read, *policy.write, *masked}
         for path in (*policy.read, *policy.write, *policy.deny):  # the directories on the way there are pinned
-            self.mounts |= {way for way in self.nodes if way != path and is_below(path, way) and self.right(way) == "write"}
+            self.mounts |= {
+                way for way in self.nodes if way != path and is_below(path, way) and self.right(way) == "write"
+            }
 
     def right(self, path: str) -> str:
         """Return "write", "read" or "hidden"; "" where the policy says nothing."""
@@ -209,7 +216,9 @@ class Model:
         """Return what a directory lists."""
         if self.kind(path) == "own dir":
             roots = (*self.named["read"], *self.named["write"])
-            return sorted({root[len(path) + 1 :].split("/")[0] for root in roots if is_below(root, path) and root != path})
+            return sorted(
+                {root[len(path) + 1 :].split("/")[0] for root in roots if is_below(root, path) and root != path}
+            )
         node = self.nodes[path]
         assert isinstance(node, dict)
         return sorted(node)
@@ -231,7 +240,9 @@ class Model:
         state, at = self.find(path, follow=True)
         if state != OK:
             return state
-        return {"dir": "dir", "own dir": "dir", "file": content(at[len(self.top) :]).decode()}.get(self.kind(at), REFUSED)
+        return {"dir": "dir", "own dir": "dir", "file": content(at[len(self.top) :]).decode()}.get(
+            self.kind(at), REFUSED
+        )
 
     def list(self, path: str) -> object:
         state, at = self.find(path, follow=True)
@@ -381,8 +392,12 @@ def say(policy: Policy, tree: Node) -> None:
 @settings(settings.get_profile("differential"))
 @given(case=cases())
 @example(case=({"a": {"a": {"a": {"a": None}}}}, Wish("/a", read=("/a/a",), deny=("/a/a/a/a",))))  # a pin was writable
-@example(case=({"a": {"a": {"a": {"b": {"a": None, "b": "a/a/a"}}}}}, Wish("/a", deny=("/a/a/a/b/b",))))  # deny leads through a file
-@example(case=({"a": {"l": "b", "b": {"f": None}}}, Wish("/a", deny=("/a/l/f",))))  # a mask on a link's name hid nothing
+@example(
+    case=({"a": {"a": {"a": {"b": {"a": None, "b": "a/a/a"}}}}}, Wish("/a", deny=("/a/a/a/b/b",)))
+)  # deny leads through a file
+@example(
+    case=({"a": {"l": "b", "b": {"f": None}}}, Wish("/a", deny=("/a/l/f",)))
+)  # a mask on a link's name hid nothing
 def test_what_a_command_can_do(arena: Path, case: tuple[Node, Wish]) -> None:
     """Every path can be seen, read, written and removed exactly as far as the policy says, and the host shows it."""
     tree, wish = case
@@ -400,7 +415,10 @@ def test_what_a_command_can_do(arena: Path, case: tuple[Node, Wish]) -> None:
             if found[what][i] != expected[what][i]
         ]
         assert not wrong, "\n".join(wrong)
-        host = {path: value.replace(top, "", 1) if isinstance(value, str) else value for path, value in snapshot(top).items()}
+        host = {
+            path: value.replace(top, "", 1) if isinstance(value, str) else value
+            for path, value in snapshot(top).items()
+        }
         assert host == expected_host(model, expected, asked)
 
 
@@ -445,10 +463,12 @@ for follow in (False, True):
 @settings(settings.get_profile("differential"), max_examples=settings.get_profile("differential").max_examples // 3)
 @given(case=cases(), tries=st.sampled_from(("moves", "links", "directories")))
 @example(  # the way to a writable path in a writable one
-    case=({"a": {"a": {"b": {"c d": None, "a": None}}}}, Wish("/a", write=("/a/a/b",), deny=("/a/a/b/c d",))), tries="directories"
+    case=({"a": {"a": {"b": {"c d": None, "a": None}}}}, Wish("/a", write=("/a/a/b",), deny=("/a/a/b/c d",))),
+    tries="directories",
 )
 @example(
-    case=({"a": {"a": {"b": {"c d": None, "a": None}}}}, Wish("/a", write=("/a/a/b",), read=("/a/a/b/c d",))), tries="directories"
+    case=({"a": {"a": {"b": {"c d": None, "a": None}}}}, Wish("/a", write=("/a/a/b",), read=("/a/a/b/c d",))),
+    tries="directories",
 )
 def test_what_a_command_leaves_to_the_next(arena: Path, case: tuple[Node, Wish], tries: str) -> None:
     """What is hidden or read-only stays so for the next command, whatever the first has moved, linked and replaced."""
@@ -457,7 +477,11 @@ def test_what_a_command_leaves_to_the_next(arena: Path, case: tuple[Node, Wish],
         policy = wish.sensible(top).policy(top)
         say(policy, tree)
         model = Model(top, tree, policy)
-        safe = {path: model.right(path) for path, node in model.nodes.items() if node is None and model.right(path) != "write"}
+        safe = {
+            path: model.right(path)
+            for path, node in model.nodes.items()
+            if node is None and model.right(path) != "write"
+        }
         python(policy, MOVER, [policy.write[0], sorted(model.nodes.keys() - {top}), tries])
         try:
             shown = python(policy, FINDER, top)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
 from nsbox_testing.running import python
+
+import nsbox
 
 
 def snapshot(root: Path) -> dict[str, tuple[Any, ...]]:

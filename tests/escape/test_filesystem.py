@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
+
+import nsbox
 from nsbox import Policy
 
 REFUSED = {
@@ -43,7 +44,7 @@ print(os.path.exists({str(victim)!r}))
 
     done = nsbox.run(
         ["unshare", "-Ur", sys.executable, "-I", "-S", "-c", script],
-        policy=policy.with_(uid=1000, gid=1000),
+        policy=policy.with_(uid=1000, gid=1000, nested=True),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -147,7 +148,7 @@ def test_proc_remount_and_second_proc(attempt: Callable[..., Any], policy: Polic
     script = "mkdir /tmp/p; mount -t proc proc /tmp/p 2>/dev/null && cat /tmp/p/keys /tmp/p/timer_list 2>/dev/null | head -1; mount -o remount,rw /proc/sys 2>/dev/null && echo remounted; true"
     done = nsbox.run(
         ["unshare", "-Urmpf", "sh", "-c", script],
-        policy=policy.with_(uid=1000, gid=1000),
+        policy=policy.with_(uid=1000, gid=1000, nested=True),
         stdout=subprocess.PIPE,
         text=True,
     )

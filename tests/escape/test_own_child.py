@@ -68,22 +68,12 @@ def test_control_a_plain_child_can_do_it() -> None:
     assert os.waitstatus_to_exitcode(status) == 77, pid
 
 
-def test_a_command_that_makes_us_its_tracer_is_killed(policy: Policy, workspace: Path) -> None:
-    """PTRACE_TRACEME, and a signal: the stop isn't taken for the end, nor does wait() last for ever."""
-    with open(workspace / "out", "w") as out:
-        assert nsbox.call([sys.executable, "-c", TRACED], policy=policy, stdout=out) == -9
-    assert (workspace / "out").read_text() == "traced\n"
-
-
-def test_a_stopped_tracee_can_be_timed_out(policy: Policy) -> None:
-    """With its output captured such a command is as one that never ends: the timeout ends it."""
-    with nsbox.Popen([sys.executable, "-c", TRACED], policy=policy, stdout=nsbox.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"traced\n"
-        with pytest.raises(nsbox.TimeoutExpired):
-            process.communicate(timeout=0.01)
-        process.kill()
-        assert process.wait() == -9
+def test_no_tracer(policy: Policy) -> None:
+    """PTRACE_TRACEME is refused, in threads too: it would make the caller a tracer, and wait() last for ever."""
+    for nested in (False, True):
+        done = python(TRACED, policy.with_(nested=nested), timeout=50)
+        assert "AssertionError" in done.stderr
+        assert done.returncode == 1
 
 
 def test_control_a_plain_child_stops() -> None:

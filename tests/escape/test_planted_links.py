@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import nsbox
 import pytest
+
+import nsbox
 from nsbox import (
     Bind,
     BindData,
@@ -30,8 +31,11 @@ from nsbox import (
     RemountRo,
     RoBind,
     RoOverlay,
+    SetupError,
+    Symlink,
+    Tmpfs,
+    TmpOverlay,
 )
-from nsbox import SetupError, Symlink, Tmpfs, TmpOverlay
 
 LINKS: dict[str, Callable[[Path], str]] = {
     "absolute": lambda victim: str(victim),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import os
 import subprocess
@@ -92,12 +94,25 @@ def test_named_parameters_are_the_stdlibs(name: str) -> None:
     assert set(ours) - set(theirs) == {"policy"}
 
 
-def test_all_is_public_and_sorted() -> None:
-    """nsbox.__all__ names all public things, once each."""
+def test_lazy_names() -> None:
+    """What nsbox gives lazily is what type checkers are told: the same names, from the same modules, all public."""
+    told = {}
+    for node in ast.walk(ast.parse(Path(nsbox.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nsbox"):
+            told |= {alias.name: node.module for alias in node.names}
+    assert set(told) == set(nsbox.__all__)
     assert len(set(nsbox.__all__)) == len(nsbox.__all__)
-    modules = {name for name, value in vars(nsbox).items() if isinstance(value, types.ModuleType)}
-    public = {name for name in vars(nsbox) if not name.startswith("_")}
-    assert public - modules == set(nsbox.__all__)
+    for name, module in told.items():
+        assert getattr(nsbox, name) is getattr(importlib.import_module(module), name)
+    assert set(nsbox.__all__) <= set(dir(nsbox))
+
+
+def test_no_other_names() -> None:
+    """A name that nsbox doesn't have is an AttributeError, as with any module."""
+    for name in ("Sandbx", "_nothing", "__wrapped__"):
+        assert not hasattr(nsbox, name)
+    with pytest.raises(AttributeError, match="nothing_at_all"):
+        nsbox.nothing_at_all  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -209,16 +224,19 @@ HEAVY = (
 
 
 def test_import_is_light(tmp_path: Path) -> None:
-    """Importing nsbox loads none of the heavy modules that only some of its faces need."""
-    done = python("import sys, nsbox; print(*sys.modules)", tmp_path)
+    """Importing nsbox loads next to nothing; its first use none of the heavy modules that only some faces need."""
+    code = "import sys, nsbox; print(*sys.modules); nsbox.Popen, nsbox.Policy, nsbox.run; print(*sys.modules)"
+    done = python(code, tmp_path)
     assert done.returncode == 0, done.stderr
-    loaded = set(done.stdout.split())
-    assert "nsbox._popen" in loaded
-    assert not loaded & {*HEAVY, "nsbox._cli"}
+    bare, used = (set(line.split()) for line in done.stdout.splitlines())
+    assert "nsbox" in bare
+    assert not bare & {*HEAVY, "subprocess", "dataclasses", "nsbox._popen", "nsbox._nsbox", "_cffi_backend"}
+    assert "nsbox._popen" in used
+    assert not used & {*HEAVY, "nsbox._cli"}
 
 
 def test_import_asks_and_starts_nothing(tmp_path: Path) -> None:
-    """Importing nsbox neither asks the machine nor starts a process or a thread."""
+    """Importing nsbox and all that Popen needs neither asks the machine nor starts a process or a thread."""
     code = (
         "import sys, threading\n"
         "seen = []\n"
@@ -226,6 +244,7 @@ def test_import_asks_and_starts_nothing(tmp_path: Path) -> None:
         "    if name in ('os.fork', 'subprocess.Popen', 'os.posix_spawn', 'socket.__new__') or\n"
         "       (name == 'open' and str(args[0]).startswith(('/proc', '/etc', '/sys'))) else None)\n"
         "import nsbox\n"
+        "nsbox.Popen\n"
         "print(seen, threading.active_count(), nsbox.probe.__module__)\n"
     )
     done = python(code, tmp_path)
@@ -238,6 +257,7 @@ def test_subprocess_itself_stays(tmp_path: Path) -> None:
         "import subprocess\n"
         "before = dict(vars(subprocess)), dict(vars(subprocess.Popen))\n"
         "import nsbox\n"
+        "nsbox.Popen\n"
         "print(before == (dict(vars(subprocess)), dict(vars(subprocess.Popen))))\n"
     )
     assert python(code, tmp_path).stdout == "True\n"

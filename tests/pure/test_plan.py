@@ -367,6 +367,42 @@ def test_pins() -> None:
     assert pins == ["/w/a", "/w/lib", "/w/a/b"]
 
 
+def test_groups() -> None:
+    """Where the caller may drop its supplementary groups, they go, but for a host policy; where not, that is said."""
+    for policy, host, dropped in (
+        (workspace(), ROOT, True),
+        (workspace(nested=True), ROOT, True),
+        (Policy.layers(), ROOT, True),
+        (Policy.host(), ROOT, False),
+        (workspace(), DEBIAN, False),
+        (workspace(), replace(ROOT, can_set_groups=False), False),
+    ):
+        plan = compile_policy(policy, host)
+        assert plan.drop_groups is dropped
+        assert host.can_set_groups or any(text.startswith("groups:") for text in plan.not_enforced)
+
+
+def test_no_user_namespaces_inside() -> None:
+    """A command that could be the machine's uid 0, or could leave the pins behind, gets no user namespaces."""
+    mapper = replace(DEBIAN, can_set_ids=True)
+    for policy, host, refused_inside in (
+        (workspace(), ROOT, True),
+        (Policy.layers(), ROOT, True),
+        (Policy.host(), ROOT, False),
+        (workspace(nested=True), ROOT, False),
+        (workspace(), DEBIAN, False),
+        (workspace(ids="full"), mapper, True),
+        (workspace(), mapper, False),
+        (workspace(deny=["/home/me/repo/.env"]), DEBIAN, True),
+        (workspace(read=["/home/me/repo/lib"]), DEBIAN, True),
+        (workspace(write=["/home/me/repo/a/b"]), DEBIAN, True),
+        (workspace(read=["/srv"], deny=["/srv/x"]), DEBIAN, False),
+    ):
+        plan = compile_policy(policy, host)
+        assert plan.no_userns is refused_inside, policy
+        assert plan.nested is policy.nested
+
+
 def test_what_is_said() -> None:
     """What isn't enforced is said: the network, the terminal and the files of a policy that leaves them open."""
     said = {

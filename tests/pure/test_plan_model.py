@@ -94,10 +94,10 @@ def test_each_wish_has_its_op(policy: Policy, host: Host) -> None:
     ops = compile_policy(policy, host).ops
     binds = {op.dest for op in ops if type(op) is Bind}
     assert binds >= set(policy.write)
-    # The others pin directories between a writable path and one that is denied or read-only below it.
+    # The others pin the directories on the way through a writable path to another that is named.
     for pin in binds - set(policy.write):
         assert any(below(pin, path) for path in policy.write)
-        assert any(below(path, pin) and path != pin for path in (*policy.deny, *policy.read))
+        assert any(below(path, pin) and path != pin for path in (*policy.deny, *policy.read, *policy.write))
     assert not any(isinstance(op, DevBind) for op in ops)
     for denied in policy.deny:
         at = ops.index(Mask(denied, optional=True, nofollow=True))

@@ -7,16 +7,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
 from nsbox_testing.running import Face, Orphans, python
+
+import nsbox
 
 
 @pytest.fixture(params=["plain", "host", "workspace"])
 def sub(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Face:
     """The faces to compare; the current directory is one that all can write to."""
     monkeypatch.chdir(workspace)
-    policies = {"plain": lambda: None, "host": nsbox.Policy.host, "workspace": lambda: nsbox.Policy.workspace(workspace)}
+    policies = {
+        "plain": lambda: None,
+        "host": nsbox.Policy.host,
+        "workspace": lambda: nsbox.Policy.workspace(workspace),
+    }
     return Face(request.param, policies[request.param](), workspace)
 
 

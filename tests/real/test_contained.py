@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
-from nsbox import Limits, Policy
 from nsbox_testing.running import in_fork, python
+
+import nsbox
+from nsbox import Limits, Policy
 
 STATUS = "status = dict(line.rstrip('\\n').split(':\\t', 1) for line in open('/proc/self/status') if ':\\t' in line)\n"
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
@@ -154,10 +155,16 @@ def test_id_maps(inside: Callable[..., Any], policy: Policy) -> None:
 @pytest.mark.as_root("maps of more than one id need CAP_SETUID")
 def test_full_ids(inside: Callable[..., Any], policy: Policy) -> None:
     """ids="full": all ids of the caller's namespace are mapped; no capability comes with that."""
-    code = STATUS + "report([open('/proc/self/uid_map').read().split()[2], os.stat('/etc/passwd').st_uid, status['CapBnd'], os.getuid()])"
+    code = (
+        STATUS
+        + "report([open('/proc/self/uid_map').read().split()[2], os.stat('/etc/passwd').st_uid, status['CapBnd'], os.getuid()])"
+    )
     assert inside(code, policy=policy.with_(ids="full")) == ["4294967295", 0, "0" * 16, 0]
     assert inside(code, policy=policy.with_(ids="full", uid=0, gid=0)) == ["4294967295", 0, "0" * 16, 0]
-    assert inside("report([os.getresuid(), os.getresgid()])", policy=Policy.host(uid=1234, gid=99), cwd="/") == [[1234] * 3, [99] * 3]
+    assert inside("report([os.getresuid(), os.getresgid()])", policy=Policy.host(uid=1234, gid=99), cwd="/") == [
+        [1234] * 3,
+        [99] * 3,
+    ]
 
 
 @pytest.mark.as_user("root may")
@@ -193,7 +200,9 @@ report([[line.split(":")[0].strip() for line in lines], attempt(socket.AF_INET, 
 """
     interfaces, error = inside(code)
     assert "lo" in interfaces
-    assert all(name == "lo" or name.endswith("0") for name in interfaces)  # some kernels add tunl0, sit0 to each namespace
+    assert all(
+        name == "lo" or name.endswith("0") for name in interfaces
+    )  # some kernels add tunl0, sit0 to each namespace
     assert error == 101  # ENETUNREACH
 
 
@@ -237,7 +246,14 @@ report([attempt(socket.AF_INET, ("127.0.0.1", int(sys.argv[1]))), attempt(socket
 
 def test_environment_is_built(inside: Callable[..., Any], policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """PATH, HOME, TMPDIR, and of the caller only USER, LANG, TERM; what the policy passes or sets comes on top."""
-    for name, value in {"USER": "me", "LANG": "C", "TERM": "dumb", "AWS_SECRET": "s", "LD_PRELOAD": "", "EDITOR": "ed"}.items():
+    for name, value in {
+        "USER": "me",
+        "LANG": "C",
+        "TERM": "dumb",
+        "AWS_SECRET": "s",
+        "LD_PRELOAD": "",
+        "EDITOR": "ed",
+    }.items():
         monkeypatch.setenv(name, value)
     done = nsbox.run(["/usr/bin/env", "-0"], policy=policy, stdout=subprocess.PIPE, text=True)
     env = dict(pair.split("=", 1) for pair in done.stdout.split("\0")[:-1])
@@ -253,7 +269,9 @@ def test_environment_is_built(inside: Callable[..., Any], policy: Policy, monkey
 
 def test_environment_given_is_used_as_it_is(policy: Policy) -> None:
     """env= replaces what would be built, also with a policy that sets variables."""
-    done = nsbox.run(["/usr/bin/env"], policy=policy.with_(env={"CI": "1"}), env={"ONLY": "this"}, stdout=subprocess.PIPE)
+    done = nsbox.run(
+        ["/usr/bin/env"], policy=policy.with_(env={"CI": "1"}), env={"ONLY": "this"}, stdout=subprocess.PIPE
+    )
     assert done.stdout == b"ONLY=this\n"
 
 
@@ -262,7 +280,9 @@ def test_putenv_reaches_a_host_policy() -> None:
 
     def run() -> str:
         os.putenv("NSBOX_PUT", "by putenv")
-        return nsbox.run(["sh", "-c", "echo $NSBOX_PUT"], policy=Policy.host(), stdout=subprocess.PIPE, text=True).stdout
+        return nsbox.run(
+            ["sh", "-c", "echo $NSBOX_PUT"], policy=Policy.host(), stdout=subprocess.PIPE, text=True
+        ).stdout
 
     assert in_fork(run) == "by putenv\n"
 
@@ -283,11 +303,18 @@ def test_stack_of_pid_1_is_empty(policy: Policy) -> None:
 
 def test_limits_are_set(inside: Callable[..., Any], policy: Policy) -> None:
     """Each limit is what getrlimit() says inside, soft and hard, and is not the caller's."""
-    before = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in ("AS", "CPU", "FSIZE", "NOFILE")}
+    before = {
+        name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in ("AS", "CPU", "FSIZE", "NOFILE")
+    }
     limits = Limits(memory="512M", cpu_seconds=30, file_size="1M", open_files=64)
     code = "import resource; report({n: resource.getrlimit(getattr(resource, 'RLIMIT_' + n)) for n in ('AS', 'CPU', 'FSIZE', 'NOFILE')})"
     found = inside(code, policy=policy.with_(limits=limits))
-    assert {name: soft for name, (soft, _) in found.items()} == {"AS": 512 << 20, "CPU": 30, "FSIZE": 1 << 20, "NOFILE": 64}
+    assert {name: soft for name, (soft, _) in found.items()} == {
+        "AS": 512 << 20,
+        "CPU": 30,
+        "FSIZE": 1 << 20,
+        "NOFILE": 64,
+    }
     assert all(soft <= hard <= soft + 1 for soft, hard in found.values())
     assert {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in before} == before
 
@@ -295,7 +322,9 @@ def test_limits_are_set(inside: Callable[..., Any], policy: Policy) -> None:
 def test_file_size_limit(policy: Policy, workspace: Path) -> None:
     """A write beyond file_size ends the command with SIGXFSZ; the file has exactly that size."""
     with (workspace / "out").open("wb") as out:
-        done = nsbox.run(["head", "-c", "2M", "/dev/zero"], stdout=out, policy=policy.with_(limits=Limits(file_size="1M")))
+        done = nsbox.run(
+            ["head", "-c", "2M", "/dev/zero"], stdout=out, policy=policy.with_(limits=Limits(file_size="1M"))
+        )
     assert done.returncode == -signal.SIGXFSZ
     assert (workspace / "out").stat().st_size == 1 << 20
 
@@ -347,8 +376,14 @@ report([len(pids), error])
     count, error = inside(code, policy=policy.with_(limits=Limits(processes=12)))
     assert error == 11
     assert 8 <= count <= 12
-    with nsbox.Popen(["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do cat <&3 & done; echo x; wait"], pass_fds=(), stdin=subprocess.PIPE,
-                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, policy=policy) as other:
+    with nsbox.Popen(
+        ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do cat <&3 & done; echo x; wait"],
+        pass_fds=(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        policy=policy,
+    ) as other:
         other.stdout.readline()
         assert inside(code, policy=policy.with_(limits=Limits(processes=12))) == [count, error]
         other.kill()
@@ -367,7 +402,10 @@ def test_limits_above_the_callers(inside: Callable[..., Any], policy: Policy) ->
     def run() -> list[int]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 50))
         nsbox.probe(refresh=True)
-        return inside("import resource; report(resource.getrlimit(resource.RLIMIT_NOFILE))", policy=policy.with_(limits=Limits(open_files=5000)))
+        return inside(
+            "import resource; report(resource.getrlimit(resource.RLIMIT_NOFILE))",
+            policy=policy.with_(limits=Limits(open_files=5000)),
+        )
 
     before = nsbox.probe(refresh=True)
     found = in_fork(run)
@@ -434,7 +472,9 @@ def test_console_is_the_commands_terminal(inside: Callable[..., Any], policy: Po
     """When stdout is a terminal, it is /dev/console inside, so that ttyname() works."""
     ours, theirs = pty.openpty()
     try:
-        with nsbox.Popen(python("import os; print(os.ttyname(1))"), stdout=theirs, stdin=subprocess.DEVNULL, policy=policy) as p:
+        with nsbox.Popen(
+            python("import os; print(os.ttyname(1))"), stdout=theirs, stdin=subprocess.DEVNULL, policy=policy
+        ) as p:
             line = os.read(ours, 100)
         assert p.returncode == 0
         assert line.strip() == b"/dev/console"
@@ -472,7 +512,9 @@ def test_describes_itself(policy: Policy) -> None:
         assert p.sandbox.not_enforced == p.sandbox.plan.not_enforced
 
 
-def test_default_policy_is_the_workspace_of_cwd(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_policy_is_the_workspace_of_cwd(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without policy= it is Policy.workspace() of cwd=, or of the current directory."""
     (tmp_path / "outside").write_text("x")
     code = f"import os; print(os.getcwd(), os.path.exists({str(tmp_path / 'outside')!r})); open('made', 'w')"

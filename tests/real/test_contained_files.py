@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
-from nsbox import Bind, BindData, Dev, Dir, File, Mask, Policy, Proc, RoBind, Symlink, Tmpfs
 from nsbox_testing.running import python
+
+import nsbox
+from nsbox import Bind, BindData, Dev, Dir, File, Mask, Policy, Proc, RoBind, Symlink, Tmpfs
 
 ATTEMPT = """
 import ctypes
@@ -80,7 +81,12 @@ report(sorted(os.listdir(".")))
 def test_siblings_of_the_workspace_are_absent(inside: Callable[..., Any], tmp_path: Path, workspace: Path) -> None:
     """Nothing beside the workspace is there, by no spelling."""
     (tmp_path / "secret").write_text("secret")
-    paths = [f"{tmp_path}/secret", f"{workspace}/../secret", f"/proc/self/cwd/../secret", f"/proc/self/root{tmp_path}/secret"]
+    paths = [
+        f"{tmp_path}/secret",
+        f"{workspace}/../secret",
+        "/proc/self/cwd/../secret",
+        f"/proc/self/root{tmp_path}/secret",
+    ]
     assert inside(ATTEMPT + f"report([readable(p) for p in {paths}])") == [errno.ENOENT] * 4
     assert inside(f"report(os.listdir({str(tmp_path)!r}))") == ["workspace"]
 
@@ -168,7 +174,12 @@ def test_secrets_of_the_host_are_masked(inside: Callable[..., Any]) -> None:
 
 def test_cover_of_kernel_settings(inside: Callable[..., Any]) -> None:
     """Settings of the kernel can't be written to, and what tells about it can't be read."""
-    places = ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/proc/sys/vm/drop_caches"]
+    places = [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/kernel/hostname",
+        "/proc/sysrq-trigger",
+        "/proc/sys/vm/drop_caches",
+    ]
     code = f"report([attempt(lambda p: os.close(os.open(p, os.O_WRONLY)), p) for p in {places} if os.path.exists(p)])"
     assert set(inside(ATTEMPT + code)) <= {errno.EACCES, errno.EROFS, errno.EPERM}
     secrets = ["/proc/kcore", "/proc/keys", "/proc/timer_list"]
@@ -294,7 +305,12 @@ umount -l /tmp/copy"$PWD"/denied && exit 4
 umount /tmp/copy/proc/1 2>/dev/null && exit 5
 exit 0
 """
-    done = nsbox.run(["unshare", "-Urm", "sh", "-c", script], policy=guarded.with_(uid=1234, gid=1234), capture_output=True, text=True)
+    done = nsbox.run(
+        ["unshare", "-Urm", "sh", "-c", script],
+        policy=guarded.with_(uid=1234, gid=1234),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -384,7 +400,9 @@ def test_layers(tmp_path: Path) -> None:
         Mask("/d/f"),
         unshare={"net", "ipc", "uts", "cgroup"},
     )
-    script = "cat /t/file /t/bound; stat -c %a /t /t/d /t/file; cat /d/f 2>/dev/null || echo masked; echo x > /d/new; ls /"
+    script = (
+        "cat /t/file /t/bound; stat -c %a /t /t/d /t/file; cat /d/f 2>/dev/null || echo masked; echo x > /d/new; ls /"
+    )
     done = nsbox.run(["/bin/sh", "-c", script], policy=policy, cwd="/", capture_output=True, text=True)
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr

@@ -8,10 +8,26 @@ import pickle
 import subprocess
 from pathlib import Path
 
-import nsbox
 import pytest
-from nsbox import AccessError, Bind, BindFd, Dev, Dir, File, Mask, Op, Policy, PolicyError, Proc, RoBind, SetupError, Tmpfs
 from nsbox_testing.running import Face
+
+import nsbox
+from nsbox import (
+    AccessError,
+    Bind,
+    BindFd,
+    Dev,
+    Dir,
+    File,
+    Mask,
+    Op,
+    Policy,
+    PolicyError,
+    Proc,
+    RoBind,
+    SetupError,
+    Tmpfs,
+)
 
 ROOT = RoBind("/", "/")
 
@@ -25,7 +41,9 @@ def tool(path: Path, text: str, mode: int = 0o755) -> Path:
 # ---- the program: the exceptions are those of the standard library, whichever face
 
 
-@pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", "./no-such-program", b"/no/such", Path("/no/such")])
+@pytest.mark.parametrize(
+    "name", ["no-such-program", "/no/such/program", "./no-such-program", b"/no/such", Path("/no/such")]
+)
 def test_missing_program(sub: Face, name: object) -> None:
     """A program that isn't there is FileNotFoundError, with the name as it was given."""
     with pytest.raises(FileNotFoundError) as caught:
@@ -304,7 +322,11 @@ def test_optional_source() -> None:
     assert caught.value.errno == errno.ENOTDIR
 
 
-@pytest.mark.parametrize("op", [Dir("/W/new/deep"), File("/W/new", b"x"), Tmpfs("/W/new"), RoBind("/etc", "/W/new"), Mask("/W/new")], ids=Op.describe)
+@pytest.mark.parametrize(
+    "op",
+    [Dir("/W/new/deep"), File("/W/new", b"x"), Tmpfs("/W/new"), RoBind("/etc", "/W/new"), Mask("/W/new")],
+    ids=Op.describe,
+)
 def test_destination_that_the_host_lacks(workspace: Path, op: nsbox.Op) -> None:
     """A destination that would have to be made in a bound directory of the host: SetupError, and the host is untouched."""
     import dataclasses
@@ -438,7 +460,12 @@ def test_the_same_after_a_hundred_failures(policy: Policy) -> None:
     """A hundred failed starts of all kinds, and the next one works."""
     bad = Policy.layers(ROOT, Bind("/no/such", "/mnt"))
     for _ in range(25):
-        for options in ({"args": ["/no/such"]}, {"args": ["true"], "cwd": "/no/such"}, {"args": ["true"], "policy": bad}, {"args": ["/etc"]}):
+        for options in (
+            {"args": ["/no/such"]},
+            {"args": ["true"], "cwd": "/no/such"},
+            {"args": ["true"], "policy": bad},
+            {"args": ["/etc"]},
+        ):
             with pytest.raises(OSError):
                 nsbox.Popen(**({"policy": policy} | options))
     assert nsbox.run(["true"], policy=policy).returncode == 0

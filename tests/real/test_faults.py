@@ -13,16 +13,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
-from nsbox import BindData, Chmod, Dev, Dir, File, Limits, Mask, Mqueue, Policy, Proc, RemountRo, RoBind, Symlink, Tmpfs, TmpOverlay
 from nsbox_testing import faults
 from nsbox_testing.faults import EXIT, THOROUGH, Call, Spawn, outcome, samples
 from nsbox_testing.running import Orphans
 
+import nsbox
+from nsbox import (
+    BindData,
+    Chmod,
+    Dev,
+    Dir,
+    File,
+    Limits,
+    Mask,
+    Mqueue,
+    Policy,
+    Proc,
+    RemountRo,
+    RoBind,
+    Symlink,
+    Tmpfs,
+    TmpOverlay,
+)
+
 pytestmark = [
     pytest.mark.skipif(not faults.is_possible(), reason="no seccomp user notification here"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(3000 if THOROUGH else 300),
 ]
 
 FULL = pytest.mark.as_root("maps all ids")
@@ -45,7 +62,11 @@ def policies(workspace: Path) -> dict[str, Policy]:
     for name in ("deny/secret", "file"):
         (workspace / name).write_text(name)
     system = [Symlink(os.readlink(f"/{n}"), f"/{n}") for n in ("bin", "lib", "lib64") if os.path.islink(f"/{n}")]
-    system += [RoBind(f"/{n}", f"/{n}") for n in ("bin", "lib", "lib64", "usr") if os.path.isdir(f"/{n}") and not os.path.islink(f"/{n}")]
+    system += [
+        RoBind(f"/{n}", f"/{n}")
+        for n in ("bin", "lib", "lib64", "usr")
+        if os.path.isdir(f"/{n}") and not os.path.islink(f"/{n}")
+    ]
     # Every op once, the same one seldom twice: less than a workspace has.
     layers = Policy.layers(
         *system,
@@ -98,7 +119,14 @@ def look(policy: Policy) -> Callable[[], dict[str, Any]]:
 
     def run() -> list[Any]:
         cwd = policy.workdir or "/"
-        done = nsbox.run(["sh", "-c", LOOK], policy=policy, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        done = nsbox.run(
+            ["sh", "-c", LOOK],
+            policy=policy,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         return [done.returncode, seen(done.stdout.decode(errors="replace"), own)]
 
     return lambda: outcome(run)
@@ -121,21 +149,20 @@ def test_a_call_that_fails(policies: dict[str, Policy], orphans: Orphans, name: 
     for target in samples(calls, THOROUGH + (name == "layers")):
         if target.number in faults.INFALLIBLE or target.role == "caller":
             continue
-        found = Spawn(start, lambda call, spawn: errno.EPERM if _same(call, target) else None).run()
+        found = Spawn(start, lambda call, spawn: errno.EPERM if call.is_(target) else None).run()
         if found is None:
             problems.append(f"{target}: the caller died")
         elif found["left"]:
             problems.append(f"{target}: left {found['left']}")
         elif "returned" in found and found["returned"] != [status, view] and found["returned"][0] != -9:
-            less = [line for line in found["returned"][1] if line not in view], [line for line in view if line not in found["returned"][1]]
+            less = (
+                [line for line in found["returned"][1] if line not in view],
+                [line for line in view if line not in found["returned"][1]],
+            )
             problems.append(f"{target}: not the same: {less}")
         elif "raised" in found and not found["text"]:
             problems.append(f"{target}: an error without a word")
     assert not problems, "\n".join(problems)
-
-
-def _same(call: Call, target: Call) -> bool:
-    return (call.role, call.index, call.number) == (target.role, target.index, target.number)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +185,7 @@ def test_a_process_that_is_killed(policies: dict[str, Policy], orphans: Orphans,
         hits: list[bool] = []
 
         def decide(call: Call, spawn: Spawn, target: Call = target, hits: list[bool] = hits) -> None:
-            if _same(call, target):
+            if call.is_(target):
                 hits.append(spawn.kill(role))
 
         found = Spawn(start, decide).run()
@@ -195,7 +222,9 @@ def test_a_caller_that_is_killed(policies: dict[str, Policy], orphans: Orphans, 
         for target in samples(calls, THOROUGH):
             if target.number == EXIT and target.role == "init":
                 continue  # never reached while the caller stays
-            answer = Spawn(stay, lambda call, spawn: spawn.kill("caller") and None if _same(call, target) else None).run(20)
+            answer = Spawn(stay, lambda call, spawn: spawn.kill("caller") and None if call.is_(target) else None).run(
+                20
+            )
             assert answer is None, f"{target}: {answer}"
     finally:
         os.close(read)

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import nsbox
 import psutil
 import pytest
-from nsbox import Policy
 from nsbox_testing.running import Orphans, in_fork, python
+
+import nsbox
+from nsbox import Policy
 
 DAEMON = """
 import os, sys
@@ -122,7 +123,10 @@ def test_kill_ends_all(chosen: Policy) -> None:
 
 def test_status_of_the_command_not_of_its_children(chosen: Policy) -> None:
     """The status is the command's own, whatever happens to its children when it ends."""
-    assert nsbox.run(python(DAEMON.format(setup="pass", status=42)), policy=chosen, stdout=subprocess.PIPE).returncode == 42
+    assert (
+        nsbox.run(python(DAEMON.format(setup="pass", status=42)), policy=chosen, stdout=subprocess.PIPE).returncode
+        == 42
+    )
 
 
 def test_poll_is_none_while_anything_is_left(chosen: Policy) -> None:
@@ -156,7 +160,9 @@ print(len(left))
 
 def test_exec_of_the_command_changes_nothing(chosen: Policy) -> None:
     """A command that executes another program stays pid 2 and keeps its sandbox."""
-    done = nsbox.run(["sh", "-c", "exec sh -c 'exec sh -c \"echo \\$\\$; exit 9\"'"], policy=chosen, stdout=subprocess.PIPE)
+    done = nsbox.run(
+        ["sh", "-c", "exec sh -c 'exec sh -c \"echo \\$\\$; exit 9\"'"], policy=chosen, stdout=subprocess.PIPE
+    )
     assert (done.stdout, done.returncode) == (b"2\n", 9)
 
 

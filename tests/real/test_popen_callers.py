@@ -11,9 +11,10 @@ import subprocess
 import threading
 from typing import Any
 
-import nsbox
 import pytest
 from nsbox_testing.running import Face, in_fork, python
+
+import nsbox
 
 SIGNALS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
 WALL = 0x40000000  # __WALL: children with any exit signal
@@ -426,7 +427,9 @@ def test_user_in_a_workspace_with_all_ids(workspace: Any) -> None:
     while path != path.parent and not path.stat().st_mode & 0o001:  # pytest's directories are its user's alone
         path.chmod(path.stat().st_mode | 0o011)
         path = path.parent
-    done = nsbox.run(["sh", "-c", "id -u; id -g; echo x > made"], user=1234, group=4321, policy=policy, capture_output=True)
+    done = nsbox.run(
+        ["sh", "-c", "id -u; id -g; echo x > made"], user=1234, group=4321, policy=policy, capture_output=True
+    )
     assert (done.stdout, done.stderr) == (b"1234\n4321\n", b"")
     assert ((workspace / "made").stat().st_uid, (workspace / "made").stat().st_gid) == (1234, 4321)
 

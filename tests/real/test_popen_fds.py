@@ -10,9 +10,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
 from nsbox_testing.running import Face, in_fork, python
+
+import nsbox
 
 LIST = """
 import json, os

@@ -10,10 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nsbox
 import psutil
 import pytest
 from nsbox_testing.running import Face, in_fork, python
+
+import nsbox
 
 # ---- the end of a command
 
@@ -27,7 +28,9 @@ def test_returncode_is_the_exit_status(sub: Face, status: int) -> None:
     assert p.poll() == status
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV", "SIGPIPE", "SIGABRT", "SIGUSR1", "SIGXCPU", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGKILL", "SIGTERM", "SIGSEGV", "SIGPIPE", "SIGABRT", "SIGUSR1", "SIGXCPU", "SIGHUP"]
+)
 def test_death_by_signal_is_negative(sub: Face, name: str) -> None:
     """A command that a signal has killed has the negative signal number as its status."""
     done = sub.run(["sh", "-c", f"ulimit -c 0; kill -{name.removeprefix('SIG')} $$"])
@@ -59,9 +62,8 @@ def test_wait_with_timeout(sub: Face) -> None:
 @pytest.mark.parametrize("timeout", [0, -1])
 def test_wait_with_no_time_left(sub: Face, timeout: int) -> None:
     """A timeout of zero or less doesn't block."""
-    with sub.Popen(["cat"], stdin=subprocess.PIPE) as p:
-        with pytest.raises(subprocess.TimeoutExpired):
-            p.wait(timeout=timeout)
+    with sub.Popen(["cat"], stdin=subprocess.PIPE) as p, pytest.raises(subprocess.TimeoutExpired):
+        p.wait(timeout=timeout)
 
 
 def test_waiting_twice(sub: Face) -> None:
@@ -248,13 +250,23 @@ def test_command_that_reads_nothing(sub: Face) -> None:
 def test_arguments_arrive_unchanged(sub: Face) -> None:
     """Spaces, quotes, empty and non-ASCII arguments, bytes that are no UTF-8."""
     args = ["a b", "", "'\"$x`*", "äöü\n", "\udcff", "-n"]
-    done = sub.run(python("import os, sys; [os.write(1, os.fsencode(a) + b'\\0') for a in sys.argv[1:]]", *args), capture_output=True)
+    done = sub.run(
+        python("import os, sys; [os.write(1, os.fsencode(a) + b'\\0') for a in sys.argv[1:]]", *args),
+        capture_output=True,
+    )
     assert done.stdout.split(b"\0")[:-1] == [os.fsencode(arg) for arg in args]
 
 
 def test_args_of_all_types(sub: Face) -> None:
     """A str or bytes or PathLike alone is the program; in a sequence they mix; a tuple will do."""
-    for args in ("/bin/true", b"/bin/true", Path("/bin/true"), ["/bin/true"], ("/bin/true",), [b"/bin/true", Path("x"), "y"]):
+    for args in (
+        "/bin/true",
+        b"/bin/true",
+        Path("/bin/true"),
+        ["/bin/true"],
+        ("/bin/true",),
+        [b"/bin/true", Path("x"), "y"],
+    ):
         p = sub.Popen(args)
         assert p.wait() == 0
         assert p.args is args
@@ -544,10 +556,14 @@ def test_controls_by_pid(sub: Face) -> None:
     """Priority, affinity and limits set by pid are the command's."""
     import resource
 
-    code = "import os, resource, sys; sys.stdin.read(); print(os.nice(0), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    code = (
+        "import os, resource, sys; sys.stdin.read(); print(os.nice(0), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
     with sub.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
         os.setpriority(os.PRIO_PROCESS, p.pid, 7)
-        if os.geteuid() == 0 or not sub.contained:  # prlimit(2) on a process of another user namespace needs CAP_SYS_RESOURCE
+        if (
+            os.geteuid() == 0 or not sub.contained
+        ):  # prlimit(2) on a process of another user namespace needs CAP_SYS_RESOURCE
             resource.prlimit(p.pid, resource.RLIMIT_NOFILE, (77, 77))
             expected = "7 77\n"
         else:
@@ -579,7 +595,9 @@ def test_audit_event(sub: Face) -> None:
 
     def watch() -> list[object]:
         seen: list[object] = []
-        sys.addaudithook(lambda name, args: seen.append([repr(x) for x in args]) if name == "subprocess.Popen" else None)
+        sys.addaudithook(
+            lambda name, args: seen.append([repr(x) for x in args]) if name == "subprocess.Popen" else None
+        )
         sub.run("exit 0", shell=True, cwd=".", env={"A": "1"})
         return seen
 

@@ -12,8 +12,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-import nsbox
 import pytest
+
+import nsbox
 from nsbox import Policy
 
 
@@ -84,11 +85,27 @@ def tiny_wheel(directory: Path) -> Path:
 def test_pip_into_a_venv(tmp_path: Path, workspace: Path) -> None:
     """A venv is made in the workspace, and pip installs a local wheel into it, without a network."""
     wheel = tiny_wheel(tmp_path)
-    policy = Policy.workspace(workspace, read=[wheel], env={"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1"})
+    policy = Policy.workspace(
+        workspace, read=[wheel], env={"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1"}
+    )
     run(policy, sys.executable, "-m", "venv", "--without-pip", "venv")
-    run(policy, sys.executable, "-m", "pip", "--python", "venv", "install", "-q", "--no-index", "--root-user-action=ignore", str(wheel))
+    run(
+        policy,
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        "venv",
+        "install",
+        "-q",
+        "--no-index",
+        "--root-user-action=ignore",
+        str(wheel),
+    )
     assert run(policy, "venv/bin/tiny-nsbox") == "tiny tiny_nsbox\n"
-    assert run(policy, "venv/bin/python", "-c", "import sys, tiny_nsbox; print(tiny_nsbox.__file__)").startswith(str(workspace))
+    assert run(policy, "venv/bin/python", "-c", "import sys, tiny_nsbox; print(tiny_nsbox.__file__)").startswith(
+        str(workspace)
+    )
 
 
 @module("ensurepip")
@@ -111,7 +128,9 @@ def test_pytest(policy: Policy, workspace: Path) -> None:
         "def test_bad(): assert 1 == 2\n"
     )
     (workspace / "pytest.ini").write_text("[pytest]\n")
-    done = nsbox.run([sys.executable, "-m", "pytest", "-q", "--junitxml=out.xml"], policy=policy, stdout=subprocess.PIPE, text=True)
+    done = nsbox.run(
+        [sys.executable, "-m", "pytest", "-q", "--junitxml=out.xml"], policy=policy, stdout=subprocess.PIPE, text=True
+    )
     assert done.returncode == 1
     assert "1 failed, 1 passed" in done.stdout
     assert "<testsuite" in (workspace / "out.xml").read_text()
@@ -155,10 +174,14 @@ def test_the_command_line(workspace: Path) -> None:
     """`nsbox run` runs a command with its streams and status; `nsbox explain` prints the plan."""
     command = [sys.executable, "-I", "-m", "nsbox"]
     options = {"cwd": workspace, "capture_output": True, "text": True}
-    done = subprocess.run([*command, "run", "--", "sh", "-c", "cat; echo err >&2; touch made; exit 5"], input="in", **options)
+    done = subprocess.run(
+        [*command, "run", "--", "sh", "-c", "cat; echo err >&2; touch made; exit 5"], input="in", **options
+    )
     assert (done.returncode, done.stdout, done.stderr) == (5, "in", "err\n")
     assert (workspace / "made").exists()
-    done = subprocess.run([*command, "run", "--", "sh", "-c", "id; ls -la /; cat /proc/self/mountinfo; ps aux"], **options)
+    done = subprocess.run(
+        [*command, "run", "--", "sh", "-c", "id; ls -la /; cat /proc/self/mountinfo; ps aux"], **options
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "nsbox-init" in done.stdout
     assert subprocess.run([*command, "run", "--", "/no/such"], **options).returncode == 127

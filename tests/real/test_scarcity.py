@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import pytest
-from nsbox import Policy, SetupError, UnavailableError
 from nsbox_testing import leftovers
 from nsbox_testing.running import in_fork
+
+import nsbox
+from nsbox import Policy, SetupError, UnavailableError
 
 _CLONE_NEWUSER = 0x10000000
 _SPARE = 61_000 + os.getpid() % 4000

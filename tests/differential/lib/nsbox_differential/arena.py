@@ -5,16 +5,17 @@ Ops name the tree "/@" and the probe "/@probe". A copy is made anew when somethi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import nsbox
 from nsbox import Op, Policy, SetupError
-
 from nsbox_differential.spoken import Spoken, located
 from nsbox_differential.tree import Snapshot, make_tree, remove_tree, snapshot
 from nsbox_differential.view import Mount, View
@@ -52,6 +53,25 @@ class Arena:
         os.close(self.proc)
         for top in (self.nsbox, self.bwrap):
             remove_tree(top)
+
+    @contextlib.contextmanager
+    def planting(self, links: Mapping[str, str]) -> Iterator[str]:
+        """Make "/@planted" for nsbox, a directory with these links; "{0}" in them is a directory that nothing may reach.
+
+        Yields what the file in that directory contains.
+        """
+        outside, planted, secret = f"{self.base}/outside", f"{self.nsbox}planted", "content of a file outside"
+        for path in (outside, planted, f"{planted}/dir"):
+            os.mkdir(path)
+        for path, text in ((f"{outside}/f", secret), (f"{planted}/f", "planted")):
+            Path(path).write_text(text)
+        for name, target in links.items():
+            os.symlink(target.format(outside), f"{planted}/{name}")
+        try:
+            yield secret
+        finally:
+            remove_tree(outside)
+            remove_tree(planted)
 
     def _fresh(self, top: str) -> Snapshot:
         if top not in self.clean:

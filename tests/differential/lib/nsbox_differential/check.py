@@ -7,21 +7,32 @@ import errno
 import shlex
 from collections.abc import Sequence
 
+import hypothesis
+
 import nsbox
-from hypothesis import event, note
 from nsbox import BindData, Chmod, Dir, File, Op, Proc, SetupError, Symlink
 from nsbox._policy import is_below
-
 from nsbox_differential.arena import Arena, Outcome
 from nsbox_differential.compare import fact_differences, mount_differences, tree_differences
 from nsbox_differential.spoken import Spoken, located
 from nsbox_differential.tree import unmarked
 
 
+def note(text: str) -> None:
+    """Show this when the test fails."""
+    (hypothesis.note if hypothesis.currently_in_test_context() else print)(text)
+
+
+def event(text: str) -> None:
+    """Count this, for --hypothesis-show-statistics."""
+    if hypothesis.currently_in_test_context():
+        hypothesis.event(text)
+
+
 class Case:
     """A list of ops, where the probe is in it and what it is to look at."""
 
-    def __init__(self, ops: Sequence[Op], unshare: frozenset[str], on_host: bool) -> None:
+    def __init__(self, ops: Sequence[Op], unshare: frozenset[str], on_host: bool = False) -> None:
         """on_host: the first op binds the host's root, so that all is at its own path."""
         self.ops, self.unshare, self.on_host = tuple(ops), unshare, on_host
 

@@ -7,12 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nsbox._plan import DEVICES
-
 from nsbox_differential.tree import Snapshot
 from nsbox_differential.view import Mount, View, visible
 
 _DATA_ROOT = re.compile(r"/bindfile\w{6}//deleted|/data\d+")
-_COVERS = ("sys", "sysrq-trigger", "irq", "bus")
 
 
 def _what(m: Mount, host_devices: frozenset[str]) -> tuple[str, str, str]:
@@ -24,11 +22,11 @@ def _what(m: Mount, host_devices: frozenset[str]) -> tuple[str, str, str]:
 
 
 def _is_cover(m: Mount) -> bool:
-    return m.type == "proc" and m.root.strip("/") in _COVERS and "ro" in m.flags
+    return m.type == "proc" and m.root != "/" and m.point.endswith(m.root) and "ro" in m.flags
 
 
 def _without_extra_covers(mine: list[Mount], theirs: list[Mount]) -> list[Mount]:
-    """nsbox makes all four read-only for the kernel's uid 0; bwrap those that access(2) calls writable."""
+    """nsbox makes all kernel settings read-only for the kernel's uid 0; bwrap what access(2) calls writable."""
     there = Counter(m.point for m in theirs if _is_cover(m))
     kept = []
     for m in mine:

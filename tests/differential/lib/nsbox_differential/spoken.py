@@ -23,7 +23,6 @@ from nsbox import (
     Symlink,
     Tmpfs,
 )
-
 from nsbox_differential.view import canonical
 
 

@@ -19,7 +19,15 @@ def make_tree(top: str) -> None:
     for name in ("d/f", "d/a/f", "d/a/b/f", "d/b/f", "d/probe", "d/locked/in/f"):
         Path(top, name).write_text(name)
     os.chmod(f"{top}/d/b/f", 0o400)
-    links = {"l": "a", "lf": "f", "dangling": "nowhere/x", "loop": "loop", "a/l": "b/c", "a/up": "../b", "b/a": "../a/b"}
+    links = {
+        "l": "a",
+        "lf": "f",
+        "dangling": "nowhere/x",
+        "loop": "loop",
+        "a/l": "b/c",
+        "a/up": "../b",
+        "b/a": "../a/b",
+    }
     for name, target in links.items():
         os.symlink(target, f"{top}/d/{name}")
     os.mknod(f"{top}/d/socket", stat.S_IFSOCK | 0o644)  # a FIFO would block bwrap

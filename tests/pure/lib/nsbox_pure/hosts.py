@@ -26,6 +26,7 @@ ROOT = replace(
     euid=0,
     egid=0,
     can_set_ids=True,
+    can_set_groups=True,
     secrets=("/etc/shadow", "/etc/gshadow", "/etc/ssl/private", "/etc/ssh/ssh_host_ed25519_key"),
 )
 CONTAINER_ROOT = replace(  # uid 0 of a user namespace, uid 100000 of the machine

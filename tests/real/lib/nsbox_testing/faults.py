@@ -17,7 +17,6 @@ import select
 import signal
 import socket
 import struct
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -35,6 +34,7 @@ _INFALLIBLE = {
 INFALLIBLE = frozenset(_INFALLIBLE.get(platform.machine(), {}).values())
 """Numbers of the calls that can't fail with the arguments that they are given, so that nobody checks them."""
 
+_FUTEX = _INFALLIBLE.get(platform.machine(), {}).get("futex", -1)
 EXIT = _INFALLIBLE.get(platform.machine(), {}).get("exit_group", -1)
 
 THOROUGH = int(os.environ.get("NSBOX_THOROUGH", "0"))
@@ -105,9 +105,13 @@ class Call:
     """One system call that is about to be made."""
 
     role: str  # caller, mediator, helper, init, command
-    index: int  # among those of its role, from 0; each role's own order is always the same
     number: int
+    nth: int  # of this number by this role, from 0: the same in each run, whatever the others do meanwhile
     args: tuple[int, ...]
+
+    def is_(self, other: Call) -> bool:
+        """Say whether this is the same call in another run."""
+        return (self.role, self.number, self.nth) == (other.role, other.number, other.nth)
 
 
 Decision = Callable[["Call", "Spawn"], int | None]
@@ -207,10 +211,15 @@ class Spawn:
             raise
         ident, pid, _, number, _, _, *args = struct.unpack("<QIIiIQ6Q", request)
         role = self._role(pid)
-        call = Call(role, sum(c.role == role for c in self.calls), number, tuple(args))
+        nth = sum((c.role, c.number) == (role, number) for c in self.calls)
+        call = Call(role, number, nth, tuple(args))
         self.calls.append(call)
         failure = self._decide(call, self)
-        reply = struct.pack("<QqiI", ident, 0, 0, _CONTINUE) if failure is None else struct.pack("<QqiI", ident, 0, -failure, 0)
+        reply = (
+            struct.pack("<QqiI", ident, 0, 0, _CONTINUE)
+            if failure is None
+            else struct.pack("<QqiI", ident, 0, -failure, 0)
+        )
         try:
             fcntl.ioctl(self._listener, _SEND, reply)
         except FileNotFoundError:
@@ -245,8 +254,9 @@ def _child(function: Callable[[], Any], theirs: socket.socket) -> None:
 def samples(calls: list[Call], context: int) -> list[Call]:
     """Return the first of each kind of calls: the same number after the same `context` others of the same role.
 
-    Plans repeat themselves: thirty binds are one kind.
+    Plans repeat themselves: thirty binds are one kind. How often somebody sleeps on a futex is a matter of chance.
     """
+    calls = [call for call in calls if call.number != _FUTEX]
     chosen, known = [], set()
     for role in dict.fromkeys(call.role for call in calls):
         own = [call for call in calls if call.role == role]
@@ -266,7 +276,12 @@ def outcome(function: Callable[[], Any]) -> dict[str, Any]:
     try:
         found: dict[str, Any] = {"returned": function()}
     except OSError as error:
-        found = {"raised": type(error).__name__, "errno": error.errno, "text": str(error), "step": getattr(error, "step", None)}
+        found = {
+            "raised": type(error).__name__,
+            "errno": error.errno,
+            "text": str(error),
+            "step": getattr(error, "step", None),
+        }
         error.__traceback__ = None
     kept = {fd: what for fd, what in leftovers.fds().items() if before[0].get(fd) != what and fd != leftovers.kept_fd()}
     after = (leftovers.dumpable(), sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), os.getcwd())

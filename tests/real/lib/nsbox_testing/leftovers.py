@@ -233,7 +233,11 @@ def _new_fds(before: Picture) -> list[str]:
         f"descriptor {fd}: {what}"
         for fd, what in now.items()
         if before.fds.get(fd) != what and not (fd == kept and "pidfd" in what)
-    ] + [f"descriptor {fd} has been closed: {what}" for fd, what in before.fds.items() if fd not in now and "pidfd" not in what]
+    ] + [
+        f"descriptor {fd} has been closed: {what}"
+        for fd, what in before.fds.items()
+        if fd not in now and "pidfd" not in what
+    ]
 
 
 def complaints(before: Picture, temporary: str) -> list[str]:
@@ -250,7 +254,9 @@ def complaints(before: Picture, temporary: str) -> list[str]:
         found += [f"mount: {line}" for line in after.mounts.splitlines() if line not in old]
         found += [] if found else ["mounts have gone"]
     found += [
-        f"{name}: {before.state[name]} became {after.state[name]}" for name in _STATE if after.state[name] != before.state[name]
+        f"{name}: {before.state[name]} became {after.state[name]}"
+        for name in _STATE
+        if after.state[name] != before.state[name]
     ]
     for name in ("dumpable", "cwd"):
         if getattr(after, name) != getattr(before, name):

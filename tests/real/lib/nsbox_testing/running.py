@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nsbox
 import psutil
+
+import nsbox
 
 _WALL = 0x40000000  # __WALL: children with any exit signal
 _PR_SET_CHILD_SUBREAPER = 36

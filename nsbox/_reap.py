@@ -1,0 +1,84 @@
+"""The end of sandboxes: what has to be reaped that no wait() for the command reaps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+_WALL = 0x40000000  # wait(2): also for children whose exit signal isn't SIGCHLD
+
+
+def pid_namespace(pid: int) -> int:
+    """Return the inode of the pid namespace of a child; 0 if it can't be told."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def reap_strays(namespace: int) -> None:
+    """Reap this process's zombies in a pid namespace: children that a command made by CLONE_PARENT."""
+    for task in os.listdir("/proc/self/task"):
+        for pid in _children(task):
+            if pid_namespace(pid) == namespace:
+                with contextlib.suppress(OSError):  # reaped by somebody else
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | _WALL)
+
+
+def _children(task: str) -> list[int]:
+    try:
+        with open(f"/proc/self/task/{task}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
+class Orphans:
+    """Sees whether this machine's pid 1 reaps the sandboxes' inits, which are orphans once the set-up is over.
+
+    In a container whose pid 1 doesn't, they would pile up as zombies: then `piling_up` becomes true, and later inits
+    are made children of this process, which reaps them itself. One pidfd is watched until the answer is known.
+    """
+
+    PATIENCE = 10.0  # seconds; some reap in a loop with a pause
+
+    def __init__(self) -> None:
+        self.piling_up = False
+        self._lock = threading.Lock()
+        self._watched = -1
+        self._settled = False
+        self._since = self._next = 0.0
+
+    def release(self, pidfd: int) -> None:
+        """Take the pidfd of an init that has ended."""
+        now = time.monotonic()
+        with self._lock:
+            if not self._settled and self._watched < 0:
+                self._watched, self._since, self._next = pidfd, now, now + 0.1
+                return
+            os.close(pidfd)
+            if not self._settled and now >= self._next:
+                self._next = now + 0.1
+                self._look(now)
+
+    def _look(self, now: float) -> None:
+        try:
+            signal.pidfd_send_signal(self._watched, 0)
+        except OSError:  # ESRCH: reaped
+            self._settled = True
+        else:
+            self.piling_up = self._settled = now - self._since > self.PATIENCE
+        if self._settled:
+            os.close(self._watched)
+            self._watched = -1
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child, whose lock another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+
+orphans = Orphans()
+os.register_at_fork(after_in_child=orphans.after_fork)
