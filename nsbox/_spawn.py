@@ -170,8 +170,7 @@ def null_free(text: bytes) -> bytes:
 def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> list[bytes]:
     """Return the environment of a command that was given none."""
     if policy.inherit_env and not policy.env:
-        # A copy, made under the GIL: the C library's own would be changed by other threads while exec reads it.
-        return encode_environment(_copy(os.environb))
+        return _core.environment()
     if policy.inherit_env:
         return encode_environment(policy.environment(_copy(caller), prepared.path))
     key = tuple(caller.get(name) for name in policy.taken_from_caller())

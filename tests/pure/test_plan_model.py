@@ -76,6 +76,19 @@ def test_wished_paths_are_where_they_were(policy: Policy, host: Host) -> None:
 
 @calm
 @given(policies(), hosts)
+def test_the_way_to_a_wish_is_fixed(policy: Policy, host: Host) -> None:
+    """No writable directory on the way to a wish can be renamed to mislead a later command: it is a mount."""
+    ops = compile_policy(policy, host).ops
+    model = Model(ops)
+    mounted = {getattr(op, "dest", "") for op in ops}
+    for path in (*policy.deny, *policy.read, *policy.write):
+        parts = path.strip("/").split("/")
+        for way in ("/" + "/".join(parts[:n]) for n in range(1, len(parts) + 1)):
+            assert model.kind(way) != "rw" or way in mounted, (path, way)
+
+
+@calm
+@given(policies(), hosts)
 def test_order(policy: Policy, host: Host) -> None:
     """Parents come before children, each place is mounted once, and the root is closed at the end."""
     plan = compile_policy(policy, host)

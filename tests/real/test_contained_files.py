@@ -282,7 +282,7 @@ def test_mounts_cannot_be_changed_when_nested(guarded: Policy, ids: int | None) 
     code = "import json, os\ndef report(x): print(json.dumps(x))\n" + ATTEMPT + UNDO
     done = nsbox.run(
         ["unshare", "-Urm", "--propagation", "unchanged", *python(code)],
-        policy=guarded.with_(uid=ids, gid=ids),
+        policy=guarded.with_(uid=ids, gid=ids, nested=True),
         capture_output=True,
         text=True,
     )
@@ -307,7 +307,7 @@ exit 0
 """
     done = nsbox.run(
         ["unshare", "-Urm", "sh", "-c", script],
-        policy=guarded.with_(uid=1234, gid=1234),
+        policy=guarded.with_(uid=1234, gid=1234, nested=True),
         capture_output=True,
         text=True,
     )

@@ -271,10 +271,7 @@ def test_source_that_vanishes(tmp_path: Path, workspace: Path, kind: str) -> Non
     """A path that is removed between policy and spawn: SetupError that names op, step and remedy."""
     extra = tmp_path / "extra"
     extra.mkdir()
-    if kind == "workspace":
-        policy = Policy.workspace(extra)
-    else:
-        policy = Policy.workspace(workspace, **{kind: [extra]})
+    policy = Policy.workspace(extra) if kind == "workspace" else Policy.workspace(workspace, **{kind: [extra]})
     assert nsbox.run(["true"], policy=policy).returncode == 0
     extra.rmdir()
     with pytest.raises(SetupError) as caught:

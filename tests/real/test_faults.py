@@ -149,7 +149,7 @@ def test_a_call_that_fails(policies: dict[str, Policy], orphans: Orphans, name: 
     for target in samples(calls, THOROUGH + (name == "layers")):
         if target.number in faults.INFALLIBLE or target.role == "caller":
             continue
-        found = Spawn(start, lambda call, spawn: errno.EPERM if call.is_(target) else None).run()
+        found = Spawn(start, lambda call, spawn, target=target: errno.EPERM if call.is_(target) else None).run()
         if found is None:
             problems.append(f"{target}: the caller died")
         elif found["left"]:
@@ -222,9 +222,9 @@ def test_a_caller_that_is_killed(policies: dict[str, Policy], orphans: Orphans, 
         for target in samples(calls, THOROUGH):
             if target.number == EXIT and target.role == "init":
                 continue  # never reached while the caller stays
-            answer = Spawn(stay, lambda call, spawn: spawn.kill("caller") and None if call.is_(target) else None).run(
-                20
-            )
+            answer = Spawn(
+                stay, lambda call, spawn, at=target: spawn.kill("caller") and None if call.is_(at) else None
+            ).run(20)
             assert answer is None, f"{target}: {answer}"
     finally:
         os.close(read)

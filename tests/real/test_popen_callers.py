@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -129,10 +130,8 @@ def test_waitpid_for_any_child_sees_commands_only(sub: Face) -> None:
         commands = set()
         for _ in range(10):
             commands.add(sub.Popen(["true"]).pid)
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 sub.Popen(["/nowhere/nothing"])
-            except FileNotFoundError:
-                pass
         reaped = set()
         while True:
             try:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import hypothesis
 
 import nsbox
-from nsbox import BindData, Chmod, Dir, File, Op, Proc, SetupError, Symlink
-from nsbox._policy import is_below
+from nsbox import BindData, Chmod, File, Op, Proc, RemountRo, SetupError, Symlink
 from nsbox_differential.arena import Arena, Outcome
 from nsbox_differential.compare import fact_differences, mount_differences, tree_differences
 from nsbox_differential.spoken import Spoken, located
 from nsbox_differential.tree import unmarked
+from nsbox_differential.view import is_below
 
 
 def note(text: str) -> None:
@@ -59,17 +59,21 @@ def failing(arena: Arena, ops: Sequence[Op], case: Case, error: SetupError) -> i
     return suspects[0]
 
 
-def refused_by_design(arena: Arena, op: Op, error: SetupError, theirs: Outcome) -> bool:
-    """Is it right that nsbox refuses this last op, which bwrap has carried out?"""
-    assert theirs.view is not None, "bwrap has run the probe"
-    name, place = theirs.view.resolve(arena.neutral(located(op, arena.bwrap).dest))  # type: ignore[attr-defined]
-    if isinstance(op, File) and (name != place or theirs.view.mount_of(place).point == place):
+def refused_by_design(arena: Arena, ops: Sequence[Op], case: Case, error: SetupError, theirs: Outcome) -> bool:
+    """Is it right that nsbox refuses the last op, which bwrap has carried out?"""
+    *before, op = ops
+    if unmarked(theirs.host) != arena.pristine:
+        return error.step == "would change the host" or isinstance(op, File)
+    view = arena.run_bwrap(before, case.unshare, case.on_host).view
+    assert view is not None, "bwrap has run the probe"
+    name, place = view.resolve(arena.neutral(located(op, arena.bwrap).dest))  # type: ignore[attr-defined]
+    is_through_link = name != place
+    if isinstance(op, File) and (is_through_link or view.mount_of(place).point == place):
         return True
-    if error.step == "would change the host":
-        kernels = isinstance(op, Chmod) and theirs.view.mount_of(place).type in ("proc", "devpts", "mqueue", "devtmpfs")
-        nowhere = isinstance(op, Dir) and name != place and ("stat", place) not in theirs.view.facts
-        return kernels or nowhere or unmarked(theirs.host) != arena.pristine
-    return error.errno in (errno.ELOOP, errno.EEXIST) and name != place
+    if isinstance(op, Chmod) and view.mount_of(place).type in ("proc", "devpts", "mqueue", "devtmpfs"):
+        return True
+    leads_nowhere = ("stat", place) not in view.facts or error.errno == errno.ELOOP
+    return is_through_link and leads_nowhere and not isinstance(op, Chmod | RemountRo)
 
 
 def limit_of_bwrap(arena: Arena, ops: Sequence[Op], theirs: Outcome, case: Case) -> str:
@@ -128,7 +132,7 @@ def drop_refused(arena: Arena, ops: list[Op], case: Case, error: SetupError) -> 
     theirs = arena.run_bwrap(ops[: at + 1], case.unshare, case.on_host)
     say(arena, ops[: at + 1], case)
     if theirs.error is None:
-        right = refused_by_design(arena, ops[at], error, theirs)
+        right = refused_by_design(arena, ops[: at + 1], case, error, theirs)
         assert right, f"nsbox alone refuses {ops[at]!r}: {error}"
     event(f"{type(ops[at]).__name__} refused: {error.step}" + (", by design" if theirs.error is None else ""))
     del ops[at]

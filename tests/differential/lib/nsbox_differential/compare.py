@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -37,11 +38,11 @@ def _without_extra_covers(mine: list[Mount], theirs: list[Mount]) -> list[Mount]
     return kept
 
 
-def _expected_flags(theirs: Mount, host_devices: frozenset[str]) -> frozenset[str]:
-    """Return the flags that nsbox's mount must have where bwrap's is this one."""
+def _expected_flags(theirs: Mount, nodes: frozenset[str]) -> frozenset[str]:
+    """Return the flags that nsbox's mount must have where bwrap's is this one. nodes: what --dev has mounted."""
     if theirs.type == "mqueue":
         return theirs.flags | {"nosuid", "nodev", "noexec"}
-    if theirs.device in host_devices and theirs.root.strip("/") in DEVICES and "nodev" not in theirs.flags:
+    if theirs.point in nodes and theirs.root.strip("/") in DEVICES and "nodev" not in theirs.flags:
         return theirs.flags - {"rw"} | {"ro"}
     return theirs.flags
 
@@ -49,6 +50,8 @@ def _expected_flags(theirs: Mount, host_devices: frozenset[str]) -> frozenset[st
 def mount_differences(mine: View, theirs: View, host_mounts: Sequence[Mount]) -> Iterator[str]:
     """Yield what is wrong with nsbox's mount table, by bwrap's."""
     devices = frozenset(m.device for m in host_mounts)
+    devs = [os.path.dirname(m.point) for m in theirs.mounts if m.type == "devpts" and m.device not in devices]
+    nodes = frozenset(f"{dev.rstrip('/')}/{name}" for dev in devs for name in DEVICES)
     ours = _without_extra_covers(mine.mounts, theirs.mounts)
     for m in mine.mounts:
         if m.tags:
@@ -63,7 +66,7 @@ def mount_differences(mine: View, theirs: View, host_mounts: Sequence[Mount]) ->
         a, b = seen[point], expected[point]
         if _what(a, devices) != _what(b, devices):
             yield f"{point}: {_what(a, devices)}, in bwrap {_what(b, devices)}"
-        if a.flags != _expected_flags(b, devices):
+        if a.flags != _expected_flags(b, nodes):
             yield f"{point}: flags {sorted(a.flags)}, in bwrap {sorted(b.flags)}"
         if a.super_flags[0] != b.super_flags[0]:
             yield f"{point}: file system {a.super_flags[0]}, in bwrap {b.super_flags[0]}"

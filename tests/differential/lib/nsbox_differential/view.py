@@ -9,6 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def is_below(path: str, root: str) -> bool:
+    """Say if path is root or in it. Both absolute, without links."""
+    return path == root or root == "/" or path.startswith(root + "/")
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A line of mountinfo."""

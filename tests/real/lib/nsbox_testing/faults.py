@@ -7,6 +7,7 @@ library's and the command's own calls are none of these. Needs no privileges.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -64,6 +65,7 @@ def _code_ranges() -> list[tuple[int, int]]:
             if line.rstrip().endswith(str(_nsbox.__file__)) and "x" in line.split()[1]:
                 start, end = (int(word, 16) for word in line.split()[0].split("-"))
                 ranges.append((start, end))
+    assert ranges, f"{_nsbox.__file__} isn't mapped: it has been replaced since it was loaded"
     image = _core.init_image()
     offset, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)
     for i in range(count):
@@ -220,10 +222,8 @@ class Spawn:
             if failure is None
             else struct.pack("<QqiI", ident, 0, -failure, 0)
         )
-        try:
+        with contextlib.suppress(FileNotFoundError):  # the one that waited for it has been killed
             fcntl.ioctl(self._listener, _SEND, reply)
-        except FileNotFoundError:
-            pass  # the one that waited for it has been killed
 
     def _role(self, pid: int) -> str:
         if pid not in self._roles:
