@@ -382,6 +382,8 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
         return "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)"
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
+    if step == c.STEP_NO_USERNS:
+        return "/proc/sys can't be written to here; nested=True leaves user namespaces to the command instead"
     if step == c.STEP_COMMAND and number == errno.EPERM:
         return "a seccomp filter refuses CLONE_PARENT: in another sandbox of nsbox, its policy needs nested=True"
     if step in (c.STEP_UNSHARE, c.STEP_UID_MAP, c.STEP_GID_MAP, c.STEP_SETGROUPS, c.STEP_SECOND_USERNS):

@@ -14,12 +14,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "lib"))  # importlib mode doesn't
 
+from nsbox_differential import EXAMPLES
 from nsbox_differential.arena import Arena
 
-# NSBOX_EXAMPLES=5000 for a long search. In CI the examples are the same in each run; elsewhere a failure prints its seed.
+# In CI the examples are the same in each run; elsewhere a failure prints how to reproduce it.
 hypothesis.settings.register_profile(
     "differential",
-    max_examples=int(os.environ.get("NSBOX_EXAMPLES", "150")),
+    max_examples=EXAMPLES,
     deadline=None,
     derandomize=bool(os.environ.get("CI")),
     database=None,

@@ -38,6 +38,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nsbox_differential import PATIENCE
 from nsbox_differential.arena import BWRAP, Arena
 from nsbox_differential.check import Case, check
 from nsbox_differential.spoken import is_twisted
@@ -62,7 +63,7 @@ from nsbox import (
     Tmpfs,
 )
 
-pytestmark = pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed")
+pytestmark = [pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed"), pytest.mark.timeout(PATIENCE)]
 
 # ---- op lists
 

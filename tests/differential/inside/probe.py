@@ -47,6 +47,7 @@ def create(path, i):
 
 
 def rename(path, i):
+    os.lstat(path)  # of what isn't there rename(2) says EROFS first
     os.rename(path, path + "~")
     os.rename(path + "~", path)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import nsbox
 from nsbox import Policy
-
 from nsbox_differential.check import event, note
 from nsbox_differential.model import (
     ATTEMPTS,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from nsbox import Policy
-
 from nsbox_differential.view import is_below
 
 # A node is a dict of nodes, None for a file, or a str for a link to it: "/" stands for the top of the tree.
