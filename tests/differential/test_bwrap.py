@@ -36,14 +36,15 @@ import functools
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 from nsbox_differential import PATIENCE
-from nsbox_differential.arena import BWRAP, Arena
-from nsbox_differential.check import Case, check
+from nsbox_differential.arena import BWRAP, Arena, Case
+from nsbox_differential.check import check
 from nsbox_differential.spoken import is_twisted
 from nsbox_differential.tree import snapshot, unmarked
 
+import nsbox
 from nsbox import (
     Bind,
     BindData,
@@ -179,19 +180,35 @@ def cases(draw: st.DrawFn) -> Case:
         at = [i for i, op in enumerate(ops) if isinstance(op, kind)]
         for i in reversed(at[most if needed is None or needed in unshare else 0 :]):
             del ops[i]
-    return Case([*BASES[base], *([] if on_host else [PROBE]), *_plain(ops)], unshare, on_host)
+    ids = draw(st.sampled_from((None, None, None, (0, 0), (7, 8))))
+    return Case((*BASES[base], *(() if on_host else (PROBE,)), *_plain(ops)), unshare, on_host, ids)
 
 
 # ---- the tests
 
-NONE: frozenset[str] = frozenset()
-
 
 @settings(settings.get_profile("differential"))
 @given(case=cases())
-@example(case=Case([RoBind("/", "/")], NONE, on_host=True))  # the old root stayed on the new one, at "/.."
-@example(case=Case([PROBE, RemountRo("/"), Bind("/@/d", "/a")], NONE))  # too late for a new mount point, in both
-@example(case=Case([PROBE, Bind("/@/d", "/a"), RemountRo("/"), BindData("/a/f", b"x")], NONE))  # no place for scratch
+@example(case=Case((RoBind("/", "/"),), on_host=True))  # the old root stayed on the new one, at "/.."
+@example(
+    case=Case(
+        (
+            PROBE,
+            RemountRo("/"),
+            Bind("/@/d", "/a"),
+        )
+    )
+)  # too late for a new mount point, in both
+@example(
+    case=Case(
+        (
+            PROBE,
+            Bind("/@/d", "/a"),
+            RemountRo("/"),
+            BindData("/a/f", b"x"),
+        )
+    )
+)  # no place for scratch
 def test_same_view(arena: Arena, case: Case) -> None:
     """Any op list gives the same view, the same rights, the same mounts and the same host as in bwrap."""
     check(arena, case)
@@ -217,7 +234,7 @@ def test_same_view(arena: Arena, case: Case) -> None:
 )
 def test_kernel_places(arena: Arena, ops: list[Op]) -> None:
     """What may not be drawn at random, since bwrap would change the host, is mounted just alike, all below it too."""
-    check(arena, Case([PROBE, *ops], NONE))
+    check(arena, Case((PROBE, *ops)))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +243,14 @@ def test_kernel_places(arena: Arena, ops: list[Op]) -> None:
 def test_namespaces(arena: Arena, unshare: tuple[str, ...]) -> None:
     """With any namespaces the process finds the same ids, pid, host name, capabilities and loopback interface."""
     named = [Hostname("inside")] if "uts" in unshare else []
-    check(arena, Case([PROBE, Dev("/dev"), *named], frozenset(unshare)))
+    check(arena, Case((PROBE, Dev("/dev"), *named), frozenset(unshare)))
+
+
+@pytest.mark.parametrize("ids", [(0, 0), (1234, 4321)], ids=str)
+@pytest.mark.parametrize("ops", [(), (Dev("/dev"),)], ids=["without dev", "dev"])
+def test_ids(arena: Arena, ids: tuple[int, int], ops: tuple[Op, ...]) -> None:
+    """With any uid and gid inside, files have the same owners and the same rights; also where devpts needs uid 0 first."""
+    check(arena, Case((PROBE, *ops, Bind("/@/d", "/a"), Tmpfs("/t"), File("/t/f", b"", 0o600)), ids=ids))
 
 
 PLANTED = (
@@ -245,7 +269,7 @@ CLIMBS = ("", "..", "../../../..")
 @st.composite
 def hostile(draw: st.DrawFn) -> tuple[dict[str, str], list[Op]]:
     """Draw links that lead to a directory of the host by any way, and ops that go through them."""
-    targets = st.builds(lambda climb, way: climb + way, st.sampled_from(CLIMBS), st.sampled_from(PLANTED))
+    targets = st.tuples(st.sampled_from(CLIMBS), st.sampled_from(PLANTED)).map("".join)
     planted = {name: draw(targets) for name in ("one", "two")} | {
         "three": draw(st.sampled_from(("one", "two/x", "./two")))
     }
@@ -285,8 +309,9 @@ def test_planted_links(arena: Arena, case: tuple[dict[str, str], list[Op]]) -> N
     """Whatever links untrusted hands have left in a bound directory, nothing is made, changed or shown of the host (CVE-2026-87766)."""
     planted, ops = case
     with arena.planting(planted) as secret:
+        note(nsbox.explain(arena.policy([PROBE, *ops], Case(()))))
         before = snapshot(arena.base)
-        mine = arena.run_nsbox([PROBE, *ops], NONE, on_host=False)
+        mine = arena.run_nsbox([PROBE, *ops], Case(()))
         assert unmarked(snapshot(arena.base)) == unmarked(before)
         if mine.error is not None:
             assert isinstance(mine.error, SetupError)

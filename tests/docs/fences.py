@@ -5,13 +5,14 @@
 ```text      directly after a python block: what that block prints
 
 "..." in expected output stands for any text, also of several lines. A comment `<!-- not run: REASON -->` in front of a
-block keeps it from being run.
+block keeps it from being run, `<!-- needs: PROGRAM -->` where there is no such program.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_BLOCK = re.compile(r"(?P<not_run><!-- not run: .+? -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(
+    r"(?P<note><!-- (?:not run|needs): .+? -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,12 @@ def blocks(text: str) -> Iterator[Block]:
             after = found[i + 1]
             if after["language"] == "text" and not text[match.end() : after.start()].strip():
                 expected = after["code"]
-        yield Block(match["language"], match["code"], line, match["not_run"] is None, expected)
+        yield Block(match["language"], match["code"], line, _is_run(match["note"] or ""), expected)
+
+
+def _is_run(note: str) -> bool:
+    needed = re.search(r"needs: (\S+)", note)
+    return shutil.which(needed[1]) is not None if needed else not note
 
 
 def is_like(pattern: str, output: str) -> bool:

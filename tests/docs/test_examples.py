@@ -169,11 +169,14 @@ def test_ci_step_runs_pytest(project: Path) -> None:
 def test_blocks() -> None:
     """Blocks have their line and their output; a comment keeps one from being run."""
     text = "a\n\n```python\nx\n```\n\n```text\ny\n```\n\n<!-- not run: because -->\n```python\nz\n```\n"
+    text += "<!-- needs: nosuchprogram -->\n\n```console\n$ z\n```\n<!-- needs: sh -->\n```console\n$ z\n```\n"
     found = list(fences.blocks(text))
     assert [(b.language, b.code, b.line, b.is_run, b.expected) for b in found] == [
         ("python", "x\n", 4, True, "y\n"),
         ("text", "y\n", 8, True, None),
         ("python", "z\n", 13, False, None),
+        ("console", "$ z\n", 18, False, None),
+        ("console", "$ z\n", 22, True, None),
     ]
 
 

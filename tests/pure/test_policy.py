@@ -270,6 +270,14 @@ def test_with_takes_paths_as_workspace_does(tmp_path: Path, monkeypatch: pytest.
     assert later == first
 
 
+def test_a_loop_of_links_cannot_be_denied(tmp_path: Path) -> None:
+    """A path that leads nowhere because its links go round can't be hidden, so it isn't accepted."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    refused("deny", lambda: Policy.workspace(tmp_path, deny=[tmp_path / "a/key"]))
+    refused("read", lambda: Policy.workspace(tmp_path, read=[tmp_path / "a"]))
+
+
 @pytest.mark.skipif(bool(_core.problem), reason="preparing encodes, with the C core's constants")
 @pytest.mark.parametrize("name", ["write", "read", "deny"])
 def test_links_are_refused_before_a_spawn(name: str, tmp_path: Path) -> None:

@@ -23,6 +23,24 @@ from nsbox_differential.view import Mount, View
 BWRAP = shutil.which("bwrap")
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A list of ops, and what holds for the processes.
+
+    on_host: the first op binds the host's root, so that the tree and the probe are at their own paths, else the probe
+    is "/probe". ids: the uid and gid inside.
+    """
+
+    ops: tuple[Op, ...]
+    unshare: frozenset[str] = frozenset()
+    on_host: bool = False
+    ids: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        ops = "".join(f"    {op!r},\n" for op in self.ops)
+        return f"Case(\n  (\n{ops}  ),\n  {self.unshare!r}, {self.on_host!r}, {self.ids!r})"
+
+
 @dataclass(slots=True)
 class Outcome:
     """What came of one run: a view or an error, and the copy of the source tree afterwards."""
@@ -97,15 +115,17 @@ class Arena:
     def _view(self, output: bytes) -> View:
         return View.parse(os.fsencode(self.neutral(os.fsdecode(output))))
 
-    def policy(self, ops: Sequence[Op], unshare: frozenset[str]) -> Policy:
+    def policy(self, ops: Sequence[Op], case: Case) -> Policy:
         """Return the policy of these ops on nsbox's copy."""
-        return Policy.layers(*(located(op, self.nsbox, self.probe) for op in ops), unshare=unshare)
+        uid, gid = case.ids or (None, None)
+        here = (located(op, self.nsbox, self.probe) for op in ops)
+        return Policy.layers(*here, unshare=case.unshare, uid=uid, gid=gid)
 
-    def run_nsbox(self, ops: Sequence[Op], unshare: frozenset[str], on_host: bool) -> Outcome:
+    def run_nsbox(self, ops: Sequence[Op], case: Case) -> Outcome:
         """Run the probe in nsbox; a SetupError is an outcome, anything else is raised."""
         self._fresh(self.nsbox)
-        command = self._command(on_host, self.nsbox)
-        policy = self.policy(ops, unshare)
+        command = self._command(case.on_host, self.nsbox)
+        policy = self.policy(ops, case)
         try:
             done = nsbox.run(command, policy=policy, cwd="/", pass_fds=(self.proc,), capture_output=True)
         except SetupError as error:
@@ -113,18 +133,19 @@ class Arena:
         assert done.returncode == 0, (done.returncode, done.stderr)
         return Outcome(self._view(done.stdout), None, self._after(self.nsbox))
 
-    def argv(self, spoken: Spoken, unshare: frozenset[str]) -> list[str]:
+    def argv(self, spoken: Spoken, case: Case) -> list[str]:
         """Return bwrap's command line, but for the command."""
-        names = ("user", "pid", *sorted(unshare))
-        drop = ("--cap-drop", "ALL")
+        names = ("user", "pid", *sorted(case.unshare))
+        drop = ["--cap-drop", "ALL"]
+        drop += ["--uid", str(case.ids[0]), "--gid", str(case.ids[1])] if case.ids else []
         return [str(BWRAP), *(f"--unshare-{name}" for name in names), *drop, *spoken.argv, "--chdir", "/", "--"]
 
-    def run_bwrap(self, ops: Sequence[Op], unshare: frozenset[str], on_host: bool) -> Outcome:
+    def run_bwrap(self, ops: Sequence[Op], case: Case) -> Outcome:
         """Run the probe in bwrap; its message is an outcome."""
         self._fresh(self.bwrap)
         spoken = Spoken([located(op, self.bwrap, self.probe) for op in ops])
         try:
-            command = self.argv(spoken, unshare) + self._command(on_host, self.bwrap)
+            command = self.argv(spoken, case) + self._command(case.on_host, self.bwrap)
             done = subprocess.run(command, pass_fds=(self.proc, *spoken.fds), capture_output=True)
         finally:
             spoken.close()

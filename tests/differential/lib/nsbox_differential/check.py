@@ -11,7 +11,7 @@ import hypothesis
 
 import nsbox
 from nsbox import BindData, Chmod, File, Op, Proc, RemountRo, SetupError, Symlink
-from nsbox_differential.arena import Arena, Outcome
+from nsbox_differential.arena import Arena, Case, Outcome
 from nsbox_differential.compare import fact_differences, mount_differences, tree_differences
 from nsbox_differential.spoken import Spoken, located
 from nsbox_differential.tree import unmarked
@@ -29,18 +29,6 @@ def event(text: str) -> None:
         hypothesis.event(text)
 
 
-class Case:
-    """A list of ops, where the probe is in it and what it is to look at."""
-
-    def __init__(self, ops: Sequence[Op], unshare: frozenset[str], on_host: bool = False) -> None:
-        """on_host: the first op binds the host's root, so that all is at its own path."""
-        self.ops, self.unshare, self.on_host = tuple(ops), unshare, on_host
-
-    def __repr__(self) -> str:
-        ops = "".join(f"    {op!r},\n" for op in self.ops)
-        return f"Case(\n  [\n{ops}  ],\n  {self.unshare!r}, {self.on_host!r})"
-
-
 def failing(arena: Arena, ops: Sequence[Op], case: Case, error: SetupError) -> int:
     """Return the index of the op that the error is about."""
 
@@ -54,7 +42,7 @@ def failing(arena: Arena, ops: Sequence[Op], case: Case, error: SetupError) -> i
     while len(suspects) > 1:
         first = suspects.pop(0)
         with contextlib.suppress(FileNotFoundError):  # the probe comes later
-            if arena.run_nsbox(ops[: first + 1], case.unshare, case.on_host).error is not None:
+            if arena.run_nsbox(ops[: first + 1], case).error is not None:
                 return first
     return suspects[0]
 
@@ -64,7 +52,7 @@ def refused_by_design(arena: Arena, ops: Sequence[Op], case: Case, error: SetupE
     *before, op = ops
     if unmarked(theirs.host) != arena.pristine:
         return error.step == "would change the host" or isinstance(op, File)
-    view = arena.run_bwrap(before, case.unshare, case.on_host).view
+    view = arena.run_bwrap(before, case).view
     assert view is not None, "bwrap has run the probe"
     name, place = view.resolve(arena.neutral(located(op, arena.bwrap).dest))  # type: ignore[attr-defined]
     is_through_link = name != place
@@ -85,7 +73,7 @@ def limit_of_bwrap(arena: Arena, ops: Sequence[Op], theirs: Outcome, case: Case)
     deleted = message.endswith((": No such file or directory\n", '(deleted)" in mount table\n'))
     if deleted and any(isinstance(one, BindData) for one in before):
         return "on bind-data"
-    view = arena.run_bwrap(before, case.unshare, case.on_host).view
+    view = arena.run_bwrap(before, case).view
     if message.endswith('" in mount table\n') and view is not None:
         name, place = view.resolve(arena.neutral(located(op, arena.bwrap).dest))  # type: ignore[attr-defined]
         return "covers its own link" if is_below(name, place) and name != place else ""
@@ -97,17 +85,17 @@ def check(arena: Arena, case: Case) -> None:
     ops = list(case.ops)
     same_links: list[Op] = []  # left out for bwrap
     while True:
-        mine = arena.run_nsbox(ops, case.unshare, case.on_host)
+        mine = arena.run_nsbox(ops, case)
         assert unmarked(mine.host) == arena.pristine, "nsbox's set-up has changed the host"
         if isinstance(mine.error, SetupError):
             drop_refused(arena, ops, case, mine.error)
             continue
         spoken = [op for op in ops if not any(op is link for link in same_links)]
-        theirs = arena.run_bwrap(spoken, case.unshare, case.on_host)
+        theirs = arena.run_bwrap(spoken, case)
         if theirs.error is None:
             break
         say(arena, spoken, case)
-        at = next(n for n in range(len(ops)) if arena.run_bwrap(spoken[: n + 1], case.unshare, case.on_host).error)
+        at = next(n for n in range(len(ops)) if arena.run_bwrap(spoken[: n + 1], case).error)
         why = limit_of_bwrap(arena, spoken[: at + 1], theirs, case)
         assert why, f"bwrap alone refuses {spoken[at]!r}: {theirs.error}"
         event(f"bwrap 0.8 refuses: {why}")
@@ -129,7 +117,7 @@ def check(arena: Arena, case: Case) -> None:
 def drop_refused(arena: Arena, ops: list[Op], case: Case, error: SetupError) -> None:
     """Remove the op that nsbox refuses, if it is right that it does."""
     at = failing(arena, ops, case, error)
-    theirs = arena.run_bwrap(ops[: at + 1], case.unshare, case.on_host)
+    theirs = arena.run_bwrap(ops[: at + 1], case)
     say(arena, ops[: at + 1], case)
     if theirs.error is None:
         right = refused_by_design(arena, ops[: at + 1], case, error, theirs)
@@ -141,6 +129,6 @@ def drop_refused(arena: Arena, ops: list[Op], case: Case, error: SetupError) -> 
 def say(arena: Arena, ops: Sequence[Op], case: Case) -> None:
     """Show both spellings of a failing example."""
     spoken = Spoken([located(op, arena.bwrap, arena.probe) for op in ops])
-    note(shlex.join(arena.argv(spoken, case.unshare)))
+    note(shlex.join(arena.argv(spoken, case)))
     spoken.close()
-    note(nsbox.explain(arena.policy(ops, case.unshare)))
+    note(nsbox.explain(arena.policy(ops, case)))
