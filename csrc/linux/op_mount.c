@@ -86,6 +86,9 @@ int op_bind(struct builder *b, const nsbox_op *op)
     int tree = op->flags & NSBOX_PROBE_TTY ? terminal_source(b) : bind_source(b, op);
     if (tree == -ENOENT && (op->flags & (NSBOX_OPTIONAL | NSBOX_PROBE_TTY)))
         return 0;
+    /* Below a file there is nothing to keep in its place either; bwrap's -try forms don't take that for missing. */
+    if (tree == -ENOTDIR && (op->flags & NSBOX_OPTIONAL) && (op->flags & NSBOX_NOFOLLOW))
+        return 0;
     if (tree < 0)
         return tree;
     unsigned attrs = MOUNT_ATTR_NOSUID;

@@ -185,3 +185,25 @@ keyctl, add_key, request_key = {"x86_64": (250, 248, 249), "aarch64": (219, 217,
 report([syscall(keyctl, 0, -3 & 0xFFFFFFFF, 0), syscall(keyctl, 18), syscall(add_key, "user", "x", "y", 1, -3 & 0xFFFFFFFF), syscall(request_key, "user", "x", 0, 0)])
 """
     assert set(attempt(code)) <= {errno.ENOSYS, errno.EPERM}
+
+
+def test_ipc_objects_of_the_host(attempt: Callable[..., Any]) -> None:
+    """System V shared memory, semaphores and queues of the host can't be seen, nor those of the sandbox from the host."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    key = 0x6E730000 + os.getpid() % 0xFFFF
+    ident = libc.shmget(key, 4096, 0o1600 | 0o600)  # IPC_CREAT
+    assert ident >= 0
+    try:
+        code = """
+key = int(sys.argv[1])
+made = libc.shmget(key + 1, 4096, 0o1600 | 0o600)
+report([call("shmget", key, 0, 0), made >= 0, open("/proc/sysvipc/shm").read().count("\\n")])
+"""
+        seen, made, lines = attempt(code, str(key))
+        assert seen == errno.ENOENT
+        assert made and lines == 2
+        assert libc.shmget(key + 1, 0, 0) == -1
+    finally:
+        libc.shmctl(ident, 0, None)  # IPC_RMID

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import signal
@@ -580,6 +581,32 @@ def test_wait4_gives_the_commands_rusage(sub: Face) -> None:
     assert (pid, p.returncode) == (p.pid, 0)
     assert usage.ru_maxrss >= 150 << 10
     assert usage.ru_utime > 0
+
+
+def test_pidfd_of_the_command(sub: Face) -> None:
+    """A pidfd for the pid tells of the end, gives the status, and takes signals."""
+    import select
+
+    with sub.Popen(["cat"], stdin=subprocess.PIPE) as p:
+        pidfd = os.pidfd_open(p.pid)
+        assert not select.select([pidfd], [], [], 0)[0]
+        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        assert select.select([pidfd], [], [], 30)[0]
+        info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+        assert (info.si_pid, info.si_status) == (p.pid, signal.SIGTERM)
+        os.close(pidfd)
+    assert p.returncode == -signal.SIGTERM
+
+
+def test_psutil_popen(sub: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil.Popen, which wraps the class and waits by itself."""
+    if sub.contained:
+        monkeypatch.setattr(subprocess, "Popen", functools.partial(nsbox.Popen, policy=sub.policy))
+    with psutil.Popen(["sh", "-c", "read x; exit 3"], stdin=subprocess.PIPE) as p:
+        assert p.name() == "sh" or p.cmdline()[0] == "sh"
+        p.stdin.close()
+        assert p.wait(timeout=30) == 3
+    assert p.returncode == 3
 
 
 def test_reaped_by_somebody_else(sub: Face) -> None:
