@@ -62,17 +62,19 @@ static void exec_program(void *arg)
 /* Runs newuidmap(1) or its sibling, which are allowed to map the subordinate ids that subuid(5) gives the user. */
 static int run_map_program(struct map_helper *h, const char *const *argv)
 {
-    struct map_program m = {.error = 0};
+    struct map_program m; /* no initializer: compilers make it a call of memset */
+    m.error = 0;
     char pid[24];
     put_uint(pid, (uint64_t)h->pid, 10);
     unsigned n = 0;
     for (; argv[n] && n < MAX_MAP_ARGS; n++)
         m.argv[n] = n == 1 ? pid : argv[n];
+    m.argv[n] = 0;
     /* The init's stack: there is no init yet. */
     long child = arch_clone(CLONE_VM | CLONE_VFORK, h->job->init_stack, 0, 0, exec_program, &m);
     if (child < 0)
         return (int)child;
-    int32_t info[32]; /* no initializer: compilers make it a call of memset */
+    int32_t info[32];
     info[2] = info[6] = 0;
     int ret = sys_waitid(P_PID, (int)child, info, WEXITED | __WALL);
     if (ret < 0 || m.error)

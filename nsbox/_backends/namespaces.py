@@ -137,8 +137,8 @@ def _readable(policy: Policy, host: Host) -> dict[str, Op]:
     prefixes = [p for p in host.prefixes if not any(is_below(p, w) for w in policy.write)]
     for path in sorted({*binds, *policy.read, *prefixes} - set(policy.write), key=lambda p: (_depth(p), p)):
         above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
-        # What is bound from wider above isn't seen through the sandbox's own /tmp.
-        hidden = above is not None and is_below(path, "/tmp") and not is_below(above, "/tmp")
+        # What is bound from wider above isn't seen through the sandbox's own file systems.
+        hidden = above is not None and any(is_below(path, p) and not is_below(above, p) for p in ("/tmp", "/run"))
         if above is None or above in policy.write or hidden:
             wanted[path] = RoBind(path, path, nofollow=path in policy.read)
     for path, target in host.directories:

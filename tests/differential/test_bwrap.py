@@ -22,7 +22,7 @@ that mean what nsbox does; "checked": nsbox's own promise is asserted instead):
 | default mode of `file` | 0666 | 0644 | said: always with --perms |
 | kernel settings in /proc (sys, sysrq-trigger, irq, bus, fs) for the kernel's uid 0 | read-only where access(2) says writable | always read-only | mounts that only nsbox has are left out |
 | mqueue | no flags | nosuid, nodev, noexec | added to what is expected |
-| covered mounts | keep the host's flags | get the flags of the bind, like all below it | checked: nosuid everywhere; flags compared for visible mounts only |
+| covered mounts | keep the host's flags | get the flags of the bind, like all below it | checked: nosuid everywhere, and no flag less than bwrap's |
 | propagation | slave: later mounts of the host appear, without flags | private | checked |
 | more than one `proc` | fine | PolicyError; a second one can be a symlink | at most one is drawn |
 | anything mounted over `bind-data`, or its `remount-ro` | an error, since the file there is deleted | fine | left out |

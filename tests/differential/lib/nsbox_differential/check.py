@@ -47,12 +47,11 @@ def failing(arena: Arena, ops: Sequence[Op], case: Case, error: SetupError) -> i
     return suspects[0]
 
 
-def refused_by_design(arena: Arena, ops: Sequence[Op], case: Case, error: SetupError, theirs: Outcome) -> bool:
-    """Is it right that nsbox refuses the last op, which bwrap has carried out?"""
-    *before, op = ops
+def refused_by_design(arena: Arena, op: Op, error: SetupError, before: Outcome, theirs: Outcome) -> bool:
+    """Say if nsbox rightly refuses an op that bwrap carries out. before, theirs: bwrap's without it and with it."""
     if unmarked(theirs.host) != arena.pristine:
         return error.step == "would change the host" or isinstance(op, File)
-    view = arena.run_bwrap(before, case).view
+    view = before.view
     assert view is not None, "bwrap has run the probe"
     name, place = view.resolve(arena.neutral(located(op, arena.bwrap).dest))  # type: ignore[attr-defined]
     is_through_link = name != place
@@ -64,10 +63,9 @@ def refused_by_design(arena: Arena, ops: Sequence[Op], case: Case, error: SetupE
     return is_through_link and leads_nowhere and not isinstance(op, Chmod | RemountRo)
 
 
-def limit_of_bwrap(arena: Arena, ops: Sequence[Op], theirs: Outcome, case: Case) -> str:
-    """Return what it is of bwrap 0.8 that makes it refuse the last op, which nsbox has carried out; "" for nothing known."""
+def limit_of_bwrap(arena: Arena, ops: Sequence[Op], message: str, case: Case) -> str:
+    """Return what it is of bwrap 0.8 that makes it alone refuse the last op; "" for nothing known."""
     *before, op = ops
-    message = str(theirs.error)
     if isinstance(op, Symlink) and message.endswith(": File exists\n"):
         return "same link"  # if it weren't the same, nsbox would have refused too
     deleted = message.endswith((": No such file or directory\n", '(deleted)" in mount table\n'))
@@ -80,31 +78,77 @@ def limit_of_bwrap(arena: Arena, ops: Sequence[Op], theirs: Outcome, case: Case)
     return ""
 
 
-def check(arena: Arena, case: Case) -> None:
-    """Run a case in both, leaving out the ops that neither can do, and compare."""
-    ops = list(case.ops)
-    same_links: list[Op] = []  # left out for bwrap
-    while True:
-        mine = arena.run_nsbox(ops, case)
-        assert unmarked(mine.host) == arena.pristine, "nsbox's set-up has changed the host"
-        if isinstance(mine.error, SetupError):
-            drop_refused(arena, ops, case, mine.error)
-            continue
-        spoken = [op for op in ops if not any(op is link for link in same_links)]
-        theirs = arena.run_bwrap(spoken, case)
+class Comparison:
+    """One list on its way through both. ops: what is left of it."""
+
+    def __init__(self, arena: Arena, case: Case) -> None:
+        """Take the whole list."""
+        self.arena, self.case = arena, case
+        self.ops = list(case.ops)
+        self.same_links: list[Op] = []  # of ops, those that bwrap isn't told
+
+    def run(self) -> tuple[Outcome, Outcome]:
+        """Leave out what neither does, and what only one does with good reason; return what came of the rest."""
+        while True:
+            mine = self.arena.run_nsbox(self.ops, self.case)
+            assert unmarked(mine.host) == self.arena.pristine, "nsbox's set-up has changed the host"
+            if mine.error is None:
+                theirs = self._bwrap(len(self.ops))
+                if theirs is not None:
+                    return mine, theirs
+            else:
+                assert isinstance(mine.error, SetupError)
+                at = failing(self.arena, self.ops, self.case, mine.error)
+                before = self._bwrap(at)
+                if before is not None:
+                    self._judge(at, mine.error, before)
+                    del self.ops[at]
+
+    def _spoken(self, count: int) -> list[Op]:
+        return [op for op in self.ops[:count] if not any(op is link for link in self.same_links)]
+
+    def _bwrap(self, count: int) -> Outcome | None:
+        """Run bwrap on the first ops, which nsbox has carried out; None when they had to be changed for it."""
+        spoken = self._spoken(count)
+        theirs = self.arena.run_bwrap(spoken, self.case)
         if theirs.error is None:
-            break
-        say(arena, spoken, case)
-        at = next(n for n in range(len(ops)) if arena.run_bwrap(spoken[: n + 1], case).error)
-        why = limit_of_bwrap(arena, spoken[: at + 1], theirs, case)
-        assert why, f"bwrap alone refuses {spoken[at]!r}: {theirs.error}"
+            return theirs
+        self.say(spoken)
+        parts = (spoken[: n + 1] for n in range(len(spoken)))
+        part = next(part for part in parts if self.arena.run_bwrap(part, self.case).error)
+        why = limit_of_bwrap(self.arena, part, str(theirs.error), self.case)
+        assert why, f"bwrap alone refuses {part[-1]!r}: {theirs.error}"
         event(f"bwrap 0.8 refuses: {why}")
         if why == "same link":
-            same_links.append(spoken[at])
+            self.same_links.append(part[-1])
         else:
-            ops = [op for op in ops if op is not spoken[at]]
-    event(f"{len(ops)} ops compared")
-    say(arena, ops, case)
+            self.ops = [op for op in self.ops if op is not part[-1]]
+        return None
+
+    def _judge(self, at: int, error: SetupError, before: Outcome) -> None:
+        """Is it right that nsbox refuses this op?"""
+        op = self.ops[at]
+        self.say(self.ops[: at + 1])
+        theirs = self.arena.run_bwrap([*self._spoken(at), op], self.case)
+        if theirs.error is None:
+            right = refused_by_design(self.arena, op, error, before, theirs)
+            assert right, f"nsbox alone refuses {op!r}: {error}"
+        event(f"{type(op).__name__} refused: {error.step}" + (", by design" if theirs.error is None else ""))
+
+    def say(self, ops: Sequence[Op]) -> None:
+        """Show both spellings of a failing example."""
+        spoken = Spoken([located(op, self.arena.bwrap, self.arena.probe) for op in ops])
+        note(shlex.join(self.arena.argv(spoken, self.case)))
+        spoken.close()
+        note(nsbox.explain(self.arena.policy(ops, self.case)))
+
+
+def check(arena: Arena, case: Case) -> None:
+    """Run a case in both, and compare all that came of it."""
+    comparison = Comparison(arena, case)
+    mine, theirs = comparison.run()
+    event(f"{len(comparison.ops)} ops compared")
+    comparison.say(comparison.ops)
     assert mine.view is not None and theirs.view is not None
     problems = [
         *fact_differences(mine.view, theirs.view),
@@ -112,23 +156,3 @@ def check(arena: Arena, case: Case) -> None:
         *(f"on the host: {line}" for line in tree_differences(mine.host, theirs.host)),
     ]
     assert not problems, "\n".join(problems)
-
-
-def drop_refused(arena: Arena, ops: list[Op], case: Case, error: SetupError) -> None:
-    """Remove the op that nsbox refuses, if it is right that it does."""
-    at = failing(arena, ops, case, error)
-    theirs = arena.run_bwrap(ops[: at + 1], case)
-    say(arena, ops[: at + 1], case)
-    if theirs.error is None:
-        right = refused_by_design(arena, ops[: at + 1], case, error, theirs)
-        assert right, f"nsbox alone refuses {ops[at]!r}: {error}"
-    event(f"{type(ops[at]).__name__} refused: {error.step}" + (", by design" if theirs.error is None else ""))
-    del ops[at]
-
-
-def say(arena: Arena, ops: Sequence[Op], case: Case) -> None:
-    """Show both spellings of a failing example."""
-    spoken = Spoken([located(op, arena.bwrap, arena.probe) for op in ops])
-    note(shlex.join(arena.argv(spoken, case)))
-    spoken.close()
-    note(nsbox.explain(arena.policy(ops, case)))

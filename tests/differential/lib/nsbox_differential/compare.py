@@ -70,12 +70,22 @@ def mount_differences(mine: View, theirs: View, host_mounts: Sequence[Mount]) ->
             yield f"{point}: flags {sorted(a.flags)}, in bwrap {sorted(b.flags)}"
         if a.super_flags[0] != b.super_flags[0]:
             yield f"{point}: file system {a.super_flags[0]}, in bwrap {b.super_flags[0]}"
-    # What is covered must be there too, and no less locked up.
-    count = Counter((m.point, *_what(m, devices)) for m in ours)
-    count.subtract(Counter((m.point, *_what(m, devices)) for m in theirs.mounts))
-    for key, n in count.items():
-        if n:
-            yield f"{key}: {n:+} mounts, with the covered ones"
+    yield from _covered_differences(ours, theirs.mounts, devices)
+
+
+def _covered_differences(mine: Sequence[Mount], theirs: Sequence[Mount], devices: frozenset[str]) -> Iterator[str]:
+    """Yield what is wrong with all mounts, also those that no path leads to: as many, and no less locked up."""
+    flags: dict[tuple[str, ...], list[frozenset[str]]] = {}
+    for m in theirs:
+        flags.setdefault((m.point, *_what(m, devices)), []).append(m.flags & {"ro", "nosuid", "nodev", "noexec"})
+    count = Counter((m.point, *_what(m, devices)) for m in mine)
+    for key in sorted({*flags, *count}):
+        if count[key] != len(flags.get(key, ())):
+            yield f"{key}: {count[key]} mounts with the covered ones, in bwrap {len(flags.get(key, ()))}"
+    for m in mine:
+        least = flags.get((m.point, *_what(m, devices)))
+        if least and not frozenset.intersection(*least) <= m.flags:
+            yield f"{m.point}: flags {sorted(m.flags)}, at least {sorted(frozenset.intersection(*least))} wanted"
 
 
 def fact_differences(mine: View, theirs: View) -> Iterator[str]:
