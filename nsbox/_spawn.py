@@ -361,7 +361,8 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
         return "a part of the source has become a symlink since the policy was made; it is not followed"
     if step == c.STEP_FS and result.error == errno.EPERM:
         return (
-            "a new procfs needs a fully visible /proc: in a container, run with --security-opt systempaths=unconfined"
+            "a new procfs needs a fully visible /proc: in a container, run with --security-opt systempaths=unconfined; "
+            "in a sandbox of nsbox, its policy needs nested=True"
             if op is not None and op.row()[0] == "proc"
             else "this kernel doesn't allow this file system in a user namespace"
         )

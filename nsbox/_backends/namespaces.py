@@ -156,7 +156,8 @@ def _masked(policy: Policy, host: Host) -> dict[str, Op]:
                     "read" if path in policy.read else "write", f"{path} lies in {secret}, which is masked"
                 )
     paths = [secret for secret in host.secrets if secret not in named]  # what is named by itself is no secret
-    paths.append("/proc/1/autogroup")  # the init's own; by its niceness it could be starved
+    if not policy.nested:  # a sandbox inside needs a fully visible /proc to mount its own
+        paths.append("/proc/1/autogroup")  # the init's own; by its niceness it could be starved
     if _may_be_kernel_root(policy, host):
         paths += [f"/proc/{name}" for name in _PROC_SECRETS]
     masks: dict[str, Op] = {path: Mask(path, optional=True) for path in paths}
