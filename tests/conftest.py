@@ -37,8 +37,10 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The directory for temporary files of this run alone, so that one left behind is seen whatever else runs here."""
     path = str(tmp_path_factory.mktemp("temporary"))
     name, value = leftovers.MARK.split("=")
-    old = {key: os.environ.get(key) for key in ("TMPDIR", name)}
-    os.environ |= {"TMPDIR": path, name: value}
+    # Matplotlib keeps a cache, in a temporary directory where the home directory can't be written to.
+    new = {"TMPDIR": path, "MPLCONFIGDIR": str(tmp_path_factory.mktemp("matplotlib")), name: value}
+    old = {key: os.environ.get(key) for key in new}
+    os.environ |= new
     tempfile.tempdir = path
     yield path
     tempfile.tempdir = None

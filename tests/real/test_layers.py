@@ -46,7 +46,7 @@ SYSTEM: tuple[Op, ...] = (
 
 def shell(script: str, *ops: Op, **wishes: object) -> str:
     """Run a script under these layers on top of the system's; return its output."""
-    policy = Policy.layers(*SYSTEM, *ops, **wishes)
+    policy = Policy.layers(*SYSTEM, Dev("/dev"), *ops, **wishes)
     done = nsbox.run(
         ["/bin/sh", "-c", script], policy=policy, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -99,14 +99,9 @@ def test_ten_layers(tmp_path: Path) -> None:
 
 
 def test_overlay_of_the_system(tmp_path: Path) -> None:
-    """/usr itself as the lower layer: packages can be 'installed' into it and are gone afterwards."""
-    assert (
-        shell(
-            "echo '#!/bin/sh' > /usr/bin/nsbox-new; chmod +x /usr/bin/nsbox-new; nsbox-new && echo ran",
-            TmpOverlay(("/usr",), "/usr"),
-        )
-        == "ran\n"
-    )
+    """/usr itself as the lower layer: who owns it may "install" into it, and that is gone afterwards."""
+    script = "(echo echo ran > /usr/bin/nsbox-new && chmod +x /usr/bin/nsbox-new) 2>/dev/null && nsbox-new || echo refused"
+    assert shell(script, TmpOverlay(("/usr",), "/usr")) == ("ran\n" if os.stat("/usr/bin").st_uid == os.geteuid() else "refused\n")
     assert not os.path.exists("/usr/bin/nsbox-new")
 
 
@@ -273,7 +268,7 @@ def test_hostname() -> None:
 def test_dev_has_the_usual() -> None:
     """Dev at another place, twice."""
     script = "for d in /dev /other; do echo x > $d/null && head -c 3 $d/zero | wc -c; ls $d | tr '\\n' ' '; echo; done"
-    lines = shell(script, Dev("/dev"), Dev("/other")).splitlines()
+    lines = shell(script, Dev("/other")).splitlines()
     usual = "core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
     assert lines == ["3", usual + " ", "3", usual + " "]
 

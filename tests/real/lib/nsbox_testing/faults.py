@@ -136,7 +136,12 @@ class Spawn:
         theirs.close()
         self._socket = ours
         self._name(self.caller, "caller")
-        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        text, fds, _, _ = socket.recv_fds(ours, 1 << 16, 1)
+        if not fds:
+            os.waitpid(self.caller, 0)
+            ours.close()
+            os.close(self._pidfds["caller"])
+            raise AssertionError(json.loads(text)["error"])
         self._listener = fds[0]
         self._answer = b""
 
