@@ -178,6 +178,12 @@ int op_remount_ro(struct builder *b, const nsbox_op *op)
         return fd;
     b->step = NSBOX_STEP_ATTR;
     int ret = mount_attrs(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_SAFE, 0);
+    /* EBUSY: somebody has a file open for writing here; the init, with the copy of our table that it is about to close. */
+    static const int64_t pause[2] = {0, 50000};
+    for (int i = 0; i < 2000 && ret == -EBUSY; i++) {
+        sys_ppoll(0, 0, pause);
+        ret = mount_attrs(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_SAFE, 0);
+    }
     sys_close(fd);
     return ret;
 }
