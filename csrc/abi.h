@@ -205,9 +205,6 @@ int nsbox_spawn(const nsbox_request *req);
  * it is the caller's child. 1: gone; 0: not yet; -errno. */
 int nsbox_pidfd_wait(int pidfd, int timeout_ms);
 
-/* The C library's environment, ends in NULL; changes whenever setenv(3) is called. */
-char **nsbox_environ(void);
-
 /* The image that becomes pid 1 of each sandbox. */
 const uint8_t *nsbox_init_bytes(void);
 uint64_t nsbox_init_size(void);

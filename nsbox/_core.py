@@ -22,7 +22,6 @@ class _Lib(Protocol):
     def nsbox_arena_size(self, nops: int) -> int: ...
     def nsbox_plan_check(self, plan: object, length: int, bad: object) -> int: ...
     def nsbox_pidfd_wait(self, pidfd: int, timeout_ms: int) -> int: ...
-    def nsbox_environ(self) -> Any: ...
     def nsbox_init_bytes(self) -> object: ...
     def nsbox_init_size(self) -> int: ...
 
@@ -195,20 +194,6 @@ def plan_check(plan: bytes) -> tuple[int, int]:
     bad = ffi.new("int32_t *")
     ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
     return ret, bad[0]
-
-
-def environment() -> list[bytes]:
-    """Return a copy of the C library's environment, with what os.putenv() has changed.
-
-    It is made with the GIL held, so that no other thread of Python's changes it meanwhile.
-    """
-    strings = []
-    pointer = lib.nsbox_environ()
-    i = 0
-    while pointer != ffi.NULL and pointer[i] != ffi.NULL:
-        strings.append(cast(bytes, ffi.string(pointer[i])))
-        i += 1
-    return strings
 
 
 def init_image() -> bytes:

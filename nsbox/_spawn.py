@@ -170,13 +170,14 @@ def null_free(text: bytes) -> bytes:
 def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> list[bytes]:
     """Return the environment of a command that was given none."""
     if policy.inherit_env and not policy.env:
-        return _core.environment()
+        # Python's own copy: the C library's is reallocated by setenv(3) in other threads, also while it is being read.
+        return encode_environment(_copy(os.environb))
     if policy.inherit_env:
         return encode_environment(policy.environment(_copy(caller), prepared.path))
     key = tuple(caller.get(name) for name in policy.taken_from_caller())
     known = prepared.environments.get(key)
     if known is None:
-        known = encode_environment(policy.environment(caller, prepared.path))
+        known = encode_environment(policy.environment(_copy(caller), prepared.path))
         if len(prepared.environments) < 64:
             prepared.environments[key] = known
     return known
@@ -190,7 +191,7 @@ def _copy(environ: Mapping[Any, Any]) -> dict[Any, Any]:
 def search_path(policy: Policy, prepared: Prepared) -> list[str]:
     """Return the directories that a program without a slash is looked for in, when the command was given no env."""
     if policy.inherit_env or "PATH" in policy.taken_from_caller() or "PATH" in dict(policy.env):
-        return os.get_exec_path(policy.environment(os.environ, prepared.path))
+        return os.get_exec_path(policy.environment(_copy(os.environ), prepared.path))
     return prepared.path.split(":")
 
 

@@ -5,13 +5,6 @@
 #define EXPORT __attribute__((visibility("hidden")))
 #endif
 
-extern char **environ;
-
-char **nsbox_environ(void)
-{
-    return environ;
-}
-
 static uint64_t own_bytes(uint32_t nops)
 {
     /* One device for each op that makes a file system, the base and scratch; rounded to the stacks' alignment. */

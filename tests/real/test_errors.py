@@ -49,8 +49,9 @@ def test_missing_program(sub: Face, name: object) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         sub.Popen([name, "arg"])
     assert caught.value.errno == errno.ENOENT
-    assert caught.value.filename == name
-    assert type(caught.value.filename) is type(name)
+    assert os.fspath(caught.value.filename) == os.fspath(name)
+    if sub.contained:  # by posix_spawn(3) the plain class makes a str of a PathLike, from Python 3.13 on
+        assert type(caught.value.filename) is type(name)
 
 
 def test_missing_executable(sub: Face) -> None:

@@ -249,10 +249,10 @@ def complaints(before: Picture, temporary: str) -> list[str]:
     found += [f"child process: {text}" for text in survivors(before.since)]
     after = take(temporary)
     found += [f"child {pid}" for pid in after.children - before.children]
-    if after.mounts != before.mounts:
-        old = before.mounts.splitlines()
-        found += [f"mount: {line}" for line in after.mounts.splitlines() if line not in old]
-        found += [] if found else ["mounts have gone"]
+    old, new = before.mounts.splitlines(), after.mounts.splitlines()
+    found += [f"mount: {line}" for line in new if line not in old] + [
+        f"unmounted: {line}" for line in old if line not in new
+    ]
     found += [
         f"{name}: {before.state[name]} became {after.state[name]}"
         for name in _STATE
