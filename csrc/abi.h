@@ -89,7 +89,7 @@ enum nsbox_spawn_flag {
     NSBOX_SET_GROUPS = 512,
     NSBOX_CWD_OPTIONAL = 1024, /* where cwd can't be entered, "/" is it */
     NSBOX_NESTED = 2048,       /* the command makes sandboxes itself: clone(2) as it likes */
-    NSBOX_NO_USERNS = 4096,    /* no user namespaces inside, by user.max_user_namespaces */
+    NSBOX_NO_USERNS = 4096,    /* no user namespaces inside */
     NSBOX_DROP_GROUPS = 8192   /* the caller's supplementary groups go, before there is a user namespace */
 };
 
@@ -131,8 +131,7 @@ enum nsbox_step {
     NSBOX_STEP_EXEC = 33,
     NSBOX_STEP_KILLED = 34, /* a process of the set-up was killed from outside */
     NSBOX_STEP_SECCOMP = 35,
-    NSBOX_STEP_NO_USERNS = 36,
-    NSBOX_STEP_END = 37
+    NSBOX_STEP_END = 36
 };
 
 typedef struct nsbox_rlimit {
@@ -184,7 +183,7 @@ typedef struct nsbox_request {
     int32_t pgid;  /* -1: none */
     uint32_t uid;
     uint32_t gid;
-    uint32_t reserved;
+    int32_t init_event; /* an eventfd, nonblocking: the init says that it is up, and later that it is alone */
 
     uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes, page-aligned */
     uint64_t arena_len;
@@ -201,9 +200,9 @@ int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
  * process is left. Blocks until the command has executed its program. */
 int nsbox_spawn(const nsbox_request *req);
 
-/* Waits until the process behind pidfd is gone, at most timeout_ms (-1: for ever), then reaps it if
- * it is the caller's child. 1: gone; 0: not yet; -errno. */
-int nsbox_pidfd_wait(int pidfd, int timeout_ms);
+/* Waits until the init behind pidfd is gone, or has said at init_event (-1: never mind) that it is alone, at most
+ * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
+int nsbox_wait(int pidfd, int init_event, int timeout_ms);
 
 /* The image that becomes pid 1 of each sandbox. */
 const uint8_t *nsbox_init_bytes(void);

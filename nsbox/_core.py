@@ -21,7 +21,7 @@ class _Lib(Protocol):
     def nsbox_spawn(self, request: object) -> int: ...
     def nsbox_arena_size(self, nops: int) -> int: ...
     def nsbox_plan_check(self, plan: object, length: int, bad: object) -> int: ...
-    def nsbox_pidfd_wait(self, pidfd: int, timeout_ms: int) -> int: ...
+    def nsbox_wait(self, pidfd: int, init_event: int, timeout_ms: int) -> int: ...
     def nsbox_init_bytes(self) -> object: ...
     def nsbox_init_size(self) -> int: ...
 
@@ -54,31 +54,23 @@ else:
     constants = Constants(_nsbox.lib)
 
 
-@dataclass(slots=True)
-class Request:
-    """One spawn, with descriptors as numbers and strings as bytes; abi.h's nsbox_request without its plumbing."""
+@dataclass(slots=True, kw_only=True)
+class Command:
+    """What varies from spawn to spawn: paths as bytes, ids and descriptors as numbers, the rest in flags."""
 
-    plan: bytes
-    nops: int
-    namespaces: int
-    uid_map: bytes
-    gid_map: bytes
-    uid_map2: bytes | None
-    gid_map2: bytes | None
-    map_programs: tuple[Sequence[bytes], Sequence[bytes]] | None
     programs: Sequence[bytes]
     argv: Sequence[bytes]
     envp: Sequence[bytes]
     cwd: bytes | None
     flags: int
-    stdio: tuple[int, int, int] = (-1, -1, -1)
-    pass_fds: Sequence[int] = ()
-    umask: int = -1
-    pgid: int = -1
-    uid: int = 0
-    gid: int = 0
-    groups: Sequence[int] = ()
-    rlimits: Sequence[tuple[int, int, int]] = ()
+    stdio: tuple[int, int, int]
+    pass_fds: Sequence[int]
+    umask: int
+    pgid: int
+    uid: int
+    gid: int
+    groups: Sequence[int]
+    init_event: int
 
 
 @dataclass(slots=True)
@@ -91,6 +83,7 @@ class Result:
     pid: int
     init_pid: int
     init_pidfd: int
+    init_event: int
 
 
 class _Arena:
@@ -130,59 +123,93 @@ def _strings(items: Sequence[bytes], keep: list[object]) -> object:
     return array
 
 
-def _optional(text: bytes | None) -> object:
-    return ffi.NULL if text is None else ffi.from_buffer("char[]", text)
+class Template:
+    """A request with all that doesn't depend on the command, and the buffers that it points to.
+
+    plan: a blob as _wire makes it, of nops ops. uid_map, gid_map: for user_namespaces(7); the second ones, if any, for
+    a second namespace. map_programs: arguments of newuidmap(1) and newgidmap(1). rlimits: resource, soft, hard.
+    """
+
+    __slots__ = ("_keep", "nops", "request")
+
+    def __init__(
+        self,
+        *,
+        plan: bytes,
+        nops: int,
+        namespaces: int,
+        flags: int,
+        uid_map: bytes,
+        gid_map: bytes,
+        uid_map2: bytes | None,
+        gid_map2: bytes | None,
+        map_programs: tuple[Sequence[bytes], Sequence[bytes]] | None,
+        rlimits: Sequence[tuple[int, int, int]],
+    ) -> None:
+        blob = ffi.from_buffer("uint8_t[]", plan)
+        maps = [
+            ffi.NULL if text is None else ffi.from_buffer("char[]", text)
+            for text in (uid_map, gid_map, uid_map2, gid_map2)
+        ]
+        limits = ffi.new("nsbox_rlimit[]", [(name, 0, soft, hard) for name, soft, hard in rlimits])
+        self._keep: list[object] = [blob, maps, limits]
+        self.nops = nops
+        self.request = r = ffi.new("nsbox_request *")
+        r.plan, r.plan_len = blob, len(plan)
+        r.namespaces, r.flags = namespaces, flags
+        r.uid_map, r.gid_map, r.uid_map2, r.gid_map2 = maps
+        if map_programs is not None:
+            r.uid_map_program, r.gid_map_program = (_strings(argv, self._keep) for argv in map_programs)
+        r.rlimits, r.n_rlimits = limits, len(rlimits)
 
 
-def _fill(r: Any, q: Request, keep: list[object]) -> None:
-    plan = ffi.from_buffer("uint8_t[]", q.plan)
-    maps = [_optional(text) for text in (q.uid_map, q.gid_map, q.uid_map2, q.gid_map2, q.cwd)]
-    keep += [plan, maps]
-    r.plan, r.plan_len = plan, len(q.plan)
-    r.namespaces, r.flags = q.namespaces, q.flags
-    r.uid_map, r.gid_map, r.uid_map2, r.gid_map2, r.cwd = maps
+def _fill(r: Any, q: Command, keep: list[object]) -> None:
     r.programs = _strings(q.programs, keep)
     r.argv = _strings(q.argv, keep)
-    if q.map_programs is not None:
-        r.uid_map_program, r.gid_map_program = (_strings(argv, keep) for argv in q.map_programs)
     r.envp = _strings(q.envp, keep)
+    if q.cwd is not None:
+        r.cwd = cwd = ffi.from_buffer("char[]", q.cwd)
+        keep.append(cwd)
+    r.flags |= q.flags
     r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
-    r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid
+    r.umask, r.pgid, r.uid, r.gid, r.init_event = q.umask, q.pgid, q.uid, q.gid, q.init_event
     if q.pass_fds:
         keep.append(fds := ffi.new("int32_t[]", list(q.pass_fds)))
         r.pass_fds, r.n_pass_fds = fds, len(q.pass_fds)
     if q.groups:
         keep.append(groups := ffi.new("uint32_t[]", list(q.groups)))
         r.groups, r.n_groups = groups, len(q.groups)
-    if q.rlimits:
-        keep.append(limits := ffi.new("nsbox_rlimit[]", [(n, 0, soft, hard) for n, soft, hard in q.rlimits]))
-        r.rlimits, r.n_rlimits = limits, len(q.rlimits)
 
 
-def spawn(request: Request) -> Result:
+def spawn(template: Template, command: Command) -> Result:
     """Start one command. Blocks, without the GIL, until it has executed its program or failed to."""
     keep: list[object] = []
-    r = ffi.new("nsbox_request *")
-    _fill(r, request, keep)
-    arena = _take_arena(request.nops)
+    r = ffi.new("nsbox_request *", template.request[0])
+    _fill(r, command, keep)
+    arena = _take_arena(template.nops)
     r.arena, r.arena_len = arena.pointer, arena.size
     result = arena.result
-    if request.flags & constants.FORK_COMMAND:
+    if command.flags & constants.FORK_COMMAND:
         # The forked command reports through memory that it shares with us; everything else there is a copy.
         shared = mmap.mmap(-1, mmap.PAGESIZE)
         result = ffi.cast("nsbox_result *", ffi.from_buffer(shared))
         keep.append(shared)
     r.result = result
     lib.nsbox_spawn(r)
-    answer = Result(result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd)
-    _give_back(arena, request.nops)
+    answer = Result(
+        result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd, command.init_event
+    )
+    _give_back(arena, template.nops)
     return answer
 
 
-def pidfd_wait(pidfd: int, timeout_ms: int) -> bool:
-    """Wait until the process behind pidfd is gone, at most timeout_ms (-1: for ever); reap it if it is ours."""
+def wait(pidfd: int, init_event: int, timeout_ms: int) -> bool:
+    """Wait until the init behind pidfd is gone or says at init_event that it is alone; timeout_ms -1: for ever.
+
+    An init that is a child of this process is reaped.
+    """
     while True:
-        ret = lib.nsbox_pidfd_wait(pidfd, timeout_ms)
+        ret = lib.nsbox_wait(pidfd, init_event, timeout_ms)
         if ret >= 0:
             return ret == 1
         if -ret != 4:  # EINTR; Python's signal handlers have run by now

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from nsbox import _core, _reap, _spawn
@@ -28,8 +29,11 @@ _WALL = 0x40000000  # also children whose exit signal isn't SIGCHLD: one that wa
 
 def _arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:
     """Return the argument list and the program, as subprocess's POSIX constructor makes them."""
-    if isinstance(args, str | bytes):
-        items: list[Any] = [args]
+    items: list[Any]
+    if type(args) is list or type(args) is tuple:  # the usual, first: the others take longer to recognise
+        items = list(args)
+    elif isinstance(args, str | bytes):
+        items = [args]
     elif isinstance(args, os.PathLike):
         if shell:
             raise TypeError("path-like args is not allowed when shell is true")
@@ -69,7 +73,7 @@ class Popen(subprocess.Popen[Any]):
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
         self._policy = policy
-        self._init_pidfd = -1
+        self._init_pidfd = self._init_event = -1
         self._raw_status: int | None = None  # of the command, once it has been reaped
         self._returncode: int | None = None
         super().__init__(args, *more, **options)
@@ -77,48 +81,46 @@ class Popen(subprocess.Popen[Any]):
     # ---- starting
 
     def _execute_child(self, *positional: Any) -> None:
-        a = dict(zip(_EXECUTE_CHILD, positional, strict=True))
-        if a["preexec_fn"] is not None:
+        args, executable, preexec_fn, shell, cwd, env, *rest = _chosen(positional)
+        p2cread, c2pwrite, errwrite, pass_fds, close_fds, signals, session, group, umask, uid, gid, gids = rest
+        if preexec_fn is not None:
             raise NotImplementedError("preexec_fn: nsbox can't run Python code between clone and exec yet")
-        argv, program = _arguments(a["args"], a["executable"], a["shell"])
-        sys.audit("subprocess.Popen", program, argv, a["cwd"], a["env"])
-        _check_ids(a["uid"], a["gid"], a["gids"])
-        policy = self._policy if self._policy is not None else _default_policy(a["cwd"])
+        argv, program = _arguments(args, executable, shell)
+        sys.audit("subprocess.Popen", program, argv, cwd, env)
+        _check_ids(uid, gid, gids)
+        policy = self._policy if self._policy is not None else _default_policy(cwd)
         prepared = _spawn.prepare(policy, probe())
-        env = a["env"]
         if env is None:
             envp, directories = _spawn.environment(policy, prepared, os.environ), _spawn.search_path
         else:
             envp, directories = _spawn.encode_environment(env), lambda *_: os.get_exec_path(env)
-        cwd, required = _directory(policy, a["cwd"])
+        directory, required = _directory(policy, cwd)
         command = _spawn.Command(
             programs=_programs(program, lambda: directories(policy, prepared)),
             argv=[null_free(os.fsencode(arg)) for arg in argv],
             envp=envp,
-            cwd=cwd,
+            cwd=directory,
             cwd_required=required,
-            stdio=(self._stdio(a["p2cread"]), self._stdio(a["c2pwrite"]), self._stdio(a["errwrite"])),
-            pass_fds=_descriptors(a["pass_fds"]),
-            close_fds=a["close_fds"],
-            restore_signals=a["restore_signals"],
-            start_new_session=a["start_new_session"],
-            process_group=a["process_group"],
-            umask=a["umask"],
-            uid=a["uid"],
-            gid=a["gid"],
-            groups=a["gids"],
+            stdio=(self._stdio(p2cread), self._stdio(c2pwrite), self._stdio(errwrite)),
+            pass_fds=_descriptors(pass_fds),
+            close_fds=close_fds,
+            restore_signals=signals,
+            start_new_session=session,
+            process_group=group,
+            umask=umask,
+            uid=uid,
+            gid=gid,
+            groups=gids,
         )
-        result = _spawn.spawn(
-            policy, prepared, command, program, a["cwd"] if a["cwd"] is not None or cwd is None else os.fsdecode(cwd)
-        )
+        result = _spawn.spawn(policy, prepared, command, program, directory if cwd is None else cwd)
         self.pid = result.pid
         self._plan = prepared.plan
         self._init_pid = result.init_pid
-        self._init_pidfd = result.init_pidfd
+        self._init_pidfd, self._init_event = result.init_pidfd, result.init_event
         self._child_created = True
         self._pid_namespace = _reap.pid_namespace(result.pid) if prepared.plan.nested else 0
-        if (a["p2cread"], a["c2pwrite"], a["errwrite"]) != (-1, -1, -1):
-            self._close_pipe_fds(*(a[name] for name in _PIPES))  # type: ignore[attr-defined]
+        if (p2cread, c2pwrite, errwrite) != (-1, -1, -1):
+            self._close_pipe_fds(*_pipes(positional))  # type: ignore[attr-defined]
 
     def _stdio(self, fd: int) -> int:
         """Return what the C core takes for a descriptor: DEVNULL is opened there, without a way to the host's node."""
@@ -146,20 +148,26 @@ class Popen(subprocess.Popen[Any]):
 
     def _release(self) -> None:
         pidfd, self._init_pidfd = self._init_pidfd, -1
+        init_event, self._init_event = self._init_event, -1
         if pidfd >= 0:
             _reap.orphans.release(pidfd)
+        if init_event >= 0:
+            os.close(init_event)
 
     def _is_empty(self, timeout_ms: int) -> bool:
-        """Say if the whole sandbox is gone. Only asked when the command is reaped: pid 1 can't end before that."""
+        """Say if all processes of the sandbox are gone, but for an init that is about to end.
+
+        Only asked when the command is reaped: pid 1 can't end before that.
+        """
         if self._init_pidfd < 0 or not self._plan.nested:
-            return self._init_pidfd < 0 or _core.pidfd_wait(self._init_pidfd, timeout_ms)
+            return self._init_pidfd < 0 or _core.wait(self._init_pidfd, self._init_event, timeout_ms)
         # Children that a nested command has given us (CLONE_PARENT) are zombies by now, and pid 1 waits for them too.
         waited = 0
-        while not _core.pidfd_wait(self._init_pidfd, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
+        while not _core.wait(self._init_pidfd, -1, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
             _reap.reap_strays(self._pid_namespace)
             waited += 20
             if 0 <= timeout_ms <= waited:
-                return _core.pidfd_wait(self._init_pidfd, 0)
+                return _core.wait(self._init_pidfd, -1, 0)
         return True
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
@@ -231,15 +239,25 @@ class Popen(subprocess.Popen[Any]):
             signal.pidfd_send_signal(self._init_pidfd, sig)
 
 
-_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-
-_EXECUTE_CHILD = tuple(
-    subprocess.Popen._execute_child.__code__.co_varnames[1 : subprocess.Popen._execute_child.__code__.co_argcount]  # type: ignore[attr-defined]
+# The base's private method has had the same arguments, in this order or another, since 3.11: they are picked by name.
+_code = subprocess.Popen._execute_child.__code__  # type: ignore[attr-defined]
+_names = _code.co_varnames[1 : _code.co_argcount]
+_chosen = itemgetter(
+    *map(
+        _names.index,
+        (
+            *("args", "executable", "preexec_fn", "shell", "cwd", "env", "p2cread", "c2pwrite", "errwrite", "pass_fds"),
+            *("close_fds", "restore_signals", "start_new_session", "process_group", "umask", "uid", "gid", "gids"),
+        ),
+    )
 )
+_pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
 
 
 def _check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
     """Raise what the standard library does for numbers that no id has."""
+    if (uid, gid, groups) == (None, None, None):
+        return
     for name, value in (("uid", uid), ("gid", gid)):
         if value is not None and value >= 2**32:
             raise OverflowError(f"{name} is greater than maximum")
@@ -250,7 +268,7 @@ def _check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -
 
 
 def _descriptors(fds: Sequence[int]) -> list[int]:
-    numbers = []
+    numbers: list[int] = []
     for fd in fds:
         number = int(fd)
         if not 0 <= number < 2**31:
@@ -279,7 +297,7 @@ def _directory(policy: Policy, cwd: Any) -> tuple[bytes | None, bool]:
         return (path if os.path.isabs(path) else os.path.abspath(path)), True
     if policy.base != "host" and policy.workdir is not None:
         here = os.getcwd()
-        return os.fsencode(here if policy.sees(here) else policy.workdir), True
+        return os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir), True
     try:
         return os.fsencode(os.getcwd()), False
     except FileNotFoundError:

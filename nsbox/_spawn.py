@@ -13,7 +13,7 @@ from nsbox import _backends, _core, _wire
 from nsbox._core import constants as c
 from nsbox._errors import AccessError, PolicyError, SetupError
 from nsbox._host import Host
-from nsbox._plan import BindData, File, Identity, Op, Plan, primitives
+from nsbox._plan import BindData, File, Identity, Op, Overlay, Plan, primitives
 from nsbox._policy import Policy
 from nsbox._probe import probe
 from nsbox._reap import orphans
@@ -76,10 +76,8 @@ class Prepared:
 
     plan: Plan
     ops: tuple[Op, ...]
-    blob: bytes | None  # None: contents come from descriptors, so it is encoded for each spawn
-    namespaces: int
-    flags: int
-    rlimits: tuple[tuple[int, int, int], ...]
+    template: _core.Template | None  # None: contents come from descriptors, so it is made for each spawn
+    says_empty: bool  # the init's word is enough for the end: nobody else's business depends on its unmounting
     path: str
     environments: dict[tuple[str | None, ...], list[bytes]]  # built ones, by the caller's values that went into them
 
@@ -109,20 +107,36 @@ def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
     plan = _backends.compile_policy(policy, host)
     _check_resolved(policy)
-    import resource  # not on every system that gets no further than the line above
-
     ops = tuple(primitives(plan.ops))
     from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
-    limits = tuple((getattr(resource, f"RLIMIT_{r.name}"), r.soft, r.hard) for r in plan.rlimits)
     return Prepared(
         plan=plan,
         ops=ops,
-        blob=None if from_fds else _wire.encode(ops),
-        namespaces=sum(_NAMESPACES[name] for name in plan.namespaces),
-        flags=_flags(plan),
-        rlimits=limits,
+        template=None if from_fds else _template(plan, ops),
+        says_empty=not plan.nested and not any(isinstance(op, Overlay) for op in ops),
         path=":".join((*(f"{prefix}/bin" for prefix in host.prefixes if prefix != "/usr"), STANDARD_PATH)),
         environments={},
+    )
+
+
+def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
+    import resource  # not on every system that this module is imported on
+
+    identity = plan.identity
+    maps = (identity.uid_map, identity.gid_map, identity.uid_map2, identity.gid_map2)
+    uid_map, gid_map, uid_map2, gid_map2 = (None if text is None else text.encode() + b"\0" for text in maps)
+    assert uid_map is not None and gid_map is not None
+    return _core.Template(
+        plan=_wire.encode(ops),
+        nops=len(ops),
+        namespaces=sum(_NAMESPACES[name] for name in plan.namespaces),
+        flags=_flags(plan),
+        uid_map=uid_map,
+        gid_map=gid_map,
+        uid_map2=uid_map2,
+        gid_map2=gid_map2,
+        map_programs=_map_programs(identity),
+        rlimits=[(getattr(resource, f"RLIMIT_{limit.name}"), limit.soft, limit.hard) for limit in plan.rlimits],
     )
 
 
@@ -131,12 +145,6 @@ def _read_all(fd: int) -> bytes:
     while chunk := os.read(fd, 1 << 16):
         chunks.append(chunk)
     return b"".join(chunks)
-
-
-def _blob(prepared: Prepared) -> bytes:
-    if prepared.blob is not None:
-        return prepared.blob
-    return _wire.encode([_loaded(op) for op in prepared.ops])
 
 
 def _loaded(op: Op) -> Op:
@@ -170,8 +178,7 @@ def null_free(text: bytes) -> bytes:
 def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> list[bytes]:
     """Return the environment of a command that was given none."""
     if policy.inherit_env and not policy.env:
-        # Python's own copy: the C library's is reallocated by setenv(3) in other threads, also while it is being read.
-        return encode_environment(_copy(os.environb))
+        return _inherited()
     if policy.inherit_env:
         return encode_environment(policy.environment(_copy(caller), prepared.path))
     key = tuple(caller.get(name) for name in policy.taken_from_caller())
@@ -181,6 +188,18 @@ def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -
         if len(prepared.environments) < 64:
             prepared.environments[key] = known
     return known
+
+
+def _inherited() -> list[bytes]:
+    """Return this process's environment as Python knows it.
+
+    The C library's is reallocated by setenv(3) in other threads, also while it is being read. What os.environ keeps is
+    a dictionary of bytes, checked when they were set, which can be copied in one step that no thread interrupts.
+    """
+    data = getattr(os.environb, "_data", None)
+    if type(data) is not dict:  # no word of CPython's documentation promises it
+        return encode_environment(_copy(os.environb))
+    return [name + b"=" + value for name, value in list(data.items())]
 
 
 def _copy(environ: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -198,6 +217,8 @@ def search_path(policy: Policy, prepared: Prepared) -> list[str]:
 def _check_ids(plan: Plan, command: Command) -> int:
     """Return the flags for the ids that the command is to have; raises SetupError for one that isn't mapped."""
     identity = plan.identity
+    if (command.uid, command.gid, command.groups) == (None, None, None) and not identity.change_ids:
+        return 0
     flags = 0
     wanted: tuple[tuple[str, int | None, int, int], ...] = (
         ("uid", command.uid, identity.uid, c.SET_UID),
@@ -233,9 +254,9 @@ def _map_programs(identity: Identity) -> tuple[list[bytes], list[bytes]] | None:
     return uid, gid
 
 
-def _request(prepared: Prepared, command: Command) -> _core.Request:
+def _resolved(prepared: Prepared, command: Command, init_event: int) -> _core.Command:
     plan, identity = prepared.plan, prepared.plan.identity
-    flags = prepared.flags | _check_ids(plan, command)
+    flags = _check_ids(plan, command)
     flags |= c.CLOSE_FDS if command.close_fds else 0
     flags |= c.RESTORE_SIGNALS if command.restore_signals else 0
     flags |= c.SETSID if command.start_new_session else 0
@@ -246,37 +267,50 @@ def _request(prepared: Prepared, command: Command) -> _core.Request:
         if pgid > 0:
             raise SetupError(errno.EPERM, "setpgid", None, "the command has a session of its own; see new_session=")
         pgid = -1  # the leader of a session leads its group already
-    blob = _blob(prepared)
-    return _core.Request(
-        plan=blob,
-        nops=len(prepared.ops),
-        namespaces=prepared.namespaces,
-        uid_map=identity.uid_map.encode() + b"\0",
-        gid_map=identity.gid_map.encode() + b"\0",
-        uid_map2=None if identity.uid_map2 is None else identity.uid_map2.encode() + b"\0",
-        gid_map2=None if identity.gid_map2 is None else identity.gid_map2.encode() + b"\0",
-        map_programs=_map_programs(identity),
+    return _core.Command(
         programs=command.programs,
         argv=command.argv,
         envp=command.envp,
         cwd=command.cwd,
         flags=flags,
         stdio=command.stdio,
-        pass_fds=sorted(set(command.pass_fds)),
+        pass_fds=sorted(set(command.pass_fds)) if command.pass_fds else (),
         umask=command.umask,
         pgid=pgid,
         uid=identity.uid if command.uid is None else command.uid,
         gid=identity.gid if command.gid is None else command.gid,
         groups=command.groups or (),
-        rlimits=prepared.rlimits,
+        init_event=init_event,
     )
+
+
+def _event() -> int:
+    """Return an eventfd with a number that no command's stdio has."""
+    fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    if fd > 2:
+        return fd
+    import fcntl
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
 
 
 def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> _core.Result:
     """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
-    result = _core.spawn(_request(prepared, command))
-    if result.error:
-        raise _exception(result, policy, prepared, program, cwd)
+    template = prepared.template or _template(prepared.plan, [_loaded(op) for op in prepared.ops])
+    init_event = _event()
+    try:
+        result = _core.spawn(template, _resolved(prepared, command, init_event))
+        if result.error:
+            raise _exception(result, policy, prepared, program, cwd)
+    except BaseException:
+        os.close(init_event)
+        raise
+    if not prepared.says_empty:
+        os.close(init_event)
+        result.init_event = -1
     return result
 
 
@@ -318,7 +352,6 @@ _STEPS = {
     "EXEC": "exec",
     "KILLED": "the set-up was killed from outside",
     "SECCOMP": "install the seccomp filter",
-    "NO_USERNS": "write user.max_user_namespaces",
 }
 
 
@@ -342,7 +375,8 @@ def _userns_hint(step: int, number: int, host: Host) -> str:
     if number in (errno.EPERM, errno.EACCES):
         return (
             "user namespaces are refused here: by a container's seccomp profile (docker run --security-opt "
-            "seccomp=unconfined), in a chroot, or by kernel.unprivileged_userns_clone=0"
+            "seccomp=unconfined), in a sandbox of nsbox without nested=True, in a chroot, or by "
+            "kernel.unprivileged_userns_clone=0"
         )
     return ""
 
@@ -384,8 +418,6 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
         return "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)"
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
-    if step == c.STEP_NO_USERNS:
-        return "/proc/sys can't be written to here; nested=True leaves user namespaces to the command instead"
     if step == c.STEP_COMMAND and number == errno.EPERM:
         return "a seccomp filter refuses CLONE_PARENT: in another sandbox of nsbox, its policy needs nested=True"
     if step in (c.STEP_UNSHARE, c.STEP_UID_MAP, c.STEP_GID_MAP, c.STEP_SETGROUPS, c.STEP_SECOND_USERNS):

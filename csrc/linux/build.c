@@ -48,15 +48,6 @@ static int drop_scratch(struct builder *b)
     return 0;
 }
 
-/* pivot_root(2): "." for both stacks the old root on the new one. All tasks of the namespace whose root it was
- * (the init) move along. Until drop_old_root() a ".." that arrives at "/" would step onto it. */
-static int enter_root(struct builder *b)
-{
-    TRY(b, NSBOX_STEP_PIVOT, sys_fchdir(b->root));
-    TRY(b, NSBOX_STEP_PIVOT, sys_pivot_root(".", "."));
-    return 0;
-}
-
 /* Which mount path leads to. Of "/.." it is the topmost one on the root: ".." at the root steps onto what is mounted there. */
 static int mount_id(int dir, const char *path, uint64_t *id)
 {
@@ -66,16 +57,32 @@ static int mount_id(int dir, const char *path, uint64_t *id)
     return ret;
 }
 
+/* pivot_root(2): "." for both stacks the old root on the new one. All tasks of the namespace whose root it was
+ * (the init, the command) move along. Until drop_old_root() a ".." that arrives at "/" would step onto it. */
+static int enter_root(struct builder *b)
+{
+    TRY(b, NSBOX_STEP_PIVOT, mount_id(b->root, "", &b->root_id));
+    TRY(b, NSBOX_STEP_PIVOT, sys_fchdir(b->root));
+    TRY(b, NSBOX_STEP_PIVOT, sys_pivot_root(".", "."));
+    return 0;
+}
+
+int old_root_is_gone(struct builder *b)
+{
+    uint64_t top;
+    int ret = mount_id(AT_FDCWD, "/..", &top);
+    return ret < 0 ? ret : top == b->root_id;
+}
+
 /* Detaches the old root, and with it every way to the host. Each umount2(".") takes the topmost mount on our root: when
  * ops have mounted on "/", the mounts they covered lie over the old root. Believed only when seen: nothing may be left
- * there. Each waits for an RCU grace period (namespace_unlock). */
+ * there. Each detaches at once, and then waits for an RCU grace period (namespace_unlock). */
 int drop_old_root(struct builder *b)
 {
-    uint64_t root, top;
-    TRY(b, NSBOX_STEP_PIVOT, mount_id(b->root, "", &root));
     for (uint32_t i = 0; i <= plan_nops(b->plan) + 1; i++) {
-        TRY(b, NSBOX_STEP_PIVOT, mount_id(AT_FDCWD, "/..", &top));
-        if (top == root) {
+        int gone = old_root_is_gone(b);
+        TRY(b, NSBOX_STEP_PIVOT, gone);
+        if (gone) {
             TRY(b, NSBOX_STEP_PIVOT, i ? sys_chdir("/") : -EXDEV);
             return 0;
         }
@@ -96,8 +103,11 @@ int build_root(struct builder *b, int32_t *op)
         ret = handlers[o->code](b, o);
         if (ret < 0)
             return ret;
+        *op = -1;
+        ret = b->after_op(b);
+        if (ret < 0)
+            return ret;
     }
-    *op = -1;
     TRY(b, NSBOX_STEP_ROOT, drop_scratch(b));
     /* The root may be bound again, by a sandbox in this one. */
     TRY(b, NSBOX_STEP_ROOT, mount_attrs(b->base, 0, 0));

@@ -1,47 +1,33 @@
 /* child.c: the chronology of the mediator. When something happens is decided here; how, elsewhere. */
 #include "child.h"
 
-/* The caller's handlers point into its code: none may run in a child. Ignored signals stay ignored. */
-static void reset_handlers(void)
-{
-    struct sys_sigaction old, reset = {.handler = SIG_DFL};
-    for (int sig = 1; sig <= SYS_NSIG; sig++) {
-        if (sys_sigaction(sig, 0, &old) < 0)
-            continue;
-        if (old.handler != SIG_DFL && old.handler != SIG_IGN)
-            sys_sigaction(sig, &reset, 0);
-    }
-}
-
-/* Ties the set-up to the life of the caller. PR_SET_PDEATHSIG is right for the mediator alone: the thread that
- * it watches is the one that waits for us. A pidfd watches the process; its pid is checked after opening,
- * since an orphan's parent is somebody else. */
-static int hold_lifeline(struct job *j)
+/* PR_SET_PDEATHSIG is right for the mediator alone: the thread that it watches is the one that waits for us. All others
+ * are tied to the caller by the init's pidfd of it. */
+static int die_with_caller(struct job *j)
 {
     TRY(&j->b, NSBOX_STEP_LIFELINE, sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0));
-    TRY(&j->b, NSBOX_STEP_LIFELINE, j->lifeline = sys_pidfd_open(j->caller));
     return sys_getppid() == j->caller ? 0 : -ESRCH;
 }
 
-static int is_open(int fd)
+static int is_open(const struct job *j, int fd)
 {
-    return fd < 0 ? 0 : sys_get_fd_flags(fd);
+    return fd < 0 ? 0 : fd == j->lifeline || fd == j->req->init_event ? -EBADF : sys_get_fd_flags(fd);
 }
 
-/* The caller's descriptors, before we open any: a number that it has closed would soon be one of ours. */
+/* The caller's descriptors, before we open any more: a number that it has closed would soon be one of ours. */
 static int check_fds(struct job *j, int32_t *op)
 {
     const nsbox_request *r = j->req;
-    TRY(&j->b, NSBOX_STEP_STDIO, is_open(r->stdin_fd));
-    TRY(&j->b, NSBOX_STEP_STDIO, is_open(r->stdout_fd));
-    TRY(&j->b, NSBOX_STEP_STDIO, is_open(r->stderr_fd));
+    TRY(&j->b, NSBOX_STEP_STDIO, is_open(j, r->stdin_fd));
+    TRY(&j->b, NSBOX_STEP_STDIO, is_open(j, r->stdout_fd));
+    TRY(&j->b, NSBOX_STEP_STDIO, is_open(j, r->stderr_fd));
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
-        TRY(&j->b, NSBOX_STEP_FDS, is_open(r->pass_fds[i]));
+        TRY(&j->b, NSBOX_STEP_FDS, is_open(j, r->pass_fds[i]));
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
         if (!(plan_op(r->plan, i)->flags & NSBOX_FROM_FD))
             continue;
         *op = (int32_t)i;
-        TRY(&j->b, NSBOX_STEP_SOURCE, is_open(plan_op(r->plan, i)->fd));
+        TRY(&j->b, NSBOX_STEP_SOURCE, is_open(j, plan_op(r->plan, i)->fd));
     }
     *op = -1;
     return 0;
@@ -53,10 +39,13 @@ static void lower(int *least, int fd, int from)
         *least = fd;
 }
 
-/* The first descriptor from `from` up that the plan or the command needs. */
-static int next_needed(const nsbox_request *r, int from)
+/* The first descriptor from `from` up that we, the plan or the command need. */
+static int next_needed(const struct job *j, int from)
 {
+    const nsbox_request *r = j->req;
     int least = INT32_MAX;
+    lower(&least, j->lifeline, from);
+    lower(&least, r->init_event, from);
     lower(&least, r->stdin_fd, from);
     lower(&least, r->stdout_fd, from);
     lower(&least, r->stderr_fd, from);
@@ -75,7 +64,7 @@ static int close_unneeded(struct job *j)
     if (!(r->flags & NSBOX_CLOSE_FDS))
         return 0;
     for (int from = 3;;) {
-        int needed = next_needed(r, from);
+        int needed = next_needed(j, from);
         if (needed == INT32_MAX)
             return sys_close_range((unsigned)from, ~0U);
         if (needed > from) {
@@ -85,6 +74,17 @@ static int close_unneeded(struct job *j)
         }
         from = needed + 1;
     }
+}
+
+/* No descriptor of ours may have a number that the command's stdio takes: what the caller has closed there is filled up
+ * to the exec. */
+static int fill_standard_fds(const struct job *j)
+{
+    int ret = 0;
+    for (int fd = 0; fd < 3 && ret >= 0; fd++)
+        if (sys_get_fd_flags(fd) < 0)
+            ret = sys_dup3(j->lifeline, fd, SYS_O_CLOEXEC);
+    return ret;
 }
 
 static int open_devnull(struct job *j)
@@ -98,6 +98,7 @@ static int open_devnull(struct job *j)
 
 static int create_command(struct job *j)
 {
+    j->command_made = 1;
     unsigned long flags = CLONE_PARENT | CLONE_PARENT_SETTID;
     /* setresuid(2) to another kernel id would make the shared memory, so the caller, non-dumpable: then a copy. */
     flags |= j->req->flags & NSBOX_FORK_COMMAND ? CLONE_VFORK : CLONE_VM | CLONE_CHILD_CLEARTID;
@@ -109,45 +110,57 @@ static int create_command(struct job *j)
     return pid < 0 ? (int)pid : 0;
 }
 
-/* The last steps that take time: they overlap with the command's own preparation. */
-static int close_up(struct job *j)
+static void set_gate(struct job *j, enum gate gate)
 {
-    int ret = drop_old_root(&j->b);
+    __atomic_store_n(&j->gate, gate, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->gate);
+}
+
+/* From the pivot on. The command may go on when the init is up (until its exec it could be traced, as the caller's memory
+ * can be) and the old root has gone. The latter it sees for itself: umount2(2) has detached it long before it returns. */
+static int close_up(struct job *j, int32_t *op)
+{
+    int fork = (j->req->flags & NSBOX_FORK_COMMAND) != 0; /* with a copy of our memory: it comes when all is settled */
+    int ret = j->command_made || fork ? 0 : create_command(j);
+    if (ret < 0)
+        return ret;
+    if (init_is_up(j))
+        set_gate(j, GATE_OPEN);
+    ret = drop_old_root(&j->b);
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_INIT, init_await(j));
-    return 0;
+    set_gate(j, GATE_OPEN);
+    if (!fork)
+        return 0;
+    ret = init_join_net(j, &j->b.step, op);
+    return ret < 0 ? ret : create_command(j);
 }
 
-static int launch(struct job *j)
-{
-    int ret;
-    if (j->req->flags & NSBOX_FORK_COMMAND) { /* it can't be told anything later */
-        ret = close_up(j);
-        j->gate = GATE_OPEN;
-        return ret < 0 ? ret : create_command(j);
-    }
-    ret = create_command(j);
-    if (ret < 0)
-        return ret;
-    ret = close_up(j);
-    if (ret < 0)
-        report(j->res, ret, j->b.step, -1); /* before the command can say anything else */
-    __atomic_store_n(&j->gate, ret < 0 ? GATE_ABORT : GATE_OPEN, __ATOMIC_RELEASE);
-    sys_futex_wake(&j->gate);
-    return ret;
-}
-
-static int build(struct job *j, int32_t *op)
+static int enter(struct job *j, int32_t *op)
 {
     int ret = check_fds(j, op);
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_FDS, close_unneeded(j));
-    ret = hold_lifeline(j);
-    if (ret < 0)
-        return ret;
-    ret = enter_namespaces(j);
+    TRY(&j->b, NSBOX_STEP_STDIO, fill_standard_fds(j));
+    ret = die_with_caller(j);
+    return ret < 0 ? ret : enter_namespaces(j);
+}
+
+/* The command prepares itself beside the mounts, but only from when the init is up, and asleep: then the kernel has a
+ * processor for it. A third process would be queued behind us. */
+int create_command_early(struct builder *b)
+{
+    struct job *j = job_of(b);
+    if (j->command_made || j->req->flags & NSBOX_FORK_COMMAND || !init_is_up(j))
+        return 0;
+    return create_command(j);
+}
+
+static int build(struct job *j, int32_t *op)
+{
+    int ret = enter(j, op);
     if (ret < 0)
         return ret;
     j->umask = (unsigned)sys_umask(0);
@@ -159,21 +172,19 @@ static int build(struct job *j, int32_t *op)
     if (ret < 0)
         return ret;
     ret = build_root(&j->b, op);
-    if (ret < 0)
-        return ret;
-    ret = init_join_net(&j->b);
-    return ret < 0 ? ret : launch(j);
+    return ret < 0 ? ret : close_up(j, op);
 }
 
 void mediator(void *arg)
 {
     struct job *j = arg;
     int32_t op = -1;
-    reset_handlers();
     int ret = build(j, &op);
-    if (ret < 0)
-        report(j->res, ret, j->b.step, op);
+    if (ret < 0) {
+        report(j->res, ret, j->b.step, op); /* before the command can say anything else */
+        set_gate(j, GATE_ABORT);
+    }
     /* Nobody may go on in the caller's memory after us. */
-    init_await(j);
+    await_exec(&j->init_tid);
     sys_exit(0);
 }

@@ -10,6 +10,12 @@ enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384 };
 enum gate { GATE_CLOSED, GATE_OPEN, GATE_ABORT };
 enum init_stage { INIT_STARTED, INIT_HAS_PROC, INIT_HAS_NET };
 
+/* A process in the caller's memory. */
+struct sharer {
+    int pid;
+    uint32_t tid; /* not 0 as long as it is there: see await_exec() */
+};
+
 struct job {
     const nsbox_request *req;
     nsbox_result *res;
@@ -27,12 +33,15 @@ struct job {
     int init_proc;                                        /* a detached procfs, or -errno */
     int init_net;                                         /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;
-    int net_joined;
-    int devnull;          /* for stdio, or -1 */
-    uint32_t command_tid; /* as init_tid, for the command */
-    uint32_t gate;        /* futex: enum gate; the command executes when it is open */
-    int init_error;       /* why the init didn't come up, or 0 */
-    int map_error;        /* the map helper's */
+    int32_t init_net_op; /* the op that it is for, or -1 */
+    int devnull;         /* for stdio, or -1 */
+    int init_up;
+    int command_made;
+    uint32_t command_tid;              /* as init_tid, for the command */
+    uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
+    int init_error;                    /* why the init didn't come up, or 0 */
+    struct sharer helper, map_program; /* identity.c */
+    int map_error;                     /* the map helper's */
     uint32_t map_step;
     struct builder b;
 };
@@ -45,15 +54,19 @@ static inline struct job *job_of(struct builder *b)
 /* The mediator: builds the sandbox, then creates the init and the command, and exits. */
 void mediator(void *job);
 
+/* child.c */
+int create_command_early(struct builder *b);
+
 /* identity.c */
 int enter_namespaces(struct job *j);
 int enter_second_userns(struct job *j, uint32_t *step);
 
 /* init_start.c */
 int init_start(struct job *j);
+int init_is_up(struct job *j);
 int init_await(struct job *j);
 int init_new_proc(struct builder *b);
-int init_join_net(struct builder *b);
+int init_join_net(struct job *j, uint32_t *step, int32_t *op);
 
 /* guard.c */
 int guard_install(const nsbox_request *r);
@@ -80,6 +93,17 @@ static inline void await_exec(uint32_t *tid)
     uint32_t value;
     while ((value = __atomic_load_n(tid, __ATOMIC_ACQUIRE)) != 0)
         sys_futex_wait(tid, value, 0);
+    sys_futex_wake(tid); /* the kernel wakes one of those who wait */
+}
+
+static inline long clone_sharer(struct sharer *s, unsigned long flags, uint8_t *top, void (*fn)(void *), void *arg)
+{
+    s->tid = 1;
+    long pid = arch_clone(flags | CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID, top, &s->pid,
+                          (int *)(void *)&s->tid, fn, arg);
+    if (pid < 0)
+        s->tid = 0;
+    return pid;
 }
 
 #endif

@@ -63,8 +63,9 @@ static int limits(const nsbox_request *r)
 
 /* Each new user namespace comes with a full bounding set, and exec as uid 0 would refill the permitted
  * set from it (capabilities(7)): empty it before the ids change. */
-static int empty_bounding_set(void)
+static int empty_bounding_set(uint32_t *step)
 {
+    *step = NSBOX_STEP_CAPS;
     for (unsigned cap = 0; cap < 64; cap++) {
         int ret = sys_prctl(PR_CAPBSET_DROP, cap, 0);
         if (ret == -EINVAL && cap > CAP_LAST_CAP)
@@ -95,32 +96,39 @@ static int ids(const nsbox_request *r, uint32_t *step)
     return ret;
 }
 
-static int privileges(const nsbox_request *r, uint32_t *step)
+static int install_filter(const nsbox_request *r, uint32_t *step)
+{
+    *step = NSBOX_STEP_NNP;
+    int ret = sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
+    if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_SECCOMP;
+    return guard_install(r);
+}
+
+/* The filter refuses nothing that we still do, but for the second user namespace where the command is to have none. */
+static int is_filtered_last(const nsbox_request *r)
+{
+    return r->uid_map2 && r->flags & NSBOX_NO_USERNS;
+}
+
+static int drop_capabilities(uint32_t *step)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
     *step = NSBOX_STEP_CAPS;
-    int ret = empty_bounding_set();
-    if (ret >= 0)
-        ret = ids(r, step);
-    if (ret < 0)
-        return ret;
-    *step = NSBOX_STEP_CAPS;
-    ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
-    if (ret >= 0)
-        ret = sys_capset(&head, none);
-    if (ret < 0)
-        return ret;
-    *step = NSBOX_STEP_NNP;
-    return sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
+    int ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
+    return ret < 0 ? ret : sys_capset(&head, none);
 }
 
 /* The set-up's own descriptors, when the caller's stay open: exec would close them, but looks the program up first. */
 static void close_own(struct job *j)
 {
-    const int own[] = {j->lifeline, j->setup_pipe[0], j->init_pidfd, j->init_image, j->b.proc,  j->b.root,
-                       j->devnull,  j->b.base,        j->b.scratch,  j->b.masked,   j->b.parent};
-    for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
+    const int own[] = {j->lifeline,   j->req->init_event, j->setup_pipe[0], j->init_pidfd, j->b.proc,   j->devnull,
+                       j->init_image, j->b.root,          j->b.base,        j->b.scratch,  j->b.masked, j->b.parent};
+    /* The last six were opened after the command was made, unless it was made last. */
+    unsigned n = sizeof own / sizeof own[0] - (j->req->flags & NSBOX_FORK_COMMAND ? 0 : 6);
+    for (unsigned i = 0; i < n; i++)
         if (own[i] > 2) /* below, they have been replaced by the command's stdio, or exec closes them */
             sys_close(own[i]);
 }
@@ -146,13 +154,18 @@ static int descriptors(struct job *j)
     return r->flags & NSBOX_CLOSE_FDS ? sys_close_range(next, ~0U) : 0;
 }
 
+/* The caller's handlers point into its code: none may run when signals are unblocked. (In the mediator and the init they
+ * never are.) Ignored signals stay ignored. */
 static void default_signals(const nsbox_request *r)
 {
-    static const int sigs[] = {SIGPIPE, SIGXFSZ};
-    struct sys_sigaction reset = {.handler = SIG_DFL};
-    if (r->flags & NSBOX_RESTORE_SIGNALS)
-        for (unsigned i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
-            sys_sigaction(sigs[i], &reset, 0);
+    struct sys_sigaction old, reset = {.handler = SIG_DFL};
+    for (int sig = 1; sig <= SYS_NSIG; sig++) {
+        if (sys_sigaction(sig, 0, &old) < 0 || old.handler == SIG_DFL)
+            continue;
+        int restored = r->flags & NSBOX_RESTORE_SIGNALS && (sig == SIGPIPE || sig == SIGXFSZ);
+        if (old.handler != SIG_IGN || restored)
+            sys_sigaction(sig, &reset, 0);
+    }
 }
 
 /* The first error that says more than "not here" is the one to report, as execvp does. */
@@ -181,62 +194,93 @@ static int enter_cwd(const nsbox_request *r, uint32_t *step)
     return r->flags & NSBOX_CWD_OPTIONAL ? 0 : ret;
 }
 
-/* Waits for the mediator's last steps. No path may be looked up before: the old root still lies on "/". */
+/* Waits for the root: no path may be looked up before, since the old one still lies on "/". pivot_root(2) has changed ours
+ * as that of all who had the old one. */
 static int pass_gate(struct job *j)
 {
-    uint32_t now;
-    while ((now = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE)) == GATE_CLOSED)
-        sys_futex_wait(&j->gate, GATE_CLOSED, 0);
-    return now == GATE_OPEN ? 0 : -ECANCELED; /* the mediator has reported why */
+    static const int64_t twenty_us[2] = {0, 20000};
+    for (;;) {
+        uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
+        int gone = gate == GATE_OPEN ? old_root_is_gone(&j->b) : 0;
+        if (gate == GATE_ABORT || gone)
+            return gate == GATE_ABORT ? -ECANCELED : gone < 0 ? gone : sys_chdir("/");
+        sys_futex_wait(&j->gate, gate, gate == GATE_OPEN ? twenty_us : 0);
+    }
 }
 
+/* What can be done before there is a root, and doesn't depend on the last user namespace. */
 static int prepare(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
     /* Only the mediator may hold this end, since its end tells the init that the mediator has gone. */
     sys_close(j->setup_pipe[1]);
-    int ret = 0;
-    /* The kernel takes a root with something mounted on it for a chroot, and refuses user namespaces there. */
-    if (r->uid_map2 && ((ret = pass_gate(j)) < 0 || (ret = enter_second_userns(j, step)) < 0))
-        return ret;
     *step = NSBOX_STEP_STDIO;
-    if ((ret = stdio(j)) < 0)
-        return ret;
-    /* A command that will have other ids enters with those that it has now, as CPython does; the old root has
-     * gone by then. */
-    if ((r->flags & NSBOX_FORK_COMMAND) && (ret = enter_cwd(r, step)) < 0)
+    int ret = stdio(j);
+    if (ret < 0)
         return ret;
     sys_umask(r->umask >= 0 ? (unsigned)r->umask : j->umask);
     default_signals(r);
-    if ((ret = session(r, step)) < 0)
+    ret = session(r, step);
+    if (ret >= 0 && !r->uid_map2)
+        ret = empty_bounding_set(step);
+    return ret < 0 || is_filtered_last(r) ? ret : install_filter(r, step);
+}
+
+static int needs_root_first(const nsbox_request *r)
+{
+    return r->uid_map2 || r->flags & NSBOX_FORK_COMMAND;
+}
+
+/* From privileges to none. */
+static int confine(struct job *j, uint32_t *step)
+{
+    const nsbox_request *r = j->req;
+    int ret = needs_root_first(r) ? pass_gate(j) : 0;
+    /* The kernel takes a root with something mounted on it for a chroot, and refuses user namespaces there. */
+    if (ret >= 0 && r->uid_map2 && (ret = enter_second_userns(j, step)) >= 0)
+        ret = empty_bounding_set(step);
+    if (ret >= 0 && is_filtered_last(r))
+        ret = install_filter(r, step);
+    /* A command that will have other ids enters with those that it has now, as CPython does. */
+    if (ret >= 0 && r->flags & NSBOX_FORK_COMMAND)
+        ret = enter_cwd(r, step);
+    if (ret >= 0)
+        ret = ids(r, step);
+    if (ret >= 0)
+        ret = drop_capabilities(step);
+    if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_FDS;
+    return descriptors(j);
+}
+
+static int start_program(struct job *j, uint32_t *step)
+{
+    const nsbox_request *r = j->req;
+    int ret = needs_root_first(r) ? 0 : pass_gate(j);
+    if (ret < 0 || (!(r->flags & NSBOX_FORK_COMMAND) && (ret = enter_cwd(r, step)) < 0))
         return ret;
     *step = NSBOX_STEP_RLIMIT;
     if ((ret = limits(r)) < 0)
         return ret;
-    if ((ret = privileges(r, step)) < 0)
-        return ret;
-    *step = NSBOX_STEP_FDS;
-    return descriptors(j);
+    *step = NSBOX_STEP_EXEC;
+    sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
+    return execute(j);
 }
 
 void command(void *arg)
 {
     struct job *j = arg;
     uint32_t step = NSBOX_STEP_NONE;
+    int32_t op = -1;
     int ret = prepare(j, &step);
-    if (ret >= 0)
-        ret = pass_gate(j);
     if (ret >= 0 && !(j->req->flags & NSBOX_FORK_COMMAND))
-        ret = enter_cwd(j->req, &step);
-    if (ret >= 0) { /* last: what was refused by then would be ours */
-        step = NSBOX_STEP_SECCOMP;
-        ret = guard_install(j->req);
-    }
-    if (ret >= 0) {
-        step = NSBOX_STEP_EXEC;
-        sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
-        ret = execute(j);
-    }
-    report(j->res, ret, step, -1);
+        ret = init_join_net(j, &step, &op);
+    if (ret >= 0)
+        ret = confine(j, &step);
+    if (ret >= 0)
+        ret = start_program(j, &step);
+    if (ret != -ECANCELED) /* else the mediator tells */
+        report(j->res, ret, step, op);
     sys_exit(127);
 }

@@ -2,10 +2,15 @@
  *
  * The command is the caller's own child, shares its session keyring, and has the init's kernel uid: ways out that no
  * namespace covers. clone(2) with CLONE_PARENT would make children of the caller, for which the end of the sandbox
- * would wait, and PTRACE_TRACEME makes the caller a tracer, without whom a traced thread can't even die; keyctl(2) reads the keyring (credentials), and with KEYCTL_SESSION_TO_PARENT replaces it; the scheduling
- * calls could starve pid 1, so that the sandbox outlives the command by minutes. clone3(2), whose flags a filter can't
- * see, doesn't exist, so that C libraries use clone. Refusals are errors, never signals. A tool that makes such children
- * itself (nsbox, runc) needs NSBOX_NESTED.
+ * would wait, and PTRACE_TRACEME makes the caller a tracer, without whom a traced thread can't even die; keyctl(2)
+ * reads the keyring (credentials), and with KEYCTL_SESSION_TO_PARENT replaces it; the scheduling calls could starve
+ * pid 1, so that the sandbox outlives the command by minutes; a lease, which needs no write access, makes every open(2)
+ * of the file on the host wait for 45 seconds. clone3(2), whose flags a filter can't see, doesn't exist, so that C
+ * libraries use clone. Refusals are errors, never signals. A tool that makes such children itself (nsbox, runc) needs
+ * NSBOX_NESTED.
+ *
+ * A spawn pays for each instruction that leads to "allowed": the kernel walks the filter for every number of both tables
+ * when it is installed (seccomp_cache_prepare). Hence the binary search.
  */
 #include "child.h"
 
@@ -13,134 +18,157 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 
-struct abi {
-    uint32_t arch, clone, clone3, ptrace, keys[3];
-    uint32_t of_pid[5];  /* the first argument is a pid */
-    uint32_t of_kind[2]; /* the first argument says what the second is: a pid, a process group, a user */
-};
+/* What there is to know about a system call. */
+enum rule { ABSENT, CLONE, CLONE3, FCNTL, IOPRIO, OF_PID, PRIORITY, TRACE, UNSHARE, N_RULES };
 
-#define NATIVE                                                                                                         \
-    __NR_clone, __NR_clone3, __NR_ptrace, {__NR_add_key, __NR_request_key, __NR_keyctl},                               \
-        {__NR_sched_setparam, __NR_sched_setscheduler, __NR_sched_setaffinity, __NR_sched_setattr, __NR_prlimit64},    \
-    {                                                                                                                  \
-        __NR_setpriority, __NR_ioprio_set                                                                              \
-    }
+struct entry {
+    uint32_t nr;
+    enum rule rule;
+};
 
 #define X32_BIT 0x40000000U /* on x86_64 the third system call table: none of it */
-static const struct abi abis[] = {
+
+/* Ascending by number. The numbers of the second table are those of the kernel's 32-bit ABI on the same machine. */
 #if defined(__x86_64__)
-    {AUDIT_ARCH_X86_64, NATIVE},
-    {AUDIT_ARCH_I386, 120, 435, 26, {286, 287, 288}, {154, 156, 241, 351, 340}, {97, 289}},
-#else
-    {AUDIT_ARCH_AARCH64, NATIVE},
-    {AUDIT_ARCH_ARM, 120, 435, 26, {309, 310, 311}, {154, 156, 241, 380, 369}, {97, 314}},
-#endif
+static const uint32_t machines[] = {AUDIT_ARCH_X86_64, AUDIT_ARCH_I386};
+static const struct entry native[] = {
+    {__NR_clone, CLONE},
+    {__NR_fcntl, FCNTL},
+    {__NR_ptrace, TRACE},
+    {__NR_setpriority, PRIORITY},
+    {__NR_sched_setparam, OF_PID},
+    {__NR_sched_setscheduler, OF_PID},
+    {__NR_sched_setaffinity, OF_PID},
+    {__NR_add_key, ABSENT},
+    {__NR_request_key, ABSENT},
+    {__NR_keyctl, ABSENT},
+    {__NR_ioprio_set, IOPRIO},
+    {__NR_unshare, UNSHARE},
+    {__NR_prlimit64, OF_PID},
+    {__NR_sched_setattr, OF_PID},
+    {__NR_clone3, CLONE3},
 };
+static const struct entry compat[] = {
+    {26, TRACE},    {55, FCNTL},   {97, PRIORITY}, {120, CLONE},  {154, OF_PID}, {156, OF_PID},
+    {221, FCNTL},   {241, OF_PID}, {286, ABSENT},  {287, ABSENT}, {288, ABSENT}, {289, IOPRIO},
+    {310, UNSHARE}, {340, OF_PID}, {351, OF_PID},  {435, CLONE3},
+};
+#else
+static const uint32_t machines[] = {AUDIT_ARCH_AARCH64, AUDIT_ARCH_ARM};
+static const struct entry native[] = {
+    {__NR_fcntl, FCNTL},
+    {__NR_ioprio_set, IOPRIO},
+    {__NR_unshare, UNSHARE},
+    {__NR_ptrace, TRACE},
+    {__NR_sched_setparam, OF_PID},
+    {__NR_sched_setscheduler, OF_PID},
+    {__NR_sched_setaffinity, OF_PID},
+    {__NR_setpriority, PRIORITY},
+    {__NR_add_key, ABSENT},
+    {__NR_request_key, ABSENT},
+    {__NR_keyctl, ABSENT},
+    {__NR_clone, CLONE},
+    {__NR_prlimit64, OF_PID},
+    {__NR_sched_setattr, OF_PID},
+    {__NR_clone3, CLONE3},
+};
+static const struct entry compat[] = {
+    {26, TRACE},    {55, FCNTL},   {97, PRIORITY}, {120, CLONE},  {154, OF_PID}, {156, OF_PID},
+    {221, FCNTL},   {241, OF_PID}, {309, ABSENT},  {310, ABSENT}, {311, ABSENT}, {314, IOPRIO},
+    {337, UNSHARE}, {369, OF_PID}, {380, OF_PID},  {435, CLONE3},
+};
+#endif
 
-enum { N_ABIS = sizeof abis / sizeof abis[0], MAX_CODE = 192 };
+enum { MAX_CODE = 160, N_NATIVE = sizeof native / sizeof native[0], N_COMPAT = sizeof compat / sizeof compat[0] };
+_Static_assert(MAX_CODE < 256, "jumps are of 8 bits");
 
+/* Written from its end to its beginning, since jumps only lead forward: what they lead to is there already. */
 struct program {
     struct sock_filter code[MAX_CODE];
-    unsigned short n;
+    unsigned first;
+    unsigned allow, absent, refuse; /* the verdicts */
+    unsigned rules[N_RULES];
 };
 
-static void emit(struct program *p, unsigned short code, uint32_t k, unsigned char yes, unsigned char no)
+static unsigned prepend(struct program *p, unsigned short code, uint32_t k)
 {
-    p->code[p->n++] = (struct sock_filter){code, yes, no, k};
+    p->code[--p->first] = (struct sock_filter){code, 0, 0, k};
+    return p->first;
 }
 
-static void load(struct program *p, size_t offset)
+static unsigned test(struct program *p, unsigned short how, uint32_t k, unsigned yes, unsigned no)
 {
-    emit(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
+    unsigned at = prepend(p, (unsigned short)(BPF_JMP | BPF_K | how), k);
+    p->code[at].jt = (unsigned char)(yes - at - 1);
+    p->code[at].jf = (unsigned char)(no - at - 1);
+    return at;
 }
 
-static void answer(struct program *p, uint32_t action)
+static unsigned load(struct program *p, size_t offset)
 {
-    emit(p, BPF_RET | BPF_K, action, 0, 0);
-}
-
-/* If the loaded word is k: this answer. */
-static void answer_if(struct program *p, uint32_t k, uint32_t action)
-{
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, k, 0, 1);
-    answer(p, action);
-}
-
-enum { ABSENT = SECCOMP_RET_ERRNO | ENOSYS, REFUSED = SECCOMP_RET_ERRNO | EPERM };
-
-/* Opens a rule for one system call; the rules end in a verdict. Returns where, for end_rule(). */
-static unsigned short begin_rule(struct program *p, uint32_t nr)
-{
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 0);
-    return (unsigned short)(p->n - 1);
-}
-
-static void end_rule(struct program *p, unsigned short begin)
-{
-    answer(p, SECCOMP_RET_ALLOW);
-    p->code[begin].jf = (unsigned char)(p->n - begin - 1);
+    return prepend(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset);
 }
 
 /* The kernel takes the low 32 bits of these arguments; both machines are little-endian. */
-static void load_argument(struct program *p, unsigned i)
+static unsigned load_argument(struct program *p, unsigned i)
 {
-    load(p, offsetof(struct seccomp_data, args) + i * sizeof(uint64_t));
+    return load(p, offsetof(struct seccomp_data, args) + i * sizeof(uint64_t));
 }
 
-static void protect_init(struct program *p, const struct abi *abi)
+static unsigned refuse_if(struct program *p, unsigned argument, unsigned short how, uint32_t k, unsigned otherwise)
 {
-    for (unsigned i = 0; i < sizeof abi->of_pid / sizeof abi->of_pid[0]; i++) {
-        unsigned short rule = begin_rule(p, abi->of_pid[i]);
-        load_argument(p, 0);
-        answer_if(p, 1, REFUSED);
-        end_rule(p, rule);
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        unsigned short rule = begin_rule(p, abi->of_kind[i]);
-        load_argument(p, 0);
-        answer_if(p, i ? 3 : 2, REFUSED); /* IOPRIO_WHO_USER, PRIO_USER: the init is of the same user */
-        load_argument(p, 1);
-        answer_if(p, 1, REFUSED);
-        end_rule(p, rule);
-    }
+    test(p, how, k, p->refuse, otherwise);
+    return load_argument(p, argument);
 }
 
-/* The rules of one system call table; the number is loaded. */
-static void rules(struct program *p, const struct abi *abi, int nested)
+/* setpriority(2) and its kin: the first argument says whether the second is a process, a group or a user. */
+static unsigned refuse_init(struct program *p, uint32_t user)
 {
-    emit(p, BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1);
-    answer(p, ABSENT);
-    for (unsigned i = 0; i < 3; i++)
-        answer_if(p, abi->keys[i], ABSENT);
-    if (!nested) {
-        answer_if(p, abi->clone3, ABSENT);
-        unsigned short rule = begin_rule(p, abi->clone);
-        load_argument(p, 0);
-        emit(p, BPF_JMP | BPF_JSET | BPF_K, CLONE_PARENT, 0, 1);
-        answer(p, REFUSED);
-        end_rule(p, rule);
-    }
-    unsigned short traced = begin_rule(p, abi->ptrace);
-    load_argument(p, 0);
-    answer_if(p, 0, REFUSED); /* PTRACE_TRACEME */
-    end_rule(p, traced);
-    protect_init(p, abi);
-    answer(p, SECCOMP_RET_ALLOW);
+    unsigned process = refuse_if(p, 1, BPF_JEQ, 1, p->allow);
+    return refuse_if(p, 0, BPF_JEQ, user, process); /* the init is of the same user */
+}
+
+static void write_rules(struct program *p, uint32_t flags)
+{
+    uint32_t no_userns = flags & NSBOX_NO_USERNS ? CLONE_NEWUSER : 0;
+    uint32_t no_clone = no_userns | (flags & NSBOX_NESTED ? 0 : CLONE_PARENT);
+    p->allow = prepend(p, BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    p->absent = prepend(p, BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
+    p->refuse = prepend(p, BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    p->rules[ABSENT] = p->absent;
+    p->rules[CLONE] = no_clone ? refuse_if(p, 0, BPF_JSET, no_clone, p->allow) : p->allow;
+    p->rules[CLONE3] = no_clone ? p->absent : p->allow;
+    p->rules[FCNTL] = refuse_if(p, 1, BPF_JEQ, 1024 /* F_SETLEASE */, p->allow);
+    p->rules[IOPRIO] = refuse_init(p, 3 /* IOPRIO_WHO_USER */);
+    p->rules[OF_PID] = refuse_if(p, 0, BPF_JEQ, 1, p->allow);
+    p->rules[PRIORITY] = refuse_init(p, 2 /* PRIO_USER */);
+    p->rules[TRACE] = refuse_if(p, 0, BPF_JEQ, 0 /* PTRACE_TRACEME */, p->allow);
+    p->rules[UNSHARE] = no_userns ? refuse_if(p, 0, BPF_JSET, no_userns, p->allow) : p->allow;
+}
+
+/* A binary search for the number at hand. */
+static unsigned search(struct program *p, const struct entry *entries, unsigned n)
+{
+    if (n == 1)
+        return test(p, BPF_JEQ, entries[0].nr, p->rules[entries[0].rule], p->allow);
+    unsigned above = search(p, entries + n / 2, n - n / 2);
+    unsigned below = search(p, entries, n / 2);
+    return test(p, BPF_JGE, entries[n / 2].nr, above, below);
 }
 
 int guard_install(const nsbox_request *r)
 {
     struct program p;
-    p.n = 0;
-    for (unsigned i = 0; i < N_ABIS; i++) {
-        load(&p, offsetof(struct seccomp_data, arch));
-        unsigned short jump = p.n;
-        emit(&p, BPF_JMP | BPF_JEQ | BPF_K, abis[i].arch, 0, 0);
-        load(&p, offsetof(struct seccomp_data, nr));
-        rules(&p, &abis[i], (r->flags & NSBOX_NESTED) != 0);
-        p.code[jump].jf = (unsigned char)(p.n - jump - 1);
-    }
-    answer(&p, ABSENT); /* a table that we don't know */
-    struct sock_fprog program = {.len = p.n, .filter = p.code};
+    p.first = MAX_CODE;
+    write_rules(&p, r->flags);
+    search(&p, compat, N_COMPAT);
+    unsigned foreign = load(&p, offsetof(struct seccomp_data, nr));
+    unsigned known = search(&p, native, N_NATIVE);
+    test(&p, BPF_JGE, X32_BIT, p.absent, known);
+    unsigned own = load(&p, offsetof(struct seccomp_data, nr));
+    unsigned other = test(&p, BPF_JEQ, machines[1], foreign, p.absent); /* a table that we don't know */
+    test(&p, BPF_JEQ, machines[0], own, other);
+    load(&p, offsetof(struct seccomp_data, arch));
+    struct sock_fprog program = {.len = (unsigned short)(MAX_CODE - p.first), .filter = p.code + p.first};
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }

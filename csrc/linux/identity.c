@@ -71,7 +71,7 @@ static int run_map_program(struct map_helper *h, const char *const *argv)
         m.argv[n] = n == 1 ? pid : argv[n];
     m.argv[n] = 0;
     /* The init's stack: there is no init yet. */
-    long child = arch_clone(CLONE_VM | CLONE_VFORK, h->job->init_stack, 0, 0, exec_program, &m);
+    long child = clone_sharer(&h->job->map_program, CLONE_VFORK, h->job->init_stack, exec_program, &m);
     if (child < 0)
         return (int)child;
     int32_t info[32];
@@ -117,7 +117,7 @@ static int unshare_with_helper(struct job *j)
 {
     struct map_helper h = {.job = j, .pid = sys_getpid()};
     TRY(&j->b, NSBOX_STEP_UID_MAP, sys_pipe2(h.pipe, SYS_O_CLOEXEC));
-    long helper = arch_clone(CLONE_VM, j->command_stack, 0, 0, map_helper, &h);
+    long helper = clone_sharer(&j->helper, 0, j->command_stack, map_helper, &h);
     int ret = (int)helper;
     if (ret >= 0) {
         j->b.step = NSBOX_STEP_UNSHARE;
@@ -138,15 +138,6 @@ static int unshare_with_helper(struct job *j)
     return j->map_error;
 }
 
-/* As bubblewrap's --disable-userns: in a namespace of its own a uid 0 that is also the kernel's could mount the cgroup
- * file systems, whose files are the kernel's uid 0's. The second user namespace is still to come. */
-static int forbid_userns(const nsbox_request *r)
-{
-    if (!(r->flags & NSBOX_NO_USERNS))
-        return 0;
-    return write_file(AT_FDCWD, "/proc/sys/user/max_user_namespaces", r->uid_map2 ? "1" : "0");
-}
-
 /* All but the net namespace, which takes longer than all others together: the init makes it meanwhile. */
 int enter_namespaces(struct job *j)
 {
@@ -161,10 +152,7 @@ int enter_namespaces(struct job *j)
         ret = write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, (r->flags & NSBOX_DENY_SETGROUPS) != 0,
                          &j->b.step);
     }
-    if (ret < 0)
-        return ret;
-    TRY(&j->b, NSBOX_STEP_NO_USERNS, forbid_userns(r));
-    return 0;
+    return ret;
 }
 
 /* The wished ids in a namespace of their own, since some mounts (devpts) need uid 0 in the first. What was

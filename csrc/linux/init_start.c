@@ -7,6 +7,8 @@
  */
 #include "child.h"
 
+enum { IMAGE_FD = 3 };
+
 /* The image in a sealed memfd, executable but not readable, which makes the kernel run it non-dumpable from
  * its first instruction (would_dump): the command can neither ptrace it nor read its /proc entries. */
 static int image_memfd(void)
@@ -50,22 +52,17 @@ static int open_image(struct builder *b)
     return fd == -EACCES || fd == -EPERM ? image_file(b) : fd;
 }
 
-/* Exactly two descriptors, 0 and 1, and a table of its own. */
+/* Its descriptors, 0 to 2, and its image as 3; in a table of its own. */
 static int take_fds(struct job *j, int image)
 {
-    int lifeline = sys_dupfd_cloexec(j->lifeline, 10);
-    int pipe = sys_dupfd_cloexec(j->setup_pipe[0], 10);
-    int program = sys_dupfd_cloexec(image, 10);
-    if (lifeline < 0 || pipe < 0 || program < 0)
-        return -EMFILE;
-    int ret = sys_dup3(lifeline, 0, 0);
-    if (ret >= 0)
-        ret = sys_dup3(pipe, 1, 0);
-    if (ret >= 0)
-        ret = sys_dup3(program, 2, SYS_O_CLOEXEC);
-    if (ret >= 0)
-        ret = sys_close_range(3, ~0U);
-    return ret;
+    int own[] = {j->lifeline, j->setup_pipe[0], j->req->init_event, image};
+    int n = sizeof own / sizeof own[0], ret = 0;
+    for (int i = 0; i < n; i++) /* out of the way */
+        if ((own[i] = sys_dupfd_cloexec(own[i], 10)) < 0)
+            return own[i];
+    for (int i = 0; i < n && ret >= 0; i++)
+        ret = sys_dup3(own[i], i, i == IMAGE_FD ? SYS_O_CLOEXEC : 0);
+    return ret < 0 ? ret : sys_close_range((unsigned)n, ~0U);
 }
 
 /* No capability now, and none gained by executing as uid 0 (SECBIT_NOROOT). */
@@ -91,7 +88,7 @@ static int become_init(struct job *j, int image)
     if (ret >= 0)
         ret = drop_privileges();
     if (ret >= 0)
-        ret = sys_execveat(2, "", argv, envp, AT_EMPTY_PATH);
+        ret = sys_execveat(IMAGE_FD, "", argv, envp, AT_EMPTY_PATH);
     return ret;
 }
 
@@ -105,12 +102,14 @@ static void publish(struct job *j, enum init_stage stage)
 static int make_net(struct job *j)
 {
     j->init_net_step = NSBOX_STEP_UNSHARE;
+    j->init_net_op = -1;
     int ret = sys_unshare(CLONE_NEWNET);
     uint32_t n = plan_nops(j->req->plan);
     for (uint32_t i = 0; ret >= 0 && i < n; i++) {
         if (plan_op(j->req->plan, i)->code != NSBOX_OP_LOOPBACK)
             continue;
         j->init_net_step = NSBOX_STEP_SET;
+        j->init_net_op = (int32_t)i;
         ret = loopback_up();
     }
     return ret;
@@ -189,21 +188,56 @@ int init_new_proc(struct builder *b)
     return fd;
 }
 
-int init_join_net(struct builder *b)
+int init_join_net(struct job *j, uint32_t *step, int32_t *op)
 {
-    struct job *j = job_of(b);
-    if (j->net_joined || !(j->req->namespaces & CLONE_NEWNET))
+    if (!(j->req->namespaces & CLONE_NEWNET))
         return 0;
-    TRY(b, NSBOX_STEP_INIT, await_stage(j, INIT_HAS_NET));
-    TRY(b, j->init_net_step, j->init_net);
-    TRY(b, NSBOX_STEP_UNSHARE, sys_setns(j->init_pidfd, CLONE_NEWNET));
-    j->net_joined = 1;
-    return 0;
+    *step = NSBOX_STEP_INIT;
+    int ret = await_stage(j, INIT_HAS_NET);
+    if (ret < 0)
+        return ret;
+    *step = j->init_net_step;
+    *op = j->init_net_op;
+    if (j->init_net < 0)
+        return j->init_net;
+    *step = NSBOX_STEP_UNSHARE;
+    *op = -1;
+    return sys_setns(j->init_pidfd, CLONE_NEWNET);
 }
 
-/* Returns when the init runs its own image, in its own memory. */
+/* 1 when the init runs its own image, in its own memory, and is about to sleep; else 0. */
+int init_is_up(struct job *j)
+{
+    uint64_t word;
+    if (!j->init_up && sys_read(j->req->init_event, &word, sizeof word) == sizeof word)
+        j->init_up = 1;
+    return j->init_up;
+}
+
+/* Is it dead? Its pidfd tells, unless it waits for the command to be reaped, which is the caller's zombie then. */
+static int init_is_gone(struct job *j)
+{
+    static const int64_t at_once[2] = {0, 0};
+    struct pollfd fd = {.fd = j->init_pidfd, .events = POLLIN};
+    if (__atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE))
+        return 0;
+    if (j->init_error < 0 || (j->command_made && !__atomic_load_n(&j->command_tid, __ATOMIC_ACQUIRE)))
+        return 1;
+    return sys_ppoll(&fd, 1, at_once) > 0;
+}
+
+/* Returns when it is up, or is gone. */
 int init_await(struct job *j)
 {
-    await_exec(&j->init_tid);
-    return j->init_error;
+    static const int64_t ten_ms[2] = {0, 10000000};
+    while (!init_is_up(j)) {
+        int gone = init_is_gone(j);
+        if (gone && !init_is_up(j))
+            return j->init_error < 0 ? j->init_error : -ESRCH;
+        struct pollfd fd = {.fd = j->req->init_event, .events = POLLIN};
+        int ret = sys_ppoll(&fd, 1, ten_ms);
+        if (ret < 0 && ret != -EINTR)
+            return ret;
+    }
+    return 0;
 }

@@ -12,19 +12,19 @@
 
 struct builder {
     const uint8_t *plan;
-    uint32_t step;   /* enum nsbox_step of what is being done */
-    int root;        /* the sandbox's root mount; destinations resolve in it */
-    int base;        /* the tmpfs that was the root at first */
-    int scratch;     /* a tmpfs that the sandbox can't see, or -1: data files, overlay upper layers */
-    int masked;      /* an empty file without permissions in it, or -1 */
-    int proc;        /* the caller's /proc, O_PATH */
-    int stdout_fd;   /* what descriptor 1 of the command will be */
-    uint32_t n_data; /* names given out in scratch */
-    uint64_t *own;   /* devices of the file systems made for this sandbox */
+    uint32_t step;    /* enum nsbox_step of what is being done */
+    int root;         /* the sandbox's root mount; destinations resolve in it */
+    int base;         /* the tmpfs that was the root at first */
+    int scratch;      /* a tmpfs that the sandbox can't see, or -1: data files, overlay upper layers */
+    int masked;       /* an empty file without permissions in it, or -1 */
+    int proc;         /* the caller's /proc, O_PATH */
+    int stdout_fd;    /* what descriptor 1 of the command will be */
+    uint64_t root_id; /* the mount that the root is in the end */
+    uint32_t n_data;  /* names given out in scratch */
+    uint64_t *own;    /* devices of the file systems made for this sandbox */
     uint32_t n_own, max_own;
-    /* What the init does for the mediator (init_start.c). */
-    int (*new_proc)(struct builder *b); /* a detached procfs of the sandbox's pid namespace */
-    int (*join_net)(struct builder *b); /* enter the sandbox's net namespace, its lo up */
+    int (*new_proc)(struct builder *b); /* a detached procfs of the sandbox's pid namespace (init_start.c) */
+    int (*after_op)(struct builder *b); /* child.c */
     /* The directory that the last destination was made in, when it is ours: most ops come in families (/dev/...). */
     int parent;
     const char *parent_path;
@@ -89,5 +89,6 @@ int op_loopback(struct builder *b, const nsbox_op *op);
 /* build.c: the whole root, from the new tmpfs to the pivot. *op tells how far the plan came. */
 int build_root(struct builder *b, int32_t *op);
 int drop_old_root(struct builder *b);
+int old_root_is_gone(struct builder *b); /* 1, 0 or -errno */
 
 #endif

@@ -5,6 +5,9 @@
 #define EXPORT __attribute__((visibility("hidden")))
 #endif
 
+/* Where they are in a siginfo_t, as far as 64-bit machines go. */
+enum { SI_CODE = 2, SI_PID = 4 };
+
 static uint64_t own_bytes(uint32_t nops)
 {
     /* One device for each op that makes a file system, the base and scratch; rounded to the stacks' alignment. */
@@ -27,64 +30,110 @@ uint64_t nsbox_init_size(void)
 }
 
 /* 1: gone (and reaped, if it was ours), 0: not within the time, -errno. */
-int nsbox_pidfd_wait(int pidfd, int timeout_ms)
+int nsbox_wait(int pidfd, int init_event, int timeout_ms)
 {
-    struct pollfd fd = {.fd = pidfd, .events = POLLIN};
+    struct pollfd fds[2] = {{.fd = pidfd, .events = POLLIN}, {.fd = init_event, .events = POLLIN}};
     int64_t limit[2] = {timeout_ms / 1000, (int64_t)(timeout_ms % 1000) * 1000000};
-    int n = sys_ppoll(&fd, 1, timeout_ms < 0 ? 0 : limit);
+    int n = sys_ppoll(fds, 2, timeout_ms < 0 ? 0 : limit);
     if (n <= 0)
         return n;
-    sys_waitid(P_PIDFD, pidfd, 0, WEXITED | WNOHANG | __WALL);
-    return 1;
+    int32_t info[32];
+    info[SI_PID] = 0;
+    int ret = sys_waitid(P_PIDFD, pidfd, info, WEXITED | WNOHANG | __WALL);
+    if (ret < 0 || info[SI_PID] || init_event < 0)
+        return 1;
+    return nsbox_wait(pidfd, -1, timeout_ms); /* our child (we are a subreaper), and about to end: to be reaped */
 }
 
-/* A descriptor for the init, which is an orphan and may be gone and reaped by now. Its number can't have been
+/* A pidfd of a number from 3 up. */
+static int open_pidfd(int pid)
+{
+    int fd = sys_pidfd_open(pid);
+    if (fd < 0 || fd > 2)
+        return fd;
+    int high = sys_dupfd_cloexec(fd, 3);
+    sys_close(fd);
+    return high;
+}
+
+/* A descriptor for the init, which is an orphan and may be gone and reaped by now (-ESRCH). Its number can't have been
  * given away again unless all numbers were used meanwhile; where the kernel gives pidfds inodes (6.9) even
  * that is noticed. */
-static void hold_init(nsbox_result *res, uint64_t seen_ino)
+static int open_init(const nsbox_result *res)
 {
-    int fd = sys_pidfd_open(res->init_pid);
-    if (fd >= 0 && fd < 3) {
-        int high = sys_dupfd_cloexec(fd, 3);
-        sys_close(fd);
-        fd = high;
-    }
+    int fd = open_pidfd(res->init_pid);
     struct statx st;
-    if (fd >= 0 && seen_ino && (sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) < 0 || st.stx_ino != seen_ino)) {
-        sys_close(fd);
-        fd = -1;
-    }
-    res->init_pidfd = fd;
+    if (fd < 0 || !res->init_ino)
+        return fd;
+    if (sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) >= 0 && st.stx_ino == res->init_ino)
+        return fd;
+    sys_close(fd);
+    return -ESRCH;
 }
 
-/* Nothing of a spawn that failed goes on. The command first: pid 1 can't end while its zombie is there. */
-static void clean_up(nsbox_result *res, int killed)
+/* Returns when the process doesn't use our memory any more. Needs no descriptor: there may be none left. Without a pid
+ * (CLONE_PARENT_SETTID: it comes with the process) the mediator died before there was one. */
+static void end_sharer(int pid, uint32_t *tid)
 {
+    if (pid <= 0)
+        return;
+    if (__atomic_load_n(tid, __ATOMIC_ACQUIRE))
+        sys_kill(pid, SIGKILL);
+    await_exec(tid);
+}
+
+/* Without a descriptor, when this process has none left. An init that nobody reaps looks alive: a second must do. */
+static void await_end(int pid)
+{
+    static const int64_t one_ms[2] = {0, 1000000};
+    uint32_t never = 0;
+    for (int i = 0; i < 1000 && sys_kill(pid, 0) != -ESRCH; i++)
+        sys_futex_wait(&never, 0, one_ms);
+}
+
+/* Nothing of a spawn that failed goes on. The command before the init: pid 1 can't end while its zombie is there. */
+static void clean_up(struct job *j)
+{
+    nsbox_result *res = j->res;
+    end_sharer(j->helper.pid, &j->helper.tid);
+    end_sharer(j->map_program.pid, &j->map_program.tid);
+    end_sharer(res->init_pid, &j->init_tid);
     if (res->pid > 0) {
-        if (killed)
-            sys_kill(res->pid, SIGKILL);
-        sys_waitid(P_PID, res->pid, 0, WEXITED | __WALL);
+        sys_kill(res->pid, SIGKILL);
+        while (sys_waitid(P_PID, res->pid, 0, WEXITED | __WALL) == -EINTR)
+            continue;
         res->pid = 0;
     }
     if (res->init_pid <= 0)
         return;
-    int fd = sys_pidfd_open(res->init_pid);
-    if (fd < 0)
-        return;
-    if (killed)
-        sys_kill(res->init_pid, SIGKILL);
-    nsbox_pidfd_wait(fd, -1);
-    sys_close(fd);
+    int fd = open_init(res);
+    if (fd >= 0) {
+        nsbox_wait(fd, -1, -1);
+        sys_close(fd);
+    } else if (fd != -ESRCH) {
+        await_end(res->init_pid);
+    }
+}
+
+/* A sandbox whose end can't be awaited is not to be: another thread took the number that was kept for this. */
+static void hold_init(struct job *j)
+{
+    int fd = open_init(j->res);
+    if (fd < 0 && fd != -ESRCH) {
+        report(j->res, fd, NSBOX_STEP_LIFELINE, -1);
+        clean_up(j);
+    }
+    j->res->init_pidfd = fd < 0 ? -1 : fd;
 }
 
 /* Waits for the mediator. True when it was killed from outside, so that its children may be anywhere. */
 static int mediator_killed(int pid)
 {
     int32_t info[32];
-    info[2] = 0;
+    info[SI_CODE] = 0;
     while (sys_waitid(P_PID, pid, info, WEXITED | __WALL) == -EINTR)
         continue;
-    return info[2] != 1; /* si_code, CLD_EXITED */
+    return info[SI_CODE] != 1; /* CLD_EXITED */
 }
 
 static void start(struct job *j)
@@ -100,12 +149,42 @@ static void start(struct job *j)
         report(j->res, -EINTR, NSBOX_STEP_KILLED, -1);
     else
         await_exec(&j->command_tid);
+    sys_close(j->lifeline); /* its number is the init's now */
     if (j->res->error)
-        clean_up(j->res, killed);
+        clean_up(j);
     else
-        hold_init(j->res, j->res->init_ino);
+        hold_init(j);
     sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
 }
+
+/* No initializer: compilers make it a call of memset. */
+static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
+{
+    uint64_t *words = (uint64_t *)(void *)j;
+    for (size_t i = 0; i < sizeof *j / sizeof *words; i++)
+        words[i] = 0;
+    uint8_t *stacks = req->arena + own_bytes(nops);
+    j->req = req;
+    j->res = req->result;
+    j->envp = req->envp;
+    j->mediator_stack = stacks + MEDIATOR_STACK;
+    j->init_stack = j->mediator_stack + INIT_STACK;
+    j->command_stack = j->init_stack + COMMAND_STACK;
+    j->caller = sys_getpid();
+    j->lifeline = open_pidfd(j->caller);
+    j->setup_pipe[0] = j->setup_pipe[1] = -1;
+    j->devnull = j->init_pidfd = j->init_image = -1;
+    j->init_proc = -ESRCH;
+    struct builder *b = &j->b;
+    b->plan = req->plan;
+    b->root = b->base = b->scratch = b->masked = b->proc = b->parent = -1;
+    b->stdout_fd = req->stdout_fd == -1 ? 1 : req->stdout_fd;
+    b->own = (uint64_t *)(void *)req->arena;
+    b->max_own = nops + 4;
+    b->new_proc = init_new_proc;
+    b->after_op = create_command_early;
+}
+_Static_assert(sizeof(struct job) % sizeof(uint64_t) == 0, "cleared by words");
 
 int nsbox_spawn(const nsbox_request *req)
 {
@@ -117,38 +196,15 @@ int nsbox_spawn(const nsbox_request *req)
         return 0;
     }
     uint32_t nops = plan_nops(req->plan);
-    uint64_t own = own_bytes(nops);
     if (req->arena_len < nsbox_arena_size(nops) || (uintptr_t)req->arena % 64) {
         report(res, -EINVAL, NSBOX_STEP_PLAN, -1);
         return 0;
     }
-    struct job j = {
-        .req = req,
-        .res = res,
-        .envp = req->envp,
-        .mediator_stack = req->arena + own + MEDIATOR_STACK,
-        .init_stack = req->arena + own + MEDIATOR_STACK + INIT_STACK,
-        .command_stack = req->arena + own + MEDIATOR_STACK + INIT_STACK + COMMAND_STACK,
-        .caller = sys_getpid(),
-        .lifeline = -1,
-        .setup_pipe = {-1, -1},
-        .devnull = -1,
-        .init_pidfd = -1,
-        .init_image = -1,
-        .init_proc = -ESRCH,
-        .b = {.plan = req->plan,
-              .root = -1,
-              .base = -1,
-              .scratch = -1,
-              .masked = -1,
-              .proc = -1,
-              .stdout_fd = req->stdout_fd == -1 ? 1 : req->stdout_fd,
-              .own = (uint64_t *)(void *)req->arena,
-              .max_own = nops + 4,
-              .new_proc = init_new_proc,
-              .join_net = init_join_net,
-              .parent = -1},
-    };
-    start(&j);
+    struct job j;
+    set_up(&j, req, nops);
+    if (j.lifeline < 0)
+        report(res, j.lifeline, NSBOX_STEP_LIFELINE, -1);
+    else
+        start(&j);
     return 0;
 }

@@ -292,6 +292,14 @@ static inline int sys_waitid(int which, int id, void *info, int options)
 {
     return (int)S5(__NR_waitid, which, id, info, options, 0);
 }
+static inline int sys_sched_yield(void)
+{
+    return (int)S0(__NR_sched_yield);
+}
+static inline int sys_wait4(int pid, int options)
+{
+    return (int)S4(__NR_wait4, pid, 0, options, 0);
+}
 static inline int sys_ppoll(struct pollfd *fds, unsigned n, const void *timeout)
 {
     return (int)S5(__NR_ppoll, fds, n, timeout, 0, SYS_SIGSET_BYTES);
@@ -318,7 +326,7 @@ static inline int sys_futex_wait(const uint32_t *word, uint32_t expected, const 
 }
 static inline int sys_futex_wake(const uint32_t *word)
 {
-    return (int)S3(__NR_futex, word, FUTEX_WAKE, 1);
+    return (int)S3(__NR_futex, word, FUTEX_WAKE, INT32_MAX);
 }
 _Noreturn static inline void sys_exit(int status)
 {

@@ -152,20 +152,24 @@ def test_every_field_of_a_request_is_filled() -> None:
 
 def test_a_request_arrives() -> None:
     """Each value of a request is where C will read it: none in another's place."""
-    request = _core.Request(
+    template = _core.Template(
         plan=b"plan",
         nops=1,
         namespaces=2,
+        flags=1,
         uid_map=b"uid_map\0",
         gid_map=b"gid_map\0",
         uid_map2=b"uid_map2\0",
         gid_map2=b"gid_map2\0",
         map_programs=([b"newuidmap\0", b"u\0"], [b"newgidmap\0", b"g\0"]),
+        rlimits=[(40, 41, 42)],
+    )
+    command = _core.Command(
         programs=[b"p1", b"p2"],
         argv=[b"a1", b"a2", b"a3"],
         envp=[b"e1"],
         cwd=b"cwd\0",
-        flags=3,
+        flags=2,
         stdio=(10, 11, 12),
         pass_fds=[20, 21],
         umask=4,
@@ -173,10 +177,11 @@ def test_a_request_arrives() -> None:
         uid=6,
         gid=7,
         groups=[30, 31, 32],
-        rlimits=[(40, 41, 42)],
+        init_event=8,
     )
-    r, keep, ffi = _core.ffi.new("nsbox_request *"), [], _core.ffi
-    _core._fill(r, request, keep)
+    keep, ffi = [], _core.ffi
+    r = ffi.new("nsbox_request *", template.request[0])
+    _core._fill(r, command, keep)
 
     def strings(array: Any) -> list[bytes]:
         found = []
@@ -189,7 +194,8 @@ def test_a_request_arrives() -> None:
     assert (bytes(ffi.buffer(r.plan, r.plan_len)), r.namespaces, r.flags) == (b"plan", 2, 3)
     assert (strings(r.programs), strings(r.argv), strings(r.envp)) == ([b"p1", b"p2"], [b"a1", b"a2", b"a3"], [b"e1"])
     assert (strings(r.uid_map_program), strings(r.gid_map_program)) == ([b"newuidmap", b"u"], [b"newgidmap", b"g"])
-    assert (r.stdin_fd, r.stdout_fd, r.stderr_fd, r.umask, r.pgid, r.uid, r.gid) == (10, 11, 12, 4, 5, 6, 7)
+    assert (r.stdin_fd, r.stdout_fd, r.stderr_fd, r.umask, r.pgid) == (10, 11, 12, 4, 5)
+    assert (r.uid, r.gid, r.init_event) == (6, 7, 8)
     assert list(r.pass_fds[0 : r.n_pass_fds]) == [20, 21]
     assert list(r.groups[0 : r.n_groups]) == [30, 31, 32]
     assert [(limit.resource, limit.soft, limit.hard) for limit in r.rlimits[0 : r.n_rlimits]] == [(40, 41, 42)]
