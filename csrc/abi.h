@@ -84,13 +84,11 @@ enum nsbox_spawn_flag {
     NSBOX_DENY_SETGROUPS = 16, /* write "deny" to /proc/self/setgroups before the gid map */
     NSBOX_MAP_BY_HELPER = 32,  /* maps of more than one id: written by a process of the parent namespace */
     NSBOX_ADOPT_INIT = 64,     /* the init becomes a child of the caller, since nobody else reaps it */
-    NSBOX_SET_UID = 128,
-    NSBOX_SET_GID = 256,
-    NSBOX_SET_GROUPS = 512,
-    NSBOX_CWD_OPTIONAL = 1024, /* where cwd can't be entered, "/" is it */
-    NSBOX_NESTED = 2048,       /* the command makes sandboxes itself: clone(2) as it likes */
-    NSBOX_NO_USERNS = 4096,    /* no user namespaces inside */
-    NSBOX_DROP_GROUPS = 8192   /* the caller's supplementary groups go, before there is a user namespace */
+    NSBOX_SET_GROUPS = 128,
+    NSBOX_CWD_OPTIONAL = 256, /* where cwd can't be entered, "/" is it */
+    NSBOX_NESTED = 512,       /* the command makes sandboxes itself: clone(2) as it likes */
+    NSBOX_NO_USERNS = 1024,   /* no user namespaces inside */
+    NSBOX_DROP_GROUPS = 2048  /* the caller's supplementary groups go, before there is a user namespace */
 };
 
 /* Where a spawn stopped. */

@@ -33,7 +33,10 @@ class Host:
 
     directories: tuple[tuple[str, str | None], ...] = ()  # system directories there are, with the target if a link
     prefixes: tuple[str, ...] = ()  # where the running interpreter lives
+    programs: tuple[str, ...] = ()  # its directories of programs, for PATH
+    package: str = ""  # where nsbox itself lives, when that is elsewhere
     secrets: tuple[str, ...] = ()  # files of the host that this process can read and no command should
+    private: tuple[str, ...] = ()  # for uid 0: what permissions keep from all others below /etc, /opt, /usr/local/etc
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
     hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
 

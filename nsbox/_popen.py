@@ -114,6 +114,7 @@ class Popen(subprocess.Popen[Any]):
         )
         result = _spawn.spawn(policy, prepared, command, program, directory if cwd is None else cwd)
         self.pid = result.pid
+        _reap.commands.add(result.pid)
         self._plan = prepared.plan
         self._init_pid = result.init_pid
         self._init_pidfd, self._init_event = result.init_pidfd, result.init_event
@@ -144,6 +145,7 @@ class Popen(subprocess.Popen[Any]):
         # Also called from outside: asyncio and psutil reap by themselves and store what they found.
         self._returncode = value
         if value is not None:
+            _reap.commands.discard(self.pid)
             self._release()
 
     def _release(self) -> None:
@@ -179,6 +181,7 @@ class Popen(subprocess.Popen[Any]):
                 pid, status = self.pid, 0  # SIGCHLD is ignored, or somebody else has reaped it: as the base does
             if pid != self.pid:
                 return pid, status
+            _reap.commands.discard(self.pid)
             self._raw_status = status
         if not self._is_empty(0 if wait_flags & os.WNOHANG else -1):
             return 0, 0

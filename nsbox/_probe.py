@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import stat
 import sys
 
 from nsbox import _core
 from nsbox._host import Host
+from nsbox._policy import is_below
 
 _CAP_SETGID, _CAP_SETUID = 6, 7
 _DIRECTORIES = ("/bin", "/sbin", "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
@@ -17,6 +19,8 @@ _SECRETS = (
     *("/etc/sudoers", "/etc/sudoers.d", "/etc/krb5.keytab", "/etc/ssl/private"),
     *(f"/etc/ssh/ssh_host_{kind}_key" for kind in ("rsa", "dsa", "ecdsa", "ed25519")),
 )
+_PRIVATE_BELOW = (("/etc", 8), ("/usr/local/etc", 8), ("/opt", 2))  # with how deep to look
+_PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg")  # of an interpreter's prefix
 _LIMITS = ("AS", "NPROC", "CPU", "FSIZE", "NOFILE")
 
 _known: dict[tuple[int, int], Host] = {}
@@ -91,15 +95,62 @@ def _directories() -> tuple[tuple[str, str | None], ...]:
     return tuple(found)
 
 
-def _prefixes() -> tuple[str, ...]:
+def _own_prefixes() -> tuple[str, ...]:
     candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     real = (os.path.realpath(path) for path in candidates)
     return tuple(dict.fromkeys(path for path in real if path != "/" and os.path.isdir(path)))
 
 
+def _is_shared_with_home(prefix: str) -> bool:
+    """Say if a home directory is in the prefix, or if it is ~/.local: there is more there than an interpreter."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    return is_below(home, prefix) or prefix == os.path.join(home, ".local")
+
+
+def _prefixes() -> tuple[str, ...]:
+    found: list[str] = []
+    for prefix in _own_prefixes():
+        if _is_shared_with_home(prefix):
+            parts = (os.path.join(prefix, name) for name in _PARTS)
+            found += [part for part in parts if os.path.exists(part) and not os.path.islink(part)]
+        else:
+            found.append(prefix)
+    return tuple(found)
+
+
+def _package(prefixes: tuple[str, ...]) -> str:
+    path = os.path.realpath(os.path.dirname(__file__))
+    return "" if any(is_below(path, prefix) for prefix in prefixes) else path
+
+
 def _secrets() -> tuple[str, ...]:
     """For uid 0 all names, since they may come to exist later; for others those whose permissions let them read."""
     return tuple(path for path in _SECRETS if os.geteuid() == 0 or os.access(path, os.R_OK))
+
+
+def _private() -> tuple[str, ...]:
+    """For uid 0, whom permission bits don't stop: what they keep from everybody else, files and whole directories."""
+    if os.geteuid() != 0:
+        return ()
+    found: list[str] = []
+    for root, depth in _PRIVATE_BELOW:
+        _add_private(root, depth, found)
+    return tuple(sorted(found))
+
+
+def _add_private(directory: str, depth: int, found: list[str]) -> None:
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                mode = entry.stat(follow_symlinks=False).st_mode
+            except FileNotFoundError:
+                continue
+            if stat.S_ISLNK(mode):
+                continue
+            if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+                found.append(entry.path)
+            elif stat.S_ISDIR(mode) and depth:
+                _add_private(entry.path, depth - 1, found)
 
 
 def _resolv_conf() -> str | None:
@@ -136,8 +187,11 @@ def _linux() -> Host:
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,
         directories=_directories(),
-        prefixes=_prefixes(),
+        prefixes=(prefixes := _prefixes()),
+        programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
+        package=_package(prefixes),
         secrets=_secrets(),
+        private=_private(),
         resolv_conf=_resolv_conf(),
         hard_limits=_hard_limits(),
     )

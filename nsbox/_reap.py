@@ -19,13 +19,37 @@ def pid_namespace(pid: int) -> int:
         return 0
 
 
+commands: set[int] = set()
+"""The pids of commands that haven't been reaped, which nobody else may do."""
+
+
 def reap_strays(namespace: int) -> None:
     """Reap this process's zombies in a pid namespace: children that a command made by CLONE_PARENT."""
     for task in os.listdir("/proc/self/task"):
         for pid in _children(task):
-            if pid_namespace(pid) == namespace:
+            if pid not in commands and _is_stray(pid, namespace):
                 with contextlib.suppress(OSError):  # reaped by somebody else
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | _WALL)
+
+
+def _is_stray(pid: int, namespace: int) -> bool:
+    found = pid_namespace(pid)
+    if found:
+        return found == namespace
+    # One that made itself non-dumpable hides its namespaces, but not that it is a zombie of a deeper pid namespace than
+    # ours; its pid there is 1 for the init of a sandbox.
+    status = _status(pid)
+    inside = status.get("NSpid", "").split()
+    depth = len(_status("self").get("NSpid", "").split())
+    return status.get("State", "").startswith("Z") and len(inside) > depth and inside[-1] != "1"
+
+
+def _status(pid: int | str) -> dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/status", errors="replace") as file:
+            return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+    except OSError:
+        return {}
 
 
 def _children(task: str) -> list[int]:

@@ -114,7 +114,7 @@ def prepare(policy: Policy, host: Host) -> Prepared:
         ops=ops,
         template=None if from_fds else _template(plan, ops),
         says_empty=not plan.nested and not any(isinstance(op, Overlay) for op in ops),
-        path=":".join((*(f"{prefix}/bin" for prefix in host.prefixes if prefix != "/usr"), STANDARD_PATH)),
+        path=":".join((*host.programs, STANDARD_PATH)),
         environments={},
     )
 
@@ -220,14 +220,9 @@ def _check_ids(plan: Plan, command: Command) -> int:
     if (command.uid, command.gid, command.groups) == (None, None, None) and not identity.change_ids:
         return 0
     flags = 0
-    wanted: tuple[tuple[str, int | None, int, int], ...] = (
-        ("uid", command.uid, identity.uid, c.SET_UID),
-        ("gid", command.gid, identity.gid, c.SET_GID),
-    )
-    for name, value, own, flag in wanted:
+    for name, value, own in (("uid", command.uid, identity.uid), ("gid", command.gid, identity.gid)):
         if identity.by_helper:
-            changes = value is not None or identity.change_ids
-            flags |= flag | c.FORK_COMMAND if changes else 0
+            flags |= c.FORK_COMMAND if value is not None or identity.change_ids else 0
         elif value is not None and value != own:
             raise SetupError(
                 errno.EPERM, f"set{name}({value})", None, f"only {name} {own} exists in this sandbox; see ids="
@@ -286,7 +281,10 @@ def _resolved(prepared: Prepared, command: Command, init_event: int) -> _core.Co
 
 def _event() -> int:
     """Return an eventfd with a number that no command's stdio has."""
-    fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    try:
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    except OSError as error:
+        raise SetupError(error.errno or errno.EMFILE, "eventfd", None, _TOO_MANY_FILES) from error
     if fd > 2:
         return fd
     import fcntl
@@ -355,6 +353,9 @@ _STEPS = {
 }
 
 
+_TOO_MANY_FILES = "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)"
+
+
 def _step_name(step: int) -> str:
     for name, text in _STEPS.items():
         if getattr(c, f"STEP_{name}") == step:
@@ -415,7 +416,7 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
 def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
     step, number = result.step, result.error
     if number == errno.EMFILE:
-        return "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)"
+        return _TOO_MANY_FILES
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
     if step == c.STEP_COMMAND and number == errno.EPERM:

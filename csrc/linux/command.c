@@ -78,6 +78,8 @@ static int empty_bounding_set(uint32_t *step)
     return 0;
 }
 
+/* Real, saved and effective ids: the caller's may differ, and access(2) goes by the real ones. Those that the command has
+ * already are set as well; that changes nothing of the shared memory. */
 static int ids(const nsbox_request *r, uint32_t *step)
 {
     int ret = 0;
@@ -85,11 +87,11 @@ static int ids(const nsbox_request *r, uint32_t *step)
         *step = NSBOX_STEP_GROUPS;
         ret = sys_setgroups(r->n_groups, r->groups);
     }
-    if (ret >= 0 && (r->flags & NSBOX_SET_GID)) {
+    if (ret >= 0) {
         *step = NSBOX_STEP_GID;
         ret = sys_setresgid(r->gid, r->gid, r->gid);
     }
-    if (ret >= 0 && (r->flags & NSBOX_SET_UID)) {
+    if (ret >= 0) {
         *step = NSBOX_STEP_UID;
         ret = sys_setresuid(r->uid, r->uid, r->uid);
     }

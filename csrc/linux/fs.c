@@ -59,10 +59,12 @@ int fs_make(struct builder *b, const char *type, const char *const *options, uns
 
 int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size)
 {
-    char mode_text[24], size_text[24];
+    char mode_text[24], size_text[24], inodes_text[24];
     put_uint(mode_text, mode, 8);
     put_uint(size_text, size, 10);
-    const char *options[] = {"mode", mode_text, size ? "size" : 0, size_text, 0};
+    /* An empty file has no pages that size would count, but an inode of about a kilobyte. */
+    put_uint(inodes_text, size / 2048 + 256, 10);
+    const char *options[] = {"mode", mode_text, size ? "size" : 0, size_text, "nr_inodes", inodes_text, 0};
     int fd = fs_make(b, "tmpfs", options, MOUNT_ATTR_SAFE);
     if (fd < 0)
         return fd;

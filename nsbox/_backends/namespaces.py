@@ -7,6 +7,7 @@ writable bind, which wins over a read-only one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._host import Host
@@ -61,6 +62,8 @@ def missing(host: Host) -> tuple[Reason, ...]:
 
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
+    if policy.base == "workspace":
+        policy = _with_interpreter(policy, host)
     ops = {"workspace": _workspace, "host": _host, "layers": _layers}[policy.base](policy, host)
     full = _wants_full(policy, host)
     identity = _full(policy, host) if full else _single(policy, host, ops)
@@ -118,6 +121,21 @@ def _needs_no_userns(policy: Policy, host: Host) -> bool:
     return policy.base != "host" and (_may_be_kernel_root(policy, host) or bool(_pinned_paths(policy)))
 
 
+def _with_interpreter(policy: Policy, host: Host) -> Policy:
+    """Make the running interpreter, and nsbox itself, read-only where they lie in a writable directory.
+
+    A command that could write to the caller's own venv could have the caller execute its code, outside.
+    """
+    inside = [
+        path
+        for path in (*host.prefixes, host.package)
+        if any(path != w and is_below(path, w) for w in policy.write)
+        and path not in (*policy.write, *policy.read)
+        and not any(is_below(path, denied) for denied in policy.deny)
+    ]
+    return replace(policy, read=(*policy.read, *dict.fromkeys(inside))) if inside else policy
+
+
 def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
     return (DevBind("/", "/"), Proc("/proc", cover=_may_be_kernel_root(policy, host)), *_common(policy))
 
@@ -133,7 +151,6 @@ def _readable(policy: Policy, host: Host) -> dict[str, Op]:
     """Read-only binds, without those that a wider one contains."""
     wanted: dict[str, Op] = {}
     binds = [path for path, target in host.directories if target is None]
-    # The interpreter's prefixes come last: inside of a writable path they stay writable (a venv in the workspace).
     prefixes = [p for p in host.prefixes if not any(is_below(p, w) for w in policy.write)]
     for path in sorted({*binds, *policy.read, *prefixes} - set(policy.write), key=lambda p: (_depth(p), p)):
         above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
@@ -149,13 +166,15 @@ def _readable(policy: Policy, host: Host) -> dict[str, Op]:
 
 def _masked(policy: Policy, host: Host) -> dict[str, Op]:
     named = (*policy.write, *policy.read)
-    for secret in host.secrets:
+    for secret in (*host.secrets, *host.private):
         for path in named:
             if path != secret and is_below(path, secret):
                 raise PolicyError(
-                    "read" if path in policy.read else "write", f"{path} lies in {secret}, which is masked"
+                    "read" if path in policy.read else "write",
+                    f"{path} lies in {secret}, which is masked unless it is named itself",
                 )
     paths = [secret for secret in host.secrets if secret not in named]  # what is named by itself is no secret
+    paths += [path for path in host.private if not any(is_below(path, name) for name in named)]
     if not policy.nested:  # a sandbox inside needs a fully visible /proc to mount its own
         paths.append("/proc/1/autogroup")  # the init's own; by its niceness it could be starved
     if _may_be_kernel_root(policy, host):
@@ -352,6 +371,8 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
         said.append("network: the host's, with its abstract unix sockets")
     said.append("sockets: unix sockets in visible directories, and AF_VSOCK, can be connected to")
     said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
+    if _pinned_paths(policy):
+        said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")
     if policy.nested and _needs_no_userns(policy, host):
         said.append("nested namespaces: in one of its own the command can rename what is hidden, for a later command")
     if not host.can_set_groups:

@@ -57,8 +57,13 @@ def test_no_children_for_the_caller(policy: Policy) -> None:
 
 
 def test_a_nested_sandbox_may_and_still_ends(policy: Policy) -> None:
-    """Where the policy allows it (nested), the child given to the caller is reaped, and the sandbox ends."""
-    assert python(SIBLING, policy.with_(nested=True), timeout=50).stdout.strip() == "True"
+    """Where the policy allows it (nested), the child given to the caller is reaped, and the sandbox ends.
+
+    Also one that isn't dumpable, whose namespaces an ordinary user can't see.
+    """
+    hidden = SIBLING.replace("    os._exit", "    libc.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE\n    os._exit")
+    for script in (SIBLING, hidden):
+        assert python(script, policy.with_(nested=True), timeout=50).stdout.strip() == "True"
 
 
 def test_control_a_plain_child_can_do_it() -> None:

@@ -110,7 +110,8 @@ def test_each_wish_has_its_op(policy: Policy, host: Host) -> None:
     # The others pin the directories on the way through a writable path to another that is named.
     for pin in binds - set(policy.write):
         assert any(below(pin, path) for path in policy.write)
-        assert any(below(path, pin) and path != pin for path in (*policy.deny, *policy.read, *policy.write))
+        named = (*policy.deny, *policy.read, *policy.write, *host.prefixes)
+        assert any(below(path, pin) and path != pin for path in named)
     assert not any(isinstance(op, DevBind) for op in ops)
     for denied in policy.deny:
         at = ops.index(Mask(denied, optional=True, nofollow=True))

@@ -28,6 +28,7 @@ ROOT = replace(
     can_set_ids=True,
     can_set_groups=True,
     secrets=("/etc/shadow", "/etc/gshadow", "/etc/ssl/private", "/etc/ssh/ssh_host_ed25519_key"),
+    private=("/etc/letsencrypt/archive", "/etc/ssl/private", "/opt/private/key.pem"),
 )
 CONTAINER_ROOT = replace(  # uid 0 of a user namespace, uid 100000 of the machine
     ROOT, secrets=("/etc/shadow",), uid_ranges=((0, 100000, 65536),), gid_ranges=((0, 100000, 65536),)

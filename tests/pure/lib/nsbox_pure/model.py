@@ -99,7 +99,8 @@ def wanted(policy: Policy, host: Host, path: str) -> str:
     """Say what a command must find at a path: the longest wish that contains it decides, deny over write over read.
 
     Of what the user didn't name, /proc, /dev and /tmp are the sandbox's own, system directories and the interpreter are
-    readable (the latter stays writable in the workspace, and hidden in what is denied), secrets are hidden.
+    readable (the latter also where it lies in the workspace, but hidden in what is denied), secrets are hidden, and so is
+    what permissions keep from others, but for what lies in something named.
     """
     rules: dict[str, str] = {"/": "own", "/proc": "own", "/dev": "own", "/tmp": "own"}
     if not any(below("/var/tmp", named) for named in (*policy.write, *policy.read)):
@@ -108,7 +109,7 @@ def wanted(policy: Policy, host: Host, path: str) -> str:
         rules["/run"] = "own"  # sockets of the host
     rules |= {name: "ro" for name, target in host.directories if target is None}
     rules |= dict.fromkeys(policy.read, "ro") | dict.fromkeys(policy.write, "rw") | dict.fromkeys(policy.deny, "own")
-    automatic = [(path, "rw") for path in host.prefixes]  # with the wish that lets them be
+    automatic = [(path, "") for path in host.prefixes]  # with the wish that lets them be
     if host.resolv_conf and policy.network == "host":
         automatic.append((host.resolv_conf, ""))
     for path_of_ours, stays in automatic:
@@ -119,6 +120,8 @@ def wanted(policy: Policy, host: Host, path: str) -> str:
         if closest != stays and not any(below(path_of_ours, denied) for denied in policy.deny):
             rules.setdefault(path_of_ours, "ro")
     rules |= dict.fromkeys(host.secrets, "own")
+    named_by_user = (*policy.write, *policy.read)
+    rules |= {p: "own" for p in host.private if not any(below(p, named) for named in named_by_user)}
     return max(((p, kind) for p, kind in rules.items() if below(path, p)), key=lambda rule: len(rule[0]))[1]
 
 
@@ -136,6 +139,7 @@ hosts = st.builds(
     directories=st.sampled_from([MERGED, OLD_LAYOUT.directories, NIX.directories, ()]),
     prefixes=st.lists(deep_paths, max_size=2, unique=True).map(tuple),
     secrets=st.sampled_from([(), ROOT.secrets]),
+    private=st.sampled_from([(), ROOT.private]),
     resolv_conf=st.none() | st.sampled_from(["/run/a/resolv.conf", "/run/resolv.conf", "/var/a/b/resolv.conf"]),
 )
 
@@ -166,6 +170,7 @@ def places(policy: Policy, host: Host) -> set[str]:
         *policy.deny,
         *host.prefixes,
         *host.secrets,
+        *host.private,
         "/home",
         "/root",
         "/run",

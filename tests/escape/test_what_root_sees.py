@@ -1,0 +1,152 @@
+"""What the command's user may do by permission bits alone, and must not: read what is private, tie the host up, come back.
+
+Each test has a control in which the same attempt works where the one protection is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nsbox_testing.running import in_fork
+
+import nsbox
+from nsbox import Policy, RoBind
+
+READ = """
+import sys
+for path in sys.argv[1:]:
+    try: print(len(open(path, "rb").read()) > 0)
+    except OSError: print(False)
+"""
+
+
+def output(script: str, policy: Policy | None, *args: str) -> str:
+    command = [sys.executable, "-I", "-S", "-c", script, *args]
+    if policy is None:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return nsbox.run(command, policy=policy, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def private_files() -> list[str]:
+    found = [path for path in nsbox.probe().private if os.path.isfile(path) and os.stat(path).st_size]
+    return [path for path in found if os.stat(path).st_uid == 0]
+
+
+@pytest.mark.as_root("permissions keep others from these files anyway")
+def test_private_files_of_the_system(policy: Policy) -> None:
+    """Files below /etc that only root may read are hidden from a command of root's; control: a bind of /etc shows them."""
+    files = private_files()
+    if not files:
+        pytest.skip("this machine has no private file in /etc")
+    assert set(output(READ, policy, *files).split()) == {"False"}
+    system = [RoBind(path, path) for path, target in nsbox.probe().directories if target is None]
+    links = [nsbox.Symlink(target, path) for path, target in nsbox.probe().directories if target is not None]
+    prefixes = [RoBind(path, path) for path in nsbox.probe().prefixes]
+    assert "True" in output(READ, Policy.layers(*system, *links, *prefixes), *files)
+
+
+@pytest.mark.as_root("permissions keep others from these files anyway")
+def test_private_files_below_what_is_named(tmp_path: Path) -> None:
+    """What the user names is readable with all that is in it: only where the system is shown by default are files hidden."""
+    (tmp_path / "key").write_text("x")
+    (tmp_path / "key").chmod(0o600)
+    assert output(READ, Policy.workspace(tmp_path), str(tmp_path / "key")) == "True"
+
+
+LEASE = """
+import fcntl, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+try: print(fcntl.fcntl(open(sys.argv[1]), fcntl.F_SETLEASE, fcntl.F_WRLCK))
+except PermissionError: print("refused")
+"""
+
+
+def test_leases(workspace: Path, tmp_path: Path) -> None:
+    """A lease needs no write access and lets the host's open(2) of the file wait for 45 seconds; control: a plain child."""
+    path = tmp_path / "read"
+    path.mkdir()
+    (path / "file").write_text("x")
+    policy = Policy.workspace(workspace, read=[path])
+    assert output(LEASE, policy, str(path / "file")) == "refused"
+    assert output(LEASE, None, str(path / "file")) == "0"
+
+
+FILL = """
+import os
+made = 0
+try:
+    for made in range(4000): os.close(os.open(f"/tmp/{made}", os.O_CREAT))
+except OSError as error: print(error.errno)
+else: print("all")
+"""
+
+
+def test_inodes(policy: Policy) -> None:
+    """tmp_size bounds empty files too, each of which takes a kilobyte of the kernel's memory; control: without it."""
+    assert output(FILL, policy.with_(tmp_size="1M")) == "28"  # ENOSPC
+    assert output(FILL, policy) == "all"
+
+
+@pytest.mark.as_root("another real than effective id")
+def test_real_ids(workspace: Path) -> None:
+    """A caller that lowered its effective id only: the command has no other; control: a plain child keeps the real one."""
+
+    def ids() -> list[str]:
+        import ctypes
+
+        workspace.chmod(0o777)
+        os.setegid(65534)
+        os.seteuid(65534)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which seteuid(2) has cleared
+        script = "import os; print(*os.getresuid(), *os.getresgid())"
+        policy = Policy.layers(RoBind("/", "/"), nsbox.Proc("/proc"))
+        command = ["/usr/bin/env", "python3", "-I", "-S", "-c", script]
+        inside = nsbox.run(command, policy=policy, capture_output=True, text=True, cwd="/").stdout
+        return [inside.strip(), subprocess.run(command, capture_output=True, text=True, cwd="/").stdout.strip()]
+
+    if shutil.which("python3") is None:
+        pytest.skip("no python3 that another user can execute")
+    inside, plain = in_fork(ids)
+    assert inside == " ".join(["65534"] * 6)
+    assert plain.startswith("0 65534")
+
+
+PLANT = """
+import os, sys
+try: open(os.path.join(sys.argv[1], "pyvenv.cfg"), "a").close()
+except OSError as error: print(error.errno)
+else: print("planted")
+try: os.rename(os.path.dirname(sys.argv[1]), "moved")
+except OSError as error: print(error.errno)
+else: print("moved")
+"""
+
+HARNESS = """
+import nsbox, sys
+script, prefix, more = sys.argv[1:4]
+policy = nsbox.Policy.workspace(".", write=[prefix] if more else [])
+print(nsbox.run(["/usr/bin/env", "python3", "-I", "-S", "-c", script, prefix], policy=policy, capture_output=True, text=True).stdout)
+"""
+
+
+def test_the_callers_own_venv(workspace: Path) -> None:
+    """The venv that the caller runs in can't be changed or moved from inside; control: named in write=, it can."""
+    prefix = workspace / "tools" / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", prefix], check=True)
+    found = [
+        subprocess.run(
+            [prefix / "bin" / "python", "-c", HARNESS, PLANT, str(prefix), more],
+            cwd=workspace,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for more in ("", "write")
+    ]
+    assert found == [["30", "16"], ["planted", "16"]]  # EROFS; EBUSY: it is a mount point either way
