@@ -12,6 +12,7 @@
  * A spawn pays for each instruction that leads to "allowed": the kernel walks the filter for every number of both tables
  * when it is installed (seccomp_cache_prepare). Hence the binary search.
  */
+#include "guard.h"
 #include "child.h"
 
 #include <linux/audit.h>
@@ -79,24 +80,17 @@ static const struct entry compat[] = {
 };
 #endif
 
-enum { MAX_CODE = 160, N_NATIVE = sizeof native / sizeof native[0], N_COMPAT = sizeof compat / sizeof compat[0] };
-_Static_assert(MAX_CODE < 256, "jumps are of 8 bits");
+enum { N_NATIVE = sizeof native / sizeof native[0], N_COMPAT = sizeof compat / sizeof compat[0] };
+_Static_assert(GUARD_MAX_CODE < 256, "jumps are of 8 bits");
+_Static_assert((int)N_RULES <= (int)GUARD_MAX_RULES, "a place for each rule");
 
-/* Written from its end to its beginning, since jumps only lead forward: what they lead to is there already. */
-struct program {
-    struct sock_filter code[MAX_CODE];
-    unsigned first;
-    unsigned allow, absent, refuse; /* the verdicts */
-    unsigned rules[N_RULES];
-};
-
-static unsigned prepend(struct program *p, unsigned short code, uint32_t k)
+static unsigned prepend(struct guard *p, unsigned short code, uint32_t k)
 {
     p->code[--p->first] = (struct sock_filter){code, 0, 0, k};
     return p->first;
 }
 
-static unsigned test(struct program *p, unsigned short how, uint32_t k, unsigned yes, unsigned no)
+static unsigned test(struct guard *p, unsigned short how, uint32_t k, unsigned yes, unsigned no)
 {
     unsigned at = prepend(p, (unsigned short)(BPF_JMP | BPF_K | how), k);
     p->code[at].jt = (unsigned char)(yes - at - 1);
@@ -104,31 +98,31 @@ static unsigned test(struct program *p, unsigned short how, uint32_t k, unsigned
     return at;
 }
 
-static unsigned load(struct program *p, size_t offset)
+static unsigned load(struct guard *p, size_t offset)
 {
     return prepend(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset);
 }
 
 /* The kernel takes the low 32 bits of these arguments; both machines are little-endian. */
-static unsigned load_argument(struct program *p, unsigned i)
+static unsigned load_argument(struct guard *p, unsigned i)
 {
     return load(p, offsetof(struct seccomp_data, args) + i * sizeof(uint64_t));
 }
 
-static unsigned refuse_if(struct program *p, unsigned argument, unsigned short how, uint32_t k, unsigned otherwise)
+static unsigned refuse_if(struct guard *p, unsigned argument, unsigned short how, uint32_t k, unsigned otherwise)
 {
     test(p, how, k, p->refuse, otherwise);
     return load_argument(p, argument);
 }
 
 /* setpriority(2) and its kin: the first argument says whether the second is a process, a group or a user. */
-static unsigned refuse_init(struct program *p, uint32_t user)
+static unsigned refuse_init(struct guard *p, uint32_t user)
 {
     unsigned process = refuse_if(p, 1, BPF_JEQ, 1, p->allow);
     return refuse_if(p, 0, BPF_JEQ, user, process); /* the init is of the same user */
 }
 
-static void write_rules(struct program *p, uint32_t flags)
+static void write_rules(struct guard *p, uint32_t flags)
 {
     uint32_t no_userns = flags & NSBOX_NO_USERNS ? CLONE_NEWUSER : 0;
     uint32_t no_clone = no_userns | (flags & NSBOX_NESTED ? 0 : CLONE_PARENT);
@@ -147,7 +141,7 @@ static void write_rules(struct program *p, uint32_t flags)
 }
 
 /* A binary search for the number at hand. */
-static unsigned search(struct program *p, const struct entry *entries, unsigned n)
+static unsigned search(struct guard *p, const struct entry *entries, unsigned n)
 {
     if (n == 1)
         return test(p, BPF_JEQ, entries[0].nr, p->rules[entries[0].rule], p->allow);
@@ -156,19 +150,24 @@ static unsigned search(struct program *p, const struct entry *entries, unsigned 
     return test(p, BPF_JGE, entries[n / 2].nr, above, below);
 }
 
+void guard_build(struct guard *p, uint32_t flags)
+{
+    p->first = GUARD_MAX_CODE;
+    write_rules(p, flags);
+    search(p, compat, N_COMPAT);
+    unsigned foreign = load(p, offsetof(struct seccomp_data, nr));
+    unsigned known = search(p, native, N_NATIVE);
+    test(p, BPF_JGE, X32_BIT, p->absent, known);
+    unsigned own = load(p, offsetof(struct seccomp_data, nr));
+    unsigned other = test(p, BPF_JEQ, machines[1], foreign, p->absent); /* a table that we don't know */
+    test(p, BPF_JEQ, machines[0], own, other);
+    load(p, offsetof(struct seccomp_data, arch));
+}
+
 int guard_install(const nsbox_request *r)
 {
-    struct program p;
-    p.first = MAX_CODE;
-    write_rules(&p, r->flags);
-    search(&p, compat, N_COMPAT);
-    unsigned foreign = load(&p, offsetof(struct seccomp_data, nr));
-    unsigned known = search(&p, native, N_NATIVE);
-    test(&p, BPF_JGE, X32_BIT, p.absent, known);
-    unsigned own = load(&p, offsetof(struct seccomp_data, nr));
-    unsigned other = test(&p, BPF_JEQ, machines[1], foreign, p.absent); /* a table that we don't know */
-    test(&p, BPF_JEQ, machines[0], own, other);
-    load(&p, offsetof(struct seccomp_data, arch));
-    struct sock_fprog program = {.len = (unsigned short)(MAX_CODE - p.first), .filter = p.code + p.first};
+    struct guard g;
+    guard_build(&g, r->flags);
+    struct sock_fprog program = {.len = (unsigned short)(GUARD_MAX_CODE - g.first), .filter = g.code + g.first};
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }
