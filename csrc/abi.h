@@ -88,6 +88,8 @@ enum nsbox_spawn_flag {
     NSBOX_CWD_OPTIONAL = 256, /* where cwd can't be entered, "/" is it */
     NSBOX_NESTED = 512,       /* the command makes sandboxes itself: clone(2) as it likes */
     NSBOX_NO_USERNS = 1024,   /* no user namespaces inside */
+    NSBOX_PREEXEC = 4096,     /* with FORK_COMMAND: nsbox_spawn() returns 1 in the command before it executes */
+    NSBOX_SETSID_LAST = 8192, /* with PREEXEC: setsid(2) after it, unless it was done there */
     NSBOX_DROP_GROUPS = 2048  /* the caller's supplementary groups go, before there is a user namespace */
 };
 
@@ -129,7 +131,8 @@ enum nsbox_step {
     NSBOX_STEP_EXEC = 33,
     NSBOX_STEP_KILLED = 34, /* a process of the set-up was killed from outside */
     NSBOX_STEP_SECCOMP = 35,
-    NSBOX_STEP_END = 36
+    NSBOX_STEP_PREEXEC = 36,
+    NSBOX_STEP_END = 37
 };
 
 typedef struct nsbox_rlimit {
@@ -183,9 +186,9 @@ typedef struct nsbox_request {
     uint32_t gid;
     int32_t init_event; /* an eventfd, nonblocking: the init says that it is up, and later that it is alone */
 
-    uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes, page-aligned */
+    uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes of a MAP_SHARED mapping */
     uint64_t arena_len;
-    nsbox_result *result; /* in a MAP_SHARED mapping when NSBOX_FORK_COMMAND is set */
+    nsbox_result *result; /* in a MAP_SHARED mapping too */
 } nsbox_request;
 
 /* Bytes of arena that a plan of nops ops needs. */
@@ -195,8 +198,14 @@ uint64_t nsbox_arena_size(uint32_t nops);
 int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
 
 /* Starts one command. Returns 0 and fills req->result, whether it worked or not; on failure no
- * process is left. Blocks until the command has executed its program. */
+ * process is left. Blocks until the command has executed its program.
+ *
+ * With NSBOX_PREEXEC it returns twice, as fork(2) does: first with 1, in the command, confined but not yet executed, with
+ * a copy of the caller's memory, as the thread that called. There nsbox_preexec_done() has to be called. */
 int nsbox_spawn(const nsbox_request *req);
+
+/* Only in a command: executes the program, or if `failed`, gives up. Never returns. */
+void nsbox_preexec_done(const nsbox_request *req, int32_t failed);
 
 /* Waits until the init behind pidfd is gone, or has said at init_event (-1: never mind) that it is alone, at most
  * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -21,6 +22,7 @@ class _Lib(Protocol):
     def nsbox_spawn(self, request: object) -> int: ...
     def nsbox_arena_size(self, nops: int) -> int: ...
     def nsbox_plan_check(self, plan: object, length: int, bad: object) -> int: ...
+    def nsbox_preexec_done(self, request: object, failed: int) -> None: ...
     def nsbox_wait(self, pidfd: int, init_event: int, timeout_ms: int) -> int: ...
     def nsbox_init_bytes(self) -> object: ...
     def nsbox_init_size(self) -> int: ...
@@ -90,14 +92,18 @@ class _Arena:
     """Stacks and work space for the children of one spawn at a time, kept for the next one."""
 
     def __init__(self, size: int) -> None:
-        self.map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # Shared, so that a fork, in this process or of the command, doesn't make its pages copy-on-write: the kernel
+        # fails to write to such a page when the process that it does it for is being killed, and nobody hears of it.
+        self.map = mmap.mmap(-1, size + ffi.sizeof("nsbox_result"), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
         self.size = size
         self.pointer = ffi.from_buffer("uint8_t[]", self.map)
-        self.result = ffi.new("nsbox_result *")
+        self.result = ffi.cast("nsbox_result *", self.pointer + size)
 
 
 _USUAL = 256  # ops that a pooled arena is made for
 _arenas: list[_Arena] = []
+_abandoned: list[_Arena] = []  # a process of a set-up that was killed may still use them
+os.register_at_fork(after_in_child=_arenas.clear)  # they are the parent's
 
 
 def _take_arena(nops: int) -> _Arena:
@@ -181,26 +187,88 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
         r.groups, r.n_groups = groups, len(q.groups)
 
 
-def spawn(template: Template, command: Command) -> Result:
-    """Start one command. Blocks, without the GIL, until it has executed its program or failed to."""
+def _c_environment() -> list[bytes]:
+    """Return the environment as the C library has it. Only for a process without other threads, which may change it."""
+    import ctypes
+
+    pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    found: list[bytes] = []
+    while (entry := pointer[len(found)]) is not None:
+        found.append(entry)
+    return found
+
+
+def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: bool) -> None:
+    """Start one command in which Python code runs before its program: the call returns twice, as os.fork() does.
+
+    The GIL is held meanwhile, since a copy of this process without it could never get it; and as in subprocess no
+    garbage is collected, whose finalizers belong to this process.
+    """
+    import ctypes
+
+    api = ctypes.pythonapi
+    address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "nsbox_spawn")))
+    nsbox_spawn = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(address)
+    request = int(ffi.cast("uintptr_t", r))
+    collecting = api.PyGC_Disable()
+    api.PyOS_BeforeFork()
+    if nsbox_spawn(request):
+        failed = 1
+        try:
+            api.PyOS_AfterFork_Child()
+            preexec()
+            if inherits_env:
+                keep: list[object] = []
+                r.envp = _strings(_c_environment(), keep)
+            failed = 0
+        finally:  # whatever it raised, nobody here is to see it
+            lib.nsbox_preexec_done(r, failed)
+    api.PyOS_AfterFork_Parent()
+    if collecting:
+        api.PyGC_Enable()
+
+
+def spawn(
+    template: Template, command: Command, preexec: Callable[[], object] | None = None, inherits_env: bool = False
+) -> Result:
+    """Start one command. Blocks, without the GIL, until it has executed its program or failed to.
+
+    preexec: called in the command before that; its flags have PREEXEC then. inherits_env: what it changes in the
+    environment counts.
+    """
     keep: list[object] = []
     r = ffi.new("nsbox_request *", template.request[0])
     _fill(r, command, keep)
     arena = _take_arena(template.nops)
     r.arena, r.arena_len = arena.pointer, arena.size
-    result = arena.result
-    if command.flags & constants.FORK_COMMAND:
-        # The forked command reports through memory that it shares with us; everything else there is a copy.
-        shared = mmap.mmap(-1, mmap.PAGESIZE)
-        result = ffi.cast("nsbox_result *", ffi.from_buffer(shared))
-        keep.append(shared)
-    r.result = result
-    lib.nsbox_spawn(r)
-    answer = Result(
-        result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd, command.init_event
-    )
-    _give_back(arena, template.nops)
+    r.result = result = arena.result
+    result.pid = 0
+    try:
+        if preexec is None:
+            lib.nsbox_spawn(r)
+        else:
+            _spawn_with(preexec, r, inherits_env)
+        answer = Result(
+            result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd, command.init_event
+        )
+        if result.step == constants.STEP_KILLED:
+            _abandoned.append(arena)
+        else:
+            _give_back(arena, template.nops)
+    except BaseException:  # of a signal handler, which runs when the call is over: nobody would own the command
+        if result.pid > 0 and not result.error:
+            end(result.pid, result.init_pidfd)
+        raise
     return answer
+
+
+def end(pid: int, init_pidfd: int) -> None:
+    """Kill a command, and return when its whole sandbox is gone."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0x40000000)  # __WALL
+    if init_pidfd >= 0:
+        wait(init_pidfd, -1, -1)
+        os.close(init_pidfd)
 
 
 def wait(pidfd: int, init_event: int, timeout_ms: int) -> bool:

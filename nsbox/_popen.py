@@ -83,8 +83,8 @@ class Popen(subprocess.Popen[Any]):
     def _execute_child(self, *positional: Any) -> None:
         args, executable, preexec_fn, shell, cwd, env, *rest = _chosen(positional)
         p2cread, c2pwrite, errwrite, pass_fds, close_fds, signals, session, group, umask, uid, gid, gids = rest
-        if preexec_fn is not None:
-            raise NotImplementedError("preexec_fn: nsbox can't run Python code between clone and exec yet")
+        if preexec_fn is not None and sys.is_finalizing():
+            raise RuntimeError("preexec_fn not supported at interpreter shutdown")
         argv, program = _arguments(args, executable, shell)
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         _check_ids(uid, gid, gids)
@@ -111,17 +111,30 @@ class Popen(subprocess.Popen[Any]):
             uid=uid,
             gid=gid,
             groups=gids,
+            preexec=preexec_fn,
+            inherits_env=env is None and policy.inherit_env and not policy.env,
         )
         result = _spawn.spawn(policy, prepared, command, program, directory if cwd is None else cwd)
+        # No call in these lines, after which a signal's handler could raise while nobody owns the command.
         self.pid = result.pid
-        _reap.commands.add(result.pid)
         self._plan = prepared.plan
         self._init_pid = result.init_pid
-        self._init_pidfd, self._init_event = result.init_pidfd, result.init_event
+        self._init_pidfd = result.init_pidfd
+        self._init_event = result.init_event
         self._child_created = True
-        self._pid_namespace = _reap.pid_namespace(result.pid) if prepared.plan.nested else 0
-        if (p2cread, c2pwrite, errwrite) != (-1, -1, -1):
-            self._close_pipe_fds(*_pipes(positional))  # type: ignore[attr-defined]
+        try:
+            self._take_over(prepared, positional)
+        except BaseException:
+            self.kill()
+            self.wait()
+            raise
+
+    def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
+        _reap.commands.add(self.pid)
+        self._pid_namespace = _reap.pid_namespace(self.pid) if prepared.plan.nested else 0
+        pipes = _pipes(positional)
+        if pipes != (-1,) * 6:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
     def _stdio(self, fd: int) -> int:
         """Return what the C core takes for a descriptor: DEVNULL is opened there, without a way to the host's node."""
@@ -218,7 +231,7 @@ class Popen(subprocess.Popen[Any]):
     def _sleep(self, seconds: float) -> None:
         """Sleep until the command has ended, or if it has been reaped, until its sandbox is gone."""
         if self._raw_status is not None:
-            self._is_empty(math.ceil(seconds * 1000))
+            self._sleep_until_empty(seconds)
             return
         try:
             pidfd = os.pidfd_open(self.pid)
@@ -231,6 +244,21 @@ class Popen(subprocess.Popen[Any]):
             poller.poll(math.ceil(seconds * 1000))
         finally:
             os.close(pidfd)
+
+    def _sleep_until_empty(self, seconds: float) -> None:
+        # By copies: another thread may see the end, and close the descriptors, meanwhile.
+        copies: list[int] = []
+        try:
+            copies += [os.dup(fd) for fd in (self._init_pidfd, self._init_event) if fd >= 0]
+            poller = select.poll()
+            for fd in copies:
+                poller.register(fd, select.POLLIN)
+            poller.poll(min(20.0, seconds * 1000) if self._plan.nested else math.ceil(seconds * 1000))
+        except OSError:
+            time.sleep(min(seconds, 0.001))
+        finally:
+            for fd in copies:
+                os.close(fd)
 
     def send_signal(self, sig: int) -> None:
         """Send a signal to the command; when that has ended, SIGKILL still ends what is left of its sandbox."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from subprocess import SubprocessError
 from typing import Any
 
 from nsbox import _backends, _core, _wire
@@ -68,6 +69,8 @@ class Command:
     uid: int | None = None
     gid: int | None = None
     groups: Sequence[int] | None = None
+    preexec: Callable[[], object] | None = None
+    inherits_env: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def _flags(plan: Plan) -> int:
     flags |= c.NESTED if plan.nested else 0
     flags |= c.NO_USERNS if plan.no_userns else 0
     flags |= c.DROP_GROUPS if plan.drop_groups else 0
-    return flags | (c.SETSID if plan.new_session else 0)
+    return flags
 
 
 def _check_resolved(policy: Policy) -> None:
@@ -252,9 +255,12 @@ def _map_programs(identity: Identity) -> tuple[list[bytes], list[bytes]] | None:
 def _resolved(prepared: Prepared, command: Command, init_event: int) -> _core.Command:
     plan, identity = prepared.plan, prepared.plan.identity
     flags = _check_ids(plan, command)
+    if command.preexec is not None:
+        flags |= c.PREEXEC | c.FORK_COMMAND
+        flags |= c.SETSID_LAST if plan.new_session else 0
     flags |= c.CLOSE_FDS if command.close_fds else 0
     flags |= c.RESTORE_SIGNALS if command.restore_signals else 0
-    flags |= c.SETSID if command.start_new_session else 0
+    flags |= c.SETSID if command.start_new_session or (plan.new_session and command.preexec is None) else 0
     flags |= 0 if command.cwd_required else c.CWD_OPTIONAL
     flags |= c.ADOPT_INIT if orphans.piling_up else 0
     pgid = command.process_group
@@ -300,15 +306,15 @@ def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cw
     template = prepared.template or _template(prepared.plan, [_loaded(op) for op in prepared.ops])
     init_event = _event()
     try:
-        result = _core.spawn(template, _resolved(prepared, command, init_event))
+        result = _core.spawn(template, _resolved(prepared, command, init_event), command.preexec, command.inherits_env)
         if result.error:
             raise _exception(result, policy, prepared, program, cwd)
     except BaseException:
         os.close(init_event)
         raise
     if not prepared.says_empty:
-        os.close(init_event)
         result.init_event = -1
+        os.close(init_event)
     return result
 
 
@@ -350,6 +356,7 @@ _STEPS = {
     "EXEC": "exec",
     "KILLED": "the set-up was killed from outside",
     "SECCOMP": "install the seccomp filter",
+    "PREEXEC": "preexec_fn",
 }
 
 
@@ -450,6 +457,8 @@ def _chdir_error(result: _core.Result, policy: Policy, cwd: Any) -> OSError:
 def _exception(result: _core.Result, policy: Policy, prepared: Prepared, program: Any, cwd: Any) -> Exception:
     if result.step == c.STEP_EXEC:
         return _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, program)
+    if result.step == c.STEP_PREEXEC:
+        return SubprocessError("Exception occurred in preexec_fn.")
     if result.step == c.STEP_CHDIR:
         return _chdir_error(result, policy, cwd)
     op = prepared.ops[result.op] if 0 <= result.op < len(prepared.ops) else None

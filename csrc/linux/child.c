@@ -61,7 +61,7 @@ static int next_needed(const struct job *j, int from)
 static int close_unneeded(struct job *j)
 {
     const nsbox_request *r = j->req;
-    if (!(r->flags & NSBOX_CLOSE_FDS))
+    if (!(r->flags & NSBOX_CLOSE_FDS) || r->flags & NSBOX_PREEXEC) /* which may use them: they are closed after it */
         return 0;
     for (int from = 3;;) {
         int needed = next_needed(j, from);
@@ -98,6 +98,9 @@ static int open_devnull(struct job *j)
 
 static int create_command(struct job *j)
 {
+    const int own[] = {j->init_image, j->init_proc, j->b.root, j->b.base, j->b.scratch, j->b.masked, j->b.parent};
+    for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
+        j->own[i] = own[i]; /* as they are in the command's table; they change in ours */
     j->command_made = 1;
     unsigned long flags = CLONE_PARENT | CLONE_PARENT_SETTID;
     /* setresuid(2) to another kernel id would make the shared memory, so the caller, non-dumpable: then a copy. */
@@ -185,6 +188,6 @@ void mediator(void *arg)
         set_gate(j, GATE_ABORT);
     }
     /* Nobody may go on in the caller's memory after us. */
-    await_exec(&j->init_tid);
+    init_await_leave(j);
     sys_exit(0);
 }

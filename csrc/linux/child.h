@@ -19,7 +19,6 @@ struct sharer {
 struct job {
     const nsbox_request *req;
     nsbox_result *res;
-    const char *const *envp;
     uint8_t *mediator_stack, *init_stack, *command_stack; /* their tops */
     int caller;                                           /* its pid */
     sys_sigset mask;                                      /* its signal mask, to be given back to the command */
@@ -37,10 +36,12 @@ struct job {
     int devnull;         /* for stdio, or -1 */
     int init_up;
     int command_made;
+    int own[7];                        /* the set-up's descriptors that the command has as well */
     uint32_t command_tid;              /* as init_tid, for the command */
     uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
     int init_error;                    /* why the init didn't come up, or 0 */
     struct sharer helper, map_program; /* identity.c */
+    struct arch_context context;       /* of the caller, to which a command with PREEXEC returns */
     int map_error;                     /* the map helper's */
     uint32_t map_step;
     struct builder b;
@@ -65,6 +66,7 @@ int enter_second_userns(struct job *j, uint32_t *step);
 int init_start(struct job *j);
 int init_is_up(struct job *j);
 int init_await(struct job *j);
+void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
 int init_join_net(struct job *j, uint32_t *step, int32_t *op);
 
@@ -73,6 +75,7 @@ int guard_install(const nsbox_request *r);
 
 /* command.c */
 void command(void *job);
+_Noreturn void command_after_preexec(struct job *j, int failed);
 
 extern const unsigned char nsbox_init_image[];
 extern const unsigned int nsbox_init_image_len;
@@ -87,13 +90,19 @@ static inline void report(nsbox_result *res, int error, uint32_t step, int32_t o
     res->op = op;
 }
 
-/* Returns when the child whose CLONE_CHILD_CLEARTID word this is has left our memory, by exec or exit. */
-static inline void await_exec(uint32_t *tid)
+/* Waits until the child whose CLONE_CHILD_CLEARTID word this is has left our memory, by exec or exit: true then, false
+ * after ten milliseconds. The kernel can fail to write the word of a process that is being killed (it gives up a page
+ * fault then), so whoever waits on looks whether the process is there at all. */
+static inline int await_exec(uint32_t *tid)
 {
-    uint32_t value;
-    while ((value = __atomic_load_n(tid, __ATOMIC_ACQUIRE)) != 0)
-        sys_futex_wait(tid, value, 0);
+    static const int64_t ten_ms[2] = {0, 10000000};
+    uint32_t value = __atomic_load_n(tid, __ATOMIC_ACQUIRE);
+    if (value)
+        sys_futex_wait(tid, value, ten_ms);
+    if (__atomic_load_n(tid, __ATOMIC_ACQUIRE))
+        return 0;
     sys_futex_wake(tid); /* the kernel wakes one of those who wait */
+    return 1;
 }
 
 static inline long clone_sharer(struct sharer *s, unsigned long flags, uint8_t *top, void (*fn)(void *), void *arg)

@@ -53,8 +53,15 @@ static int session(const nsbox_request *r, uint32_t *step)
 static int limits(const nsbox_request *r)
 {
     for (uint32_t i = 0; i < r->n_rlimits; i++) {
-        struct sys_rlimit limit = {r->rlimits[i].soft, r->rlimits[i].hard};
-        int ret = sys_prlimit(r->rlimits[i].resource, &limit);
+        struct sys_rlimit limit = {r->rlimits[i].soft, r->rlimits[i].hard}, now;
+        int ret = sys_prlimit(r->rlimits[i].resource, 0, &now);
+        if (ret < 0)
+            return ret;
+        if (now.hard < limit.hard) /* preexec_fn has lowered it */
+            limit.hard = now.hard;
+        if (limit.hard < limit.soft)
+            limit.soft = limit.hard;
+        ret = sys_prlimit(r->rlimits[i].resource, &limit, 0);
         if (ret < 0)
             return ret;
     }
@@ -126,11 +133,10 @@ static int drop_capabilities(uint32_t *step)
 /* The set-up's own descriptors, when the caller's stay open: exec would close them, but looks the program up first. */
 static void close_own(struct job *j)
 {
-    const int own[] = {j->lifeline,   j->req->init_event, j->setup_pipe[0], j->init_pidfd, j->b.proc,   j->devnull,
-                       j->init_image, j->b.root,          j->b.base,        j->b.scratch,  j->b.masked, j->b.parent};
-    /* The last six were opened after the command was made, unless it was made last. */
-    unsigned n = sizeof own / sizeof own[0] - (j->req->flags & NSBOX_FORK_COMMAND ? 0 : 6);
-    for (unsigned i = 0; i < n; i++)
+    const int own[] = {j->lifeline, j->req->init_event, j->setup_pipe[0], j->init_pidfd, j->b.proc,
+                       j->devnull,  j->own[0],          j->own[1],        j->own[2],     j->own[3],
+                       j->own[4],   j->own[5],          j->own[6]};
+    for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
         if (own[i] > 2) /* below, they have been replaced by the command's stdio, or exec closes them */
             sys_close(own[i]);
 }
@@ -139,7 +145,7 @@ static void close_own(struct job *j)
 static int descriptors(struct job *j)
 {
     const nsbox_request *r = j->req;
-    if (!(r->flags & NSBOX_CLOSE_FDS))
+    if (!(r->flags & (NSBOX_CLOSE_FDS | NSBOX_PREEXEC)))
         close_own(j);
     unsigned next = 3;
     for (uint32_t i = 0; i < r->n_pass_fds; i++) {
@@ -170,12 +176,32 @@ static void default_signals(const nsbox_request *r)
     }
 }
 
+/* One that is pending kills us at once. It mustn't write the caller's memory, which is still ours, as a core dump into
+ * the sandbox. */
+static void unblock_signals(const struct job *j)
+{
+    const sys_sigset dumping = SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGILL) | SIGNAL_BIT(SIGTRAP) | SIGNAL_BIT(SIGABRT) |
+                               SIGNAL_BIT(SIGBUS) | SIGNAL_BIT(SIGFPE) | SIGNAL_BIT(SIGSEGV) | SIGNAL_BIT(SIGXCPU) |
+                               SIGNAL_BIT(SIGXFSZ) | SIGNAL_BIT(SIGSYS);
+    sys_sigset pending;
+    struct sys_rlimit core;
+    if (sys_sigpending(&pending) < 0 || (pending & dumping & ~j->mask)) {
+        sys_prlimit(4 /* RLIMIT_CORE */, 0, &core);
+        core.soft = 0;
+        sys_prlimit(4, &core, 0);
+    }
+    sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
+}
+
 /* The first error that says more than "not here" is the one to report, as execvp does. */
 static int execute(struct job *j)
 {
     int error = 0, last = -ENOENT;
+    sys_prctl(PR_SET_PDEATHSIG, 0, 0);
+    if (!(j->req->flags & NSBOX_PREEXEC)) /* which may have changed it */
+        unblock_signals(j);
     for (const char *const *program = j->req->programs; *program; program++) {
-        last = sys_execve(*program, j->req->argv, j->envp);
+        last = sys_execve(*program, j->req->argv, j->req->envp);
         if (last != -ENOENT && last != -ENOTDIR && !error)
             error = last;
     }
@@ -214,10 +240,15 @@ static int pass_gate(struct job *j)
 static int prepare(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
+    /* Our parent is the thread that waits for us. When that ends, also by an exec of the caller, so do we: up to ours. */
+    *step = NSBOX_STEP_LIFELINE;
+    int ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    if (ret < 0)
+        return ret;
     /* Only the mediator may hold this end, since its end tells the init that the mediator has gone. */
     sys_close(j->setup_pipe[1]);
     *step = NSBOX_STEP_STDIO;
-    int ret = stdio(j);
+    ret = stdio(j);
     if (ret < 0)
         return ret;
     sys_umask(r->umask >= 0 ? (unsigned)r->umask : j->umask);
@@ -248,26 +279,32 @@ static int confine(struct job *j, uint32_t *step)
         ret = enter_cwd(r, step);
     if (ret >= 0)
         ret = ids(r, step);
-    if (ret >= 0)
-        ret = drop_capabilities(step);
-    if (ret < 0)
-        return ret;
-    *step = NSBOX_STEP_FDS;
-    return descriptors(j);
+    return ret < 0 ? ret : drop_capabilities(step);
 }
 
 static int start_program(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
-    int ret = needs_root_first(r) ? 0 : pass_gate(j);
-    if (ret < 0 || (!(r->flags & NSBOX_FORK_COMMAND) && (ret = enter_cwd(r, step)) < 0))
+    *step = NSBOX_STEP_FDS;
+    int ret = descriptors(j);
+    if (ret >= 0 && !needs_root_first(r))
+        ret = pass_gate(j);
+    if (ret >= 0 && !(r->flags & NSBOX_FORK_COMMAND))
+        ret = enter_cwd(r, step);
+    if (ret < 0)
         return ret;
     *step = NSBOX_STEP_RLIMIT;
     if ((ret = limits(r)) < 0)
         return ret;
     *step = NSBOX_STEP_EXEC;
-    sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
     return execute(j);
+}
+
+static _Noreturn void give_up(struct job *j, int error, uint32_t step, int32_t op)
+{
+    if (error != -ECANCELED) /* else the mediator tells */
+        report(j->res, error, step, op);
+    sys_exit(127);
 }
 
 void command(void *arg)
@@ -280,9 +317,23 @@ void command(void *arg)
         ret = init_join_net(j, &step, &op);
     if (ret >= 0)
         ret = confine(j, &step);
+    if (ret >= 0 && j->req->flags & NSBOX_PREEXEC) {
+        close_own(j);
+        unblock_signals(j);
+        arch_resume(&j->context); /* nsbox_spawn() returns */
+    }
     if (ret >= 0)
         ret = start_program(j, &step);
-    if (ret != -ECANCELED) /* else the mediator tells */
-        report(j->res, ret, step, op);
-    sys_exit(127);
+    give_up(j, ret, step, op);
+}
+
+void command_after_preexec(struct job *j, int failed)
+{
+    uint32_t step = NSBOX_STEP_PREEXEC;
+    int ret = failed ? -EINVAL : 0;
+    if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST)
+        sys_setsid(); /* EPERM: it was done there */
+    if (ret >= 0)
+        ret = start_program(j, &step);
+    give_up(j, ret, step, -1);
 }

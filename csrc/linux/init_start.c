@@ -241,3 +241,13 @@ int init_await(struct job *j)
     }
     return 0;
 }
+
+/* Returns when it doesn't use our memory any more, if it ever did. */
+void init_await_leave(struct job *j)
+{
+    static const int64_t at_once[2] = {0, 0};
+    struct pollfd fd = {.fd = j->init_pidfd, .events = POLLIN};
+    while (!await_exec(&j->init_tid))
+        if (j->init_up || sys_ppoll(&fd, 1, at_once) > 0)
+            return;
+}

@@ -8,6 +8,10 @@
 /* Where they are in a siginfo_t, as far as 64-bit machines go. */
 enum { SI_CODE = 2, SI_PID = 4 };
 
+enum { JOB_BYTES = (sizeof(struct job) + 63) & ~63U };
+
+ARCH_SAVE_AND_RESUME;
+
 static uint64_t own_bytes(uint32_t nops)
 {
     /* One device for each op that makes a file system, the base and scratch; rounded to the stacks' alignment. */
@@ -16,7 +20,7 @@ static uint64_t own_bytes(uint32_t nops)
 
 uint64_t nsbox_arena_size(uint32_t nops)
 {
-    return own_bytes(nops) + MEDIATOR_STACK + INIT_STACK + COMMAND_STACK;
+    return own_bytes(nops) + MEDIATOR_STACK + INIT_STACK + COMMAND_STACK + JOB_BYTES;
 }
 
 const uint8_t *nsbox_init_bytes(void)
@@ -71,48 +75,71 @@ static int open_init(const nsbox_result *res)
     return -ESRCH;
 }
 
-/* Returns when the process doesn't use our memory any more. Needs no descriptor: there may be none left. Without a pid
- * (CLONE_PARENT_SETTID: it comes with the process) the mediator died before there was one. */
+/* Is a child of ours a zombie, or nobody's? */
+static int is_dead(int pid)
+{
+    int32_t info[32];
+    info[SI_PID] = 0;
+    int ret = sys_waitid(P_PID, pid, info, WEXITED | WNOHANG | WNOWAIT | __WALL);
+    return ret < 0 ? sys_kill(pid, 0) == -ESRCH : info[SI_PID] != 0;
+}
+
+/* Ends a process that may use our memory. Needs no descriptor: there may be none left. Without a pid
+ * (CLONE_PARENT_SETTID: it comes with the process) there is none, or the kernel couldn't write it: see clean_up(). */
 static void end_sharer(int pid, uint32_t *tid)
 {
     if (pid <= 0)
         return;
     if (__atomic_load_n(tid, __ATOMIC_ACQUIRE))
         sys_kill(pid, SIGKILL);
-    await_exec(tid);
+    while (!await_exec(tid))
+        if (is_dead(pid))
+            return;
 }
 
-/* Without a descriptor, when this process has none left. An init that nobody reaps looks alive: a second must do. */
-static void await_end(int pid)
-{
-    static const int64_t one_ms[2] = {0, 1000000};
-    uint32_t never = 0;
-    for (int i = 0; i < 1000 && sys_kill(pid, 0) != -ESRCH; i++)
-        sys_futex_wait(&never, 0, one_ms);
-}
-
-/* Nothing of a spawn that failed goes on. The command before the init: pid 1 can't end while its zombie is there. */
-static void clean_up(struct job *j)
+static void end_command(struct job *j)
 {
     nsbox_result *res = j->res;
-    end_sharer(j->helper.pid, &j->helper.tid);
-    end_sharer(j->map_program.pid, &j->map_program.tid);
-    end_sharer(res->init_pid, &j->init_tid);
-    if (res->pid > 0) {
-        sys_kill(res->pid, SIGKILL);
-        while (sys_waitid(P_PID, res->pid, 0, WEXITED | __WALL) == -EINTR)
-            continue;
-        res->pid = 0;
-    }
-    if (res->init_pid <= 0)
+    if (res->pid <= 0)
         return;
-    int fd = open_init(res);
+    sys_kill(res->pid, SIGKILL);
+    while (sys_waitid(P_PID, res->pid, 0, WEXITED | __WALL) == -EINTR)
+        continue;
+    res->pid = 0;
+}
+
+/* Kills the init and returns when it is gone, and reaped if it is our child. Without a descriptor, when this process has
+ * none left, one that nobody reaps looks alive: a second must do. */
+static void end_init(struct job *j)
+{
+    static const int64_t one_ms[2] = {0, 1000000};
+    int pid = j->res->init_pid, fd = pid > 0 ? open_init(j->res) : -ESRCH;
     if (fd >= 0) {
+        sys_pidfd_send_signal(fd, SIGKILL);
         nsbox_wait(fd, -1, -1);
         sys_close(fd);
     } else if (fd != -ESRCH) {
-        await_end(res->init_pid);
+        uint32_t never = 0;
+        sys_kill(pid, SIGKILL);
+        for (int i = 0; i < 1000 && sys_kill(pid, 0) != -ESRCH; i++) {
+            sys_waitid(P_PID, pid, 0, WEXITED | WNOHANG | __WALL);
+            sys_futex_wait(&never, 0, one_ms);
+        }
     }
+}
+
+/* Nothing of a spawn that failed goes on. The command before the init: pid 1 can't end while its zombie is there. A
+ * process whose pid isn't known (its mediator was killed in clone(2)) finds the gate closed for ever, and the caller never
+ * uses this memory again: NSBOX_STEP_KILLED. */
+static void clean_up(struct job *j)
+{
+    __atomic_store_n(&j->gate, GATE_ABORT, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->gate);
+    end_sharer(j->helper.pid, &j->helper.tid);
+    end_sharer(j->map_program.pid, &j->map_program.tid);
+    end_command(j);
+    end_init(j);
+    end_sharer(j->res->init_pid, &j->init_tid);
 }
 
 /* A sandbox whose end can't be awaited is not to be: another thread took the number that was kept for this. */
@@ -136,10 +163,13 @@ static int mediator_killed(int pid)
     return info[SI_CODE] != 1; /* CLD_EXITED */
 }
 
-static void start(struct job *j)
+/* Returns 0, or 1 in the command. */
+static int start(struct job *j)
 {
     sys_sigset all = ~(sys_sigset)0;
     sys_sigprocmask(SIG_SETMASK, &all, &j->mask);
+    if (j->req->flags & NSBOX_PREEXEC && arch_save(&j->context))
+        return 1;
     /* exit_signal 0: no SIGCHLD, and no waitpid(-1) elsewhere in the program ever sees the mediator. */
     long pid = arch_clone(CLONE_VM | CLONE_VFORK, j->mediator_stack, 0, 0, mediator, j);
     int killed = pid < 0 ? 0 : mediator_killed((int)pid);
@@ -147,14 +177,22 @@ static void start(struct job *j)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
     if (killed)
         report(j->res, -EINTR, NSBOX_STEP_KILLED, -1);
-    else
-        await_exec(&j->command_tid);
+    else if (j->res->pid > 0)
+        while (!await_exec(&j->command_tid) && !is_dead(j->res->pid))
+            continue;
     sys_close(j->lifeline); /* its number is the init's now */
     if (j->res->error)
         clean_up(j);
     else
         hold_init(j);
     sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
+    return 0;
+}
+
+/* Not on the stack: a command with PREEXEC needs it when its nsbox_spawn() has returned. */
+static struct job *job_in(const nsbox_request *req)
+{
+    return (struct job *)(void *)(req->arena + own_bytes(plan_nops(req->plan)));
 }
 
 /* No initializer: compilers make it a call of memset. */
@@ -163,10 +201,9 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     uint64_t *words = (uint64_t *)(void *)j;
     for (size_t i = 0; i < sizeof *j / sizeof *words; i++)
         words[i] = 0;
-    uint8_t *stacks = req->arena + own_bytes(nops);
+    uint8_t *stacks = (uint8_t *)j + JOB_BYTES;
     j->req = req;
     j->res = req->result;
-    j->envp = req->envp;
     j->mediator_stack = stacks + MEDIATOR_STACK;
     j->init_stack = j->mediator_stack + INIT_STACK;
     j->command_stack = j->init_stack + COMMAND_STACK;
@@ -200,11 +237,15 @@ int nsbox_spawn(const nsbox_request *req)
         report(res, -EINVAL, NSBOX_STEP_PLAN, -1);
         return 0;
     }
-    struct job j;
-    set_up(&j, req, nops);
-    if (j.lifeline < 0)
-        report(res, j.lifeline, NSBOX_STEP_LIFELINE, -1);
-    else
-        start(&j);
+    struct job *j = job_in(req);
+    set_up(j, req, nops);
+    if (j->lifeline >= 0)
+        return start(j);
+    report(res, j->lifeline, NSBOX_STEP_LIFELINE, -1);
     return 0;
+}
+
+void nsbox_preexec_done(const nsbox_request *req, int32_t failed)
+{
+    command_after_preexec(job_in(req), failed);
 }

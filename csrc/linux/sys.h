@@ -60,6 +60,7 @@
 #define S5(nr, a, b, c, d, e) arch_syscall((nr), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
 
 typedef uint64_t sys_sigset; /* the kernel's: bit n-1 for signal n */
+#define SIGNAL_BIT(n) ((sys_sigset)1 << ((n)-1))
 
 /* The kernel's struct sigaction, which differs from the C library's. */
 struct sys_sigaction {
@@ -258,9 +259,9 @@ static inline int sys_sethostname(const char *name, size_t n)
 {
     return (int)S2(__NR_sethostname, name, n);
 }
-static inline int sys_prlimit(unsigned resource, const struct sys_rlimit *limit)
+static inline int sys_prlimit(unsigned resource, const struct sys_rlimit *limit, struct sys_rlimit *old)
 {
-    return (int)S4(__NR_prlimit64, 0, resource, limit, 0);
+    return (int)S4(__NR_prlimit64, 0, resource, limit, old);
 }
 
 /* processes */
@@ -279,6 +280,10 @@ static inline int sys_setsid(void)
 static inline int sys_setpgid(int pid, int pgid)
 {
     return (int)S2(__NR_setpgid, pid, pgid);
+}
+static inline int sys_pidfd_send_signal(int pidfd, int sig)
+{
+    return (int)S4(__NR_pidfd_send_signal, pidfd, sig, 0, 0);
 }
 static inline int sys_kill(int pid, int sig)
 {
@@ -315,6 +320,10 @@ static inline int sys_execveat(int fd, const char *path, const char *const *argv
 static inline int sys_sigaction(int sig, const struct sys_sigaction *act, struct sys_sigaction *old)
 {
     return (int)S4(__NR_rt_sigaction, sig, act, old, SYS_SIGSET_BYTES);
+}
+static inline int sys_sigpending(sys_sigset *set)
+{
+    return (int)S2(__NR_rt_sigpending, set, SYS_SIGSET_BYTES);
 }
 static inline int sys_sigprocmask(int how, const sys_sigset *set, sys_sigset *old)
 {

@@ -46,6 +46,26 @@ static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, i
     return x0;
 }
 
+/* As setjmp and longjmp, for the registers that a function call keeps: arch_save() returns 0, and once more, with 1, when
+ * arch_resume() is called, also in a copy of the memory and on another stack. */
+struct arch_context {
+    uint64_t words[22];
+};
+int arch_save(struct arch_context *context) __attribute__((returns_twice));
+_Noreturn void arch_resume(const struct arch_context *context);
+
+#define ARCH_SAVE_AND_RESUME                                                                                           \
+    __asm__(".text\n.hidden arch_save\n.globl arch_save\n.type arch_save, %function\narch_save:\n\t"                   \
+            "stp x19, x20, [x0]\n\tstp x21, x22, [x0, #16]\n\tstp x23, x24, [x0, #32]\n\tstp x25, x26, [x0, #48]\n\t"  \
+            "stp x27, x28, [x0, #64]\n\tstp x29, x30, [x0, #80]\n\tmov x2, sp\n\tstr x2, [x0, #96]\n\t"                \
+            "stp d8, d9, [x0, #104]\n\tstp d10, d11, [x0, #120]\n\tstp d12, d13, [x0, #136]\n\t"                       \
+            "stp d14, d15, [x0, #152]\n\tmov w0, #0\n\tret\n"                                                          \
+            ".hidden arch_resume\n.globl arch_resume\n.type arch_resume, %function\narch_resume:\n\t"                  \
+            "ldp x19, x20, [x0]\n\tldp x21, x22, [x0, #16]\n\tldp x23, x24, [x0, #32]\n\tldp x25, x26, [x0, #48]\n\t"  \
+            "ldp x27, x28, [x0, #64]\n\tldp x29, x30, [x0, #80]\n\tldr x2, [x0, #96]\n\tmov sp, x2\n\t"                \
+            "ldp d8, d9, [x0, #104]\n\tldp d10, d11, [x0, #120]\n\tldp d12, d13, [x0, #136]\n\t"                       \
+            "ldp d14, d15, [x0, #152]\n\tmov w0, #1\n\tret\n")
+
 /* Entry point of a program without a C library. */
 #define ARCH_START(main) __asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tmov x30, xzr\n\tbl " #main "\n\tbrk #0\n")
 

@@ -45,6 +45,23 @@ static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, i
     return ret;
 }
 
+/* As setjmp and longjmp, for the registers that a function call keeps: arch_save() returns 0, and once more, with 1, when
+ * arch_resume() is called, also in a copy of the memory and on another stack. */
+struct arch_context {
+    uint64_t words[8];
+};
+int arch_save(struct arch_context *context) __attribute__((returns_twice));
+_Noreturn void arch_resume(const struct arch_context *context);
+
+#define ARCH_SAVE_AND_RESUME                                                                                           \
+    __asm__(".text\n.hidden arch_save\n.globl arch_save\n.type arch_save, @function\narch_save:\n\t"                   \
+            "mov %rbx, (%rdi)\n\tmov %rbp, 8(%rdi)\n\tmov %r12, 16(%rdi)\n\tmov %r13, 24(%rdi)\n\t"                    \
+            "mov %r14, 32(%rdi)\n\tmov %r15, 40(%rdi)\n\tlea 8(%rsp), %rax\n\tmov %rax, 48(%rdi)\n\t"                  \
+            "mov (%rsp), %rax\n\tmov %rax, 56(%rdi)\n\txor %eax, %eax\n\tret\n"                                        \
+            ".hidden arch_resume\n.globl arch_resume\n.type arch_resume, @function\narch_resume:\n\t"                  \
+            "mov (%rdi), %rbx\n\tmov 8(%rdi), %rbp\n\tmov 16(%rdi), %r12\n\tmov 24(%rdi), %r13\n\t"                    \
+            "mov 32(%rdi), %r14\n\tmov 40(%rdi), %r15\n\tmov 48(%rdi), %rsp\n\tmov $1, %eax\n\tjmp *56(%rdi)\n")
+
 /* Entry point of a program without a C library. */
 #define ARCH_START(main)                                                                                               \
     __asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tand $-16, %rsp\n\tcall " #main "\n\thlt\n")
