@@ -62,7 +62,7 @@ class Command:
 
     programs: Sequence[bytes]
     argv: Sequence[bytes]
-    envp: Sequence[bytes]
+    envp: Strings
     cwd: bytes | None
     flags: int
     stdio: tuple[int, int, int]
@@ -120,13 +120,20 @@ def _give_back(arena: _Arena, nops: int) -> None:
         _arenas.append(arena)
 
 
+class Strings:
+    """A char*[] that ends in NULL. Its pointers lead into the bytes objects, whose buffers end in NUL."""
+
+    __slots__ = ("_keep", "array")
+
+    def __init__(self, items: Sequence[bytes]) -> None:
+        self._keep = [ffi.from_buffer("char[]", item) for item in items]
+        self.array = ffi.new("char *[]", [*self._keep, ffi.NULL])
+
+
 def _strings(items: Sequence[bytes], keep: list[object]) -> object:
-    """Return a char*[] that ends in NULL. The pointers lead into the bytes objects, whose buffers end in NUL."""
-    pointers = [ffi.from_buffer("char[]", item) for item in items]
-    keep.append(pointers)
-    array = ffi.new("char *[]", [*pointers, ffi.NULL])
-    keep.append(array)
-    return array
+    strings = Strings(items)
+    keep.append(strings)
+    return strings.array
 
 
 class Template:
@@ -172,7 +179,7 @@ class Template:
 def _fill(r: Any, q: Command, keep: list[object]) -> None:
     r.programs = _strings(q.programs, keep)
     r.argv = _strings(q.argv, keep)
-    r.envp = _strings(q.envp, keep)
+    r.envp = q.envp.array
     if q.cwd is not None:
         r.cwd = cwd = ffi.from_buffer("char[]", q.cwd)
         keep.append(cwd)

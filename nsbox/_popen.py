@@ -93,7 +93,8 @@ class Popen(subprocess.Popen[Any]):
         if env is None:
             envp, directories = _spawn.environment(policy, prepared, os.environ), _spawn.search_path
         else:
-            envp, directories = _spawn.encode_environment(env), lambda *_: os.get_exec_path(env)
+            envp = _core.Strings(_spawn.encode_environment(env))
+            directories = lambda *_: os.get_exec_path(env)  # noqa: E731
         directory, required = _directory(policy, cwd)
         command = _spawn.Command(
             programs=_programs(program, lambda: directories(policy, prepared)),

@@ -56,7 +56,7 @@ class Command:
 
     programs: Sequence[bytes]
     argv: Sequence[bytes]
-    envp: Sequence[bytes]
+    envp: _core.Strings
     cwd: bytes | None
     cwd_required: bool = True
     stdio: tuple[int, int, int] = (-1, -1, -1)
@@ -82,7 +82,7 @@ class Prepared:
     template: _core.Template | None  # None: contents come from descriptors, so it is made for each spawn
     says_empty: bool  # the init's word is enough for the end: nobody else's business depends on its unmounting
     path: str
-    environments: dict[tuple[str | None, ...], list[bytes]]  # built ones, by the caller's values that went into them
+    environments: dict[tuple[str | None, ...], _core.Strings]  # built ones, by the caller's values that went into them
 
 
 def _flags(plan: Plan) -> int:
@@ -178,31 +178,39 @@ def null_free(text: bytes) -> bytes:
     return text
 
 
-def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> list[bytes]:
+def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> _core.Strings:
     """Return the environment of a command that was given none."""
     if policy.inherit_env and not policy.env:
         return _inherited()
     if policy.inherit_env:
-        return encode_environment(policy.environment(_copy(caller), prepared.path))
+        return _core.Strings(encode_environment(policy.environment(_copy(caller), prepared.path)))
     key = tuple(caller.get(name) for name in policy.taken_from_caller())
     known = prepared.environments.get(key)
     if known is None:
-        known = encode_environment(policy.environment(_copy(caller), prepared.path))
+        known = _core.Strings(encode_environment(policy.environment(_copy(caller), prepared.path)))
         if len(prepared.environments) < 64:
             prepared.environments[key] = known
     return known
 
 
-def _inherited() -> list[bytes]:
+_last: tuple[list[tuple[bytes, bytes]], _core.Strings] | None = None  # inherited; it seldom changes between two spawns
+
+
+def _inherited() -> _core.Strings:
     """Return this process's environment as Python knows it.
 
     The C library's is reallocated by setenv(3) in other threads, also while it is being read. What os.environ keeps is
     a dictionary of bytes, checked when they were set, which can be copied in one step that no thread interrupts.
     """
+    global _last
     data = getattr(os.environb, "_data", None)
     if type(data) is not dict:  # no word of CPython's documentation promises it
-        return encode_environment(_copy(os.environb))
-    return [name + b"=" + value for name, value in list(data.items())]
+        return _core.Strings(encode_environment(_copy(os.environb)))
+    items = list(data.items())
+    last = _last
+    if last is None or last[0] != items:
+        _last = last = (items, _core.Strings([name + b"=" + value for name, value in items]))
+    return last[1]
 
 
 def _copy(environ: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -167,7 +167,7 @@ def test_a_request_arrives() -> None:
     command = _core.Command(
         programs=[b"p1", b"p2"],
         argv=[b"a1", b"a2", b"a3"],
-        envp=[b"e1"],
+        envp=_core.Strings([b"e1"]),
         cwd=b"cwd\0",
         flags=2,
         stdio=(10, 11, 12),
