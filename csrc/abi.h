@@ -186,6 +186,8 @@ typedef struct nsbox_request {
     uint32_t gid;
     int32_t init_event; /* an eventfd, nonblocking: the init says that it is up, and later that it is alone */
 
+    void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
+
     uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes of a MAP_SHARED mapping */
     uint64_t arena_len;
     nsbox_result *result; /* in a MAP_SHARED mapping too */

@@ -217,12 +217,14 @@ def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: bool) -> No
     address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "nsbox_spawn")))
     nsbox_spawn = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(address)
     request = int(ffi.cast("uintptr_t", r))
+    # Called from C: an interpreter that other threads have asked for the GIL would give it up first, and wait for them.
+    after_fork = ctypes.cast(api.PyOS_AfterFork_Child, ctypes.c_void_p).value
+    r.after_fork = ffi.cast("void (*)(void)", after_fork)
     collecting = api.PyGC_Disable()
     api.PyOS_BeforeFork()
     if nsbox_spawn(request):
         failed = 1
         try:
-            api.PyOS_AfterFork_Child()
             preexec()
             if inherits_env:
                 keep: list[object] = []

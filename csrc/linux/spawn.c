@@ -168,8 +168,10 @@ static int start(struct job *j)
 {
     sys_sigset all = ~(sys_sigset)0;
     sys_sigprocmask(SIG_SETMASK, &all, &j->mask);
-    if (j->req->flags & NSBOX_PREEXEC && arch_save(&j->context))
+    if (j->req->flags & NSBOX_PREEXEC && arch_save(&j->context)) {
+        j->req->after_fork();
         return 1;
+    }
     /* exit_signal 0: no SIGCHLD, and no waitpid(-1) elsewhere in the program ever sees the mediator. */
     long pid = arch_clone(CLONE_VM | CLONE_VFORK, j->mediator_stack, 0, 0, mediator, j);
     int killed = pid < 0 ? 0 : mediator_killed((int)pid);

@@ -230,3 +230,13 @@ def test_control_a_sibling_can_be_looked_into(policy: Policy) -> None:
 def test_dumpable_flag_of_this_process() -> None:
     """The tests above ran in this process's memory before exec; it is still what it was."""
     assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 1  # PR_GET_DUMPABLE
+
+
+def test_the_set_ups_own_descriptors(workspace: Path) -> None:
+    """With close_fds=False the program's name is looked up while the set-up's descriptors could be open: none is."""
+    policy = Policy.workspace(workspace)
+    for number in range(3, 40):
+        link = workspace / f"p{number}"
+        link.symlink_to(f"/proc/2/fd/{number}")
+        with pytest.raises(OSError):
+            nsbox.Popen([str(link)], policy=policy, close_fds=False)
