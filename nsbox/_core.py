@@ -6,6 +6,7 @@ processor) the module imports all the same, and `problem` says why.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import signal
@@ -205,6 +206,19 @@ def _c_environment() -> list[bytes]:
     return found
 
 
+def _run_before_exec(preexec: Callable[[], object], r: Any, inherits_env: bool) -> None:
+    """In the command: call it, and execute the program. Never returns."""
+    failed = 1
+    try:
+        preexec()
+        if inherits_env:
+            keep: list[object] = []
+            r.envp = _strings(_c_environment(), keep)
+        failed = 0
+    finally:  # whatever it raised, nobody here is to see it
+        lib.nsbox_preexec_done(r, failed)
+
+
 def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: bool) -> None:
     """Start one command in which Python code runs before its program: the call returns twice, as os.fork() does.
 
@@ -220,21 +234,22 @@ def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: bool) -> No
     # Called from C: an interpreter that other threads have asked for the GIL would give it up first, and wait for them.
     after_fork = ctypes.cast(api.PyOS_AfterFork_Child, ctypes.c_void_p).value
     r.after_fork = ffi.cast("void (*)(void)", after_fork)
-    collecting = api.PyGC_Disable()
-    api.PyOS_BeforeFork()
-    if nsbox_spawn(request):
-        failed = 1
-        try:
-            preexec()
-            if inherits_env:
-                keep: list[object] = []
-                r.envp = _strings(_c_environment(), keep)
-            failed = 0
-        finally:  # whatever it raised, nobody here is to see it
-            lib.nsbox_preexec_done(r, failed)
-    api.PyOS_AfterFork_Parent()
-    if collecting:
-        api.PyGC_Enable()
+    before_fork, after_in_parent = api.PyOS_BeforeFork, api.PyOS_AfterFork_Parent
+    is_command = 0
+    collecting = gc.isenabled()
+    try:
+        api.PyGC_Disable()
+        try:  # what comes before the fork is undone even if a signal's handler raises: it holds the lock of imports
+            before_fork()
+            is_command = nsbox_spawn(request)
+            if is_command:
+                _run_before_exec(preexec, r, inherits_env)
+        finally:
+            if not is_command:
+                after_in_parent()
+    finally:
+        if collecting:
+            api.PyGC_Enable()
 
 
 def spawn(

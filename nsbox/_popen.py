@@ -1,7 +1,8 @@
 """Popen: subprocess.Popen whose child is made by nsbox. All else, pipes, text modes, communicate(), is the base's own.
 
 The command is this process's own child, so pid, returncode, signals and rusage are what they are for a plain Popen. One
-thing is added to waiting: the status of a command that has been reaped is kept back until its whole sandbox is gone.
+thing is added to waiting: the status of a command that has been reaped is kept back until all processes of its
+sandbox are gone, but for an init that is about to end.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Popen(subprocess.Popen[Any]):
 
     policy: what the command may do; None means Policy.workspace() of `cwd`, or of the current directory. env=None gives
     the environment that the policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the
-    command has ended when nothing of its sandbox is left. `sandbox` says what contains it.
+    command has ended when no process of its sandbox is left that could run. `sandbox` says what contains it.
 
     Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError.
     """

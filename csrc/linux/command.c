@@ -184,7 +184,7 @@ static void unblock_signals(const struct job *j)
                                SIGNAL_BIT(SIGBUS) | SIGNAL_BIT(SIGFPE) | SIGNAL_BIT(SIGSEGV) | SIGNAL_BIT(SIGXCPU) |
                                SIGNAL_BIT(SIGXFSZ) | SIGNAL_BIT(SIGSYS);
     sys_sigset pending;
-    struct sys_rlimit core;
+    struct sys_rlimit core = {0, 0};
     if (sys_sigpending(&pending) < 0 || (pending & dumping & ~j->mask)) {
         sys_prlimit(4 /* RLIMIT_CORE */, 0, &core);
         core.soft = 0;

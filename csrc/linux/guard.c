@@ -132,7 +132,8 @@ static void write_rules(struct guard *p, uint32_t flags)
     p->rules[ABSENT] = p->absent;
     p->rules[CLONE] = no_clone ? refuse_if(p, 0, BPF_JSET, no_clone, p->allow) : p->allow;
     p->rules[CLONE3] = no_clone ? p->absent : p->allow;
-    p->rules[FCNTL] = refuse_if(p, 1, BPF_JEQ, 1024 /* F_SETLEASE */, p->allow);
+    unsigned lease = refuse_if(p, 1, BPF_JEQ, 1024 /* F_SETLEASE */, p->allow);
+    p->rules[FCNTL] = refuse_if(p, 1, BPF_JEQ, 1040 /* F_SETDELEG, Linux 6.19: the same of directories */, lease);
     p->rules[IOPRIO] = refuse_init(p, 3 /* IOPRIO_WHO_USER */);
     p->rules[OF_PID] = refuse_if(p, 0, BPF_JEQ, 1, p->allow);
     p->rules[PRIORITY] = refuse_init(p, 2 /* PRIO_USER */);

@@ -90,6 +90,7 @@ static void check_objects(const struct guard *g, const struct table *t)
     CHECK(ask(g, t->arch, t->ptrace, 0x4206 /* PTRACE_SEIZE */, 3) == ALLOW);
     for (int i = 0; i < 2; i++) {
         CHECK(ask(g, t->arch, t->fcntl[i], 3, 1024) == EPERM);
+        CHECK(ask(g, t->arch, t->fcntl[i], 3, 1040) == EPERM);
         CHECK(ask(g, t->arch, t->fcntl[i], 1024, 3) == ALLOW);
     }
     for (int i = 0; i < 5; i++) {
