@@ -59,21 +59,27 @@ else:
 
 @dataclass(slots=True, kw_only=True)
 class Command:
-    """What varies from spawn to spawn: paths as bytes, ids and descriptors as numbers, the rest in flags."""
+    """What varies from spawn to spawn: paths as bytes, ids and descriptors as numbers.
+
+    uid, gid, groups: None means the plan's own, which _spawn fills in. flags: abi.h's, of the command. preexec: called
+    in the command before its exec; flags have PREEXEC then. inherits_env: what it changes in the environment counts.
+    """
 
     programs: Sequence[bytes]
     argv: Sequence[bytes]
     envp: Strings
     cwd: bytes | None
-    flags: int
-    stdio: tuple[int, int, int]
-    pass_fds: Sequence[int]
-    umask: int
-    pgid: int
-    uid: int
-    gid: int
-    groups: Sequence[int]
-    init_event: int
+    flags: int = 0
+    stdio: tuple[int, int, int] = (-1, -1, -1)
+    pass_fds: Sequence[int] = ()
+    umask: int = -1
+    pgid: int = -1
+    uid: int | None = None
+    gid: int | None = None
+    groups: Sequence[int] | None = None
+    init_event: int = -1
+    preexec: Callable[[], object] | None = None
+    inherits_env: bool = False
 
 
 @dataclass(slots=True)
@@ -252,14 +258,8 @@ def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: bool) -> No
             api.PyGC_Enable()
 
 
-def spawn(
-    template: Template, command: Command, preexec: Callable[[], object] | None = None, inherits_env: bool = False
-) -> Result:
-    """Start one command. Blocks, without the GIL, until it has executed its program or failed to.
-
-    preexec: called in the command before that; its flags have PREEXEC then. inherits_env: what it changes in the
-    environment counts.
-    """
+def spawn(template: Template, command: Command) -> Result:
+    """Start one command. Blocks, without the GIL, until it has executed its program or failed to."""
     keep: list[object] = []
     r = ffi.new("nsbox_request *", template.request[0])
     _fill(r, command, keep)
@@ -268,10 +268,10 @@ def spawn(
     r.result = result = arena.result
     result.pid = 0
     try:
-        if preexec is None:
+        if command.preexec is None:
             lib.nsbox_spawn(r)
         else:
-            _spawn_with(preexec, r, inherits_env)
+            _spawn_with(command.preexec, r, command.inherits_env)
         answer = Result(
             result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd, command.init_event
         )

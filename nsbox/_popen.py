@@ -97,19 +97,18 @@ class Popen(subprocess.Popen[Any]):
             envp = _core.Strings(_spawn.encode_environment(env))
             directories = lambda *_: os.get_exec_path(env)  # noqa: E731
         directory, required = _directory(policy, cwd)
-        command = _spawn.Command(
+        command = _core.Command(
             programs=_programs(program, lambda: directories(policy, prepared)),
             argv=[null_free(os.fsencode(arg)) for arg in argv],
             envp=envp,
             cwd=directory,
-            cwd_required=required,
+            flags=_spawn.command_flags(
+                close_fds=close_fds, restore_signals=signals, new_session=session, cwd_required=required
+            ),
             stdio=(self._stdio(p2cread), self._stdio(c2pwrite), self._stdio(errwrite)),
-            pass_fds=_descriptors(pass_fds),
-            close_fds=close_fds,
-            restore_signals=signals,
-            start_new_session=session,
-            process_group=group,
+            pass_fds=_descriptors(pass_fds) if pass_fds else (),
             umask=umask,
+            pgid=group,
             uid=uid,
             gid=gid,
             groups=gids,
@@ -301,13 +300,11 @@ def _check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -
 
 
 def _descriptors(fds: Sequence[int]) -> list[int]:
-    numbers: list[int] = []
-    for fd in fds:
-        number = int(fd)
-        if not 0 <= number < 2**31:
-            raise ValueError("bad value(s) in fds_to_keep")
-        numbers.append(number)
-    return numbers
+    """Return pass_fds as the C core takes them: in order, each once."""
+    numbers = {int(fd) for fd in fds}
+    if any(not 0 <= number < 2**31 for number in numbers):
+        raise ValueError("bad value(s) in fds_to_keep")
+    return sorted(numbers)
 
 
 def _default_policy(cwd: Any) -> Policy:

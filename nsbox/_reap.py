@@ -78,6 +78,9 @@ class Orphans:
 
     def release(self, pidfd: int) -> None:
         """Take the pidfd of an init that has ended."""
+        if self._settled:
+            os.close(pidfd)
+            return
         now = time.monotonic()
         with self._lock:
             if not self._settled and self._watched < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from subprocess import SubprocessError
@@ -48,29 +48,6 @@ class Containment:
     enforced: tuple[str, ...]
     not_enforced: tuple[str, ...]
     init_pid: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Command:
-    """What subprocess.Popen was asked to start, resolved as far as the parent can: paths as bytes, ids as numbers."""
-
-    programs: Sequence[bytes]
-    argv: Sequence[bytes]
-    envp: _core.Strings
-    cwd: bytes | None
-    cwd_required: bool = True
-    stdio: tuple[int, int, int] = (-1, -1, -1)
-    pass_fds: Sequence[int] = ()
-    close_fds: bool = True
-    restore_signals: bool = True
-    start_new_session: bool = False
-    process_group: int = -1
-    umask: int = -1
-    uid: int | None = None
-    gid: int | None = None
-    groups: Sequence[int] | None = None
-    preexec: Callable[[], object] | None = None
-    inherits_env: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +202,7 @@ def search_path(policy: Policy, prepared: Prepared) -> list[str]:
     return prepared.path.split(":")
 
 
-def _check_ids(plan: Plan, command: Command) -> int:
+def _id_flags(plan: Plan, command: _core.Command) -> int:
     """Return the flags for the ids that the command is to have; raises SetupError for one that isn't mapped."""
     identity = plan.identity
     if (command.uid, command.gid, command.groups) == (None, None, None) and not identity.change_ids:
@@ -260,37 +237,31 @@ def _map_programs(identity: Identity) -> tuple[list[bytes], list[bytes]] | None:
     return uid, gid
 
 
-def _resolved(prepared: Prepared, command: Command, init_event: int) -> _core.Command:
-    plan, identity = prepared.plan, prepared.plan.identity
-    flags = _check_ids(plan, command)
+def command_flags(*, close_fds: bool, restore_signals: bool, new_session: bool, cwd_required: bool) -> int:
+    """Return the flags of a command that don't depend on its plan."""
+    flags = c.CLOSE_FDS if close_fds else 0
+    flags |= c.RESTORE_SIGNALS if restore_signals else 0
+    flags |= c.SETSID if new_session else 0
+    return flags if cwd_required else flags | c.CWD_OPTIONAL
+
+
+def _complete(command: _core.Command, plan: Plan) -> None:
+    """Fill in what the plan says about the command."""
+    identity = plan.identity
+    flags = command.flags | _id_flags(plan, command)
     if command.preexec is not None:
         flags |= c.PREEXEC | c.FORK_COMMAND
         flags |= c.SETSID_LAST if plan.new_session else 0
-    flags |= c.CLOSE_FDS if command.close_fds else 0
-    flags |= c.RESTORE_SIGNALS if command.restore_signals else 0
-    flags |= c.SETSID if command.start_new_session or (plan.new_session and command.preexec is None) else 0
-    flags |= 0 if command.cwd_required else c.CWD_OPTIONAL
+    elif plan.new_session:
+        flags |= c.SETSID
     flags |= c.ADOPT_INIT if orphans.piling_up else 0
-    pgid = command.process_group
-    if plan.new_session and pgid >= 0:
-        if pgid > 0:
+    if plan.new_session and command.pgid >= 0:
+        if command.pgid > 0:
             raise SetupError(errno.EPERM, "setpgid", None, "the command has a session of its own; see new_session=")
-        pgid = -1  # the leader of a session leads its group already
-    return _core.Command(
-        programs=command.programs,
-        argv=command.argv,
-        envp=command.envp,
-        cwd=command.cwd,
-        flags=flags,
-        stdio=command.stdio,
-        pass_fds=sorted(set(command.pass_fds)) if command.pass_fds else (),
-        umask=command.umask,
-        pgid=pgid,
-        uid=identity.uid if command.uid is None else command.uid,
-        gid=identity.gid if command.gid is None else command.gid,
-        groups=command.groups or (),
-        init_event=init_event,
-    )
+        command.pgid = -1  # the leader of a session leads its group already
+    command.flags = flags
+    command.uid = identity.uid if command.uid is None else command.uid
+    command.gid = identity.gid if command.gid is None else command.gid
 
 
 def _event() -> int:
@@ -309,12 +280,13 @@ def _event() -> int:
         os.close(fd)
 
 
-def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> _core.Result:
+def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
     """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
     template = prepared.template or _template(prepared.plan, [_loaded(op) for op in prepared.ops])
-    init_event = _event()
+    _complete(command, prepared.plan)
+    command.init_event = init_event = _event()
     try:
-        result = _core.spawn(template, _resolved(prepared, command, init_event), command.preexec, command.inherits_env)
+        result = _core.spawn(template, command)
         if result.error:
             raise _exception(result, policy, prepared, program, cwd)
     except BaseException:
