@@ -90,6 +90,7 @@ enum nsbox_spawn_flag {
     NSBOX_NO_USERNS = 1024,   /* no user namespaces inside */
     NSBOX_PREEXEC = 4096,     /* with FORK_COMMAND: nsbox_spawn() returns 1 in the command before it executes */
     NSBOX_SETSID_LAST = 8192, /* with PREEXEC: setsid(2) after it, unless it was done there */
+    NSBOX_STAY = 16384,       /* the sandbox goes on after the command's end, until nothing runs in it */
     NSBOX_DROP_GROUPS = 2048  /* the caller's supplementary groups go, before there is a user namespace */
 };
 
@@ -150,8 +151,20 @@ typedef struct nsbox_result {
     int32_t pid;        /* the command, a child of the caller */
     int32_t init_pid;   /* pid 1 of the sandbox, as the caller numbers it */
     int32_t init_pidfd; /* a descriptor >= 3 for it, close-on-exec; -1 if it is gone already */
-    uint64_t init_ino;  /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
+    int32_t init_says;  /* the read end, nonblocking, of the pipe on which it says nsbox_word; likewise */
+    int32_t reserved;
+    uint64_t init_ino; /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
 } nsbox_result;
+
+/* What an init says: that it is up, then that nothing but itself is left of the sandbox. */
+enum nsbox_said { NSBOX_SAID_UP = 1, NSBOX_SAID_EMPTY = 2 };
+
+typedef struct nsbox_word {
+    uint64_t said;
+    int64_t user_us; /* with EMPTY: what the processes used that were the init's children, and their children */
+    int64_t system_us;
+    int64_t max_rss; /* of the largest, in bytes */
+} nsbox_word;
 
 typedef struct nsbox_request {
     const uint8_t *plan;
@@ -184,7 +197,7 @@ typedef struct nsbox_request {
     int32_t pgid;  /* -1: none */
     uint32_t uid;
     uint32_t gid;
-    int32_t init_event; /* an eventfd, nonblocking: the init says that it is up, and later that it is alone */
+    int32_t reserved;
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
 
@@ -209,9 +222,9 @@ int nsbox_spawn(const nsbox_request *req);
 /* Only in a command: executes the program, or if `failed`, gives up. Never returns. */
 void nsbox_preexec_done(const nsbox_request *req, int32_t failed);
 
-/* Waits until the init behind pidfd is gone, or has said at init_event (-1: never mind) that it is alone, at most
+/* Waits until the init behind pidfd is gone, or has said at init_says (-1: never mind) that the sandbox is empty, at most
  * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
-int nsbox_wait(int pidfd, int init_event, int timeout_ms);
+int nsbox_wait(int pidfd, int init_says, int timeout_ms);
 
 /* The image that becomes pid 1 of each sandbox. */
 const uint8_t *nsbox_init_bytes(void);

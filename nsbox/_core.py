@@ -24,7 +24,7 @@ class _Lib(Protocol):
     def nsbox_arena_size(self, nops: int) -> int: ...
     def nsbox_plan_check(self, plan: object, length: int, bad: object) -> int: ...
     def nsbox_preexec_done(self, request: object, failed: int) -> None: ...
-    def nsbox_wait(self, pidfd: int, init_event: int, timeout_ms: int) -> int: ...
+    def nsbox_wait(self, pidfd: int, init_says: int, timeout_ms: int) -> int: ...
     def nsbox_init_bytes(self) -> object: ...
     def nsbox_init_size(self) -> int: ...
 
@@ -77,7 +77,6 @@ class Command:
     uid: int | None = None
     gid: int | None = None
     groups: Sequence[int] | None = None
-    init_event: int = -1
     preexec: Callable[[], object] | None = None
     inherits_env: bool = False
 
@@ -92,7 +91,7 @@ class Result:
     pid: int
     init_pid: int
     init_pidfd: int
-    init_event: int
+    init_says: int
 
 
 class _Arena:
@@ -192,7 +191,7 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
         keep.append(cwd)
     r.flags |= q.flags
     r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
-    r.umask, r.pgid, r.uid, r.gid, r.init_event = q.umask, q.pgid, q.uid, q.gid, q.init_event
+    r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid
     if q.pass_fds:
         keep.append(fds := ffi.new("int32_t[]", list(q.pass_fds)))
         r.pass_fds, r.n_pass_fds = fds, len(q.pass_fds)
@@ -273,7 +272,7 @@ def spawn(template: Template, command: Command) -> Result:
         else:
             _spawn_with(command.preexec, r, command.inherits_env)
         answer = Result(
-            result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd, command.init_event
+            result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd, result.init_says
         )
         if result.step == constants.STEP_KILLED:
             _abandoned.append(arena)
@@ -281,13 +280,14 @@ def spawn(template: Template, command: Command) -> Result:
             _give_back(arena, template.nops)
     except BaseException:  # of a signal handler, which runs when the call is over: nobody would own the command
         if result.pid > 0 and not result.error:
-            end(result.pid, result.init_pidfd)
+            end(result.pid, result.init_pidfd, result.init_says)
         raise
     return answer
 
 
-def end(pid: int, init_pidfd: int) -> None:
+def end(pid: int, init_pidfd: int, init_says: int) -> None:
     """Kill a command, and return when its whole sandbox is gone."""
+    os.close(init_says)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0x40000000)  # __WALL
     if init_pidfd >= 0:
@@ -295,17 +295,32 @@ def end(pid: int, init_pidfd: int) -> None:
         os.close(init_pidfd)
 
 
-def wait(pidfd: int, init_event: int, timeout_ms: int) -> bool:
-    """Wait until the init behind pidfd is gone or says at init_event that it is alone; timeout_ms -1: for ever.
+def wait(pidfd: int, init_says: int, timeout_ms: int) -> bool:
+    """Wait until the init behind pidfd is gone or says at init_says that its sandbox is empty; timeout_ms -1: for ever.
 
     An init that is a child of this process is reaped.
     """
     while True:
-        ret = lib.nsbox_wait(pidfd, init_event, timeout_ms)
+        ret = lib.nsbox_wait(pidfd, init_says, timeout_ms)
         if ret >= 0:
             return ret == 1
         if -ret != 4:  # EINTR; Python's signal handlers have run by now
             raise OSError(-ret, os.strerror(-ret))
+
+
+def last_word(init_says: int) -> tuple[int, int, int] | None:
+    """Return what an init said that its children used: user and system microseconds, bytes of the largest.
+
+    None when it ended without a word.
+    """
+    try:
+        text = os.read(init_says, 64)
+    except BlockingIOError:
+        return None
+    if len(text) != ffi.sizeof("nsbox_word"):
+        return None
+    word = ffi.from_buffer("nsbox_word *", text)
+    return (word.user_us, word.system_us, word.max_rss) if word.said == constants.SAID_EMPTY else None
 
 
 def plan_check(plan: bytes) -> tuple[int, int]:

@@ -4,6 +4,8 @@
      |- PolicyError(ValueError)        the wish is malformed or contradictory; names the field
      |- UnavailableError(OSError)      this machine can't; lists the reasons and the remedy of each
      |- SetupError(OSError)            a step of the set-up failed; names the step and the op
+     |   |- IdsError(PermissionError)        user=, group= or extra_groups= can't be had
+     |   '- ProcessesError(BlockingIOError)  no room for another process
      '- AccessError(PermissionError)   a path is outside of the sandbox; says what is inside
 
 Failures of the command's own exec are the standard library's: FileNotFoundError, PermissionError, NotADirectoryError.
@@ -82,6 +84,14 @@ class SetupError(NsboxError, OSError):
         where = f"{self.op}: {self.step}" if self.op else self.step
         text = f"{where}: {self.strerror}"
         return f"{text}; {self.hint}" if self.hint else text
+
+
+class IdsError(SetupError, PermissionError):
+    """The ids asked for by user=, group= or extra_groups= can't be had; a PermissionError as with subprocess.Popen."""
+
+
+class ProcessesError(SetupError, BlockingIOError):
+    """There is no room for another process; a BlockingIOError (EAGAIN) as with subprocess.Popen."""
 
 
 class AccessError(NsboxError, PermissionError):

@@ -424,6 +424,7 @@ class Plan:
     nested: bool = False
     no_userns: bool = False
     drop_groups: bool = False
+    kill_on_exit: bool = True
     backend: str = "namespaces"
     enforced: tuple[str, ...] = ()
     not_enforced: tuple[str, ...] = ()

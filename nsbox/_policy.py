@@ -119,6 +119,8 @@ class Policy:
     env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
     it. nested: the command makes sandboxes itself by nsbox or runc, so clone(2) with CLONE_PARENT, and clone3(2), are
     allowed. new_session: setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226).
+    kill_on_exit: what the command leaves running ends with it; False: it goes on in the sandbox, at most until the
+    caller ends, and wait() doesn't wait for it.
     """
 
     base: Literal["workspace", "host", "layers"] = "layers"
@@ -141,6 +143,7 @@ class Policy:
     inherit_env: bool = False
     new_session: bool = True
     nested: bool = False
+    kill_on_exit: bool = True
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     # ---- making one
@@ -238,7 +241,7 @@ class Policy:
         for name in ("uid", "gid"):
             if getattr(self, name) is not None:
                 _check_id(name, getattr(self, name))
-        for name in ("inherit_env", "new_session", "nested"):
+        for name in ("inherit_env", "new_session", "nested", "kill_on_exit"):
             check_bool(name, getattr(self, name))
         if self.tmp_size is not None:
             self._set("tmp_size", check_size("tmp_size", self.tmp_size))

@@ -16,14 +16,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nsbox import _core, _reap, _spawn
+from nsbox import _core, _reap, _spawn, _usage
 from nsbox._plan import Plan
 from nsbox._policy import Policy
 from nsbox._probe import probe
 from nsbox._spawn import null_free
+
+if TYPE_CHECKING:
+    import resource
+
+in_force: ContextVar[Policy | None] = ContextVar("nsbox.confined", default=None)
+"""The policy of the nsbox.confined() block that the code at hand runs in."""
+
+announcing: ContextVar[bool] = ContextVar("nsbox.announcing", default=False)
+"""Whether the audit event at hand is of a command that goes into a sandbox."""
 
 _WALL = 0x40000000  # also children whose exit signal isn't SIGCHLD: one that was killed before its exec
 
@@ -57,26 +67,42 @@ def _programs(program: Any, directories: Callable[[], Iterable[str | bytes]]) ->
 
 
 class Popen(subprocess.Popen[Any]):
-    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy`.
+    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy` and `kill_on_exit`.
 
-    policy: what the command may do; None means Policy.workspace() of `cwd`, or of the current directory. env=None gives
-    the environment that the policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the
-    command has ended when no process of its sandbox is left that could run. `sandbox` says what contains it.
+    policy: what the command may do; None means that of the nsbox.confined() block around, or else Policy.workspace() of
+    `cwd`, or of the current directory. kill_on_exit: instead of the policy's. env=None gives the environment that the
+    policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the command has ended when no
+    process of its sandbox is left that could run; with kill_on_exit=False, when the command has. `sandbox` says
+    what contains it.
 
     Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError.
     """
 
     _plan: Plan
+    _says_empty: bool
     _init_pid: int
     _pid_namespace: int
 
-    def __init__(self, args: Any, *more: Any, policy: Policy | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        args: Any,
+        *more: Any,
+        policy: Policy | None = None,
+        kill_on_exit: bool | None = None,
+        **options: Any,
+    ) -> None:
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
-        self._policy = policy
-        self._init_pidfd = self._init_event = -1
+        self._policy = in_force.get() if policy is None else policy
+        self._kill_on_exit = kill_on_exit
+        self._init_pidfd = self._init_says = -1
         self._raw_status: int | None = None  # of the command, once it has been reaped
         self._returncode: int | None = None
+        self._timed_out = False
+        self._began = time.monotonic()
+        self._ended = 0.0
+        self._rusage: resource.struct_rusage | None = None  # of the command
+        self._last_word: tuple[int, int, int] | None = None  # of the init, about the others
         super().__init__(args, *more, **options)
 
     # ---- starting
@@ -87,9 +113,9 @@ class Popen(subprocess.Popen[Any]):
         if preexec_fn is not None and sys.is_finalizing():
             raise RuntimeError("preexec_fn not supported at interpreter shutdown")
         argv, program = _arguments(args, executable, shell)
-        sys.audit("subprocess.Popen", program, argv, cwd, env)
+        _announce(program, argv, cwd, env)
         _check_ids(uid, gid, gids)
-        policy = self._policy if self._policy is not None else _default_policy(cwd)
+        policy = self._wished(cwd)
         prepared = _spawn.prepare(policy, probe())
         if env is None:
             envp, directories = _spawn.environment(policy, prepared, os.environ), _spawn.search_path
@@ -119,9 +145,10 @@ class Popen(subprocess.Popen[Any]):
         # No call in these lines, after which a signal's handler could raise while nobody owns the command.
         self.pid = result.pid
         self._plan = prepared.plan
+        self._says_empty = prepared.says_empty
         self._init_pid = result.init_pid
         self._init_pidfd = result.init_pidfd
-        self._init_event = result.init_event
+        self._init_says = result.init_says
         self._child_created = True
         try:
             self._take_over(prepared, positional)
@@ -129,6 +156,12 @@ class Popen(subprocess.Popen[Any]):
             self.kill()
             self.wait()
             raise
+
+    def _wished(self, cwd: Any) -> Policy:
+        policy = self._policy if self._policy is not None else _default_policy(cwd)
+        if self._kill_on_exit is None or self._kill_on_exit == policy.kill_on_exit:
+            return policy
+        return policy.with_(kill_on_exit=self._kill_on_exit)
 
     def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
         _reap.commands.add(self.pid)
@@ -143,9 +176,23 @@ class Popen(subprocess.Popen[Any]):
 
     @property
     def sandbox(self) -> _spawn.Containment:
-        """What contains the command: backend, plan, what is enforced and what isn't, the pid of the sandbox's init."""
+        """What contains the command: backend, plan, what is enforced and what isn't, its processes, what it used up."""
         plan = self._plan
-        return _spawn.Containment(plan.backend, plan, plan.enforced, plan.not_enforced, self._init_pid)
+        return _spawn.Containment(
+            plan.backend, plan, plan.enforced, plan.not_enforced, self.pid, self._init_pid, self._used()
+        )
+
+    def _used(self) -> _usage.Usage | None:
+        if self._returncode is None:
+            return None
+        return _usage.usage(
+            self._rusage,
+            self._last_word,
+            wall=self._ended - self._began,
+            status=self._returncode,
+            timed_out=self._timed_out,
+            limits={limit.name: (limit.soft, limit.hard) for limit in self._plan.rlimits},
+        )
 
     # ---- ending
 
@@ -157,26 +204,31 @@ class Popen(subprocess.Popen[Any]):
     @returncode.setter
     def returncode(self, value: int | None) -> None:
         # Also called from outside: asyncio and psutil reap by themselves and store what they found.
-        self._returncode = value
         if value is not None:
+            if self._returncode is None:
+                self._ended = time.monotonic()
             _reap.commands.discard(self.pid)
             self._release()
+        self._returncode = value
 
     def _release(self) -> None:
         pidfd, self._init_pidfd = self._init_pidfd, -1
-        init_event, self._init_event = self._init_event, -1
+        init_says, self._init_says = self._init_says, -1
         if pidfd >= 0:
             _reap.orphans.release(pidfd)
-        if init_event >= 0:
-            os.close(init_event)
+        if init_says >= 0:
+            self._last_word = _core.last_word(init_says)
+            os.close(init_says)
 
     def _is_empty(self, timeout_ms: int) -> bool:
         """Say if all processes of the sandbox are gone, but for an init that is about to end.
 
         Only asked when the command is reaped: pid 1 can't end before that.
         """
-        if self._init_pidfd < 0 or not self._plan.nested:
-            return self._init_pidfd < 0 or _core.wait(self._init_pidfd, self._init_event, timeout_ms)
+        if self._init_pidfd < 0 or not self._plan.kill_on_exit:
+            return True
+        if not self._plan.nested:
+            return _core.wait(self._init_pidfd, self._init_says if self._says_empty else -1, timeout_ms)
         # Children that a nested command has given us (CLONE_PARENT) are zombies by now, and pid 1 waits for them too.
         waited = 0
         while not _core.wait(self._init_pidfd, -1, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
@@ -190,11 +242,16 @@ class Popen(subprocess.Popen[Any]):
         """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""
         if self._raw_status is None:
             try:
-                pid, status = os.waitpid(self.pid, wait_flags | _WALL)
+                pid, status, rusage = os.wait4(self.pid, wait_flags | _WALL)
             except ChildProcessError:
-                pid, status = self.pid, 0  # SIGCHLD is ignored, or somebody else has reaped it: as the base does
+                pid, status, rusage = (
+                    self.pid,
+                    0,
+                    None,
+                )  # SIGCHLD is ignored, or another has reaped it: as the base
             if pid != self.pid:
                 return pid, status
+            self._rusage = rusage
             _reap.commands.discard(self.pid)
             self._raw_status = status
         if not self._is_empty(0 if wait_flags & os.WNOHANG else -1):
@@ -225,9 +282,18 @@ class Popen(subprocess.Popen[Any]):
         while self._internal_poll() is None:
             rest = end - time.monotonic()
             if rest <= 0:
+                self._timed_out = True
                 raise subprocess.TimeoutExpired(self.args, timeout)
             self._sleep(min(rest, 3600.0))
         return self.returncode
+
+    def _check_timeout(self, *args: Any, **options: Any) -> None:
+        """Raise TimeoutExpired for communicate()."""
+        try:
+            super()._check_timeout(*args, **options)  # type: ignore[misc]
+        except subprocess.TimeoutExpired:
+            self._timed_out = True
+            raise
 
     def _sleep(self, seconds: float) -> None:
         """Sleep until the command has ended, or if it has been reaped, until its sandbox is gone."""
@@ -250,7 +316,8 @@ class Popen(subprocess.Popen[Any]):
         # By copies: another thread may see the end, and close the descriptors, meanwhile.
         copies: list[int] = []
         try:
-            copies += [os.dup(fd) for fd in (self._init_pidfd, self._init_event) if fd >= 0]
+            says = self._init_says if self._says_empty else -1
+            copies += [os.dup(fd) for fd in (self._init_pidfd, says) if fd >= 0]
             poller = select.poll()
             for fd in copies:
                 poller.register(fd, select.POLLIN)
@@ -284,6 +351,15 @@ _chosen = itemgetter(
     )
 )
 _pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
+
+
+def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:
+    """Raise the audit event of subprocess.Popen, as one of ours."""
+    token = announcing.set(True)
+    try:
+        sys.audit("subprocess.Popen", program, argv, cwd, env)
+    finally:
+        announcing.reset(token)
 
 
 def _check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:

@@ -8,16 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from subprocess import SubprocessError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsbox import _backends, _core, _wire
 from nsbox._core import constants as c
-from nsbox._errors import AccessError, PolicyError, SetupError
+from nsbox._errors import AccessError, IdsError, PolicyError, ProcessesError, SetupError
 from nsbox._host import Host
 from nsbox._plan import BindData, File, Identity, Op, Overlay, Plan, primitives
 from nsbox._policy import Policy
 from nsbox._probe import probe
 from nsbox._reap import orphans
+from nsbox._usage import Usage, processes
+
+if TYPE_CHECKING:
+    import psutil
 
 # clone(2)'s flags, <linux/sched.h>
 _NAMESPACES = {
@@ -40,14 +44,21 @@ class Containment:
     """What contains one command: `Popen.sandbox`.
 
     backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
-    init_pid: pid 1 of the sandbox, as this process numbers it.
+    pid, init_pid: the command and pid 1 of the sandbox, as this process numbers them. usage: what was used up; None
+    until the end.
     """
 
     backend: str
     plan: Plan
     enforced: tuple[str, ...]
     not_enforced: tuple[str, ...]
+    pid: int
     init_pid: int
+    usage: Usage | None
+
+    def processes(self) -> list[psutil.Process]:
+        """Return what runs in the sandbox now, the command first; [] when it has ended. Needs psutil (ImportError)."""
+        return [] if self.usage is not None and self.plan.kill_on_exit else processes(self.pid, self.init_pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,7 @@ def _flags(plan: Plan) -> int:
     flags |= c.NESTED if plan.nested else 0
     flags |= c.NO_USERNS if plan.no_userns else 0
     flags |= c.DROP_GROUPS if plan.drop_groups else 0
+    flags |= 0 if plan.kill_on_exit else c.STAY
     return flags
 
 
@@ -212,14 +224,12 @@ def _id_flags(plan: Plan, command: _core.Command) -> int:
         if identity.by_helper:
             flags |= c.FORK_COMMAND if value is not None or identity.change_ids else 0
         elif value is not None and value != own:
-            raise SetupError(
+            raise IdsError(
                 errno.EPERM, f"set{name}({value})", None, f"only {name} {own} exists in this sandbox; see ids="
             )
     if command.groups is not None:
         if not identity.by_helper:
-            raise SetupError(
-                errno.EPERM, "setgroups", None, "groups can't be changed in a sandbox with one id; see ids="
-            )
+            raise IdsError(errno.EPERM, "setgroups", None, "groups can't be changed in a sandbox with one id; see ids=")
         flags |= c.SET_GROUPS | c.FORK_COMMAND
     elif identity.change_ids:
         flags |= c.SET_GROUPS  # to none: another user must not keep the caller's
@@ -264,37 +274,13 @@ def _complete(command: _core.Command, plan: Plan) -> None:
     command.gid = identity.gid if command.gid is None else command.gid
 
 
-def _event() -> int:
-    """Return an eventfd with a number that no command's stdio has."""
-    try:
-        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-    except OSError as error:
-        raise SetupError(error.errno or errno.EMFILE, "eventfd", None, _TOO_MANY_FILES) from error
-    if fd > 2:
-        return fd
-    import fcntl
-
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(fd)
-
-
 def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
     """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
     template = prepared.template or _template(prepared.plan, [_loaded(op) for op in prepared.ops])
     _complete(command, prepared.plan)
-    command.init_event = init_event = _event()
-    try:
-        result = _core.spawn(template, command)
-        if result.error:
-            raise _exception(result, policy, prepared, program, cwd)
-    except BaseException:
-        os.close(init_event)
-        raise
-    if not prepared.says_empty:
-        result.init_event = -1
-        os.close(init_event)
+    result = _core.spawn(template, command)
+    if result.error:
+        raise _exception(result, policy, prepared, program, cwd)
     return result
 
 
@@ -303,7 +289,7 @@ def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: A
 _STEPS = {
     "PLAN": "malformed plan",
     "CLONE": "clone",
-    "LIFELINE": "pidfd_open of the caller",
+    "LIFELINE": "make descriptors for the init",
     "UNSHARE": "unshare namespaces",
     "UID_MAP": "write uid_map",
     "GID_MAP": "write gid_map",
@@ -443,4 +429,9 @@ def _exception(result: _core.Result, policy: Policy, prepared: Prepared, program
         return _chdir_error(result, policy, cwd)
     op = prepared.ops[result.op] if 0 <= result.op < len(prepared.ops) else None
     hint = _hint(result, op, probe())
-    return SetupError(result.error, _step_name(result.step), op.describe() if op else None, hint)
+    kind: type[SetupError] = SetupError
+    if result.step in (c.STEP_GROUPS, c.STEP_GID, c.STEP_UID) and result.error == errno.EPERM:
+        kind = IdsError
+    elif result.step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND) and result.error == errno.EAGAIN:
+        kind = ProcessesError
+    return kind(result.error, _step_name(result.step), op.describe() if op else None, hint)

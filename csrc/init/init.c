@@ -1,11 +1,12 @@
 /* init.c: pid 1 of each sandbox; a static program without a C library, with nothing in its memory.
  *
- * Descriptor 0 is a pidfd of the process that asked for the sandbox, descriptor 1 the read end of a
- * pipe that ends when the set-up is over, descriptor 2 an eventfd for what it has to say. It has no other descriptor, no environment, no capability
- * and isn't dumpable: what the command can reach of it is a pid. It lives as long as the command
- * (pid 2) and the caller both do. When it exits the kernel kills every process of the namespace
- * (pid_namespaces(7)), which is how a sandbox ends.
+ * Descriptor 0 is a pidfd of the process that asked for the sandbox, descriptor 1 the read end of a pipe that ends when
+ * the set-up is over, descriptor 2 the write end of one for what it has to say (nsbox_word). It has no environment, no
+ * capability and isn't dumpable: what the command can reach of it is a pid. All its signals are blocked. It lives as long
+ * as the caller does and the command (pid 2), or with NSBOX_STAY anything of the sandbox. When it exits the kernel kills
+ * every process of the namespace (pid_namespaces(7)), which is how a sandbox ends.
  */
+#include "../abi.h"
 #include "../linux/sys.h"
 
 /* The kernel made this image non-dumpable at exec (its file can't be read, only executed); said once
@@ -16,55 +17,109 @@ static void hide(void)
     sys_prctl(PR_SET_NAME, (unsigned long)"nsbox-init", 0);
 }
 
-/* Orphans of the sandbox become our children: with SIGCHLD ignored the kernel reaps them by itself. */
-static void reap_orphans(void)
+static long say(enum nsbox_said what)
 {
-    struct sys_sigaction ignore = {.handler = SIG_IGN};
-    sys_sigaction(SIGCHLD, &ignore, 0);
+    struct sys_rusage used;
+    nsbox_word word = {.said = what};
+    if (sys_getrusage(-1 /* RUSAGE_CHILDREN */, &used) >= 0) {
+        word.user_us = used.user[0] * 1000000 + used.user[1];
+        word.system_us = used.system[0] * 1000000 + used.system[1];
+        word.max_rss = used.max_rss * 1024;
+    }
+    return sys_write(2, &word, sizeof word);
 }
 
-/* Wait for the end of the pipe: the mediator has gone, so pid 2 exists or never will. */
-static void await_setup(void)
+/* Orphans of the sandbox become our children. SIGCHLD must not be ignored: what the kernel reaps by itself is in nobody's
+ * accounts. Blocked, it is only a wake-up. */
+static int watch_children(void)
+{
+    struct sys_sigaction standard = {.handler = SIG_DFL};
+    sys_sigaction(SIGCHLD, &standard, 0);
+    return sys_signalfd(SIGNAL_BIT(SIGCHLD), SYS_O_CLOEXEC | O_NONBLOCK);
+}
+
+/* Reaps whatever has ended. 0: some are left; -ECHILD: none. */
+static int reap(void)
+{
+    int ret;
+    do
+        ret = sys_wait4(-1, WNOHANG | __WALL);
+    while (ret > 0 || ret == -EINTR);
+    return ret;
+}
+
+/* One siginfo at a time: pending SIGCHLDs are merged into one. */
+static void forget_signal(int children)
+{
+    uint8_t info[128];
+    sys_read(children, info, sizeof info);
+}
+
+/* Wait for the end of the pipe: the mediator has gone, so pid 2 exists or never will. True if a byte came first. */
+static int await_setup(void)
 {
     char byte;
-    while (sys_read(1, &byte, 1) == -EINTR)
-        continue;
+    int stay = 0;
+    for (;;) {
+        long n = sys_read(1, &byte, 1);
+        if (n > 0)
+            stay = 1;
+        else if (n != -EINTR)
+            break;
+    }
     sys_close(1);
+    return stay;
 }
 
-static long say(void)
+/* The command has ended: so does all else, now, for the accounts. Not everything need obey: we have no capability to kill
+ * processes of other ids. They end with us. If nothing is left, the caller needn't wait for our own end, most
+ * of which is the kernel's unmounting. */
+static _Noreturn void end(int children)
 {
-    static const uint64_t one = 1;
-    return sys_write(2, &one, sizeof one);
-}
-
-/* The command has ended, so whatever is left of the sandbox descends from us. Nothing there: the caller needn't wait for
- * our own end, most of which is the kernel's unmounting. Without this word it is what the caller waits for. */
-static void say_if_empty(void)
-{
-    if (sys_wait4(-1, WNOHANG | __WALL) != -ECHILD)
-        return;
-    say();
-    sys_sched_yield(); /* the caller first */
+    static const int64_t ten_ms[2] = {0, 10000000};
+    int left = reap();
+    if (left == 0)
+        sys_kill(-1, SIGKILL);
+    for (int pauses = 0; left == 0 && pauses < 10; left = reap()) {
+        struct pollfd fd = {.fd = children, .events = POLLIN};
+        if (sys_ppoll(&fd, 1, ten_ms) > 0)
+            forget_signal(children);
+        else
+            pauses++;
+    }
+    if (left == -ECHILD) {
+        say(NSBOX_SAID_EMPTY);
+        sys_sched_yield(); /* the caller first */
+    }
+    sys_exit(0);
 }
 
 _Noreturn __attribute__((used)) void nsbox_init_main(void)
 {
     hide();
-    reap_orphans();
-    if (say() < 0) /* that we are up */
+    int children = watch_children();
+    if (children < 0 || say(NSBOX_SAID_UP) < 0)
         sys_exit(1);
-    await_setup();
+    int stay = await_setup();
     /* Pid 2 is never given away twice: after a wrap-around numbers begin at 300 (RESERVED_PIDS). */
     int command = sys_pidfd_open(2);
     if (command < 0)
         sys_exit(1);
     for (;;) {
-        struct pollfd watched[2] = {{.fd = 0, .events = POLLIN}, {.fd = command, .events = POLLIN}};
-        int n = sys_ppoll(watched, 2, 0);
+        struct pollfd watched[3] = {
+            {.fd = 0, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = children, .events = POLLIN}};
+        int n = sys_ppoll(watched, 3, 0);
+        if (n < 0 && n != -EINTR)
+            sys_exit(0);
+        if (n > 0 && watched[0].revents)
+            sys_exit(0);
+        if (n > 0 && watched[1].revents && !stay)
+            end(children);
         if (n > 0 && watched[1].revents)
-            say_if_empty();
-        if (n > 0 || (n < 0 && n != -EINTR))
+            command = -1;
+        if (n > 0 && watched[2].revents)
+            forget_signal(children);
+        if (reap() == -ECHILD && command < 0)
             sys_exit(0);
     }
 }

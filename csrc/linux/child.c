@@ -11,7 +11,7 @@ static int die_with_caller(struct job *j)
 
 static int is_open(const struct job *j, int fd)
 {
-    return fd < 0 ? 0 : fd == j->lifeline || fd == j->req->init_event ? -EBADF : sys_get_fd_flags(fd);
+    return fd < 0 ? 0 : fd == j->lifeline || fd == j->said[0] || fd == j->said[1] ? -EBADF : sys_get_fd_flags(fd);
 }
 
 /* The caller's descriptors, before we open any more: a number that it has closed would soon be one of ours. */
@@ -45,7 +45,8 @@ static int next_needed(const struct job *j, int from)
     const nsbox_request *r = j->req;
     int least = INT32_MAX;
     lower(&least, j->lifeline, from);
-    lower(&least, r->init_event, from);
+    lower(&least, j->said[0], from);
+    lower(&least, j->said[1], from);
     lower(&least, r->stdin_fd, from);
     lower(&least, r->stdout_fd, from);
     lower(&least, r->stderr_fd, from);
@@ -187,6 +188,8 @@ void mediator(void *arg)
         report(j->res, ret, j->b.step, op); /* before the command can say anything else */
         set_gate(j, GATE_ABORT);
     }
+    if (ret >= 0 && j->req->flags & NSBOX_STAY)
+        sys_write(j->setup_pipe[1], "", 1);
     /* Nobody may go on in the caller's memory after us. */
     init_await_leave(j);
     sys_exit(0);

@@ -24,13 +24,14 @@ struct job {
     sys_sigset mask;                                      /* its signal mask, to be given back to the command */
     unsigned umask;                                       /* its umask */
     int lifeline;                                         /* pidfd of it */
-    int setup_pipe[2];                                    /* ends when the mediator has gone */
-    uint32_t init_tid;                                    /* cleared by the kernel when the init has executed or died */
-    uint32_t init_stage;                                  /* futex: enum init_stage */
-    int init_pidfd;                                       /* the mediator's */
-    int init_image;                                       /* the init's, which stays in the mediator's table */
-    int init_proc;                                        /* a detached procfs, or -errno */
-    int init_net;                                         /* 0 when the net namespace is ready, or -errno */
+    int said[2];                                          /* of the init: see nsbox_word */
+    int setup_pipe[2];   /* ends when the mediator has gone; a byte in it: NSBOX_STAY */
+    uint32_t init_tid;   /* cleared by the kernel when the init has executed or died */
+    uint32_t init_stage; /* futex: enum init_stage */
+    int init_pidfd;      /* the mediator's */
+    int init_image;      /* the init's, which stays in the mediator's table */
+    int init_proc;       /* a detached procfs, or -errno */
+    int init_net;        /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;
     int32_t init_net_op; /* the op that it is for, or -1 */
     int devnull;         /* for stdio, or -1 */

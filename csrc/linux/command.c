@@ -133,9 +133,8 @@ static int drop_capabilities(uint32_t *step)
 /* The set-up's own descriptors, when the caller's stay open: exec would close them, but looks the program up first. */
 static void close_own(struct job *j)
 {
-    const int own[] = {j->lifeline, j->req->init_event, j->setup_pipe[0], j->init_pidfd, j->b.proc,
-                       j->devnull,  j->own[0],          j->own[1],        j->own[2],     j->own[3],
-                       j->own[4],   j->own[5],          j->own[6]};
+    const int own[] = {j->lifeline, j->said[0], j->said[1], j->setup_pipe[0], j->init_pidfd, j->b.proc, j->devnull,
+                       j->own[0],   j->own[1],  j->own[2],  j->own[3],        j->own[4],     j->own[5], j->own[6]};
     for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
         if (own[i] > 2) /* below, they have been replaced by the command's stdio, or exec closes them */
             sys_close(own[i]);
@@ -227,15 +226,12 @@ static int enter_cwd(const nsbox_request *r, uint32_t *step)
 static int pass_gate(struct job *j)
 {
     static const int64_t twenty_us[2] = {0, 20000};
-    for (int looks = 0;; looks++) {
+    for (;;) {
         uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
         int gone = gate == GATE_OPEN ? old_root_is_gone(&j->b) : 0;
         if (gate == GATE_ABORT || gone)
             return gate == GATE_ABORT ? -ECANCELED : gone < 0 ? gone : sys_chdir("/");
-        if (looks < 100) /* it is about to open, as a rule: a sleep and its wake would take longer */
-            sys_sched_yield();
-        else
-            sys_futex_wait(&j->gate, gate, gate == GATE_OPEN ? twenty_us : 0);
+        sys_futex_wait(&j->gate, gate, gate == GATE_OPEN ? twenty_us : 0);
     }
 }
 

@@ -55,7 +55,7 @@ static int open_image(struct builder *b)
 /* Its descriptors, 0 to 2, and its image as 3; in a table of its own. */
 static int take_fds(struct job *j, int image)
 {
-    int own[] = {j->lifeline, j->setup_pipe[0], j->req->init_event, image};
+    int own[] = {j->lifeline, j->setup_pipe[0], j->said[1], image};
     int n = sizeof own / sizeof own[0], ret = 0;
     for (int i = 0; i < n; i++) /* out of the way */
         if ((own[i] = sys_dupfd_cloexec(own[i], 10)) < 0)
@@ -208,8 +208,8 @@ int init_join_net(struct job *j, uint32_t *step, int32_t *op)
 /* 1 when the init runs its own image, in its own memory, and is about to sleep; else 0. */
 int init_is_up(struct job *j)
 {
-    uint64_t word;
-    if (!j->init_up && sys_read(j->req->init_event, &word, sizeof word) == sizeof word)
+    nsbox_word word;
+    if (!j->init_up && sys_read(j->said[0], &word, sizeof word) == sizeof word)
         j->init_up = 1;
     return j->init_up;
 }
@@ -234,7 +234,7 @@ int init_await(struct job *j)
         int gone = init_is_gone(j);
         if (gone && !init_is_up(j))
             return j->init_error < 0 ? j->init_error : -ESRCH;
-        struct pollfd fd = {.fd = j->req->init_event, .events = POLLIN};
+        struct pollfd fd = {.fd = j->said[0], .events = POLLIN};
         int ret = sys_ppoll(&fd, 1, ten_ms);
         if (ret < 0 && ret != -EINTR)
             return ret;

@@ -44,11 +44,11 @@ static int look_before_sleep(struct pollfd *fds)
 }
 
 /* 1: gone (and reaped, if it was ours), 0: not within the time, -errno. */
-int nsbox_wait(int pidfd, int init_event, int timeout_ms)
+int nsbox_wait(int pidfd, int init_says, int timeout_ms)
 {
-    struct pollfd fds[2] = {{.fd = pidfd, .events = POLLIN}, {.fd = init_event, .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = pidfd, .events = POLLIN}, {.fd = init_says, .events = POLLIN}};
     int64_t limit[2] = {timeout_ms / 1000, (int64_t)(timeout_ms % 1000) * 1000000};
-    int n = init_event >= 0 && timeout_ms ? look_before_sleep(fds) : 0;
+    int n = init_says >= 0 && timeout_ms ? look_before_sleep(fds) : 0;
     if (n == 0)
         n = sys_ppoll(fds, 2, timeout_ms < 0 ? 0 : limit);
     if (n <= 0)
@@ -56,20 +56,37 @@ int nsbox_wait(int pidfd, int init_event, int timeout_ms)
     int32_t info[32];
     info[SI_PID] = 0;
     int ret = sys_waitid(P_PIDFD, pidfd, info, WEXITED | WNOHANG | __WALL);
-    if (ret < 0 || info[SI_PID] || init_event < 0)
+    if (info[SI_PID] || fds[0].revents || (ret < 0 && fds[1].revents & POLLIN))
         return 1;
-    return nsbox_wait(pidfd, -1, timeout_ms); /* our child (we are a subreaper), and about to end: to be reaped */
+    /* It is our child (we are a subreaper) and about to end: to be reaped. Or it was killed before it could say more. */
+    return nsbox_wait(pidfd, -1, timeout_ms);
 }
 
-/* A pidfd of a number from 3 up. */
-static int open_pidfd(int pid)
+/* A descriptor from 3 up in place of one that may be lower, or -errno. */
+static int move_high(int fd)
 {
-    int fd = sys_pidfd_open(pid);
     if (fd < 0 || fd > 2)
         return fd;
     int high = sys_dupfd_cloexec(fd, 3);
     sys_close(fd);
     return high;
+}
+
+static int open_pidfd(int pid)
+{
+    return move_high(sys_pidfd_open(pid));
+}
+
+/* The pipe on which the init speaks. Only the end that we keep must not block. */
+static int open_said(struct job *j)
+{
+    int fds[2];
+    int ret = sys_pipe2(fds, SYS_O_CLOEXEC | O_NONBLOCK);
+    if (ret < 0)
+        return ret;
+    j->said[0] = move_high(fds[0]);
+    j->said[1] = move_high(fds[1]);
+    return j->said[0] < 0 ? j->said[0] : j->said[1] < 0 ? j->said[1] : 0;
 }
 
 /* A descriptor for the init, which is an orphan and may be gone and reaped by now (-ESRCH). Its number can't have been
@@ -194,11 +211,16 @@ static int start(struct job *j)
     else if (j->res->pid > 0)
         while (!await_exec(&j->command_tid) && !is_dead(j->res->pid))
             continue;
-    sys_close(j->lifeline); /* its number is the init's now */
+    sys_close(j->lifeline);
+    sys_close(j->said[1]);
     if (j->res->error)
         clean_up(j);
     else
         hold_init(j);
+    if (j->res->error)
+        sys_close(j->said[0]);
+    else
+        j->res->init_says = j->said[0];
     sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
     return 0;
 }
@@ -222,7 +244,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     j->init_stack = j->mediator_stack + INIT_STACK;
     j->command_stack = j->init_stack + COMMAND_STACK;
     j->caller = sys_getpid();
-    j->lifeline = open_pidfd(j->caller);
+    j->lifeline = j->said[0] = j->said[1] = -1;
     j->setup_pipe[0] = j->setup_pipe[1] = -1;
     j->devnull = j->init_pidfd = j->init_image = -1;
     j->init_proc = -ESRCH;
@@ -240,7 +262,7 @@ _Static_assert(sizeof(struct job) % sizeof(uint64_t) == 0, "cleared by words");
 int nsbox_spawn(const nsbox_request *req)
 {
     nsbox_result *res = req->result;
-    *res = (nsbox_result){.op = -1, .init_pidfd = -1};
+    *res = (nsbox_result){.op = -1, .init_pidfd = -1, .init_says = -1};
     int32_t bad;
     if (nsbox_plan_check(req->plan, req->plan_len, &bad) < 0) {
         report(res, -EINVAL, NSBOX_STEP_PLAN, bad);
@@ -253,9 +275,15 @@ int nsbox_spawn(const nsbox_request *req)
     }
     struct job *j = job_in(req);
     set_up(j, req, nops);
-    if (j->lifeline >= 0)
+    int ret = open_said(j);
+    if (ret >= 0)
+        ret = j->lifeline = open_pidfd(j->caller);
+    if (ret >= 0)
         return start(j);
-    report(res, j->lifeline, NSBOX_STEP_LIFELINE, -1);
+    report(res, ret, NSBOX_STEP_LIFELINE, -1);
+    for (int i = 0; i < 2; i++)
+        if (j->said[i] >= 0)
+            sys_close(j->said[i]);
     return 0;
 }
 

@@ -77,6 +77,14 @@ struct sys_ifreq {
     char rest[22];
 };
 
+/* The kernel's struct rusage, of which the last fields don't matter here. */
+struct sys_rusage {
+    int64_t user[2]; /* seconds, microseconds */
+    int64_t system[2];
+    int64_t max_rss; /* KiB */
+    int64_t rest[13];
+};
+
 struct sys_rlimit {
     uint64_t soft, hard;
 };
@@ -304,6 +312,14 @@ static inline int sys_sched_yield(void)
 static inline int sys_wait4(int pid, int options)
 {
     return (int)S4(__NR_wait4, pid, 0, options, 0);
+}
+static inline int sys_getrusage(int who, struct sys_rusage *usage)
+{
+    return (int)S2(__NR_getrusage, who, usage);
+}
+static inline int sys_signalfd(sys_sigset set, int flags)
+{
+    return (int)S4(__NR_signalfd4, -1, &set, SYS_SIGSET_BYTES, flags);
 }
 static inline int sys_ppoll(struct pollfd *fds, unsigned n, const void *timeout)
 {

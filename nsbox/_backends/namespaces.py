@@ -77,6 +77,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         nested=policy.nested,
         no_userns=_needs_no_userns(policy, host) and not policy.nested,
         drop_groups=host.can_set_groups and policy.base != "host",
+        kill_on_exit=policy.kill_on_exit,
         backend=NAME,
         enforced=_enforced(policy, rlimits),
         not_enforced=_not_enforced(policy, host),
@@ -346,7 +347,8 @@ def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
 
 
 def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
-    said = ["processes: own pid namespace; all are killed when the command ends or the caller dies"]
+    end = "when the command ends or the caller dies" if policy.kill_on_exit else "when the caller dies"
+    said = [f"processes: own pid namespace; all are killed {end}"]
     said.append("privileges: no capabilities, no new privileges, own user namespace")
     said.append(
         "system calls: no keyrings" if policy.nested else "system calls: no keyrings, no children of the caller"

@@ -177,7 +177,6 @@ def test_a_request_arrives() -> None:
         uid=6,
         gid=7,
         groups=[30, 31, 32],
-        init_event=8,
     )
     keep, ffi = [], _core.ffi
     r = ffi.new("nsbox_request *", template.request[0])
@@ -195,7 +194,7 @@ def test_a_request_arrives() -> None:
     assert (strings(r.programs), strings(r.argv), strings(r.envp)) == ([b"p1", b"p2"], [b"a1", b"a2", b"a3"], [b"e1"])
     assert (strings(r.uid_map_program), strings(r.gid_map_program)) == ([b"newuidmap", b"u"], [b"newgidmap", b"g"])
     assert (r.stdin_fd, r.stdout_fd, r.stderr_fd, r.umask, r.pgid) == (10, 11, 12, 4, 5)
-    assert (r.uid, r.gid, r.init_event) == (6, 7, 8)
+    assert (r.uid, r.gid) == (6, 7)
     assert list(r.pass_fds[0 : r.n_pass_fds]) == [20, 21]
     assert list(r.groups[0 : r.n_groups]) == [30, 31, 32]
     assert [(limit.resource, limit.soft, limit.hard) for limit in r.rlimits[0 : r.n_rlimits]] == [(40, 41, 42)]

@@ -353,7 +353,7 @@ def _exists(fd: int) -> bool:
 
 
 def test_sandbox_init_holds_nothing(policy: nsbox.Policy) -> None:
-    """Pid 1 of a sandbox holds no descriptor but pidfds and its eventfd, whatever the caller has open and the command was given."""
+    """Pid 1 of a sandbox holds no descriptor but pidfds, a signalfd and its pipe, whatever the caller has open and the command was given."""
     fd = os.open("/", os.O_RDONLY)
     os.set_inheritable(fd, True)
     try:
@@ -361,7 +361,7 @@ def test_sandbox_init_holds_nothing(policy: nsbox.Policy) -> None:
             init = p.sandbox.init_pid
             # It can't be inspected from inside; from here it can, since its user namespace is this user's.
             held = {name: os.readlink(f"/proc/{init}/fd/{name}") for name in os.listdir(f"/proc/{init}/fd")}
-            assert all(re.search("pidfd|pipe|eventfd", what) for what in held.values()), held
-            assert len(held) <= 3
+            assert all(re.search("pidfd|pipe|signalfd", what) for what in held.values()), held
+            assert len(held) <= 4
     finally:
         os.close(fd)

@@ -1,0 +1,86 @@
+"""What a sandbox used up, why it ended, and which processes are in it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import resource
+
+    import psutil
+
+Cause = Literal["exit", "signal", "timeout", "limit"]
+
+_OF_LIMITS = {-signal.SIGXCPU: "CPU", -signal.SIGXFSZ: "FSIZE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a command, and whatever else ran in its sandbox, used up: `Popen.sandbox.usage`.
+
+    wall: seconds from before Popen() until its end was noticed. user, system: seconds of processor time. max_rss: bytes
+    of memory of the largest process (getrusage(2), ru_maxrss); never less than this process had used itself at the
+    spawn, since the kernel counts a command's memory from before its exec. cause: "exit", "signal", "timeout" (killed
+    after a TimeoutExpired) or "limit" (killed by one of Policy.limits). is_complete: whether user, system and max_rss
+    count everything. They don't if somebody else reaped the command (SIGCHLD ignored, asyncio's own child watchers), if
+    the sandbox's init was killed, or while something of a sandbox with kill_on_exit=False goes on.
+    """
+
+    wall: float
+    user: float
+    system: float
+    max_rss: int
+    cause: Cause
+    is_complete: bool
+
+
+def cause(status: int, timed_out: bool, limits: dict[str, tuple[int, int]], cpu_seconds: float) -> Cause:
+    """Return why a command ended. status: as Popen.returncode. limits: soft and hard ones by RLIMIT name."""
+    if status >= 0:
+        return "exit"
+    if _OF_LIMITS.get(status) in limits:
+        return "limit"
+    if status == -signal.SIGKILL and "CPU" in limits and cpu_seconds >= limits["CPU"][1]:
+        return "limit"
+    return "timeout" if timed_out else "signal"
+
+
+def usage(
+    command: resource.struct_rusage | None,
+    others: tuple[int, int, int] | None,
+    *,
+    wall: float,
+    status: int,
+    timed_out: bool,
+    limits: dict[str, tuple[int, int]],
+) -> Usage:
+    """Add up what is known: the command's rusage, and the last word of the sandbox's init."""
+    user = command.ru_utime if command else 0.0
+    system = command.ru_stime if command else 0.0
+    rss = command.ru_maxrss * 1024 if command else 0
+    why = cause(status, timed_out, limits, user + system)
+    if others is not None:
+        user, system, rss = user + others[0] / 1e6, system + others[1] / 1e6, max(rss, others[2])
+    return Usage(wall, user, system, rss, why, command is not None and others is not None)
+
+
+def processes(command: int, init: int) -> list[psutil.Process]:
+    """Return the processes of a sandbox, its init left out: all descend from the command or, orphaned, from the init.
+
+    Raises ImportError where psutil isn't installed.
+    """
+    try:
+        import psutil
+    except ImportError as error:
+        raise ImportError("processes() needs psutil: pip install psutil") from error
+    found: dict[int, Any] = {}
+    for pid in (command, init):
+        try:
+            parent = psutil.Process(pid)
+            inside = ([parent] if pid == command else []) + parent.children(recursive=True)
+        except psutil.NoSuchProcess:
+            continue
+        found |= {process.pid: process for process in inside}
+    return list(found.values())
