@@ -10,7 +10,17 @@ Names of the standard library's subprocess, plus Policy and what belongs to it. 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nsbox._errors import AccessError, NsboxError, PolicyError, Reason, SetupError, UnavailableError
+    from nsbox._confine import confined, install
+    from nsbox._errors import (
+        AccessError,
+        IdsError,
+        NsboxError,
+        PolicyError,
+        ProcessesError,
+        Reason,
+        SetupError,
+        UnavailableError,
+    )
     from nsbox._explain import explain
     from nsbox._host import Host
     from nsbox._plan import (
@@ -43,6 +53,7 @@ if TYPE_CHECKING:
     from nsbox._policy import Limits, Policy
     from nsbox._probe import probe
     from nsbox._spawn import Containment
+    from nsbox._usage import Usage
     from nsbox.subprocess import (
         DEVNULL,
         PIPE,
@@ -84,6 +95,7 @@ __all__ = [
     "File",
     "Host",
     "Hostname",
+    "IdsError",
     "Limits",
     "Loopback",
     "Mask",
@@ -96,6 +108,7 @@ __all__ = [
     "PolicyError",
     "Popen",
     "Proc",
+    "ProcessesError",
     "Reason",
     "RemountRo",
     "RoBind",
@@ -107,12 +120,15 @@ __all__ = [
     "TmpOverlay",
     "Tmpfs",
     "UnavailableError",
+    "Usage",
     "call",
     "check_call",
     "check_output",
+    "confined",
     "explain",
     "getoutput",
     "getstatusoutput",
+    "install",
     "list2cmdline",
     "probe",
     "run",
@@ -120,10 +136,13 @@ __all__ = [
 
 # Where each name lives.
 _HOMES = {
+    "_confine": ("confined", "install"),
     "_errors": (
         "AccessError",
+        "IdsError",
         "NsboxError",
         "PolicyError",
+        "ProcessesError",
         "Reason",
         "SetupError",
         "UnavailableError",
@@ -163,6 +182,7 @@ _HOMES = {
     ),
     "_probe": ("probe",),
     "_spawn": ("Containment",),
+    "_usage": ("Usage",),
     "subprocess": (
         "DEVNULL",
         "PIPE",
@@ -188,8 +208,8 @@ _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "subprocess":
-        return import_module("nsbox.subprocess")
+    if name in ("asyncio", "subprocess"):
+        return import_module(f"nsbox.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'nsbox' has no attribute {name!r}")
     value = getattr(import_module(f"nsbox.{_MODULE_OF[name]}"), name)

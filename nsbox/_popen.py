@@ -295,37 +295,35 @@ class Popen(subprocess.Popen[Any]):
             self._timed_out = True
             raise
 
-    def _sleep(self, seconds: float) -> None:
-        """Sleep until the command has ended, or if it has been reaped, until its sandbox is gone."""
-        if self._raw_status is not None:
-            self._sleep_until_empty(seconds)
-            return
-        try:
-            pidfd = os.pidfd_open(self.pid)
-        except OSError:
-            time.sleep(min(seconds, 0.001))  # another thread is just reaping it
-            return
-        try:
-            poller = select.poll()
-            poller.register(pidfd, select.POLLIN)
-            poller.poll(math.ceil(seconds * 1000))
-        finally:
-            os.close(pidfd)
+    def watch(self) -> tuple[list[int], float | None]:
+        """Return descriptors, to be closed, of which one becomes readable at the next step towards the end.
 
-    def _sleep_until_empty(self, seconds: float) -> None:
-        # By copies: another thread may see the end, and close the descriptors, meanwhile.
-        copies: list[int] = []
+        And how many seconds to wait at most before poll() is asked again; None: for ever. Before the command has been
+        reaped the next step is its end, then that of its sandbox.
+        """
+        fds: list[int] = []
         try:
+            if self._raw_status is None:
+                fds.append(os.pidfd_open(self.pid))
+                return fds, None
+            # Copies: another thread may see the end, and close the descriptors, meanwhile.
             says = self._init_says if self._says_empty else -1
-            copies += [os.dup(fd) for fd in (self._init_pidfd, says) if fd >= 0]
+            for fd in (self._init_pidfd, says):
+                if fd >= 0:
+                    fds.append(os.dup(fd))
+        except OSError:  # no descriptor is free, or another thread is just reaping it
+            return fds, 0.001
+        return fds, 0.02 if self._plan.nested or not fds else None
+
+    def _sleep(self, seconds: float) -> None:
+        fds, patience = self.watch()
+        try:
             poller = select.poll()
-            for fd in copies:
+            for fd in fds:
                 poller.register(fd, select.POLLIN)
-            poller.poll(min(20.0, seconds * 1000) if self._plan.nested else math.ceil(seconds * 1000))
-        except OSError:
-            time.sleep(min(seconds, 0.001))
+            poller.poll(math.ceil(1000 * (seconds if patience is None else min(seconds, patience))))
         finally:
-            for fd in copies:
+            for fd in fds:
                 os.close(fd)
 
     def send_signal(self, sig: int) -> None:

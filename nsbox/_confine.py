@@ -1,0 +1,119 @@
+"""Confinement of code that knows nothing of nsbox: install() and confined()."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from nsbox import _popen
+from nsbox._errors import NsboxError
+from nsbox._policy import Policy
+
+_Plain = subprocess.Popen
+
+
+class Popen(_popen.Popen):
+    """What install() puts in the place of subprocess.Popen: contained where a policy is in force, else as that class.
+
+    A policy is in force inside of nsbox.confined(), or given as policy=.
+    """
+
+    _is_plain = False
+
+    def _execute_child(self, *positional: Any) -> None:
+        self._is_plain = self._policy is None
+        if self._is_plain:
+            _Plain._execute_child(self, *positional)  # type: ignore[attr-defined]
+        else:
+            super()._execute_child(*positional)
+
+    @property
+    def sandbox(self) -> Any:
+        """What contains the command; None if nothing does."""
+        return None if self._is_plain else super().sandbox
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._is_plain:
+            return _Plain._try_wait(self, wait_flags)  # type: ignore[attr-defined, no-any-return]
+        return super()._try_wait(wait_flags)
+
+    def _internal_poll(self, *args: Any, **options: Any) -> int | None:
+        if self._is_plain:
+            return _Plain._internal_poll(self, *args, **options)  # type: ignore[attr-defined, no-any-return]
+        return super()._internal_poll(*args, **options)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self._is_plain:
+            return _Plain._wait(self, timeout=timeout)  # type: ignore[attr-defined, no-any-return]
+        return super()._wait(timeout)
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to the command."""
+        if self._is_plain:
+            _Plain.send_signal(self, sig)
+        else:
+            super().send_signal(sig)
+
+
+# Audit events (docs.python.org, "Audit events table") of what starts a program without subprocess.Popen.
+_OTHER_WAYS = {
+    "os.system": "os.system()",
+    "os.exec": "os.exec*()",
+    "os.posix_spawn": "os.posix_spawn()",
+    "pty.spawn": "pty.spawn()",
+    "subprocess.Popen": "a class Popen that was imported before nsbox.install()",
+}
+
+
+def _refuse_other_ways(event: str, args: tuple[Any, ...]) -> None:
+    """Let nothing out of a confined() block that isn't contained: an audit hook, which sees what is about to happen."""
+    if event in _OTHER_WAYS and _popen.in_force.get() is not None and not _popen.announcing.get():
+        raise NsboxError(
+            f"{_OTHER_WAYS[event]} would start {args[0]!r} outside of the sandbox that nsbox.confined() asks for: "
+            "use subprocess, or give install() the module that has imported Popen by name"
+        )
+
+
+_is_hooked = False
+
+
+def install(*modules: ModuleType) -> None:
+    """Put nsbox's Popen in the place of subprocess.Popen, for the whole process. Calling it again changes nothing.
+
+    It behaves exactly as the one that it replaces, but for commands started inside of a confined() block or with
+    policy=. modules: those that have `Popen` from `from subprocess import Popen`, before this call; theirs is replaced
+    as well. Raises TypeError for a module without such a name.
+    """
+    global _is_hooked
+    for module in modules:
+        if getattr(module, "Popen", None) not in (_Plain, Popen):
+            raise TypeError(f"{module!r} has no Popen of the standard library")
+    for module in (subprocess, *modules):
+        module.Popen = Popen  # type: ignore[attr-defined]
+    if not _is_hooked:
+        _is_hooked = True
+        sys.addaudithook(_refuse_other_ways)
+
+
+@contextmanager
+def confined(policy: Policy) -> Iterator[None]:
+    """Run the block with this policy in force: what it starts by subprocess, also in libraries, is contained by it.
+
+    The policy belongs to the context (contextvars): asyncio tasks that the block starts, asyncio.to_thread() and trio's
+    threads have it too. Other new threads don't, and what they start isn't contained: have them run
+    contextvars.copy_context().run(function). Installs nsbox's Popen if that hasn't been done. In the block, other ways
+    to start a program (os.system, os.exec*, os.posix_spawn, an earlier `from subprocess import Popen`) raise NsboxError
+    instead of starting it uncontained. It is no sandbox for the block's own Python code.
+    """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+    install()
+    token = _popen.in_force.set(policy)
+    try:
+        yield
+    finally:
+        _popen.in_force.reset(token)

@@ -1,0 +1,157 @@
+"""asyncio's subprocess functions, with policy=: what they start is contained.
+
+    process = await nsbox.asyncio.create_subprocess_exec("make", cwd="repo")
+
+Works on asyncio's own event loops and on uvloop's. Nothing of the loop's child watching is used: the event loop
+watches the command's pidfd, then the sandbox's end.
+"""
+
+from __future__ import annotations
+
+import asyncio as _asyncio
+import os
+import signal as _signal
+from asyncio import base_subprocess
+from asyncio.subprocess import Process as _Process
+from asyncio.subprocess import SubprocessStreamProtocol
+from typing import Any
+
+from nsbox import _popen
+from nsbox._policy import Policy
+from nsbox._spawn import Containment
+from nsbox.subprocess import DEVNULL, PIPE, STDOUT
+
+__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "create_subprocess_exec", "create_subprocess_shell"]
+
+# What asyncio refuses, since streams carry bytes; with the only value of each that is no contradiction.
+_BYTES_ONLY = {"universal_newlines": False, "text": False, "encoding": None, "errors": None, "bufsize": 0}
+
+
+class Process(_Process):
+    """asyncio.subprocess.Process, and what contains it."""
+
+    @property
+    def sandbox(self) -> Containment:
+        """What contains the command: as Popen.sandbox."""
+        found: Containment = self._transport.get_extra_info("subprocess").sandbox  # type: ignore[attr-defined]
+        return found
+
+
+class _Transport(base_subprocess.BaseSubprocessTransport):
+    """asyncio's transport of a subprocess, around nsbox's Popen. It is told of the end when the sandbox is gone."""
+
+    _loop: Any
+    _proc: _popen.Popen
+    _returncode: int | None
+    _watched: list[int]
+    _timer: _asyncio.TimerHandle | None = None
+
+    def _start(self, args: Any, shell: bool, *positional: Any, **options: Any) -> None:  # all by name
+        self._watched = []
+        self._proc = _popen.Popen(args, shell=shell, **options)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Watch for the next step towards the end: the command's, then that of what is left of its sandbox."""
+        self._watched, patience = self._proc.watch()
+        for fd in self._watched:
+            self._loop.add_reader(fd, self._look)
+        if patience is not None:
+            self._timer = self._loop.call_later(patience, self._look)
+
+    def _unwatch(self) -> None:
+        while self._watched:
+            fd = self._watched.pop()
+            if not self._loop.is_closed():
+                self._loop.remove_reader(fd)
+            os.close(fd)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._unwatch()
+        status = self._proc.poll()
+        if status is None:
+            self._watch()
+        elif self._returncode is None:
+            self._process_exited(status)
+
+    def send_signal(self, signal: int) -> None:
+        """Send a signal to the command. By Popen, which knows whether the pid is still its own."""
+        self._check_proc()
+        self._proc.send_signal(signal)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the command."""
+        self.send_signal(_signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the command, and with it the sandbox."""
+        self.send_signal(_signal.SIGKILL)
+
+    def __del__(self, *more: Any) -> None:
+        super().__del__(*more)
+        for fd in getattr(self, "_watched", ()):  # the loop was closed before the end
+            os.close(fd)
+
+
+def _check(options: dict[str, Any], shell: bool) -> None:
+    for name, allowed in (*_BYTES_ONLY.items(), ("shell", shell)):
+        if options.pop(name, allowed) not in (allowed, None):
+            raise ValueError(f"{name} must be {allowed}")
+
+
+async def _create(args: Any, *, shell: bool, limit: int, **options: Any) -> Process:
+    _check(options, shell)
+    loop = _asyncio.get_running_loop()
+    protocol = SubprocessStreamProtocol(limit=limit, loop=loop)
+    started = loop.create_future()
+    transport = _Transport(loop, protocol, args, shell, bufsize=0, waiter=started, **options)
+    try:
+        await started
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException:
+        transport.close()
+        await transport._wait()
+        raise
+    return Process(transport, protocol, loop)
+
+
+async def create_subprocess_exec(
+    program: Any,
+    *args: Any,
+    stdin: Any = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    limit: int = 2**16,
+    policy: Policy | None = None,
+    **options: Any,
+) -> Process:
+    """Start a program in a sandbox; as asyncio.create_subprocess_exec, with policy= and nsbox.Popen's other options.
+
+    limit: bytes that a stream buffers. Raises what nsbox.Popen raises, and ValueError for options of text.
+    """
+    return await _create(
+        [program, *args], shell=False, limit=limit, stdin=stdin, stdout=stdout, stderr=stderr, policy=policy, **options
+    )
+
+
+async def create_subprocess_shell(
+    cmd: str | bytes,
+    stdin: Any = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    limit: int = 2**16,
+    policy: Policy | None = None,
+    **options: Any,
+) -> Process:
+    """Start a command line of the shell in a sandbox; as asyncio.create_subprocess_shell, with policy=.
+
+    limit: bytes that a stream buffers. Raises what nsbox.Popen raises, and ValueError for options of text.
+    """
+    if not isinstance(cmd, str | bytes):
+        raise ValueError("cmd must be a string")
+    return await _create(
+        cmd, shell=True, limit=limit, stdin=stdin, stdout=stdout, stderr=stderr, policy=policy, **options
+    )
