@@ -1,0 +1,296 @@
+"""What a sandbox used up, why it ended, which processes are in it, and what kill_on_exit=False changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+from nsbox_testing.running import in_fork, python
+
+import nsbox
+from nsbox import Limits, Policy, Usage
+
+MEGABYTE = 1 << 20
+BURN = """
+import os, time
+def burn(seconds):
+    while time.process_time() < seconds: pass
+"""
+
+
+def used(process: nsbox.Popen) -> Usage:
+    usage = process.sandbox.usage
+    assert usage is not None
+    return usage
+
+
+# ---- usage
+
+
+def test_none_before_the_end(chosen: Policy) -> None:
+    """There is no usage while the command runs, and there is when it has been waited for."""
+    with nsbox.Popen(["cat"], policy=chosen, stdin=subprocess.PIPE) as p:
+        assert p.sandbox.usage is None
+        assert p.poll() is None and p.sandbox.usage is None
+    assert used(p).cause == "exit"
+    assert used(p) == p.sandbox.usage
+
+
+def test_what_the_command_used(chosen: Policy) -> None:
+    """Processor time and memory of the command itself."""
+    p = nsbox.Popen(python(BURN + f"x = b'x' * {300 * MEGABYTE}; burn(0.3)"), policy=chosen)
+    p.wait()
+    usage = used(p)
+    assert usage.is_complete
+    assert usage.user + usage.system >= 0.3
+    assert usage.wall >= 0.3
+    assert 300 * MEGABYTE < usage.max_rss < 300 * MEGABYTE + max(psutil.Process().memory_info().rss, 200 * MEGABYTE)
+
+
+@pytest.mark.parametrize("ends", ["by itself", "with the sandbox", "waited for"])
+def test_what_others_used(chosen: Policy, ends: str) -> None:
+    """What the command's children used counts, whoever reaps them: the command, or the init when they are orphans."""
+    code = (
+        BURN
+        + f"""
+ready, tell = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    x = b'x' * {200 * MEGABYTE}
+    burn(0.3)
+    if {ends!r} == "with the sandbox":
+        os.write(tell, b"x")
+        time.sleep(1000)
+    os._exit(0)
+os.close(tell)
+if {ends!r} == "waited for": os.wait()
+else: os.read(ready, 1)  # until it has said so, or has ended
+"""
+    )
+    p = nsbox.Popen(python(code), policy=chosen)
+    p.wait()
+    usage = used(p)
+    assert usage.is_complete
+    assert usage.user + usage.system >= 0.3
+    assert usage.max_rss > 200 * MEGABYTE
+
+
+def test_little_is_used_by_little(chosen: Policy) -> None:
+    """The control of the others: /bin/true uses next to nothing."""
+    p = nsbox.Popen(["true"], policy=chosen)
+    p.wait()
+    assert used(p).user + used(p).system < 0.2
+
+
+def test_threads_of_wait(chosen: Policy) -> None:
+    """Several threads that wait see the same usage, once."""
+    p = nsbox.Popen(["cat"], policy=chosen, stdin=subprocess.PIPE)
+    found: list[Usage | None] = []
+    threads = [threading.Thread(target=lambda: (p.wait(), found.append(p.sandbox.usage))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    assert p.stdin is not None
+    p.stdin.close()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(found)) == 1 and found[0] is not None
+
+
+def test_somebody_else_reaps(chosen: Policy) -> None:
+    """When the command's rusage is lost, the rest is still told, as incomplete."""
+    p = nsbox.Popen(["sh", "-c", "exit 3"], policy=chosen)
+    os.waitpid(p.pid, 0)
+    assert p.wait() == 0  # as subprocess.Popen
+    assert not used(p).is_complete
+    assert used(p).cause == "exit"
+
+
+def test_init_killed(chosen: Policy) -> None:
+    """When somebody kills the sandbox's init, nobody knows what the others used."""
+    p = nsbox.Popen(["cat"], policy=chosen, stdin=subprocess.PIPE)
+    os.kill(p.sandbox.init_pid, signal.SIGKILL)
+    assert p.wait() == -9
+    assert not used(p).is_complete
+    assert used(p).cause == "signal"
+    assert p.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        p.stdin.close()
+
+
+# ---- cause
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "cause", "status"),
+    [
+        ("pass", Limits(), "exit", 0),
+        ("raise SystemExit(137)", Limits(), "exit", 137),
+        ("import os; os.kill(os.getpid(), 15)", Limits(), "signal", -15),
+        ("import os; os.kill(os.getpid(), 24)", Limits(), "signal", -24),
+        ("while True: pass", Limits(cpu_seconds=1), "limit", -24),
+        (
+            "import signal; signal.signal(25, signal.SIG_DFL); open('/tmp/x', 'wb').write(bytes(9999))",
+            Limits(file_size=100),
+            "limit",
+            -25,
+        ),
+    ],
+)
+def test_cause(policy: Policy, code: str, limits: Limits, cause: str, status: int) -> None:
+    """Why a command ended: by itself, by a signal, by one of its limits."""
+    p = nsbox.Popen(python(code), policy=policy.with_(limits=limits))
+    assert p.wait() == status
+    assert used(p).cause == cause
+
+
+@pytest.mark.parametrize("method", ["wait", "communicate"])
+def test_timeout_is_the_cause(chosen: Policy, method: str) -> None:
+    """A command killed after TimeoutExpired ended by the timeout; one that ends by itself after it didn't."""
+    for killed in (True, False):
+        with nsbox.Popen(["cat"], policy=chosen, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as p:
+            with pytest.raises(subprocess.TimeoutExpired):
+                getattr(p, method)(timeout=0.01)
+            if killed:
+                p.kill()
+            p.communicate()
+        assert used(p).cause == ("timeout" if killed else "exit")
+
+
+# ---- processes
+
+
+def test_processes(chosen: Policy) -> None:
+    """All that runs in the sandbox, orphans and processes of other sessions too; not the init, not the caller's others."""
+    code = """
+import os, sys
+for n in range(3):
+    if os.fork() == 0:
+        if n: os.setsid()
+        if n == 2 and os.fork(): os._exit(0)
+        print(n, flush=True)
+        sys.stdin.read()
+        os._exit(0)
+sys.stdin.read()
+"""
+    other = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    with nsbox.Popen(python(code), policy=chosen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout is not None
+        assert sorted(p.stdout.readline() for _ in range(3)) == ["0\n", "1\n", "2\n"]
+        found = [process for process in p.sandbox.processes() if process.status() != psutil.STATUS_ZOMBIE]
+        assert len(found) == 4
+        assert found[0].pid == p.pid
+        assert {process.name() for process in found} == {found[0].name()}
+        assert {p.sandbox.init_pid, os.getpid(), other.pid}.isdisjoint(process.pid for process in found)
+    assert p.sandbox.processes() == []
+    other.communicate()
+
+
+def test_processes_needs_psutil(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without psutil the message says what to install."""
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    with (
+        nsbox.Popen(["cat"], policy=policy, stdin=subprocess.PIPE) as p,
+        pytest.raises(ImportError, match="pip install psutil"),
+    ):
+        p.sandbox.processes()
+
+
+# ---- kill_on_exit
+
+KEEPS_THE_PIPE = """
+import os, sys
+print("early", flush=True)
+if os.fork() == 0:
+    os.setsid()
+    sys.stdin.read()
+    print("late", flush=True)
+"""
+
+
+def test_background_ends_with_the_command(chosen: Policy) -> None:
+    """communicate() returns though a grandchild keeps the pipe open: it has ended with the command."""
+    read, write = os.pipe()  # never written to: the grandchild would wait for ever
+    try:
+        with nsbox.Popen(python(KEEPS_THE_PIPE), policy=chosen, stdin=read, stdout=subprocess.PIPE) as p:
+            assert p.communicate(timeout=60)[0] == b"early\n"
+            assert p.returncode == 0
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+@pytest.mark.parametrize("how", ["option", "policy"])
+def test_background_goes_on(chosen: Policy, how: str) -> None:
+    """With kill_on_exit=False it goes on: wait() returns before, communicate() at the end of the pipe. As the stdlib's."""
+    options: dict[str, bool] = {"kill_on_exit": False} if how == "option" else {}
+    policy = chosen if how == "option" else chosen.with_(kill_on_exit=False)
+    p = nsbox.Popen(
+        python(KEEPS_THE_PIPE), policy=policy, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+    )
+    init = os.pidfd_open(p.sandbox.init_pid)
+    assert p.wait(timeout=60) == 0
+    assert not used(p).is_complete
+    (left,) = p.sandbox.processes()
+    assert left.is_running()
+    assert p.communicate("", timeout=60)[0] == "early\nlate\n"
+    # When nothing runs in it any more, the sandbox ends by itself.
+    assert psutil.wait_procs([left], timeout=60)[1] == []
+    signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    import select
+
+    assert select.select([init], [], [], 60)[0]
+    os.close(init)
+
+
+def test_an_option_wins_over_the_policy(chosen: Policy) -> None:
+    """kill_on_exit=True for one command under a policy that says False."""
+    read, write = os.pipe()
+    try:
+        policy = chosen.with_(kill_on_exit=False)
+        with nsbox.Popen(
+            python(KEEPS_THE_PIPE), policy=policy, stdin=read, stdout=subprocess.PIPE, kill_on_exit=True
+        ) as p:
+            assert p.communicate(timeout=60)[0] == b"early\n"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_it_ends_with_the_caller(chosen: Policy) -> None:
+    """What goes on after the command doesn't go on after the caller."""
+    read, write = os.pipe()
+    alive, tell = os.pipe()
+
+    def start() -> int:
+        os.close(write)
+        os.close(alive)
+        p = nsbox.Popen(python(KEEPS_THE_PIPE), policy=chosen, stdin=read, stdout=tell, kill_on_exit=False)
+        status: int = p.wait()
+        return status
+
+    assert in_fork(start) == 0
+    os.close(tell)
+    with open(alive, "rb") as file:
+        assert file.read() == b"early\n"  # ends: nobody holds the other end
+    os.close(read)
+    os.close(write)
+
+
+def test_it_is_said(policy: Policy) -> None:
+    """explain() tells which it is."""
+    assert "when the command ends or the caller dies" in nsbox.explain(policy)
+    assert "when the command ends" not in nsbox.explain(policy.with_(kill_on_exit=False))
+
+
+def test_wrong_values(policy: Policy) -> None:
+    """kill_on_exit is a bool."""
+    with pytest.raises(nsbox.PolicyError, match="kill_on_exit"):
+        policy.with_(kill_on_exit=1)
+    with pytest.raises(nsbox.PolicyError, match="kill_on_exit"):
+        nsbox.Popen(["true"], policy=policy, kill_on_exit="no")  # type: ignore[arg-type]
