@@ -1,30 +1,35 @@
-"""Runs CPython's own tests of subprocess with another Popen in its place. A program: runner.py FACE RESULTS.
+"""Runs CPython's own tests of subprocess with another Popen in its place. A program: runner.py FACE RESULTS SITE [WISHES [NAME...]].
 
-FACE: "plain" leaves subprocess as it is, "host" puts nsbox.Popen under Policy.host() in the place of subprocess.Popen.
-RESULTS: a file that becomes a JSON object, the outcome of each test by its name. A test that takes longer than a minute ends the
-process with all tracebacks.
+FACE: "plain" leaves subprocess as it is; "host" and "workspace" put nsbox.Popen in the place of subprocess.Popen, under
+Policy.host() or under Policy.workspace() of the current directory. RESULTS: a file that becomes a JSON object, the
+outcome of each test by its name. SITE: a directory to import nsbox from. WISHES: a JSON object, wishes for the policy.
+NAME: only tests with one of these names. A test that takes longer than a minute ends the process with all tracebacks.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
+import os
+import resource
 import subprocess
 import sys
 import unittest
 from typing import Any
 
 SECONDS = 60
+OPEN_FILES = 1024  # test_no_leaking is skipped where there may be more
 SKIPPED = {
     "test_communicate_eintr": "the command signals os.getppid(): 0 in a pid namespace, so its whole process group",
 }
 
 
-def substitute() -> None:
+def substitute(face: str, wishes: dict[str, Any]) -> None:
     """Put nsbox's class in the place of subprocess.Popen."""
     import nsbox
 
-    policy = nsbox.Policy.host()
+    policy = nsbox.Policy.host(**wishes) if face == "host" else nsbox.Policy.workspace(os.getcwd(), **wishes)
 
     class Popen(nsbox.Popen):
         def __init__(self, args: Any, *more: Any, **options: Any) -> None:
@@ -67,17 +72,22 @@ class Outcomes(unittest.TextTestResult):
         super().addSubTest(test, subtest, err)
 
 
-def main(face: str, results: str) -> None:
+def main(face: str, results: str, directory: str, wishes: str = "{}", *only: str) -> None:
     """Run the tests of the interpreter at hand."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if hard < 0 else min(OPEN_FILES, hard), hard))
+    sys.path.append(directory)
     if face != "plain":
-        substitute()
-    from test import test_subprocess as tests  # type: ignore[attr-defined]
+        substitute(face, json.loads(wishes))
+    tests = importlib.import_module("test.test_subprocess")
 
     for case in vars(tests).values():
         for name, reason in SKIPPED.items():
             if isinstance(case, type) and name in vars(case):
                 setattr(case, name, unittest.skip(reason)(vars(case)[name]))
-    suite = unittest.defaultTestLoader.loadTestsFromModule(tests)
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [f"*.{name}" for name in only] or None
+    suite = loader.loadTestsFromModule(tests)
     runner = unittest.TextTestRunner(resultclass=Outcomes, verbosity=1)
     outcome = runner.run(suite)
     assert isinstance(outcome, Outcomes)
