@@ -243,12 +243,8 @@ class Popen(subprocess.Popen[Any]):
         if self._raw_status is None:
             try:
                 pid, status, rusage = os.wait4(self.pid, wait_flags | _WALL)
-            except ChildProcessError:
-                pid, status, rusage = (
-                    self.pid,
-                    0,
-                    None,
-                )  # SIGCHLD is ignored, or another has reaped it: as the base
+            except ChildProcessError:  # SIGCHLD is ignored, or another has reaped it: as the base does
+                (pid, status), rusage = super()._try_wait(wait_flags), None  # type: ignore[misc]
             if pid != self.pid:
                 return pid, status
             self._rusage = rusage

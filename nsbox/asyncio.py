@@ -101,12 +101,12 @@ def _check(options: dict[str, Any], shell: bool) -> None:
             raise ValueError(f"{name} must be {allowed}")
 
 
-async def _create(args: Any, *, shell: bool, limit: int, **options: Any) -> Process:
-    _check(options, shell)
+async def _create(args: Any, *, as_shell: bool, limit: int, **options: Any) -> Process:
+    _check(options, as_shell)
     loop = _asyncio.get_running_loop()
     protocol = SubprocessStreamProtocol(limit=limit, loop=loop)
     started = loop.create_future()
-    transport = _Transport(loop, protocol, args, shell, bufsize=0, waiter=started, **options)
+    transport = _Transport(loop, protocol, args, as_shell, bufsize=0, waiter=started, **options)
     try:
         await started
     except (SystemExit, KeyboardInterrupt):
@@ -133,7 +133,14 @@ async def create_subprocess_exec(
     limit: bytes that a stream buffers. Raises what nsbox.Popen raises, and ValueError for options of text.
     """
     return await _create(
-        [program, *args], shell=False, limit=limit, stdin=stdin, stdout=stdout, stderr=stderr, policy=policy, **options
+        [program, *args],
+        as_shell=False,
+        limit=limit,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        policy=policy,
+        **options,
     )
 
 
@@ -153,5 +160,5 @@ async def create_subprocess_shell(
     if not isinstance(cmd, str | bytes):
         raise ValueError("cmd must be a string")
     return await _create(
-        cmd, shell=True, limit=limit, stdin=stdin, stdout=stdout, stderr=stderr, policy=policy, **options
+        cmd, as_shell=True, limit=limit, stdin=stdin, stdout=stdout, stderr=stderr, policy=policy, **options
     )

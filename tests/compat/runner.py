@@ -1,7 +1,11 @@
-"""Runs CPython's own tests of subprocess with another Popen in its place. A program: runner.py FACE RESULTS SITE [WISHES [NAME...]].
+"""Runs CPython's own tests of subprocess with another Popen in its place.
 
-FACE: "plain" leaves subprocess as it is; "host" and "workspace" put nsbox.Popen in the place of subprocess.Popen, under
-Policy.host() or under Policy.workspace() of the current directory. RESULTS: a file that becomes a JSON object, the
+A program: runner.py SUITE FACE RESULTS SITE [WISHES [NAME...]].
+
+SUITE: a module of tests, such as test.test_subprocess. FACE: "plain" leaves subprocess as it is; "installed" calls
+nsbox.install(), with no policy in force; "host" and "workspace" put nsbox.Popen in the place of subprocess.Popen, under
+Policy.host() or under Policy.workspace() of the current directory; "asyncio" does as "host", and puts nsbox.asyncio's
+functions in the place of asyncio's. RESULTS: a file that becomes a JSON object, the
 outcome of each test by its name. SITE: a directory to import nsbox from. WISHES: a JSON object, wishes for the policy.
 NAME: only tests with one of these names. A test that takes longer than a minute ends the process with all tracebacks.
 """
@@ -9,6 +13,7 @@ NAME: only tests with one of these names. A test that takes longer than a minute
 from __future__ import annotations
 
 import faulthandler
+import functools
 import importlib
 import json
 import os
@@ -29,7 +34,10 @@ def substitute(face: str, wishes: dict[str, Any]) -> None:
     """Put nsbox's class in the place of subprocess.Popen."""
     import nsbox
 
-    policy = nsbox.Policy.host(**wishes) if face == "host" else nsbox.Policy.workspace(os.getcwd(), **wishes)
+    if face == "installed":
+        nsbox.install()
+        return
+    policy = nsbox.Policy.workspace(os.getcwd(), **wishes) if face == "workspace" else nsbox.Policy.host(**wishes)
 
     class Popen(nsbox.Popen):
         def __init__(self, args: Any, *more: Any, **options: Any) -> None:
@@ -37,6 +45,13 @@ def substitute(face: str, wishes: dict[str, Any]) -> None:
 
     Popen.__qualname__ = "Popen"  # its repr() is tested
     subprocess.Popen = Popen  # type: ignore[misc]
+    if face == "asyncio":
+        import asyncio
+
+        for name in ("create_subprocess_exec", "create_subprocess_shell"):
+            function = functools.partial(getattr(nsbox.asyncio, name), policy=policy)
+            setattr(asyncio, name, function)
+            setattr(asyncio.subprocess, name, function)
 
 
 class Outcomes(unittest.TextTestResult):
@@ -72,14 +87,14 @@ class Outcomes(unittest.TextTestResult):
         super().addSubTest(test, subtest, err)
 
 
-def main(face: str, results: str, directory: str, wishes: str = "{}", *only: str) -> None:
+def main(module: str, face: str, results: str, directory: str, wishes: str = "{}", *only: str) -> None:
     """Run the tests of the interpreter at hand."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if hard < 0 else min(OPEN_FILES, hard), hard))
     sys.path.append(directory)
     if face != "plain":
         substitute(face, json.loads(wishes))
-    tests = importlib.import_module("test.test_subprocess")
+    tests = importlib.import_module(module)
 
     for case in vars(tests).values():
         for name, reason in SKIPPED.items():

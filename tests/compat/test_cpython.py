@@ -1,7 +1,7 @@
-"""CPython's own tests of subprocess: what passes with the standard library's Popen passes with nsbox's.
+"""CPython's own tests of subprocess and asyncio: what passes with the standard library's Popen passes with nsbox's.
 
-With each Python that this machine has, from 3.11 on, and under two policies: host(), which contains least, and
-workspace(), where only what containment itself forbids may fail.
+With each Python that this machine has, from 3.11 on; after install() alone, and under two policies: host(), which
+contains least, and workspace(), where only what containment itself forbids may fail.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import pytest
 import nsbox
 
 RUNNER = Path(__file__).with_name("runner.py")
+SUBPROCESS = "test.test_subprocess"
+ASYNCIO = "test.test_asyncio.test_subprocess"
 
 EXCEPTIONS = {
     "test_exception_errpipe_bad_data": "replaces subprocess's private fork_exec, and writes to its private pipe",
@@ -31,6 +33,13 @@ EXCEPTIONS = {
     "test__use_vfork": "looks at the arguments of subprocess's private fork_exec",
 }
 """Besides runner.py's SKIPPED: tests that can't pass, none of them about anything that is documented."""
+
+ASYNCIO_EXCEPTIONS = {
+    "test_popen_error": "replaces subprocess.Popen, which nsbox.asyncio doesn't call",
+    "test_popen_error_with_stdin_pipe": "the same",
+    "test_create_subprocess_fails_with_inactive_watcher": "nsbox.asyncio needs no child watcher",
+}
+"""What fails when nsbox.asyncio's functions stand for asyncio's."""
 
 _ONE_ID = "the sandbox has one user and one group, so that other groups can't be had"
 CONTAINED = {
@@ -45,13 +54,6 @@ GRANTED = {"inherit_env": True, "ids": "auto"}
 
 LENIENT = {"3.11": {"test_extra_groups"}}
 """Tests of CONTAINED that took an error for a pass in this series."""
-
-OPEN_AS_USER = {
-    "test_group": "SetupError has the errno of a PermissionError, but isn't one",
-    "test_user": "the same; since 3.13 the test minds",
-    "test_preexec_fork_failure": "nor a BlockingIOError where there is no room for a process",
-}
-"""To be mended; until then these may fail. Root meets the first two in a workspace, which has one id."""
 
 QUESTION = """
 import importlib.util, json, platform, sys
@@ -137,12 +139,14 @@ class Bench:
     interpreter: Interpreter
     directory: Path
 
-    def outcomes(self, face: str, wishes: dict[str, Any] | None = None, only: tuple[str, ...] = ()) -> dict[str, str]:
+    def outcomes(
+        self, suite: str, face: str, wishes: dict[str, Any] | None = None, only: tuple[str, ...] = ()
+    ) -> dict[str, str]:
         """Run the tests, or only those with these names, and return the outcome of each."""
-        name = f"{face}-{len(only)}"
+        name = f"{suite}-{face}-{len(only)}"
         workspace, results = self.directory / name, self.directory / f"{name}.json"
         workspace.mkdir()
-        arguments = [face, str(results), str(self.directory / "site"), json.dumps(wishes or {}), *only]
+        arguments = [suite, face, str(results), str(self.directory / "site"), json.dumps(wishes or {}), *only]
         done = subprocess.run(
             [self.interpreter.program, "-P", str(RUNNER), *arguments],
             cwd=workspace,
@@ -158,10 +162,10 @@ class Bench:
         found: dict[str, str] = json.loads(results.read_text())
         return found
 
-    @functools.cached_property
-    def passing(self) -> set[str]:
-        """The names of the tests that pass with subprocess as it is."""
-        return {name for name, outcome in self.outcomes("plain").items() if outcome == "ok"}
+    @functools.lru_cache  # noqa: B019 - benches live as long as the tests
+    def passing(self, suite: str) -> set[str]:
+        """Return the names of the tests that pass with subprocess as it is."""
+        return {name for name, outcome in self.outcomes(suite, "plain").items() if outcome == "ok"}
 
 
 @pytest.fixture(scope="module", params=interpreters(), ids=lambda interpreter: interpreter.name)
@@ -181,22 +185,39 @@ def short(names: Iterable[str]) -> set[str]:
 @pytest.mark.parametrize("face", ["host", "workspace"])
 def test_subprocess(bench: Bench, face: str) -> None:
     """Each test that passes with plain subprocess.Popen passes with nsbox.Popen, but for those that are listed; and all that are listed fail."""
-    assert len(bench.passing) > 200
-    ours = bench.outcomes(face)
-    worse = {name for name in bench.passing if ours.get(name) != "ok"}
+    assert len(bench.passing(SUBPROCESS)) > 200
+    ours = bench.outcomes(SUBPROCESS, face)
+    worse = {name for name in bench.passing(SUBPROCESS) if ours.get(name) != "ok"}
     lenient = LENIENT.get(bench.interpreter.series, set())
     known = EXCEPTIONS.keys() | (CONTAINED.keys() - lenient if face == "workspace" else set())
-    tolerated = OPEN_AS_USER if os.geteuid() != 0 or face == "workspace" else {}
-    unexpected = short(worse) - known - tolerated.keys()
+    unexpected = short(worse) - known
     assert not unexpected, sorted(name for name in worse if name.rsplit(".", 1)[1] in unexpected)
-    fixed = (short(bench.passing) & known) - short(worse)
+    fixed = (short(bench.passing(SUBPROCESS)) & known) - short(worse)
     assert not fixed, f"these pass now: {sorted(fixed)}"
+
+
+@pytest.mark.parametrize(
+    ("suite", "face"),
+    [
+        pytest.param(SUBPROCESS, "installed", id="installed"),
+        *(pytest.param(ASYNCIO, face, id=f"asyncio-{face}") for face in ("host", "asyncio")),
+    ],
+)
+def test_other_faces(bench: Bench, suite: str, face: str) -> None:
+    """All of subprocess's pass when no policy is in force, and of asyncio's by nsbox.Popen; by nsbox.asyncio all but mocks."""
+    passing = bench.passing(suite)
+    assert len(passing) > 20
+    ours = bench.outcomes(suite, face)
+    worse = {name for name in passing if ours.get(name) != "ok"}
+    known = ASYNCIO_EXCEPTIONS.keys() & short(passing) if face == "asyncio" else set()
+    assert not short(worse) - known, sorted(worse)
+    assert not known - short(worse), "these pass now"
 
 
 def test_what_containment_forbids_can_be_granted(bench: Bench) -> None:
     """The tests that fail in a workspace pass there when the wish is made that each lacks."""
-    names = short(bench.passing) & CONTAINED.keys()
+    names = short(bench.passing(SUBPROCESS)) & CONTAINED.keys()
     assert names
-    outcomes = bench.outcomes("workspace", GRANTED, tuple(names))
+    outcomes = bench.outcomes(SUBPROCESS, "workspace", GRANTED, tuple(names))
     assert short(outcomes) == names
     assert set(outcomes.values()) == {"ok"}, outcomes

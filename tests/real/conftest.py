@@ -25,6 +25,12 @@ def sub(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pytest.Mon
     return Face(request.param, policies[request.param](), workspace)
 
 
+@pytest.fixture(params=["workspace", "host"])
+def chosen(request: pytest.FixtureRequest, policy: nsbox.Policy) -> nsbox.Policy:
+    """The policy of the fixture `workspace`, or the host's."""
+    return policy if request.param == "workspace" else nsbox.Policy.host()
+
+
 @pytest.fixture
 def orphans() -> Iterator[Orphans]:
     """Orphans become children of this process; reap() waits until nothing is left."""

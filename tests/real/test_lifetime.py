@@ -34,12 +34,6 @@ sys.exit({status})
 """A command that ends at once and leaves a daemon behind; what the daemon has done is done when the command has ended."""
 
 
-@pytest.fixture(params=["workspace", "host"])
-def chosen(request: pytest.FixtureRequest, policy: Policy) -> Policy:
-    """The policy of the fixture `workspace`, or the host's."""
-    return policy if request.param == "workspace" else Policy.host()
-
-
 def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 

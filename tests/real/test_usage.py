@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -153,11 +154,14 @@ def test_cause(policy: Policy, code: str, limits: Limits, cause: str, status: in
 def test_timeout_is_the_cause(chosen: Policy, method: str) -> None:
     """A command killed after TimeoutExpired ended by the timeout; one that ends by itself after it didn't."""
     for killed in (True, False):
-        with nsbox.Popen(["cat"], policy=chosen, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as p:
+        read, write = os.pipe()
+        with nsbox.Popen(["cat"], policy=chosen, stdin=read, stdout=subprocess.PIPE) as p:
+            os.close(read)
             with pytest.raises(subprocess.TimeoutExpired):
                 getattr(p, method)(timeout=0.01)
             if killed:
                 p.kill()
+            os.close(write)
             p.communicate()
         assert used(p).cause == ("timeout" if killed else "exit")
 
@@ -241,9 +245,6 @@ def test_background_goes_on(chosen: Policy, how: str) -> None:
     assert p.communicate("", timeout=60)[0] == "early\nlate\n"
     # When nothing runs in it any more, the sandbox ends by itself.
     assert psutil.wait_procs([left], timeout=60)[1] == []
-    signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    import select
-
     assert select.select([init], [], [], 60)[0]
     os.close(init)
 
