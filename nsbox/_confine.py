@@ -16,49 +16,6 @@ from nsbox._policy import Policy
 _Plain = subprocess.Popen
 
 
-class Popen(_popen.Popen):
-    """What install() puts in the place of subprocess.Popen: contained where a policy is in force, else as that class.
-
-    A policy is in force inside of nsbox.confined(), or given as policy=.
-    """
-
-    _is_plain = False
-
-    def _execute_child(self, *positional: Any) -> None:
-        self._is_plain = self._policy is None
-        if self._is_plain:
-            _Plain._execute_child(self, *positional)  # type: ignore[attr-defined]
-        else:
-            super()._execute_child(*positional)
-
-    @property
-    def sandbox(self) -> Any:
-        """What contains the command; None if nothing does."""
-        return None if self._is_plain else super().sandbox
-
-    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        if self._is_plain:
-            return _Plain._try_wait(self, wait_flags)  # type: ignore[attr-defined, no-any-return]
-        return super()._try_wait(wait_flags)
-
-    def _internal_poll(self, *args: Any, **options: Any) -> int | None:
-        if self._is_plain:
-            return _Plain._internal_poll(self, *args, **options)  # type: ignore[attr-defined, no-any-return]
-        return super()._internal_poll(*args, **options)
-
-    def _wait(self, timeout: float | None) -> int | None:
-        if self._is_plain:
-            return _Plain._wait(self, timeout=timeout)  # type: ignore[attr-defined, no-any-return]
-        return super()._wait(timeout)
-
-    def send_signal(self, sig: int) -> None:
-        """Send a signal to the command."""
-        if self._is_plain:
-            _Plain.send_signal(self, sig)
-        else:
-            super().send_signal(sig)
-
-
 # Audit events (docs.python.org, "Audit events table") of what starts a program without subprocess.Popen.
 _OTHER_WAYS = {
     "os.system": "os.system()",
@@ -82,20 +39,21 @@ _is_hooked = False
 
 
 def install(*modules: ModuleType) -> None:
-    """Put nsbox's Popen in the place of subprocess.Popen, for the whole process. Calling it again changes nothing.
+    """Put a class of nsbox's in the place of subprocess.Popen, for the whole process. Calling it again changes nothing.
 
-    It behaves exactly as the one that it replaces, but for commands started inside of a confined() block or with
-    policy=. modules: those that have `Popen` from `from subprocess import Popen`, before this call; theirs is replaced
-    as well. Raises TypeError for a module without such a name.
+    The class behaves exactly as the one that it replaces, but for commands started inside of a confined() block or with
+    policy=; nsbox.Popen is a subclass of it. modules: those that have `Popen` from `from subprocess import Popen`,
+    before this call; theirs is replaced as well. Raises TypeError for a module without such a name.
     """
     global _is_hooked
     for module in modules:
-        if getattr(module, "Popen", None) not in (_Plain, Popen):
+        if getattr(module, "Popen", None) not in (_Plain, _popen.Confinable):
             raise TypeError(f"{module!r} has no Popen of the standard library")
     for module in (subprocess, *modules):
-        module.Popen = Popen  # type: ignore[attr-defined]
+        module.Popen = _popen.Confinable  # type: ignore[attr-defined]
     if not _is_hooked:
         _is_hooked = True
+        _popen.Confinable.__name__ = _popen.Confinable.__qualname__ = "Popen"  # what repr() shows
         sys.addaudithook(_refuse_other_ways)
 
 

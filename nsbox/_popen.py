@@ -66,18 +66,13 @@ def _programs(program: Any, directories: Callable[[], Iterable[str | bytes]]) ->
     return [os.path.join(os.fsencode(directory), name) for directory in directories()]
 
 
-class Popen(subprocess.Popen[Any]):
-    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy` and `kill_on_exit`.
+class Confinable(subprocess.Popen[Any]):
+    """subprocess.Popen, but that its command goes into a sandbox where a policy is given or in force.
 
-    policy: what the command may do; None means that of the nsbox.confined() block around, or else Policy.workspace() of
-    `cwd`, or of the current directory. kill_on_exit: instead of the policy's. env=None gives the environment that the
-    policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the command has ended when no
-    process of its sandbox is left that could run; with kill_on_exit=False, when the command has. `sandbox` says
-    what contains it.
-
-    Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError.
+    What nsbox.install() puts in the place of subprocess.Popen. Without a policy every method is the base's own.
     """
 
+    _is_plain = False
     _plan: Plan
     _says_empty: bool
     _init_pid: int
@@ -107,15 +102,23 @@ class Popen(subprocess.Popen[Any]):
 
     # ---- starting
 
+    def _unasked(self, cwd: Any) -> Policy | None:
+        """Return the policy for a command that was given none, outside of confined(); None: not contained."""
+        return None
+
     def _execute_child(self, *positional: Any) -> None:
         args, executable, preexec_fn, shell, cwd, env, *rest = _chosen(positional)
+        policy = self._wished(cwd)
+        if policy is None:
+            self._is_plain = True
+            super()._execute_child(*positional)  # type: ignore[misc]
+            return
         p2cread, c2pwrite, errwrite, pass_fds, close_fds, signals, session, group, umask, uid, gid, gids = rest
         if preexec_fn is not None and sys.is_finalizing():
             raise RuntimeError("preexec_fn not supported at interpreter shutdown")
         argv, program = _arguments(args, executable, shell)
         _announce(program, argv, cwd, env)
         _check_ids(uid, gid, gids)
-        policy = self._wished(cwd)
         prepared = _spawn.prepare(policy, probe())
         if env is None:
             envp, directories = _spawn.environment(policy, prepared, os.environ), _spawn.search_path
@@ -157,9 +160,9 @@ class Popen(subprocess.Popen[Any]):
             self.wait()
             raise
 
-    def _wished(self, cwd: Any) -> Policy:
-        policy = self._policy if self._policy is not None else _default_policy(cwd)
-        if self._kill_on_exit is None or self._kill_on_exit == policy.kill_on_exit:
+    def _wished(self, cwd: Any) -> Policy | None:
+        policy = self._policy if self._policy is not None else self._unasked(cwd)
+        if policy is None or self._kill_on_exit is None or self._kill_on_exit == policy.kill_on_exit:
             return policy
         return policy.with_(kill_on_exit=self._kill_on_exit)
 
@@ -175,8 +178,10 @@ class Popen(subprocess.Popen[Any]):
         return _core.constants.DEVNULL if fd >= 0 and fd == getattr(self, "_devnull", -1) else fd
 
     @property
-    def sandbox(self) -> _spawn.Containment:
-        """What contains the command: backend, plan, what is enforced and what isn't, its processes, what it used up."""
+    def sandbox(self) -> _spawn.Containment | None:
+        """What contains the command; None if nothing does."""
+        if self._is_plain:
+            return None
         plan = self._plan
         return _spawn.Containment(
             plan.backend, plan, plan.enforced, plan.not_enforced, self.pid, self._init_pid, self._used()
@@ -240,6 +245,8 @@ class Popen(subprocess.Popen[Any]):
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""
+        if self._is_plain:
+            return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
         if self._raw_status is None:
             try:
                 pid, status, rusage = os.wait4(self.pid, wait_flags | _WALL)
@@ -254,8 +261,10 @@ class Popen(subprocess.Popen[Any]):
             return 0, 0
         return self.pid, self._raw_status
 
-    def _internal_poll(self, _deadstate: int | None = None, *_: Any, **__: Any) -> int | None:
+    def _internal_poll(self, _deadstate: int | None = None, *more: Any, **helpers: Any) -> int | None:
         """poll(), and what __del__ and subprocess's clean-up call. Never blocks."""
+        if self._is_plain:
+            return super()._internal_poll(_deadstate, *more, **helpers)  # type: ignore[misc, no-any-return]
         if self.returncode is not None or not self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
             return self.returncode if self.returncode is not None else None
         try:
@@ -272,8 +281,8 @@ class Popen(subprocess.Popen[Any]):
 
     def _wait(self, timeout: float | None) -> int | None:
         """Wait as the base does; with a timeout by sleeping on pidfds, where the base polls."""
-        if timeout is None:
-            return super()._wait(timeout=None)  # type: ignore[misc, no-any-return]
+        if timeout is None or self._is_plain:
+            return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
         end = time.monotonic() + timeout
         while self._internal_poll() is None:
             rest = end - time.monotonic()
@@ -324,12 +333,38 @@ class Popen(subprocess.Popen[Any]):
 
     def send_signal(self, sig: int) -> None:
         """Send a signal to the command; when that has ended, SIGKILL still ends what is left of its sandbox."""
+        if self._is_plain:
+            super().send_signal(sig)
+            return
         if self.poll() is not None:
             return
         if self._raw_status is None:
             super().send_signal(sig)
         elif sig == signal.SIGKILL and self._init_pidfd >= 0:
             signal.pidfd_send_signal(self._init_pidfd, sig)
+
+
+class Popen(Confinable):
+    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy` and `kill_on_exit`.
+
+    policy: what the command may do; None means that of the nsbox.confined() block around, or else Policy.workspace() of
+    `cwd`, or of the current directory. kill_on_exit: instead of the policy's. env=None gives the environment that the
+    policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the command has ended when no
+    process of its sandbox is left that could run; with kill_on_exit=False, when the command has. `sandbox` says
+    what contains it.
+
+    Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError.
+    """
+
+    def _unasked(self, cwd: Any) -> Policy:
+        return _default_policy(cwd)
+
+    @property
+    def sandbox(self) -> _spawn.Containment:
+        """What contains the command: backend, plan, what is enforced and what isn't, its processes, what it used up."""
+        found = super().sandbox
+        assert found is not None
+        return found
 
 
 # The base's private method has had the same arguments, in this order or another, since 3.11: they are picked by name.

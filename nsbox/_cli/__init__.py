@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
-    parts = "spawn, memory, binds, threads, files, import"
+    parts = "spawn, overhead, memory, binds, threads, files, import"
     bench.add_argument("--only", action="append", default=[], metavar="PART", help=f"of {parts}; may be repeated")
     bench.set_defaults(call=_bench)
     return parser

@@ -195,7 +195,7 @@ def test_part(name: str, tiny: parts.Bench) -> None:
 
 def test_targets_name_rows_that_exist(tiny: parts.Bench) -> None:
     """Each target finds its rows in a full run (a misspelt one would be "not measured" for ever)."""
-    names = {name: {row.name for row in parts.PARTS[name](tiny).rows} for name in ("spawn", "files", "import")}
+    names = {name: {row.name for row in parts.PARTS[name](tiny).rows} for name in ("spawn", "overhead", "files", "import")}
     full = {2048: "2 GiB", 20: "20 MB"}
     assert {size: parts.size_name(size) for size in full} == full
     names["memory"] = {f"nsbox, {size}" for size in full.values()}

@@ -91,6 +91,11 @@ def _draw_files(axes: Any, part: Part) -> None:
     axes.set_title("work on many small files")
 
 
+def _draw_overhead(axes: Any, part: Part) -> None:
+    _bars(axes, part)
+    axes.set_title("the constructor of Popen, and the C call in it")
+
+
 def _draw_imports(axes: Any, part: Part) -> None:
     _bars(axes, part)
     axes.set_title("a new interpreter")
@@ -98,6 +103,7 @@ def _draw_imports(axes: Any, part: Part) -> None:
 
 _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "spawn": _draw_spawn,
+    "overhead": _draw_overhead,
     "memory": _draw_memory,
     "binds": _draw_binds,
     "threads": _draw_threads,

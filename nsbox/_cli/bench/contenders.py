@@ -18,7 +18,7 @@ from nsbox._popen import Popen
 
 Start = Callable[..., "subprocess.Popen[Any]"]
 
-_TRUE = "/bin/true" if os.path.exists("/bin/true") else shutil.which("true") or "true"
+TRUE = "/bin/true" if os.path.exists("/bin/true") else shutil.which("true") or "true"
 _SYSTEM = ("/usr", "/etc", "/nix", "/bin", "/lib", "/lib64", "/sbin")
 
 
@@ -37,12 +37,12 @@ class Contender:
 
     def spawn(self) -> float:
         """Run /bin/true; return the seconds from before Popen() until wait() has returned."""
-        command = [*self.prefix, _TRUE]
+        command = [*self.prefix, TRUE]
         begin = time.perf_counter()
         status = self.popen(command).wait()
         seconds = time.perf_counter() - begin
         if status:
-            raise ChildProcessError(f"{self.name}: {_TRUE} ended with status {status}")
+            raise ChildProcessError(f"{self.name}: {TRUE} ended with status {status}")
         return seconds
 
     def tried(self) -> Contender:
@@ -50,7 +50,7 @@ class Contender:
         if self.absent:
             return self
         try:
-            with self.start([_TRUE], stderr=subprocess.PIPE) as process:
+            with self.start([TRUE], stderr=subprocess.PIPE) as process:
                 said = process.communicate()[1].decode(errors="replace").strip()
         except (NsboxError, OSError) as error:
             return replace(self, absent=f"failed: {error}")

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
+from nsbox import _core
 from nsbox._cli.bench import contenders as who
 from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.machine import available_mib
@@ -106,6 +108,56 @@ def spawn(bench: Bench) -> Part:
     part.compare((f"nsbox {name}", f"bwrap {name}") for name, _ in pairs)
     part.compare((f"nsbox workspace{more}", "bwrap unshare-all") for more in ("", ", made anew"))
     part.compare((entry.name, "Popen") for entry in entries[1:])
+    return part
+
+
+# ---- overhead
+
+
+class _Timed:
+    """Stands for the C core's functions, and takes the time of nsbox_spawn()."""
+
+    def __init__(self, lib: Any) -> None:
+        self._lib = lib
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lib, name)
+
+    def nsbox_spawn(self, request: object) -> int:
+        begin = time.perf_counter()
+        result: int = self._lib.nsbox_spawn(request)
+        self.seconds = time.perf_counter() - begin
+        return result
+
+
+def overhead(bench: Bench) -> Part:
+    """Measure the constructor of Popen, and of that the C call: what remains is Python's."""
+    names = ("nsbox, Popen()", "nsbox, the C call")
+    entry = who.nsbox("nsbox", who.worker(bench.workspace).policy()).tried()
+    lib = _core.lib
+
+    def measure() -> tuple[float, float]:
+        timed = _Timed(lib)
+        _core.lib = cast(Any, timed)
+        try:
+            begin = time.perf_counter()
+            process = entry.start([who.TRUE])
+            whole = time.perf_counter() - begin
+        finally:
+            _core.lib = lib
+        process.wait()
+        return whole * 1e3, timed.seconds * 1e3
+
+    plain = who.plain()
+    rows = interleave(
+        [Subject(names, measure, entry.absent), _spawning(plain)],
+        bench.scale.spawn_rounds,
+        bench.scale.warmup,
+        bench.rng,
+    )
+    part = Part("overhead", f"Popen() alone, worker layers; {bench.scale.spawn_rounds} rounds", "ms", rows)
+    part.compare([names], is_ratio=False)
     return part
 
 
@@ -331,6 +383,7 @@ def _importing(name: str, code: str, bench: Bench) -> Subject:
 
 PARTS: Mapping[str, Callable[[Bench], Part]] = {
     "spawn": spawn,
+    "overhead": overhead,
     "memory": memory,
     "binds": binds,
     "threads": threads,
