@@ -62,7 +62,8 @@ class Command:
     """What varies from spawn to spawn: paths as bytes, ids and descriptors as numbers.
 
     uid, gid, groups: None means the plan's own, which _spawn fills in. flags: abi.h's, of the command. preexec: called
-    in the command before its exec; flags have PREEXEC then. inherits_env: what it changes in the environment counts.
+    in the command before its exec; flags have PREEXEC then. inherits_env: what it changes in the environment counts,
+    but for these variables, which the policy sets; None: it doesn't count.
     """
 
     programs: Sequence[bytes]
@@ -78,7 +79,7 @@ class Command:
     gid: int | None = None
     groups: Sequence[int] | None = None
     preexec: Callable[[], object] | None = None
-    inherits_env: bool = False
+    inherits_env: dict[bytes, bytes] | None = None
 
 
 @dataclass(slots=True)
@@ -211,20 +212,21 @@ def _c_environment() -> list[bytes]:
     return found
 
 
-def _run_before_exec(preexec: Callable[[], object], r: Any, inherits_env: bool) -> None:
+def _run_before_exec(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None) -> None:
     """In the command: call it, and execute the program. Never returns."""
     failed = 1
     try:
         preexec()
-        if inherits_env:
+        if inherits_env is not None:
             keep: list[object] = []
-            r.envp = _strings(_c_environment(), keep)
+            found = [entry for entry in _c_environment() if entry.partition(b"=")[0] not in inherits_env]
+            r.envp = _strings([*found, *(name + b"=" + value for name, value in inherits_env.items())], keep)
         failed = 0
     finally:  # whatever it raised, nobody here is to see it
         lib.nsbox_preexec_done(r, failed)
 
 
-def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: bool) -> None:
+def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None) -> None:
     """Start one command in which Python code runs before its program: the call returns twice, as os.fork() does.
 
     The GIL is held meanwhile, since a copy of this process without it could never get it; and as in subprocess no

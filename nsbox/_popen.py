@@ -142,7 +142,7 @@ class Confinable(subprocess.Popen[Any]):
             gid=gid,
             groups=gids,
             preexec=preexec_fn,
-            inherits_env=env is None and policy.inherit_env and not policy.env,
+            inherits_env=_spawn.set_by(policy) if preexec_fn is not None and env is None else None,
         )
         result = _spawn.spawn(policy, prepared, command, program, directory if cwd is None else cwd)
         # No call in these lines, after which a signal's handler could raise while nobody owns the command.

@@ -202,6 +202,13 @@ def _inherited() -> _core.Strings:
     return last[1]
 
 
+def set_by(policy: Policy) -> dict[bytes, bytes] | None:
+    """Return what a policy that lets commands inherit the environment sets in it; None for one that doesn't."""
+    if not policy.inherit_env:
+        return None
+    return {os.fsencode(name): os.fsencode(value) for name, value in dict(policy.env).items()}
+
+
 def _copy(environ: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return a copy of os.environ, which other threads may change meanwhile."""
     return {name: value for name in environ if (value := environ.get(name)) is not None}
@@ -227,6 +234,8 @@ def _id_flags(plan: Plan, command: _core.Command) -> int:
             raise IdsError(
                 errno.EPERM, f"set{name}({value})", None, f"only {name} {own} exists in this sandbox; see ids="
             )
+    if command.groups == [] and plan.drop_groups and not identity.by_helper:
+        return flags  # it has none as it is
     if command.groups is not None:
         if not identity.by_helper:
             raise IdsError(errno.EPERM, "setgroups", None, "groups can't be changed in a sandbox with one id; see ids=")

@@ -45,7 +45,6 @@ _ONE_ID = "the sandbox has one user and one group, so that other groups can't be
 CONTAINED = {
     "test_preexec": "preexec_fn sets a variable of its process, but the command's environment is built, not inherited",
     "test_extra_groups": _ONE_ID,
-    "test_extra_groups_empty_list": _ONE_ID,
 }
 """What fails in a workspace with no wishes but the directory, and is meant to."""
 

@@ -195,7 +195,9 @@ def test_part(name: str, tiny: parts.Bench) -> None:
 
 def test_targets_name_rows_that_exist(tiny: parts.Bench) -> None:
     """Each target finds its rows in a full run (a misspelt one would be "not measured" for ever)."""
-    names = {name: {row.name for row in parts.PARTS[name](tiny).rows} for name in ("spawn", "overhead", "files", "import")}
+    names = {
+        name: {row.name for row in parts.PARTS[name](tiny).rows} for name in ("spawn", "overhead", "files", "import")
+    }
     full = {2048: "2 GiB", 20: "20 MB"}
     assert {size: parts.size_name(size) for size in full} == full
     names["memory"] = {f"nsbox, {size}" for size in full.values()}
@@ -285,7 +287,7 @@ def test_verdicts() -> None:
     rows += [stats.Row("nsbox unshare-all", (0.5,)), stats.Row("bwrap unshare-all", (1.0,))]
     part = stats.Part("spawn", "", "ms", rows)
     part.compare([("nsbox worker", "bwrap worker"), ("nsbox unshare-all", "bwrap unshare-all")])
-    assert [target.holds for target in report.targets([part])] == [True, False, None, None, None, None]
+    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 5]
     text = report.table(bench.look(), [part], is_quick=False)
     assert "holds" in text and "MISSED" in text and "not measured" in text
 

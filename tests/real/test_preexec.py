@@ -120,6 +120,20 @@ def test_environment(sub: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NSBOX_PUT" not in os.environ
 
 
+def test_environment_that_the_policy_adds_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it changes counts then too, but for the variables that the policy sets."""
+
+    def put() -> None:
+        os.putenv("NSBOX_PUT", "2")
+        os.putenv("NSBOX_SET", "no")
+
+    monkeypatch.setenv("NSBOX_BEFORE", "1")
+    script = "import os; print(*(os.environ.get(n) for n in ('NSBOX_BEFORE', 'NSBOX_PUT', 'NSBOX_SET')))"
+    policy = Policy.host(env={"NSBOX_SET": "3"})
+    done = nsbox.run(python(script), policy=policy, preexec_fn=put, stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "1 2 3\n"
+
+
 def test_limits(workspace: Path) -> None:
     """It may lower limits; those of the policy hold, whatever it does."""
     policy = Policy.workspace(workspace, limits=Limits(open_files=100, cpu_seconds=50))
