@@ -58,7 +58,9 @@ class Containment:
 
     def processes(self) -> list[psutil.Process]:
         """Return what runs in the sandbox now, the command first; [] when it has ended. Needs psutil (ImportError)."""
-        return [] if self.usage is not None and self.plan.kill_on_exit else processes(self.pid, self.init_pid)
+        if self.usage is None:
+            return processes(self.pid, self.init_pid)
+        return [] if self.plan.kill_on_exit else processes(None, self.init_pid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,11 @@ def usage(
     return Usage(wall, user, system, rss, why, command is not None and others is not None)
 
 
-def processes(command: int, init: int) -> list[psutil.Process]:
+def processes(command: int | None, init: int) -> list[psutil.Process]:
     """Return the processes of a sandbox, its init left out: all descend from the command or, orphaned, from the init.
 
-    Raises ImportError where psutil isn't installed.
+    command: None when it has been reaped, so that its pid may be another's by now. Raises ImportError where psutil isn't
+    installed.
     """
     try:
         import psutil
@@ -77,8 +78,12 @@ def processes(command: int, init: int) -> list[psutil.Process]:
         raise ImportError("processes() needs psutil: pip install psutil") from error
     found: dict[int, Any] = {}
     for pid in (command, init):
+        if pid is None:
+            continue
         try:
             parent = psutil.Process(pid)
+            if command is None and parent.name() != "nsbox-init":
+                continue  # the sandbox has ended, and somebody else has the number
             inside = ([parent] if pid == command else []) + parent.children(recursive=True)
         except psutil.NoSuchProcess:
             continue
