@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from nsbox import _popen
-from nsbox._errors import NsboxError
+from nsbox._errors import AccessError, NsboxError
 from nsbox._policy import Policy
 
 _Plain = subprocess.Popen
@@ -20,19 +21,27 @@ _Plain = subprocess.Popen
 _OTHER_WAYS = {
     "os.system": "os.system()",
     "os.exec": "os.exec*()",
+    "os.forkpty": "os.forkpty()",
     "os.posix_spawn": "os.posix_spawn()",
     "pty.spawn": "pty.spawn()",
-    "subprocess.Popen": "a class Popen that was imported before nsbox.install()",
+    "subprocess.Popen": "a class Popen from before nsbox.install()",
 }
 
 
 def _refuse_other_ways(event: str, args: tuple[Any, ...]) -> None:
     """Let nothing out of a confined() block that isn't contained: an audit hook, which sees what is about to happen."""
-    if event in _OTHER_WAYS and _popen.in_force.get() is not None and not _popen.announcing.get():
-        raise NsboxError(
-            f"{_OTHER_WAYS[event]} would start {args[0]!r} outside of the sandbox that nsbox.confined() asks for: "
-            "use subprocess, or give install() the module that has imported Popen by name"
-        )
+    if event not in _OTHER_WAYS or _popen.in_force.get() is None or _popen.announcing.get():
+        return
+    problem = (
+        f"would be started by {_OTHER_WAYS[event]}, outside of the sandbox that nsbox.confined() asks for: "
+        "use subprocess, or give install() the module that has imported Popen by name"
+    )
+    if event == "os.exec":
+        # Mostly called in a fork of the caller, where its failure is handled as an OSError or ends the copy. Any other
+        # exception would go up the copy's stack, and what handles it for the caller would run a second time.
+        raise AccessError(os.fsdecode(args[0]) if not isinstance(args[0], int) else f"descriptor {args[0]}", problem)
+    # No OSError for os.forkpty(): pty.fork() would take it for a machine without, and fork.
+    raise NsboxError(f"{args[0]!r} {problem}" if args else f"a program {problem}")
 
 
 _is_hooked = False
@@ -64,8 +73,8 @@ def confined(policy: Policy) -> Iterator[None]:
     The policy belongs to the context (contextvars): asyncio tasks that the block starts, asyncio.to_thread() and trio's
     threads have it too. Other new threads don't, and what they start isn't contained: have them run
     contextvars.copy_context().run(function). Installs nsbox's Popen if that hasn't been done. In the block, other ways
-    to start a program (os.system, os.exec*, os.posix_spawn, an earlier `from subprocess import Popen`) raise NsboxError
-    instead of starting it uncontained. It is no sandbox for the block's own Python code.
+    to start a program (os.system, os.exec*, os.forkpty, os.posix_spawn, an earlier `from subprocess import Popen`)
+    raise NsboxError instead of starting it uncontained. It is no sandbox for the block's own Python code.
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
