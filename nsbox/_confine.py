@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _posixsubprocess
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from nsbox._errors import AccessError, NsboxError
 from nsbox._policy import Policy
 
 _Plain = subprocess.Popen
+_plain_fork_exec = _posixsubprocess.fork_exec
 
 
 # Audit events (docs.python.org, "Audit events table") of what starts a program without subprocess.Popen.
@@ -44,6 +46,16 @@ def _refuse_other_ways(event: str, args: tuple[Any, ...]) -> None:
     raise NsboxError(f"{args[0]!r} {problem}" if args else f"a program {problem}")
 
 
+def _refused_fork_exec(*arguments: Any) -> Any:
+    """Stand in for _posixsubprocess.fork_exec, which raises no audit event; multiprocessing's way to start Python."""
+    if _popen.in_force.get() is not None:
+        raise NsboxError(
+            f"{list(arguments[0])!r} would be started by multiprocessing, outside of the sandbox that nsbox.confined() "
+            "asks for: use its start method fork"
+        )
+    return _plain_fork_exec(*arguments)
+
+
 _is_hooked = False
 
 
@@ -52,17 +64,21 @@ def install(*modules: ModuleType) -> None:
 
     The class behaves exactly as the one that it replaces, but for commands started inside of a confined() block or with
     policy=; nsbox.Popen is a subclass of it. modules: those that have `Popen` from `from subprocess import Popen`,
-    before this call; theirs is replaced as well. Raises TypeError for a module without such a name.
+    before this call; theirs is replaced as well, under whatever names. Raises TypeError for a module without any.
     """
     global _is_hooked
-    for module in modules:
-        if getattr(module, "Popen", None) not in (_Plain, _popen.Confinable):
+    ours = (_Plain, _popen.Confinable)
+    names = [[name for name, value in vars(module).items() if any(value is one for one in ours)] for module in modules]
+    for module, found in zip(modules, names, strict=True):
+        if not found:
             raise TypeError(f"{module!r} has no Popen of the standard library")
-    for module in (subprocess, *modules):
-        module.Popen = _popen.Confinable  # type: ignore[attr-defined]
+    for module, found in zip((subprocess, *modules), (["Popen"], *names), strict=True):
+        for name in found:
+            setattr(module, name, _popen.Confinable)
     if not _is_hooked:
         _is_hooked = True
         _popen.Confinable.__name__ = _popen.Confinable.__qualname__ = "Popen"  # what repr() shows
+        _posixsubprocess.fork_exec = _refused_fork_exec
         sys.addaudithook(_refuse_other_ways)
 
 
