@@ -163,6 +163,49 @@ def test_ci_step_runs_pytest(project: Path) -> None:
     assert os.listdir(project) == ["test_it.py"]
 
 
+REACHED = "the secret was read, a file was planted"
+
+
+@pytest.mark.skipif(shutil.which("git") is None or shutil.which("bash") is None, reason="needs git and bash")
+def test_confined_libraries(project: Path) -> None:
+    """Each library does its harm, and in confined() its work only; pexpect, which can't be contained, is refused."""
+    for module in ("git", "invoke", "build", "pexpect"):
+        pytest.importorskip(module)
+    assert example("confined_libraries.py").stdout.splitlines() == [
+        f"git: plain: {REACHED}; confined: nothing was reached",
+        f"invoke: plain: {REACHED}; confined: nothing was reached",
+        f"build: plain: {REACHED}; confined: nothing was reached",
+        f"pexpect: plain: {REACHED}; confined: nothing was reached, NsboxError: refused, by os.forkpty()",
+    ]
+    assert os.listdir(project) == []
+
+
+def test_confined_libraries_skips_what_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that isn't installed is passed over, with a word."""
+    hide = "import importlib.util as u, runpy, sys; u.find_spec = lambda name: None; runpy.run_path(sys.argv[1], {}, '__main__')"
+    command = [sys.executable, "-c", hide]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / "confined_libraries.py")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        f"{name}: skipped, it isn't installed" for name in ("git", "invoke", "build", "pexpect")
+    ]
+
+
+def test_trio_and_anyio(project: Path) -> None:
+    """Each way starts the command in the sandbox within confined(), and outside of one where nothing asks for it."""
+    for module in ("trio", "anyio"):
+        pytest.importorskip(module)
+    confined, plain = "second process, no secret", "a secret"
+    assert example("trio_and_anyio.py").stdout.splitlines() == [
+        f"trio: confined: {confined}; not confined: {plain}",
+        f"anyio on asyncio: confined: {confined}; not confined: {plain}",
+        f"anyio on trio: confined: {confined}; not confined: {plain}",
+        f"asyncio: confined: {confined}; not confined: {plain}",
+        f"nsbox.asyncio: confined: {confined}; by policy=: {confined}",
+    ]
+
+
 # ---- fences.py itself
 
 
