@@ -1,0 +1,505 @@
+"""install() and confined(): who is contained, who isn't, who is refused, and what stays as it was.
+
+install() is for the whole process and for good, so each test runs its code in a Python of its own. There `where()`
+starts a command by subprocess and says whether that is in a sandbox; outside of a block it is the control.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PRELUDE = """
+import asyncio, contextvars, json, os, signal, subprocess, sys, threading
+import nsbox
+policy = nsbox.Policy.workspace(sys.argv[1])
+NAMESPACE = ["readlink", "/proc/self/ns/pid"]
+HERE = os.readlink("/proc/self/ns/pid")
+
+def said(output):
+    return "out" if output.decode().strip() == HERE else "in"
+
+def where(**options):
+    return said(subprocess.run(NAMESPACE, stdout=subprocess.PIPE, check=True, **options).stdout)
+
+def refused(function, *arguments):
+    try:
+        function(*arguments)
+    except nsbox.NsboxError as error:
+        return str(error)
+
+def report(value):
+    print(json.dumps(value), flush=True)
+"""
+
+Child = Callable[..., Any]
+
+
+@pytest.fixture
+def child(workspace: Path) -> Child:
+    """Run code in a Python of its own, with the prelude, in a workspace; returns what it passes to report()."""
+
+    def run(code: str, *, before: str = "") -> Any:
+        command = [sys.executable, "-W", "error", "-c", before + PRELUDE + code, str(workspace)]
+        done = subprocess.run(command, cwd=workspace, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    return run
+
+
+# ---- blocks
+
+
+def test_in_the_block_only(child: Child) -> None:
+    """Before and after a block commands aren't contained, in it they are."""
+    code = """
+seen = [where()]
+with nsbox.confined(policy):
+    seen += [where(), where()]
+report([*seen, where()])
+"""
+    assert child(code) == ["out", "in", "in", "out"]
+
+
+def test_install_alone_contains_nothing(child: Child) -> None:
+    """Without a block only policy= asks for a sandbox; install() may be called again and again."""
+    code = "nsbox.install(); nsbox.install(); report([where(), where(policy=policy), where()])"
+    assert child(code) == ["out", "in", "out"]
+
+
+def test_the_innermost_block_counts(child: Child) -> None:
+    """Blocks nest: each has its own policy, and the outer one's comes back."""
+    code = """
+def name():
+    return subprocess.check_output(["sh", "-c", "echo $WHO"]).decode().strip()
+
+with nsbox.confined(policy.with_(env={"WHO": "outer"})):
+    seen = [name()]
+    with nsbox.confined(policy.with_(env={"WHO": "inner"})):
+        seen += [name()]
+    seen += [name()]
+report([*seen, name()])
+"""
+    assert child(code) == ["outer", "inner", "outer", ""]
+
+
+def test_an_exception_ends_the_block(child: Child) -> None:
+    """It comes through, and the policy isn't in force any more."""
+    code = """
+try:
+    with nsbox.confined(policy):
+        subprocess.run(["false"], check=True)
+except subprocess.CalledProcessError as error:
+    report([error.returncode, where()])
+"""
+    assert child(code) == [1, "out"]
+
+
+def test_policy_argument_overrides(child: Child) -> None:
+    """policy= is stronger than the block, for nsbox's names and the standard library's; None means the block's."""
+    code = """
+other = policy.with_(env={"WHO": "argument"})
+ask = ["sh", "-c", "echo $WHO"]
+with nsbox.confined(policy.with_(env={"WHO": "block"})):
+    report([sub.run(ask, stdout=subprocess.PIPE, policy=chosen).stdout.decode().strip()
+            for sub in (subprocess, nsbox) for chosen in (None, other)])
+"""
+    assert child(code) == ["block", "argument", "block", "argument"]
+
+
+def test_wrong_policies(child: Child) -> None:
+    """What is no Policy is a TypeError, for the block and for policy=, and starts nothing."""
+    code = """
+seen = []
+for wrong in (None, "workspace", {}):
+    try:
+        with nsbox.confined(wrong):
+            seen.append("ran")
+    except TypeError as error:
+        seen.append(str(error))
+nsbox.install()
+try:
+    subprocess.run(["touch", "made"], policy="no")
+except TypeError as error:
+    seen.append(str(error))
+report([*seen, os.path.exists("made")])
+"""
+    problem = "policy is a {}, must be nsbox.Policy"
+    assert child(code) == [*(problem.format(kind) for kind in ("NoneType", "str", "dict", "str")), False]
+
+
+def test_no_sandbox_no_command(child: Child) -> None:
+    """Where the sandbox can't be made the command doesn't run at all."""
+    code = """
+broken = nsbox.Policy.layers(nsbox.RoBind("/nonexistent", "/usr"))
+with nsbox.confined(broken):
+    problem = refused(subprocess.run, ["touch", "made"])
+report([problem is not None, os.path.exists("made")])
+"""
+    assert child(code) == [True, False]
+
+
+# ---- what carries the policy, and what doesn't
+
+
+def test_tasks(child: Child) -> None:
+    """Tasks that the block starts have its policy, also after its end; others, at the same time, don't."""
+    code = """
+async def ask(go):
+    await go.wait()
+    process = await asyncio.create_subprocess_exec(*NAMESPACE, stdout=subprocess.PIPE)
+    return said((await process.communicate())[0])
+
+async def main():
+    go = asyncio.Event()
+    tasks = [asyncio.create_task(ask(go))]
+    with nsbox.confined(policy):
+        tasks.append(asyncio.create_task(ask(go)))
+        tasks.append(asyncio.create_task(ask(go)))
+    tasks.append(asyncio.create_task(ask(go)))
+    go.set()
+    return await asyncio.gather(*tasks)
+
+report(asyncio.run(main()))
+"""
+    assert child(code) == ["out", "in", "in", "out"]
+
+
+def test_blocks_of_two_tasks(child: Child) -> None:
+    """Blocks that overlap in time, in two tasks, don't disturb each other."""
+    code = """
+async def one(name, mine, others):
+    with nsbox.confined(policy.with_(env={"WHO": name})):
+        mine.set()
+        await others.wait()
+        return subprocess.check_output(["sh", "-c", "echo $WHO"]).decode().strip()
+
+async def main():
+    first, second = asyncio.Event(), asyncio.Event()
+    return await asyncio.gather(one("first", first, second), one("second", second, first))
+
+report([*asyncio.run(main()), where()])
+"""
+    assert child(code) == ["first", "second", "out"]
+
+
+def test_threads(child: Child) -> None:
+    """asyncio.to_thread() and a copied context carry the policy; another thread has none, as confined() says."""
+    code = """
+def in_thread(function):
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(function()), daemon=True)
+    thread.start()
+    thread.join()
+    return seen[0]
+
+with nsbox.confined(policy):
+    context = contextvars.copy_context()
+    report([asyncio.run(asyncio.to_thread(where)), in_thread(lambda: context.run(where)), in_thread(where), where()])
+"""
+    inherits = bool(getattr(sys.flags, "thread_inherit_context", False))  # Python 3.14, where that is asked for
+    assert child(code) == ["in", "in", "in" if inherits else "out", "in"]
+
+
+def test_a_block_in_a_thread(child: Child) -> None:
+    """It is that thread's alone."""
+    code = """
+inside, go, seen = threading.Event(), threading.Event(), []
+
+def run():
+    with nsbox.confined(policy):
+        inside.set()
+        go.wait()
+        seen.append(where())
+
+thread = threading.Thread(target=run)
+thread.start()
+inside.wait()
+seen.append(where())
+go.set()
+thread.join()
+report(seen)
+"""
+    assert child(code) == ["out", "in"]
+
+
+def test_forks(child: Child) -> None:
+    """A fork of the block has the policy: multiprocessing with fork, and its pools."""
+    code = """
+import multiprocessing, warnings
+from concurrent.futures import ProcessPoolExecutor
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+context = multiprocessing.get_context("fork")
+with nsbox.confined(policy), ProcessPoolExecutor(1, mp_context=context) as pool:
+    report([pool.submit(where).result(), pool.submit(where).result()])
+"""
+    assert child(code) == ["in", "in"]
+
+
+# ---- the standard library's ways through subprocess
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "subprocess.Popen(NAMESPACE, stdout=-1).communicate()[0]",
+        "subprocess.run(NAMESPACE, capture_output=True).stdout",
+        "subprocess.check_output(NAMESPACE)",
+        "subprocess.getoutput('readlink /proc/self/ns/pid').encode()",
+        "by_call(subprocess.call)",
+        "by_call(subprocess.check_call)",
+        "os.popen('readlink /proc/self/ns/pid').buffer.read()",
+        "by_asyncio(asyncio.create_subprocess_exec(*NAMESPACE, stdout=-1))",
+        "by_asyncio(asyncio.create_subprocess_shell('readlink /proc/self/ns/pid', stdout=-1))",
+        "earlier_run(NAMESPACE, capture_output=True).stdout",
+    ],
+)
+def test_contained(child: Child, way: str) -> None:
+    """Whatever goes through subprocess.Popen is contained in the block, and isn't outside of it."""
+    code = f"""
+import warnings
+warnings.simplefilter("ignore", ResourceWarning)  # os.popen() isn't closed here
+
+def by_call(function):
+    with open("out", "w") as file:
+        function(NAMESPACE, stdout=file)
+    with open("out", "rb") as file:
+        return file.read()
+
+def by_asyncio(starting):
+    async def main():
+        return (await (await starting).communicate())[0]
+    return asyncio.run(main())
+
+nsbox.install()
+seen = [said({way})]
+with nsbox.confined(policy):
+    seen.append(said({way}))
+report(seen)
+"""
+    assert child(code, before="from subprocess import run as earlier_run\n") == ["out", "in"]
+
+
+def test_programs_unmodified(child: Child, workspace: Path) -> None:
+    """A module with `import subprocess` is contained by confined(), and one whose import is nsbox's by itself."""
+    body = "\ndef ask():\n    return subprocess.check_output(['readlink', '/proc/self/ns/pid'])\n"
+    (workspace / "plain.py").write_text("import subprocess\n" + body)
+    (workspace / "changed.py").write_text("import nsbox.subprocess as subprocess\n" + body)
+    code = """
+import plain, changed
+seen = [said(plain.ask()), said(changed.ask())]
+with nsbox.confined(policy):
+    seen += [said(plain.ask()), said(changed.ask())]
+report(seen)
+"""
+    assert child(code) == ["out", "in", "in", "in"]
+
+
+# ---- other ways are refused
+
+
+REFUSED = {
+    "os.system": "os.system('touch made')",
+    "os.posix_spawn": "os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', 'touch made'], os.environ), 0)",
+    "os.posix_spawnp": "os.waitpid(os.posix_spawnp('touch', ['touch', 'made'], os.environ), 0)",
+    "pty.spawn": "__import__('pty').spawn(['touch', 'made'])",
+    "an earlier Popen": "Earlier(['touch', 'made']).wait()",
+    "an earlier subclass": "Subclass(['touch', 'made']).wait()",
+    "multiprocessing's spawn": "os.waitpid(spawnv_passfds(b'/bin/sh', [b'sh', b'-c', b'touch made'], ()), 0)",
+}
+EARLIER = """
+import subprocess
+from multiprocessing.util import spawnv_passfds
+from subprocess import Popen as Earlier
+class Subclass(subprocess.Popen):
+    pass
+"""
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_refused(child: Child, way: str) -> None:
+    """In the block it raises NsboxError, before anything is started; outside of it all is as ever."""
+    code = f"""
+nsbox.install()
+def attempt():
+    {REFUSED[way]}
+
+with nsbox.confined(policy):
+    problem = refused(attempt)
+seen = ["outside of the sandbox that nsbox.confined() asks for" in problem, os.path.exists("made")]
+attempt()
+report([*seen, os.path.exists("made")])
+"""
+    assert child(code, before=EARLIER) == [True, False, True]
+
+
+@pytest.mark.parametrize("way", ["execv('/bin/sh', ARGV)", "execve('/bin/sh', ARGV, {})", "execvp('sh', ARGV)"])
+def test_exec_is_refused(child: Child, way: str) -> None:
+    """os.exec*() raises an error that is an OSError too, which a library expects of it in its fork."""
+    code = f"""
+ARGV = ["sh", "-c", 'echo "[1, 2]"']
+with nsbox.confined(policy):
+    try:
+        os.{way}
+    except PermissionError as error:
+        assert isinstance(error, nsbox.NsboxError)
+os.{way}
+"""
+    assert child(code) == [1, 2]
+
+
+def test_exec_in_a_fork(child: Child) -> None:
+    """The usual fork and exec, with its handling of OSError, and os.spawn*(): the caller sees a failed start."""
+    code = """
+def fork_and_exec():
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.execv("/bin/sh", ["sh", "-c", "touch made"])
+        except OSError:
+            os._exit(126)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def spawn():
+    return os.spawnlp(os.P_WAIT, "touch", "touch", "made")
+
+with nsbox.confined(policy):
+    seen = [fork_and_exec(), spawn(), os.path.exists("made")]
+seen.append(fork_and_exec())
+os.unlink("made")
+report([*seen, spawn(), os.path.exists("made")])
+"""
+    assert child(code) == [126, 127, False, 0, 0, True]
+
+
+def test_forkpty_is_refused_in_the_caller(child: Child) -> None:
+    """pty.fork(), as pexpect calls it: no copy of the caller is made, in which the error would be handled again."""
+    code = """
+import pty
+with nsbox.confined(policy):
+    problem = refused(pty.fork)
+pid, terminal = pty.fork()
+if pid == 0:
+    os._exit(3)
+status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+os.close(terminal)
+report(["by os.forkpty()" in problem, status])
+"""
+    assert child(code) == [True, 3]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_multiprocessing_is_refused(child: Child, method: str, workspace: Path) -> None:
+    """Its start methods that execute a new Python are refused in the block, and work outside of it."""
+    (workspace / "work.py").write_text("def make(path):\n    open(path, 'w').close()\n")
+    code = f"""
+import multiprocessing, work
+context = multiprocessing.get_context("{method}")
+def attempt(name):
+    process = context.Process(target=work.make, args=(name,))
+    process.start()
+    process.join()
+
+with nsbox.confined(policy):
+    problem = refused(attempt, "inside")
+attempt("outside")
+report(["by multiprocessing" in problem, os.path.exists("inside"), os.path.exists("outside")])
+from multiprocessing import forkserver, resource_tracker
+forkserver._forkserver._stop()
+resource_tracker._resource_tracker._stop()
+"""
+    assert child(code) == [True, False, True]
+
+
+# ---- install()
+
+
+def test_modules_with_popen_of_their_own(child: Child, workspace: Path) -> None:
+    """install(module) replaces Popen there, under each of its names."""
+    (workspace / "library.py").write_text("from subprocess import Popen\nsafer = Popen\n")
+    (workspace / "another.py").write_text("from library import safer\n")
+    code = """
+import library, another
+nsbox.install()
+def ask(start):
+    return said(start(NAMESPACE, stdout=-1).communicate()[0])
+
+starts = lambda: (library.Popen, library.safer, another.safer)
+seen = [ask(start) for start in starts()]
+with nsbox.confined(policy):
+    seen += [refused(ask, start) is not None for start in starts()]
+nsbox.install(library, another)
+nsbox.install(library, another)
+seen += [ask(start) for start in starts()]
+with nsbox.confined(policy):
+    seen += [ask(start) for start in starts()]
+report(seen)
+"""
+    assert child(code) == ["out"] * 3 + [True] * 3 + ["out"] * 3 + ["in"] * 3
+
+
+def test_install_in_the_wrong_module(child: Child) -> None:
+    """A module without Popen, or with another one, is a TypeError; nothing has been replaced then."""
+    code = """
+import types, psutil
+plain = subprocess.Popen
+own = types.ModuleType("own")
+class Popen: pass
+own.Popen = Popen
+good = types.ModuleType("good")
+good.Popen = plain
+seen = []
+for wrong in (json, own, psutil, nsbox):
+    try:
+        nsbox.install(good, wrong)
+    except TypeError as error:
+        seen.append(str(error).endswith("has no Popen of the standard library"))
+report([*seen, subprocess.Popen is plain, good.Popen is plain, own.Popen is Popen])
+"""
+    assert child(code) == [True] * 7
+
+
+def test_subclasses(child: Child) -> None:
+    """One that is made after install() is contained in the block, and its own methods count."""
+    code = """
+nsbox.install()
+class Mine(subprocess.Popen):
+    def wait(self, timeout=None):
+        self.waited = True
+        return super().wait(timeout)
+
+def ask():
+    with Mine(NAMESPACE, stdout=subprocess.PIPE) as process:
+        return [said(process.stdout.read()), process.wait(), process.waited, isinstance(process, subprocess.Popen)]
+
+seen = ask()
+with nsbox.confined(policy):
+    seen += ask()
+report(seen)
+"""
+    assert child(code) == ["out", 0, True, True, "in", 0, True, True]
+
+
+def test_started_inside_waited_for_outside(child: Child) -> None:
+    """A process keeps its sandbox when the block has ended, and one without doesn't get any within."""
+    code = """
+nsbox.install()
+plain = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+with nsbox.confined(policy):
+    contained = subprocess.Popen(["sh", "-c", "sleep 1000 & exec cat"], stdin=subprocess.PIPE)
+    plain.terminate()
+    seen = [plain.wait(), plain.sandbox]
+contained.kill()
+seen += [contained.wait(), contained.sandbox.pid == contained.pid]
+for process in plain, contained:
+    process.stdin.close()
+report(seen)
+"""
+    assert child(code) == [-15, None, -9, True]
