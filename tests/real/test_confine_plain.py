@@ -139,6 +139,30 @@ os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 subprocess._cleanup()
 note(len(subprocess._active))
 """,
+    "calls": """
+calls = set()
+def profile(frame, event, function):
+    if event == "c_call" and function.__name__ in (
+        "waitpid", "wait4", "waitid", "pidfd_open", "kill", "pidfd_send_signal", "poll", "select", "sleep"
+    ):
+        calls.add(function.__name__)
+
+def called(function, *arguments):
+    calls.clear()
+    sys.setprofile(profile)
+    try:
+        function(*arguments)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        sys.setprofile(None)
+    return sorted(calls)
+
+p = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+note(called(p.poll), called(p.wait, 0.001), called(p.send_signal, signal.SIGTERM))
+note(called(p.wait), called(p.poll), called(p.kill))
+p.stdin.close()
+""",
     "asyncio": """
 async def main():
     p = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
