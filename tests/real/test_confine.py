@@ -21,19 +21,15 @@ import nsbox
 policy = nsbox.Policy.workspace(sys.argv[1])
 NAMESPACE = ["readlink", "/proc/self/ns/pid"]
 HERE = os.readlink("/proc/self/ns/pid")
-
 def said(output):
     return "out" if output.decode().strip() == HERE else "in"
-
 def where(**options):
     return said(subprocess.run(NAMESPACE, stdout=subprocess.PIPE, check=True, **options).stdout)
-
 def refused(function, *arguments):
     try:
         function(*arguments)
     except nsbox.NsboxError as error:
         return str(error)
-
 def report(value):
     print(json.dumps(value), flush=True)
 """
@@ -266,7 +262,6 @@ def test_contained(child: Child, way: str) -> None:
     code = f"""
 import warnings
 warnings.simplefilter("ignore", ResourceWarning)  # os.popen() isn't closed here
-
 def by_call(function):
     with open("out", "w") as file:
         function(NAMESPACE, stdout=file)
