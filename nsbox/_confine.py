@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import _posixsubprocess
+import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextvars import Token
 from types import ModuleType
 from typing import Any
 
@@ -56,15 +57,38 @@ def _refused_fork_exec(*arguments: Any) -> Any:
     return _plain_fork_exec(*arguments)
 
 
+def _refuse_uvloop() -> None:
+    """Refuse uvloop's subprocesses in blocks, which libuv starts without an audit event; as far as it is imported."""
+    loop = getattr(sys.modules.get("uvloop"), "Loop", None)
+    if loop is None or "subprocess_exec" in vars(loop):  # the methods are inherited, from a class of C
+        return
+    for name in ("subprocess_exec", "subprocess_shell"):
+        setattr(loop, name, _refusing(getattr(loop, name)))
+
+
+def _refusing(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)
+    async def refusing(self: object, protocol_factory: object, *args: Any, **options: Any) -> Any:
+        if _popen.in_force.get() is not None:
+            raise NsboxError(
+                f"{args[:1]!r} would be started by uvloop, outside of the sandbox that nsbox.confined() asks for: "
+                "use nsbox.asyncio.create_subprocess_exec or _shell, or asyncio's own event loop"
+            )
+        return await method(self, protocol_factory, *args, **options)
+
+    return refusing
+
+
 _is_hooked = False
 
 
 def install(*modules: ModuleType) -> None:
     """Put a class of nsbox's in the place of subprocess.Popen, for the whole process. Calling it again changes nothing.
 
-    The class behaves exactly as the one that it replaces, but for commands started inside of a confined() block or with
-    policy=; nsbox.Popen is a subclass of it. modules: those that have `Popen` from `from subprocess import Popen`,
-    before this call; theirs is replaced as well, under whatever names. Raises TypeError for a module without any.
+    The class does as the one that it replaces, but for commands started inside of a confined() block or with policy=;
+    nsbox.Popen is a subclass of it. Processes started before the call are no instances of it. modules: those that have
+    `Popen` from `from subprocess import Popen`, before this call; theirs is replaced as well, under whatever names.
+    Raises TypeError for a module without any.
     """
     global _is_hooked
     ours = (_Plain, _popen.Confinable)
@@ -72,7 +96,9 @@ def install(*modules: ModuleType) -> None:
     for module, found in zip(modules, names, strict=True):
         if not found:
             raise TypeError(f"{module!r} has no Popen of the standard library")
-    for module, found in zip((subprocess, *modules), (["Popen"], *names), strict=True):
+    if subprocess.Popen is _Plain:  # not a stand-in of a test's
+        subprocess.Popen = _popen.Confinable  # type: ignore[misc]
+    for module, found in zip(modules, names, strict=True):
         for name in found:
             setattr(module, name, _popen.Confinable)
     if not _is_hooked:
@@ -82,21 +108,32 @@ def install(*modules: ModuleType) -> None:
         sys.addaudithook(_refuse_other_ways)
 
 
-@contextmanager
-def confined(policy: Policy) -> Iterator[None]:
-    """Run the block with this policy in force: what it starts by subprocess, also in libraries, is contained by it.
+class confined:
+    """A block with a policy in force: what it starts by subprocess, also in libraries, is contained by it.
+
+        with nsbox.confined(policy):
+            library.do_something()
 
     The policy belongs to the context (contextvars): asyncio tasks that the block starts, asyncio.to_thread() and trio's
-    threads have it too. Other new threads don't, and what they start isn't contained: have them run
-    contextvars.copy_context().run(function). Installs nsbox's Popen if that hasn't been done. In the block, other ways
-    to start a program (os.system, os.exec*, os.forkpty, os.posix_spawn, an earlier `from subprocess import Popen`)
-    raise NsboxError instead of starting it uncontained. It is no sandbox for the block's own Python code.
+    threads have it too. Other new threads and executors don't, and what they start isn't contained: have them run
+    contextvars.copy_context().run(function). Calls install(). In the block, other ways to start a program (os.system,
+    os.exec*, os.forkpty, os.posix_spawn, an earlier `from subprocess import Popen`, uvloop's own functions) raise
+    NsboxError instead of starting it uncontained. It is no sandbox for the block's own Python code.
+
+    Raises TypeError for a policy that is none. No decorator: around a coroutine function it would contain nothing.
     """
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
-    install()
-    token = _popen.in_force.set(policy)
-    try:
-        yield
-    finally:
-        _popen.in_force.reset(token)
+
+    def __init__(self, policy: Policy) -> None:
+        """Take the policy; nothing happens before the block."""
+        if not isinstance(policy, Policy):
+            raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+        self._policy = policy
+        self._tokens: list[Token[Policy | None]] = []
+
+    def __enter__(self) -> None:
+        install()
+        _refuse_uvloop()
+        self._tokens.append(_popen.in_force.set(self._policy))
+
+    def __exit__(self, *_: object) -> None:
+        _popen.in_force.reset(self._tokens.pop())

@@ -162,6 +162,8 @@ class Confinable(subprocess.Popen[Any]):
 
     def _wished(self, cwd: Any) -> Policy | None:
         policy = self._policy if self._policy is not None else self._unasked(cwd)
+        if policy is None and self._kill_on_exit:
+            raise ValueError("kill_on_exit=True needs a policy")
         if policy is None or self._kill_on_exit is None or self._kill_on_exit == policy.kill_on_exit:
             return policy
         return policy.with_(kill_on_exit=self._kill_on_exit)

@@ -69,8 +69,7 @@ def usage(
 def processes(command: int | None, init: int) -> list[psutil.Process]:
     """Return the processes of a sandbox, its init left out: all descend from the command or, orphaned, from the init.
 
-    command: None when it has been reaped, so that its pid may be another's by now. Raises ImportError where psutil isn't
-    installed.
+    command: None when it has been reaped, so that its pid may be another's by now. Raises ImportError without psutil.
     """
     try:
         import psutil

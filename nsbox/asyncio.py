@@ -78,6 +78,8 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
 
     def send_signal(self, signal: int) -> None:
         """Send a signal to the command. By Popen, which knows whether the pid is still its own."""
+        if self._returncode is not None:
+            raise ProcessLookupError
         self._check_proc()
         self._proc.send_signal(signal)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,41 @@ def inside(policy: nsbox.Policy) -> Callable[..., Any]:
         prelude = "import json, os, sys\ndef report(x): print(json.dumps(x), flush=True)\n"
         done = nsbox.run(python(prelude + code, *args), policy=policy, capture_output=True, text=True, **options)
         assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+# ---- install() and confined(), which last as long as a process
+
+_CONFINED = """
+import asyncio, contextvars, json, os, signal, subprocess, sys, threading
+import nsbox
+policy = nsbox.Policy.workspace(sys.argv[1])
+NAMESPACE = ["readlink", "/proc/self/ns/pid"]
+HERE = os.readlink("/proc/self/ns/pid")
+def said(output):
+    return "out" if output.decode().strip() == HERE else "in"
+def where(**options):
+    return said(subprocess.run(NAMESPACE, stdout=subprocess.PIPE, check=True, **options).stdout)
+def refused(function, *arguments):
+    try:
+        function(*arguments)
+    except nsbox.NsboxError as error:
+        return str(error)
+def report(value):
+    print(json.dumps(value), flush=True)
+"""
+
+
+@pytest.fixture
+def child(workspace: Path) -> Callable[..., Any]:
+    """Run code in a Python of its own, with the prelude, in a workspace; returns what it passes to report()."""
+
+    def run(code: str, *, before: str = "") -> Any:
+        command = [sys.executable, "-W", "error", "-c", before + _CONFINED + code, str(workspace)]
+        done = subprocess.run(command, cwd=workspace, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout)
 
     return run

@@ -6,8 +6,6 @@ starts a command by subprocess and says whether that is in a sandbox; outside of
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,39 +13,7 @@ from typing import Any
 
 import pytest
 
-PRELUDE = """
-import asyncio, contextvars, json, os, signal, subprocess, sys, threading
-import nsbox
-policy = nsbox.Policy.workspace(sys.argv[1])
-NAMESPACE = ["readlink", "/proc/self/ns/pid"]
-HERE = os.readlink("/proc/self/ns/pid")
-def said(output):
-    return "out" if output.decode().strip() == HERE else "in"
-def where(**options):
-    return said(subprocess.run(NAMESPACE, stdout=subprocess.PIPE, check=True, **options).stdout)
-def refused(function, *arguments):
-    try:
-        function(*arguments)
-    except nsbox.NsboxError as error:
-        return str(error)
-def report(value):
-    print(json.dumps(value), flush=True)
-"""
-
 Child = Callable[..., Any]
-
-
-@pytest.fixture
-def child(workspace: Path) -> Child:
-    """Run code in a Python of its own, with the prelude, in a workspace; returns what it passes to report()."""
-
-    def run(code: str, *, before: str = "") -> Any:
-        command = [sys.executable, "-W", "error", "-c", before + PRELUDE + code, str(workspace)]
-        done = subprocess.run(command, cwd=workspace, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        assert (done.returncode, done.stderr) == (0, "")
-        return json.loads(done.stdout)
-
-    return run
 
 
 # ---- blocks
