@@ -16,7 +16,7 @@ from nsbox import _popen
 from nsbox._errors import AccessError, NsboxError
 from nsbox._policy import Policy
 
-_Plain = subprocess.Popen
+_Plain = _popen.Confinable.__base__
 _plain_fork_exec = _posixsubprocess.fork_exec
 
 
