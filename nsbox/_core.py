@@ -11,6 +11,7 @@ import mmap
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -276,13 +277,18 @@ def spawn(template: Template, command: Command) -> Result:
         answer = Result(
             result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd, result.init_says
         )
-        if result.step == constants.STEP_KILLED:
-            _abandoned.append(arena)
-        else:
-            _give_back(arena, template.nops)
     except BaseException:  # of a signal handler, which runs when the call is over: nobody would own the command
         if result.pid > 0 and not result.error:
             end(result.pid, result.init_pidfd, result.init_says)
+        raise
+    try:
+        if answer.step == constants.STEP_KILLED:
+            _abandoned.append(arena)
+        else:
+            _give_back(arena, template.nops)
+    except BaseException:  # the same; the arena may be another thread's by now
+        if not answer.error:
+            end(answer.pid, answer.init_pidfd, answer.init_says)
         raise
     return answer
 
@@ -302,12 +308,15 @@ def wait(pidfd: int, init_says: int, timeout_ms: int) -> bool:
 
     An init that is a child of this process is reaped.
     """
+    end = time.monotonic() + timeout_ms / 1000
     while True:
         ret = lib.nsbox_wait(pidfd, init_says, timeout_ms)
         if ret >= 0:
             return ret == 1
         if -ret != 4:  # EINTR; Python's signal handlers have run by now
             raise OSError(-ret, os.strerror(-ret))
+        if timeout_ms > 0:
+            timeout_ms = max(0, round((end - time.monotonic()) * 1000))
 
 
 def last_word(init_says: int) -> tuple[int, int, int] | None:

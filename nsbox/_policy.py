@@ -308,6 +308,9 @@ class Policy:
             raise PolicyError("ops", "Loopback needs net in unshare")
 
     def _check_together(self) -> None:
+        if self.nested and not self.kill_on_exit:
+            # A child that a nested command gives the caller (CLONE_PARENT) would hold up the sandbox's end for ever.
+            raise PolicyError("kill_on_exit", "False doesn't go with nested=True")
         if self.base != "workspace":
             for name in ("write", "read", "deny", "tmp_size"):
                 if getattr(self, name):

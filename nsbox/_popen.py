@@ -94,6 +94,8 @@ class Confinable(subprocess.Popen[Any]):
         self._raw_status: int | None = None  # of the command, once it has been reaped
         self._returncode: int | None = None
         self._timed_out = False
+        self._last_signal = 0  # that was sent after a TimeoutExpired
+        self._creator = os.getpid()
         self._began = time.monotonic()
         self._ended = 0.0
         self._rusage: resource.struct_rusage | None = None  # of the command
@@ -186,7 +188,14 @@ class Confinable(subprocess.Popen[Any]):
             return None
         plan = self._plan
         return _spawn.Containment(
-            plan.backend, plan, plan.enforced, plan.not_enforced, self.pid, self._init_pid, self._used()
+            plan.backend,
+            plan,
+            plan.enforced,
+            plan.not_enforced,
+            self.pid,
+            self._init_pid,
+            self._used(),
+            self._raw_status is not None,
         )
 
     def _used(self) -> _usage.Usage | None:
@@ -197,7 +206,7 @@ class Confinable(subprocess.Popen[Any]):
             self._last_word,
             wall=self._ended - self._began,
             status=self._returncode,
-            timed_out=self._timed_out,
+            timed_out=self._last_signal == -self._returncode,
             limits={limit.name: (limit.soft, limit.hard) for limit in self._plan.rlimits},
         )
 
@@ -212,20 +221,45 @@ class Confinable(subprocess.Popen[Any]):
     def returncode(self, value: int | None) -> None:
         # Also called from outside: asyncio and psutil reap by themselves and store what they found.
         if value is not None:
+            if self._raw_status is None:
+                self._await_rest()
             if self._returncode is None:
                 self._ended = time.monotonic()
             _reap.commands.discard(self.pid)
             self._release()
         self._returncode = value
 
+    def _await_rest(self) -> None:
+        """Wait for the sandbox of a command that somebody else has reaped; not long, since its init kills all."""
+        if self._init_pidfd < 0 or self._creator != os.getpid():
+            return
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL)
+        except ChildProcessError:
+            self._is_empty(-1)
+        # Else it isn't so: the command is alive, or a zombie that pid 1 of the sandbox can't end before.
+
     def _release(self) -> None:
         pidfd, self._init_pidfd = self._init_pidfd, -1
         init_says, self._init_says = self._init_says, -1
-        if pidfd >= 0:
+        is_ours = self._creator == os.getpid()  # what the parent of a forked copy will read isn't taken from it
+        try:
+            if init_says >= 0 and is_ours:
+                self._last_word = _core.last_word(init_says)
+        finally:
+            if init_says >= 0:
+                os.close(init_says)
+            if pidfd >= 0:
+                self._give_up(pidfd, is_ours)
+
+    def _give_up(self, pidfd: int, is_ours: bool) -> None:
+        if not is_ours:
+            os.close(pidfd)
+        elif self._plan.kill_on_exit:
             _reap.orphans.release(pidfd)
-        if init_says >= 0:
-            self._last_word = _core.last_word(init_says)
-            os.close(init_says)
+            _reap.leftovers.sweep()
+        else:
+            _reap.leftovers.add(pidfd)
 
     def _is_empty(self, timeout_ms: int) -> bool:
         """Say if all processes of the sandbox are gone, but for an init that is about to end.
@@ -314,12 +348,17 @@ class Confinable(subprocess.Popen[Any]):
                 fds.append(os.pidfd_open(self.pid))
                 return fds, None
             # Copies: another thread may see the end, and close the descriptors, meanwhile.
-            says = self._init_says if self._says_empty else -1
-            for fd in (self._init_pidfd, says):
+            for fd in (self._init_pidfd, self._init_says if self._says_empty else -1):
                 if fd >= 0:
                     fds.append(os.dup(fd))
+            if len(fds) == 2 and _has_hung_up(fds[1]):  # the init is being killed: it won't say more
+                os.close(fds.pop())
         except OSError:  # no descriptor is free, or another thread is just reaping it
             return fds, 0.001
+        except BaseException:  # of a signal's handler
+            for fd in fds:
+                os.close(fd)
+            raise
         return fds, 0.02 if self._plan.nested or not fds else None
 
     def _sleep(self, seconds: float) -> None:
@@ -340,6 +379,8 @@ class Confinable(subprocess.Popen[Any]):
             return
         if self.poll() is not None:
             return
+        if self._timed_out:
+            self._last_signal = sig
         if self._raw_status is None:
             super().send_signal(sig)
         elif sig == signal.SIGKILL and self._init_pidfd >= 0:
@@ -382,6 +423,13 @@ _chosen = itemgetter(
     )
 )
 _pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
+
+
+def _has_hung_up(pipe: int) -> bool:
+    """Say if nothing more will come from a pipe."""
+    poller = select.poll()
+    poller.register(pipe, select.POLLIN)
+    return any(not events & select.POLLIN for _, events in poller.poll(0))
 
 
 def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:

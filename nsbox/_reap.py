@@ -8,6 +8,8 @@ import signal
 import threading
 import time
 
+from nsbox import _core
+
 _WALL = 0x40000000  # wait(2): also for children whose exit signal isn't SIGCHLD
 
 
@@ -107,5 +109,36 @@ class Orphans:
         self._lock = threading.Lock()
 
 
+class Leftovers:
+    """The inits of sandboxes that nobody waits for any more: kill_on_exit=False.
+
+    Where they are children of this process (a subreaper, or the machine's pid 1) they have to be reaped when they end;
+    that is looked for whenever another sandbox has ended.
+    """
+
+    def __init__(self) -> None:
+        self._pidfds: list[int] = []
+
+    def add(self, pidfd: int) -> None:
+        """Take the pidfd of an init that may be alive."""
+        self._pidfds.append(pidfd)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Reap those that have ended."""
+        waiting, self._pidfds = self._pidfds, []  # two threads at a time look at different ones
+        for pidfd in waiting:
+            if _core.wait(pidfd, -1, 0):
+                orphans.release(pidfd)
+            else:
+                self._pidfds.append(pidfd)
+
+    def after_fork(self) -> None:
+        """Forget those of the parent, in a forked child."""
+        self._pidfds = []
+
+
 orphans = Orphans()
+leftovers = Leftovers()
+os.register_at_fork(after_in_child=leftovers.after_fork)
 os.register_at_fork(after_in_child=orphans.after_fork)

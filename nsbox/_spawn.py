@@ -45,7 +45,7 @@ class Containment:
 
     backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
     pid, init_pid: the command and pid 1 of the sandbox, as this process numbers them. usage: what was used up; None
-    until the end.
+    until the end. reaped: whether the command itself has ended and been waited for.
     """
 
     backend: str
@@ -55,12 +55,13 @@ class Containment:
     pid: int
     init_pid: int
     usage: Usage | None
+    reaped: bool = False
 
     def processes(self) -> list[psutil.Process]:
         """Return what runs in the sandbox now, the command first; [] when it has ended. Needs psutil (ImportError)."""
-        if self.usage is None:
-            return processes(self.pid, self.init_pid)
-        return [] if self.plan.kill_on_exit else processes(None, self.init_pid)
+        if self.usage is not None and self.plan.kill_on_exit:
+            return []
+        return processes(None if self.reaped or self.usage is not None else self.pid, self.init_pid)
 
 
 @dataclass(frozen=True, slots=True)

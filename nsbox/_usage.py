@@ -22,10 +22,13 @@ class Usage:
 
     wall: seconds from before Popen() until its end was noticed. user, system: seconds of processor time. max_rss: bytes
     of memory of the largest process (getrusage(2), ru_maxrss); never less than this process had used itself at the
-    spawn, since the kernel counts a command's memory from before its exec. cause: "exit", "signal", "timeout" (killed
-    after a TimeoutExpired) or "limit" (killed by one of Policy.limits). is_complete: whether user, system and max_rss
-    count everything. They don't if somebody else reaped the command (SIGCHLD ignored, asyncio's own child watchers), if
-    the sandbox's init was killed, or while something of a sandbox with kill_on_exit=False goes on.
+    spawn, since the kernel counts a command's memory from before its exec. cause: "exit", "signal", "timeout" (by one
+    that was sent after a TimeoutExpired) or "limit" (killed by one of Policy.limits).
+
+    is_complete: whether user, system and max_rss count everything that wait4(2) does (not children of a process that
+    ignores SIGCHLD). They don't if somebody else reaped the command (SIGCHLD ignored, asyncio's own child watchers), if
+    the sandbox's init was killed or couldn't kill all (processes of other ids), or while something of a sandbox with
+    kill_on_exit=False goes on.
     """
 
     wall: float

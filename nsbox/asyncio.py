@@ -92,9 +92,11 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
         self.send_signal(_signal.SIGKILL)
 
     def __del__(self, *more: Any) -> None:
-        super().__del__(*more)
-        for fd in getattr(self, "_watched", ()):  # the loop was closed before the end
-            os.close(fd)
+        try:
+            super().__del__(*more)
+        finally:
+            for fd in getattr(self, "_watched", ()):  # the loop was closed before the end
+                os.close(fd)
 
 
 def _check(options: dict[str, Any], shell: bool) -> None:

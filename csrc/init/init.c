@@ -38,14 +38,21 @@ static int watch_children(void)
     return sys_signalfd(SIGNAL_BIT(SIGCHLD), SYS_O_CLOEXEC | O_NONBLOCK);
 }
 
-/* Reaps whatever has ended. 0: some are left; -ECHILD: none. */
+/* Reaps what has ended, but never on and on, however fast the sandbox makes orphans: there is the caller's and the
+ * command's end to look for. Above 0, or -EINTR: there may be more; 0: some are left; -ECHILD: none. */
 static int reap(void)
 {
-    int ret;
-    do
+    int ret = 1;
+    for (int i = 0; i < 64 && (ret > 0 || ret == -EINTR); i++)
         ret = sys_wait4(-1, WNOHANG | __WALL);
-    while (ret > 0 || ret == -EINTR);
     return ret;
+}
+
+static int64_t now_ms(void)
+{
+    int64_t time[2] = {0, 0};
+    sys_clock_gettime(1 /* CLOCK_MONOTONIC */, time);
+    return time[0] * 1000 + time[1] / 1000000;
 }
 
 /* One siginfo at a time: pending SIGCHLDs are merged into one. */
@@ -71,21 +78,21 @@ static int await_setup(void)
     return stay;
 }
 
-/* The command has ended: so does all else, now, for the accounts. Not everything need obey: we have no capability to kill
- * processes of other ids. They end with us. If nothing is left, the caller needn't wait for our own end, most
- * of which is the kernel's unmounting. */
+/* The command has ended: so does all else, now, for the accounts. For a tenth of a second, or until the caller ends:
+ * processes of other ids, which we have no capability to kill, end with us. If nothing is left, the caller needn't wait for
+ * our own end, most of which is the kernel's unmounting. */
 static _Noreturn void end(int children)
 {
     static const int64_t ten_ms[2] = {0, 10000000};
     int left = reap();
-    if (left == 0)
-        sys_kill(-1, SIGKILL);
-    for (int pauses = 0; left == 0 && pauses < 10; left = reap()) {
-        struct pollfd fd = {.fd = children, .events = POLLIN};
-        if (sys_ppoll(&fd, 1, ten_ms) > 0)
+    if (left != -ECHILD && sys_kill(-1, SIGKILL) < 0)
+        sys_exit(0); /* none of them obeys */
+    for (int64_t until = now_ms() + 100; left != -ECHILD && now_ms() < until; left = reap()) {
+        struct pollfd fds[2] = {{.fd = children, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+        if (left == 0 && sys_ppoll(fds, 2, ten_ms) > 0)
             forget_signal(children);
-        else
-            pauses++;
+        if (fds[1].revents)
+            break;
     }
     if (left == -ECHILD) {
         say(NSBOX_SAID_EMPTY);
@@ -105,10 +112,12 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
     int command = sys_pidfd_open(2);
     if (command < 0)
         sys_exit(1);
+    static const int64_t at_once[2] = {0, 0};
+    int more = 0;
     for (;;) {
         struct pollfd watched[3] = {
             {.fd = 0, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = children, .events = POLLIN}};
-        int n = sys_ppoll(watched, 3, 0);
+        int n = sys_ppoll(watched, 3, more ? at_once : 0);
         if (n < 0 && n != -EINTR)
             sys_exit(0);
         if (n > 0 && watched[0].revents)
@@ -119,8 +128,10 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
             command = -1;
         if (n > 0 && watched[2].revents)
             forget_signal(children);
-        if (reap() == -ECHILD && command < 0)
+        int left = reap();
+        if (left == -ECHILD && command < 0)
             sys_exit(0);
+        more = left > 0 || left == -EINTR;
     }
 }
 

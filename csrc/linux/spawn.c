@@ -84,6 +84,8 @@ static int open_said(struct job *j)
     int ret = sys_pipe2(fds, SYS_O_CLOEXEC | O_NONBLOCK);
     if (ret < 0)
         return ret;
+    /* One page: of an ordinary user's pipes only so many may be larger (pipe-user-pages-soft, pipe(7)). */
+    sys_set_pipe_size(fds[0], 4096);
     j->said[0] = move_high(fds[0]);
     j->said[1] = move_high(fds[1]);
     return j->said[0] < 0 ? j->said[0] : j->said[1] < 0 ? j->said[1] : 0;

@@ -115,6 +115,10 @@ static inline int sys_dupfd_cloexec(int fd, int at_least)
 {
     return (int)S3(__NR_fcntl, fd, F_DUPFD_CLOEXEC, at_least);
 }
+static inline int sys_set_pipe_size(int fd, unsigned bytes)
+{
+    return (int)S3(__NR_fcntl, fd, F_SETPIPE_SZ, bytes);
+}
 static inline int sys_get_fd_flags(int fd)
 {
     return (int)S3(__NR_fcntl, fd, F_GETFD, 0);
@@ -312,6 +316,10 @@ static inline int sys_sched_yield(void)
 static inline int sys_wait4(int pid, int options)
 {
     return (int)S4(__NR_wait4, pid, 0, options, 0);
+}
+static inline int sys_clock_gettime(int clock, int64_t time[2])
+{
+    return (int)S2(__NR_clock_gettime, clock, time);
 }
 static inline int sys_getrusage(int who, struct sys_rusage *usage)
 {

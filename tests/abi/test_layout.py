@@ -204,7 +204,7 @@ def test_every_field_of_a_result_is_read() -> None:
     """_core reads each field that C writes for it."""
     text = Path(_core.__file__).read_text()
     for field, _, _ in struct_fields("nsbox_result"):
-        if field != "init_ino":  # between the mediator and the caller's side
+        if field not in ("init_ino", "reserved"):  # between the mediator and the caller's side
             assert re.search(rf"\bresult\.{field}\b", text), field
 
 

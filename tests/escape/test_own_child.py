@@ -6,6 +6,7 @@ Each test tries a way out through that, and has a control in which the same atte
 import ctypes
 import os
 import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,25 @@ def test_a_nested_sandbox_may_and_still_ends(policy: Policy) -> None:
     hidden = SIBLING.replace("    os._exit", "    libc.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE\n    os._exit")
     for script in (SIBLING, hidden):
         assert python(script, policy.with_(nested=True), timeout=50).stdout.strip() == "True"
+
+
+def test_signals_do_not_keep_that_from_ending(policy: Policy) -> None:
+    """A timer's signals, handled by Python, don't start the patience with such children anew again and again."""
+    kept = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        with nsbox.Popen([sys.executable, "-c", SIBLING], policy=policy.with_(nested=True), stdout=-1) as p:
+            assert p.stdout is not None and p.stdout.read() == b"True\n"
+            signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+            assert p.wait() == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, kept)
+
+
+def test_no_background_for_nested_commands(policy: Policy) -> None:
+    """kill_on_exit=False is refused there: such a child, not reaped, would hold up the sandbox's end for ever."""
+    with pytest.raises(nsbox.PolicyError, match="kill_on_exit"):
+        policy.with_(nested=True, kill_on_exit=False)
 
 
 def test_control_a_plain_child_can_do_it() -> None:
@@ -222,7 +242,7 @@ def test_the_init_can_not_be_touched(policy: Policy) -> None:
 
 def test_control_a_sibling_can_be_looked_into(policy: Policy) -> None:
     """Control: another process of the sandbox, which is dumpable, can be read by the same user."""
-    script = "sleep 1000 & cat /proc/$!/environ | tr '\\0' '\\n' | grep -c ^PATH="
+    script = "sleep 1000 & until grep -q sleep /proc/$!/cmdline; do :; done; cat /proc/$!/environ | tr '\\0' '\\n' | grep -c ^PATH="
     done = nsbox.run(["/bin/sh", "-c", script], policy=policy, capture_output=True, text=True)
     assert done.stdout == "1\n"
 

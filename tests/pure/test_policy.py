@@ -70,7 +70,11 @@ BAD_FIELDS: list[tuple[str, Any]] = [
     *[("tmp_size", v) for v in (*NO_COUNTS, *NO_SIZES)],
     *[(name, v) for name in ("uid", "gid") for v in NO_IDS],
     *[("hostname", v) for v in ("", "a\0b", "x" * 65, "ä" * 33, "\ud800", 5, b"h", ["h"])],
-    *[(name, v) for name in ("inherit_env", "new_session", "nested") for v in (0, 1, None, "yes", "", [])],
+    *[
+        (name, v)
+        for name in ("inherit_env", "new_session", "nested", "kill_on_exit")
+        for v in (0, 1, None, "yes", "", [])
+    ],
     *[("limits", v) for v in (None, {}, {"memory": 1}, 5, "512M", Limits)],
     *[("env", v) for v in ("A=1", 5, None, b"A=1", [("A",)], [("A", "1", "2")], ["A=1"], [["A", "1"]])],
     *[("env", {name: "1"}) for name in ("", "A=B", "=", "A\0", 5, None, b"A", "\ud800")],

@@ -315,6 +315,7 @@ wishes = st.fixed_dictionaries(
         "inherit_env": st.booleans(),
         "new_session": st.booleans(),
         "nested": st.booleans(),
+        "kill_on_exit": st.just(True),  # False doesn't go with nested
         "write": st.just(["/w"]),
         "read": st.lists(paths, max_size=3),
         "deny": st.lists(paths.map(lambda path: "/w" + path), max_size=3),

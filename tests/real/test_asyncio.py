@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -11,11 +12,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import psutil
 import pytest
 from nsbox_testing.running import in_fork, python
 
 import nsbox
-from nsbox import Policy
+from nsbox import Policy, _reap
 from nsbox.asyncio import PIPE, STDOUT, Process, create_subprocess_exec, create_subprocess_shell
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -120,10 +122,13 @@ def test_goes_on_with_kill_on_exit_false(run: Any, chosen: Policy) -> None:
         process = await create_subprocess_exec(
             *python(code), stdin=PIPE, stdout=PIPE, policy=chosen, kill_on_exit=False
         )
-        popen = process._transport.get_extra_info("subprocess")  # type: ignore[attr-defined]
+        popen, init = process._transport.get_extra_info("subprocess"), process.sandbox.init_pid  # type: ignore[attr-defined]
         while popen.poll() is None:
             await asyncio.sleep(0)
         assert await output(process, b"") == (b"late\n", None, 0)
+        while psutil.pid_exists(init) and psutil.Process(init).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0)
+        _reap.leftovers.sweep()  # or the end of the next sandbox
 
     run(main())
 
@@ -263,6 +268,27 @@ def test_nested(chosen: Policy) -> None:
         return await (await create_subprocess_exec("true", policy=chosen.with_(nested=True))).wait()
 
     assert asyncio.run(main()) == 0
+
+
+def test_asyncio_itself_waits_for_the_sandbox(chosen: Policy) -> None:
+    """When asyncio's own child watcher has reaped the command, what that has left behind is ended before wait() returns."""
+
+    def confined() -> int:
+        async def main() -> int:
+            alive = 0
+            for _ in range(20):
+                with nsbox.confined(chosen):
+                    process = await asyncio.create_subprocess_exec("sh", "-c", "sleep 1000 & sleep 1000 &")
+                popen = process._transport.get_extra_info("subprocess")  # type: ignore[attr-defined]
+                init = popen.sandbox.init_pid
+                await process.wait()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    alive += len(psutil.Process(init).children())
+            return alive
+
+        return asyncio.run(main())
+
+    assert in_fork(confined) == 0
 
 
 def test_asyncio_itself_in_a_confined_block(chosen: Policy) -> None:

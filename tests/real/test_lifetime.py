@@ -101,6 +101,33 @@ for _ in range(50):
     assert not children(init)
 
 
+@pytest.mark.as_root("other ids need CAP_SETUID")
+def test_others_that_pid_1_can_not_kill(workspace: Path, orphans: Orphans) -> None:
+    """Processes of another uid, which disobey pid 1 and keep it busy with SIGCHLD, end all the same, and wait() does."""
+    code = """
+import os, signal, time
+orphan = os.fork()
+if orphan == 0:
+    if os.fork() == 0:
+        while True: signal.pause()
+    os._exit(0)
+os.waitpid(orphan, 0)
+orphan = max(int(name) for name in os.listdir("/proc") if name.isdigit())
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            os.kill(orphan, number)
+            time.sleep(0.001)
+"""
+    for policy in (Policy.host(), Policy.workspace(workspace, ids="full")):
+        with nsbox.Popen(["/usr/bin/python3", "-I", "-S", "-c", code], policy=policy, user=1234, cwd="/") as p:
+            init = p.sandbox.init_pid
+            assert p.wait(timeout=60) == 0
+        assert not children(init)
+    assert orphans.reap() is not None
+
+
 def test_kill_ends_all(chosen: Policy) -> None:
     """kill() on the command ends what it has started."""
     read, write = os.pipe()

@@ -16,6 +16,7 @@ import pytest
 from nsbox_testing.running import Face, in_fork
 
 import nsbox
+from nsbox import _core
 
 SIGNALS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
 WALL = 0x40000000  # __WALL: children with any exit signal
@@ -231,6 +232,22 @@ def test_keyboard_interrupt_while_waiting(sub: Face) -> None:
 
 
 # ---- threads and forks
+
+
+def test_a_handler_that_raises_when_the_arena_is_given_back(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then another thread may use it: what is ended is the own command, no other one."""
+    policy = nsbox.Policy.workspace(workspace)
+    with nsbox.Popen(["cat"], stdin=subprocess.PIPE, policy=policy) as other:
+
+        def give_back(arena: Any, _: int) -> None:
+            arena.result.pid = other.pid  # as another thread's spawn would
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(_core, "_give_back", give_back)
+        with pytest.raises(KeyboardInterrupt):
+            nsbox.Popen(["cat"], stdin=subprocess.PIPE, policy=policy)
+        assert other.poll() is None
+    assert other.returncode == 0
 
 
 def test_thread_that_started_it_ends_first(sub: Face) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import json
 import os
@@ -322,6 +323,12 @@ def test_descriptors_of_the_caller_are_left_alone(sub: Face) -> None:
         assert len(new) == (3 if sub.contained else 1)
         flags = [os.get_inheritable(int(fd)) for fd in new]
         assert not any(flags)
+
+
+def test_the_inits_pipe_is_small(policy: nsbox.Policy) -> None:
+    """One page: an ordinary user's pipes share a budget (pipe(7), pipe-user-pages-soft), and this one needs no more."""
+    with nsbox.Popen(["cat"], stdin=subprocess.PIPE, policy=policy) as p:
+        assert fcntl.fcntl(p._init_says, 1032) == 4096  # F_GETPIPE_SZ
 
 
 def test_own_descriptor_is_never_a_standard_one(sub: Face) -> None:

@@ -15,7 +15,7 @@ import pytest
 from nsbox_testing.running import in_fork, python
 
 import nsbox
-from nsbox import Limits, Policy, Usage
+from nsbox import Limits, Policy, Usage, _reap
 
 MEGABYTE = 1 << 20
 BURN = """
@@ -166,6 +166,18 @@ def test_timeout_is_the_cause(chosen: Policy, method: str) -> None:
         assert used(p).cause == ("timeout" if killed else "exit")
 
 
+def test_a_signal_of_its_own_is_no_timeout(chosen: Policy) -> None:
+    """After a TimeoutExpired too: only the signal that was sent then is the timeout's."""
+    read, write = os.pipe()
+    code = "import os, sys; sys.stdin.read(); os.kill(os.getpid(), 11)"
+    with nsbox.Popen(python(code), policy=chosen, stdin=read) as p:
+        os.close(read)
+        with pytest.raises(subprocess.TimeoutExpired):
+            p.wait(timeout=0.01)
+        os.close(write)
+    assert (p.returncode, used(p).cause) == (-11, "signal")
+
+
 # ---- processes
 
 
@@ -247,6 +259,7 @@ def test_background_goes_on(chosen: Policy, how: str) -> None:
     assert psutil.wait_procs([left], timeout=60)[1] == []
     assert select.select([init], [], [], 60)[0]
     os.close(init)
+    _reap.leftovers.sweep()  # or the end of the next sandbox
 
 
 def test_an_option_wins_over_the_policy(chosen: Policy) -> None:
@@ -281,6 +294,32 @@ def test_it_ends_with_the_caller(chosen: Policy) -> None:
         assert file.read() == b"early\n"  # ends: nobody holds the other end
     os.close(read)
     os.close(write)
+
+
+def test_inits_of_a_subreaper(chosen: Policy) -> None:
+    """A caller that is a subreaper reaps the inits of such sandboxes too, when they have ended; and no others."""
+
+    def run() -> list[bool]:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        policy = chosen.with_(kill_on_exit=False)
+        ends = []
+        for _ in range(5):
+            with nsbox.Popen(["true"], policy=policy, cwd="/") as p:
+                ends.append(os.pidfd_open(p.sandbox.init_pid))
+        with nsbox.Popen(
+            python(KEEPS_THE_PIPE), policy=policy, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as living:
+            assert living.wait() == 0
+            for end in ends:
+                assert select.select([end], [], [], 60)[0]
+                os.close(end)
+            nsbox.run(["true"], policy=chosen, cwd="/")
+            left = [child.pid for child in psutil.Process().children()]
+            return [left == [living.sandbox.init_pid], not _reap.orphans.piling_up]
+
+    assert in_fork(run) == [True, True]
 
 
 def test_it_is_said(policy: Policy) -> None:
