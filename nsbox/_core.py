@@ -319,15 +319,16 @@ def wait(pidfd: int, init_says: int, timeout_ms: int) -> bool:
             timeout_ms = max(0, round((end - time.monotonic()) * 1000))
 
 
-def last_word(init_says: int) -> tuple[int, int, int] | None:
-    """Return what an init said that its children used: user and system microseconds, bytes of the largest.
-
-    None when it ended without a word.
-    """
+def last_word(init_says: int) -> bytes:
+    """Return what an init said at its end, for used_by_others(); b"" when it ended without a word."""
     try:
-        text = os.read(init_says, 64)
+        return os.read(init_says, 64)
     except BlockingIOError:
-        return None
+        return b""
+
+
+def used_by_others(text: bytes) -> tuple[int, int, int] | None:
+    """Return what an init's children used, by its last word: user and system microseconds, bytes of the largest."""
     if len(text) != ffi.sizeof("nsbox_word"):
         return None
     word = ffi.from_buffer("nsbox_word *", text)

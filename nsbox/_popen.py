@@ -99,7 +99,7 @@ class Confinable(subprocess.Popen[Any]):
         self._began = time.monotonic()
         self._ended = 0.0
         self._rusage: resource.struct_rusage | None = None  # of the command
-        self._last_word: tuple[int, int, int] | None = None  # of the init, about the others
+        self._last_word = b""  # of the init, about the others
         super().__init__(args, *more, **options)
 
     # ---- starting
@@ -203,7 +203,7 @@ class Confinable(subprocess.Popen[Any]):
             return None
         return _usage.usage(
             self._rusage,
-            self._last_word,
+            _core.used_by_others(self._last_word),
             wall=self._ended - self._began,
             status=self._returncode,
             timed_out=self._last_signal == -self._returncode,
@@ -257,7 +257,8 @@ class Confinable(subprocess.Popen[Any]):
             os.close(pidfd)
         elif self._plan.kill_on_exit:
             _reap.orphans.release(pidfd)
-            _reap.leftovers.sweep()
+            if _reap.leftovers.pidfds:
+                _reap.leftovers.sweep()
         else:
             _reap.leftovers.add(pidfd)
 
@@ -434,6 +435,9 @@ def _has_hung_up(pipe: int) -> bool:
 
 def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:
     """Raise the audit event of subprocess.Popen, as one of ours."""
+    if in_force.get() is None:  # nobody asks
+        sys.audit("subprocess.Popen", program, argv, cwd, env)
+        return
     token = announcing.set(True)
     try:
         sys.audit("subprocess.Popen", program, argv, cwd, env)

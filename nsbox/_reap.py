@@ -117,25 +117,25 @@ class Leftovers:
     """
 
     def __init__(self) -> None:
-        self._pidfds: list[int] = []
+        self.pidfds: list[int] = []
 
     def add(self, pidfd: int) -> None:
         """Take the pidfd of an init that may be alive."""
-        self._pidfds.append(pidfd)
+        self.pidfds.append(pidfd)
         self.sweep()
 
     def sweep(self) -> None:
         """Reap those that have ended."""
-        waiting, self._pidfds = self._pidfds, []  # two threads at a time look at different ones
+        waiting, self.pidfds = self.pidfds, []  # two threads at a time look at different ones
         for pidfd in waiting:
             if _core.wait(pidfd, -1, 0):
                 orphans.release(pidfd)
             else:
-                self._pidfds.append(pidfd)
+                self.pidfds.append(pidfd)
 
     def after_fork(self) -> None:
         """Forget those of the parent, in a forked child."""
-        self._pidfds = []
+        self.pidfds = []
 
 
 orphans = Orphans()

@@ -185,7 +185,7 @@ def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -
     return known
 
 
-_last: tuple[list[tuple[bytes, bytes]], _core.Strings] | None = None  # inherited; it seldom changes between two spawns
+_last: tuple[dict[bytes, bytes], _core.Strings] | None = None  # inherited; it seldom changes between two spawns
 
 
 def _inherited() -> _core.Strings:
@@ -198,10 +198,10 @@ def _inherited() -> _core.Strings:
     data = getattr(os.environb, "_data", None)
     if type(data) is not dict:  # no word of CPython's documentation promises it
         return _core.Strings(encode_environment(_copy(os.environb)))
-    items = list(data.items())
     last = _last
-    if last is None or last[0] != items:
-        _last = last = (items, _core.Strings([name + b"=" + value for name, value in items]))
+    if last is None or last[0] != data:
+        copy = data.copy()
+        _last = last = (copy, _core.Strings([name + b"=" + value for name, value in copy.items()]))
     return last[1]
 
 

@@ -149,13 +149,8 @@ def overhead(bench: Bench) -> Part:
         process.wait()
         return whole * 1e3, timed.seconds * 1e3
 
-    plain = who.plain()
-    rows = interleave(
-        [Subject(names, measure, entry.absent), _spawning(plain)],
-        bench.scale.spawn_rounds,
-        bench.scale.warmup,
-        bench.rng,
-    )
+    subject = Subject(names, measure, entry.absent)
+    rows = interleave([subject], bench.scale.spawn_rounds, bench.scale.warmup, bench.rng)
     part = Part("overhead", f"Popen() alone, worker layers; {bench.scale.spawn_rounds} rounds", "ms", rows)
     part.compare([names], is_ratio=False)
     return part
