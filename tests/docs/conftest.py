@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from nsbox import _reap
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)
-def uninstalled() -> Iterator[None]:
-    """What nsbox.confined() in a document puts in the place of subprocess.Popen isn't there for the other tests."""
+def put_right() -> Iterator[None]:
+    """What a document does to the process isn't there for the other tests.
+
+    confined() has put a class of nsbox's in the place of subprocess.Popen; a sandbox with kill_on_exit=False that was
+    killed is noticed when another one ends.
+    """
     popen = subprocess.Popen
     yield
     subprocess.Popen = popen  # type: ignore[misc]
+    while _reap.leftovers.pidfds:
+        _reap.leftovers.sweep()
