@@ -85,8 +85,8 @@ static _Noreturn void end(int children)
 {
     static const int64_t ten_ms[2] = {0, 10000000};
     int left = reap();
-    if (left != -ECHILD && sys_kill(-1, SIGKILL) < 0)
-        sys_exit(0); /* none of them obeys */
+    if (left != -ECHILD)
+        sys_kill(-1, SIGKILL); /* its result says nothing about all: kill_something_info() keeps one of theirs */
     for (int64_t until = now_ms() + 100; left != -ECHILD && now_ms() < until; left = reap()) {
         struct pollfd fds[2] = {{.fd = children, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
         if (left == 0 && sys_ppoll(fds, 2, ten_ms) > 0)
@@ -108,12 +108,13 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
     if (children < 0 || say(NSBOX_SAID_UP) < 0)
         sys_exit(1);
     int stay = await_setup();
-    /* Pid 2 is never given away twice: after a wrap-around numbers begin at 300 (RESERVED_PIDS). */
+    /* Pid 2 is never given away twice: after a wrap-around numbers begin at 300 (RESERVED_PIDS). None: the command has
+     * ended and the caller has reaped it already, or there never was one. */
     int command = sys_pidfd_open(2);
-    if (command < 0)
-        sys_exit(1);
+    if (command < 0 && !stay)
+        end(children);
     static const int64_t at_once[2] = {0, 0};
-    int more = 0;
+    int more = 1;
     for (;;) {
         struct pollfd watched[3] = {
             {.fd = 0, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = children, .events = POLLIN}};

@@ -278,6 +278,57 @@ def test_an_option_wins_over_the_policy(chosen: Policy) -> None:
         os.close(write)
 
 
+STOPPER = """
+import psutil, os, signal
+def inits():
+    return {p.pid for p in psutil.process_iter() if p.name() == "nsbox-init"}
+before = inits()
+print("ready", flush=True)
+input()
+(new,) = inits() - before
+os.kill(new, signal.SIGSTOP)
+while psutil.Process(new).status() != psutil.STATUS_STOPPED: pass
+print(new, flush=True)
+"""
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_reaped_before_pid_1_has_looked(chosen: Policy, stays: bool) -> None:
+    """A command that ends and is reaped before pid 1 has opened a pidfd of it: the accounts, and what is to stay, aren't lost.
+
+    preexec_fn runs while pid 1 waits for the end of the set-up; there another process stops it.
+    """
+    command = [sys.executable, "-c", STOPPER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as stopper:
+        assert stopper.stdin is not None and stopper.stdout is not None
+        assert stopper.stdout.readline() == b"ready\n"
+        asks, answers = stopper.stdin.fileno(), stopper.stdout.fileno()
+        p = nsbox.Popen(
+            python("import os, signal\nif os.fork() == 0: signal.pause()"),
+            policy=chosen,
+            kill_on_exit=not stays,
+            preexec_fn=lambda: os.write(asks, b"\n") and os.read(answers, 1),
+        )
+        init = p.sandbox.init_pid
+        if stays:
+            assert p.wait() == 0
+        else:
+            while not p.sandbox.reaped:
+                assert p.poll() is None
+        os.kill(init, signal.SIGCONT)
+        assert p.wait() == 0
+        if stays:
+            end = os.pidfd_open(init)
+            (left,) = p.sandbox.processes()
+            assert not select.select([end], [], [], 0.1)[0] and left.is_running()
+            os.kill(init, signal.SIGKILL)
+            select.select([end], [], [])
+            os.close(end)
+            _reap.leftovers.sweep()
+        else:
+            assert used(p).is_complete
+
+
 def test_it_ends_with_the_caller(chosen: Policy) -> None:
     """What goes on after the command doesn't go on after the caller."""
     read, write = os.pipe()
