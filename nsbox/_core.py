@@ -6,6 +6,7 @@ processor) the module imports all the same, and `problem` says why.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import os
@@ -294,13 +295,15 @@ def spawn(template: Template, command: Command) -> Result:
 
 
 def end(pid: int, init_pidfd: int, init_says: int) -> None:
-    """Kill a command, and return when its whole sandbox is gone."""
-    os.close(init_says)
+    """Kill a command, and return when its whole sandbox is gone, whatever its policy lets go on."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0x40000000)  # __WALL
     if init_pidfd >= 0:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(init_pidfd, signal.SIGKILL)
         wait(init_pidfd, -1, -1)
         os.close(init_pidfd)
+    os.close(init_says)
 
 
 def wait(pidfd: int, init_says: int, timeout_ms: int) -> bool:

@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nsbox import _core, _reap, _spawn, _usage
+from nsbox._checks import check_bool
 from nsbox._plan import Plan
 from nsbox._policy import Policy
 from nsbox._probe import probe
@@ -88,6 +89,8 @@ class Confinable(subprocess.Popen[Any]):
     ) -> None:
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+        if kill_on_exit is not None:
+            check_bool("kill_on_exit", kill_on_exit)
         self._policy = in_force.get() if policy is None else policy
         self._kill_on_exit = kill_on_exit
         self._init_pidfd = self._init_says = -1

@@ -126,8 +126,11 @@ class Leftovers:
 
     def sweep(self) -> None:
         """Reap those that have ended."""
-        waiting, self.pidfds = self.pidfds, []  # two threads at a time look at different ones
-        for pidfd in waiting:
+        for _ in range(len(self.pidfds)):
+            try:
+                pidfd = self.pidfds.pop(0)  # two threads at a time look at different ones
+            except IndexError:
+                return
             if _core.wait(pidfd, -1, 0):
                 orphans.release(pidfd)
             else:

@@ -301,7 +301,7 @@ def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: A
 _STEPS = {
     "PLAN": "malformed plan",
     "CLONE": "clone",
-    "LIFELINE": "make descriptors for the init",
+    "LIFELINE": "tie the sandbox to this process",
     "UNSHARE": "unshare namespaces",
     "UID_MAP": "write uid_map",
     "GID_MAP": "write gid_map",

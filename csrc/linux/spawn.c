@@ -77,14 +77,15 @@ static int open_pidfd(int pid)
     return move_high(sys_pidfd_open(pid));
 }
 
-/* The pipe on which the init speaks. Only the end that we keep must not block. */
+/* The pipe on which the init speaks. Neither end blocks: what it says fits in, and who reads has polled. */
 static int open_said(struct job *j)
 {
     int fds[2];
     int ret = sys_pipe2(fds, SYS_O_CLOEXEC | O_NONBLOCK);
     if (ret < 0)
         return ret;
-    /* One page: of an ordinary user's pipes only so many may be larger (pipe-user-pages-soft, pipe(7)). */
+    /* One page: of an ordinary user's pipes only so many may be larger (pipe-user-pages-soft, pipe(7)). A refusal
+     * changes nothing but that. */
     sys_set_pipe_size(fds[0], 4096);
     j->said[0] = move_high(fds[0]);
     j->said[1] = move_high(fds[1]);

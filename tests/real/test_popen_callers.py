@@ -12,6 +12,7 @@ import subprocess
 import threading
 from typing import Any
 
+import psutil
 import pytest
 from nsbox_testing.running import Face, in_fork
 
@@ -248,6 +249,20 @@ def test_a_handler_that_raises_when_the_arena_is_given_back(workspace: Any, monk
             nsbox.Popen(["cat"], stdin=subprocess.PIPE, policy=policy)
         assert other.poll() is None
     assert other.returncode == 0
+
+
+def test_such_a_handler_and_what_would_go_on(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody owns that sandbox: it is ended whole, also where background processes are to outlive the command."""
+
+    def give_back(arena: Any, _: int) -> None:
+        while not psutil.Process(arena.result.pid).children():
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_core, "_give_back", give_back)
+    policy = nsbox.Policy.workspace(workspace, kill_on_exit=False)
+    with pytest.raises(KeyboardInterrupt):
+        nsbox.Popen(["sh", "-c", "sleep 1000 & sleep 1000"], policy=policy)
 
 
 def test_thread_that_started_it_ends_first(sub: Face) -> None:

@@ -385,5 +385,6 @@ def test_wrong_values(policy: Policy) -> None:
     """kill_on_exit is a bool."""
     with pytest.raises(nsbox.PolicyError, match="kill_on_exit"):
         policy.with_(kill_on_exit=1)
-    with pytest.raises(nsbox.PolicyError, match="kill_on_exit"):
-        nsbox.Popen(["true"], policy=policy, kill_on_exit="no")  # type: ignore[arg-type]
+    for value in ("no", 0, 1, 1.0):
+        with pytest.raises(nsbox.PolicyError, match="kill_on_exit"):
+            nsbox.Popen(["true"], policy=policy, kill_on_exit=value)  # type: ignore[arg-type]
