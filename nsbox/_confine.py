@@ -57,11 +57,15 @@ def _refused_fork_exec(*arguments: Any) -> Any:
     return _plain_fork_exec(*arguments)
 
 
+_refusing_loops: set[type] = set()
+
+
 def _refuse_uvloop() -> None:
     """Refuse uvloop's subprocesses in blocks, which libuv starts without an audit event; as far as it is imported."""
     loop = getattr(sys.modules.get("uvloop"), "Loop", None)
-    if loop is None or "subprocess_exec" in vars(loop):  # the methods are inherited, from a class of C
+    if loop is None or loop in _refusing_loops:
         return
+    _refusing_loops.add(loop)
     for name in ("subprocess_exec", "subprocess_shell"):
         setattr(loop, name, _refusing(getattr(loop, name)))
 
