@@ -86,12 +86,10 @@ enum nsbox_spawn_flag {
     NSBOX_ADOPT_INIT = 64,     /* the init becomes a child of the caller, since nobody else reaps it */
     NSBOX_SET_GROUPS = 128,
     NSBOX_CWD_OPTIONAL = 256, /* where cwd can't be entered, "/" is it */
-    NSBOX_NESTED = 512,       /* the command makes sandboxes itself: clone(2) as it likes */
-    NSBOX_NO_USERNS = 1024,   /* no user namespaces inside */
-    NSBOX_PREEXEC = 4096,     /* with FORK_COMMAND: nsbox_spawn() returns 1 in the command before it executes */
-    NSBOX_SETSID_LAST = 8192, /* with PREEXEC: setsid(2) after it, unless it was done there */
-    NSBOX_STAY = 16384,       /* the sandbox goes on after the command's end, until nothing runs in it */
-    NSBOX_DROP_GROUPS = 2048  /* the caller's supplementary groups go, before there is a user namespace */
+    NSBOX_DROP_GROUPS = 512,  /* the caller's supplementary groups go, before there is a user namespace */
+    NSBOX_PREEXEC = 1024,     /* with FORK_COMMAND: nsbox_spawn() returns 1 in the command before it executes */
+    NSBOX_SETSID_LAST = 2048, /* with PREEXEC: setsid(2) after it, unless it was done there */
+    NSBOX_STAY = 4096         /* the sandbox goes on after the command's end, until nothing runs in it */
 };
 
 /* Where a spawn stopped. */
@@ -143,6 +141,13 @@ typedef struct nsbox_rlimit {
     uint64_t hard;
 } nsbox_rlimit;
 
+/* A seccomp filter: instructions of 8 bytes each, struct sock_filter of the kernel. */
+typedef struct nsbox_filter {
+    const uint8_t *code;
+    uint32_t len; /* instructions */
+    uint32_t reserved;
+} nsbox_filter;
+
 /* Written by the child processes, through shared memory. */
 typedef struct nsbox_result {
     int32_t error;      /* 0, or an errno */
@@ -186,6 +191,9 @@ typedef struct nsbox_request {
     const int32_t *pass_fds; /* ascending */
     const uint32_t *groups;
     const nsbox_rlimit *rlimits;
+    const nsbox_filter *filters; /* at least one. The first ones mustn't refuse what the set-up still does */
+    uint32_t n_filters;
+    uint32_t n_late_filters; /* of these, at the end: installed when only the exec is left to do */
     uint32_t n_pass_fds;
     uint32_t n_groups;
     uint32_t n_rlimits;
@@ -225,6 +233,9 @@ void nsbox_preexec_done(const nsbox_request *req, int32_t failed);
 /* Waits until the init behind pidfd is gone, or has said at init_says (-1: never mind) that the sandbox is empty, at most
  * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
 int nsbox_wait(int pidfd, int init_says, int timeout_ms);
+
+/* The machine's name, then each system call that its kernel headers have: "name number", a line each. */
+const char *nsbox_syscalls(void);
 
 /* The image that becomes pid 1 of each sandbox. */
 const uint8_t *nsbox_init_bytes(void);

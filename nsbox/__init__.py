@@ -10,6 +10,7 @@ Names of the standard library's subprocess, plus Policy and what belongs to it. 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nsbox._bpf import Arg, Rule
     from nsbox._confine import confined, install
     from nsbox._errors import (
         AccessError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     )
     from nsbox._policy import Limits, Policy
     from nsbox._probe import probe
+    from nsbox._seccomp import Filter
     from nsbox._spawn import Containment
     from nsbox._usage import Usage
     from nsbox.subprocess import (
@@ -79,6 +81,7 @@ __all__ = [
     "PIPE",
     "STDOUT",
     "AccessError",
+    "Arg",
     "Bind",
     "BindData",
     "BindFd",
@@ -93,6 +96,7 @@ __all__ = [
     "Devpts",
     "Dir",
     "File",
+    "Filter",
     "Host",
     "Hostname",
     "IdsError",
@@ -113,6 +117,7 @@ __all__ = [
     "RemountRo",
     "RoBind",
     "RoOverlay",
+    "Rule",
     "SetupError",
     "SubprocessError",
     "Symlink",
@@ -136,6 +141,7 @@ __all__ = [
 
 # Where each name lives.
 _HOMES = {
+    "_bpf": ("Arg", "Rule"),
     "_confine": ("confined", "install"),
     "_errors": (
         "AccessError",
@@ -181,6 +187,7 @@ _HOMES = {
         "Policy",
     ),
     "_probe": ("probe",),
+    "_seccomp": ("Filter",),
     "_spawn": ("Containment",),
     "_usage": ("Usage",),
     "subprocess": (

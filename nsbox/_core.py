@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -27,6 +28,7 @@ class _Lib(Protocol):
     def nsbox_plan_check(self, plan: object, length: int, bad: object) -> int: ...
     def nsbox_preexec_done(self, request: object, failed: int) -> None: ...
     def nsbox_wait(self, pidfd: int, init_says: int, timeout_ms: int) -> int: ...
+    def nsbox_syscalls(self) -> object: ...
     def nsbox_init_bytes(self) -> object: ...
     def nsbox_init_size(self) -> int: ...
 
@@ -150,6 +152,7 @@ class Template:
 
     plan: a blob as _wire makes it, of nops ops. uid_map, gid_map: for user_namespaces(7); the second ones, if any, for
     a second namespace. map_programs: arguments of newuidmap(1) and newgidmap(1). rlimits: resource, soft, hard.
+    programs: seccomp filters, of which the last n_late are installed right before exec.
     """
 
     __slots__ = ("_keep", "nops", "request")
@@ -167,6 +170,8 @@ class Template:
         gid_map2: bytes | None,
         map_programs: tuple[Sequence[bytes], Sequence[bytes]] | None,
         rlimits: Sequence[tuple[int, int, int]],
+        programs: Sequence[bytes],
+        n_late: int,
     ) -> None:
         blob = ffi.from_buffer("uint8_t[]", plan)
         maps = [
@@ -174,7 +179,9 @@ class Template:
             for text in (uid_map, gid_map, uid_map2, gid_map2)
         ]
         limits = ffi.new("nsbox_rlimit[]", [(name, 0, soft, hard) for name, soft, hard in rlimits])
-        self._keep: list[object] = [blob, maps, limits]
+        codes = [ffi.from_buffer("uint8_t[]", code) for code in programs]
+        filters = ffi.new("nsbox_filter[]", [(code, len(code) // 8, 0) for code in codes])
+        self._keep: list[object] = [blob, maps, limits, codes, filters]
         self.nops = nops
         self.request = r = ffi.new("nsbox_request *")
         r.plan, r.plan_len = blob, len(plan)
@@ -183,6 +190,7 @@ class Template:
         if map_programs is not None:
             r.uid_map_program, r.gid_map_program = (_strings(argv, self._keep) for argv in map_programs)
         r.rlimits, r.n_rlimits = limits, len(rlimits)
+        r.filters, r.n_filters, r.n_late_filters = filters, len(programs), n_late
 
 
 def _fill(r: Any, q: Command, keep: list[object]) -> None:
@@ -343,6 +351,13 @@ def plan_check(plan: bytes) -> tuple[int, int]:
     bad = ffi.new("int32_t *")
     ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
     return ret, bad[0]
+
+
+@cache
+def syscalls() -> tuple[str, dict[str, int]]:
+    """Return the machine that the C core was built for, and its system calls by name, by the kernel headers."""
+    machine, *rows = ffi.string(lib.nsbox_syscalls()).decode().split("\n")
+    return machine, {name: int(number) for name, number in (row.split() for row in rows if row)}
 
 
 def init_image() -> bytes:

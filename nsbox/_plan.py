@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 
+from nsbox._bpf import Program
 from nsbox._checks import (
     check_bool,
     check_bytes,
@@ -414,15 +415,18 @@ class Rlimit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a backend has decided: the ops in their order, and what holds for the processes."""
+    """All that a backend has decided: the ops in their order, and what holds for the processes.
+
+    programs: the seccomp filters, in the order in which they are installed.
+    """
 
     ops: tuple[Op, ...]
     namespaces: frozenset[str]
     identity: Identity
     rlimits: tuple[Rlimit, ...] = ()
     new_session: bool = True
+    programs: tuple[Program, ...] = ()
     nested: bool = False
-    no_userns: bool = False
     drop_groups: bool = False
     kill_on_exit: bool = True
     backend: str = "namespaces"

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from nsbox._checks import check_bool, check_hostname, check_path, check_text
 from nsbox._errors import PolicyError
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
+from nsbox._seccomp import PROFILES, Filter
 
 Path: TypeAlias = str | os.PathLike[str]
 
@@ -117,10 +118,12 @@ class Policy:
     the caller has (it needs CAP_SETUID and CAP_SETGID), "auto" the latter where possible. uid, gid: the command's,
     inside; None: the caller's.
     env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
-    it. nested: the command makes sandboxes itself by nsbox or runc, so clone(2) with CLONE_PARENT, and clone3(2), are
-    allowed. new_session: setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226).
-    kill_on_exit: what the command leaves running ends with it; False: it goes on in the sandbox, at most until the
-    caller ends, and wait() doesn't wait for it.
+    it. seccomp: which system calls there are: a profile ("default" in a workspace, "hardened", or "off", the other
+    policies' own, in which only what leads to the caller is refused), or a Filter. nested: the command makes sandboxes
+    itself (nsbox, bwrap, runc, Chromium): the calls that this takes are allowed, whatever seccomp says. new_session:
+    setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226). kill_on_exit: what the
+    command leaves running ends with it; False: it goes on in the sandbox, at most until the caller ends, and wait()
+    doesn't wait for it.
     """
 
     base: Literal["workspace", "host", "layers"] = "layers"
@@ -142,6 +145,7 @@ class Policy:
     pass_env: tuple[str, ...] = ()
     inherit_env: bool = False
     new_session: bool = True
+    seccomp: Literal["default", "hardened", "off"] | Filter = "off"
     nested: bool = False
     kill_on_exit: bool = True
     _hash: int = field(init=False, repr=False, compare=False, default=0)
@@ -173,6 +177,7 @@ class Policy:
             )
         wishes.setdefault("workdir", root)
         wishes.setdefault("home", root)
+        wishes.setdefault("seccomp", "default")
         return cls(
             base="workspace",
             write=(root, *(_existing("write", p) for p in _sequence("write", write))),
@@ -249,6 +254,8 @@ class Policy:
             check_hostname("hostname", self.hostname)
         if not isinstance(self.limits, Limits):
             raise PolicyError("limits", f"is a {type(self.limits).__name__}, must be nsbox.Limits")
+        if not isinstance(self.seccomp, Filter):
+            _choice("seccomp", self.seccomp, PROFILES)
         self._check_env()
         self._check_ops()
         self._check_namespaces()
@@ -332,6 +339,11 @@ class Policy:
                     raise PolicyError(name, f"{path} lies in a file system of the sandbox's own; use Policy.layers()")
 
     # ---- asking
+
+    @property
+    def filter(self) -> Filter:
+        """Return what seccomp wishes, as a Filter."""
+        return self.seccomp if isinstance(self.seccomp, Filter) else Filter(base=self.seccomp)
 
     def sees(self, path: str) -> bool:
         """Say if a workspace policy itself names this absolute path or one above it; system directories don't count."""

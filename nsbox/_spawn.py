@@ -11,6 +11,7 @@ from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Any
 
 from nsbox import _backends, _core, _wire
+from nsbox._bpf import NEWER
 from nsbox._core import constants as c
 from nsbox._errors import AccessError, IdsError, PolicyError, ProcessesError, SetupError
 from nsbox._host import Host
@@ -18,6 +19,7 @@ from nsbox._plan import BindData, File, Identity, Op, Overlay, Plan, primitives
 from nsbox._policy import Policy
 from nsbox._probe import probe
 from nsbox._reap import orphans
+from nsbox._seccomp import PROFILED
 from nsbox._usage import Usage, processes
 
 if TYPE_CHECKING:
@@ -79,8 +81,6 @@ class Prepared:
 def _flags(plan: Plan) -> int:
     flags = c.DENY_SETGROUPS if plan.identity.deny_setgroups else 0
     flags |= c.MAP_BY_HELPER if plan.identity.by_helper else 0
-    flags |= c.NESTED if plan.nested else 0
-    flags |= c.NO_USERNS if plan.no_userns else 0
     flags |= c.DROP_GROUPS if plan.drop_groups else 0
     flags |= 0 if plan.kill_on_exit else c.STAY
     return flags
@@ -97,11 +97,19 @@ def _check_resolved(policy: Policy) -> None:
                 )
 
 
+def _check_calls(policy: Policy) -> None:
+    """Refuse names of system calls that nobody knows: a misspelled one would stay as allowed as it was."""
+    unknown = policy.filter.names() - NEWER.keys() - _core.syscalls()[1].keys() - PROFILED
+    if unknown:
+        raise PolicyError("seccomp", f"{', '.join(sorted(unknown))}: no system call that this machine's headers know")
+
+
 @lru_cache(maxsize=64)
 def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
     plan = _backends.compile_policy(policy, host)
     _check_resolved(policy)
+    _check_calls(policy)
     ops = tuple(primitives(plan.ops))
     from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
     return Prepared(
@@ -121,6 +129,7 @@ def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
     maps = (identity.uid_map, identity.gid_map, identity.uid_map2, identity.gid_map2)
     uid_map, gid_map, uid_map2, gid_map2 = (None if text is None else text.encode() + b"\0" for text in maps)
     assert uid_map is not None and gid_map is not None
+    machine, numbers = _core.syscalls()
     return _core.Template(
         plan=_wire.encode(ops),
         nops=len(ops),
@@ -132,6 +141,8 @@ def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
         gid_map2=gid_map2,
         map_programs=_map_programs(identity),
         rlimits=[(getattr(resource, f"RLIMIT_{limit.name}"), limit.soft, limit.hard) for limit in plan.rlimits],
+        programs=_wire.encode_programs(plan.programs, machine, NEWER | numbers),
+        n_late=sum(program.late for program in plan.programs),
     )
 
 

@@ -1,11 +1,12 @@
-"""Plans as bytes: the layout of abi.h's nsbox_plan and nsbox_op. Knows offsets, decides nothing."""
+"""Plans as bytes: the layout of abi.h's nsbox_plan and nsbox_op, and filters. Knows offsets, decides nothing."""
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from nsbox._bpf import COMPATIBLE, LAST, Program, Table, assemble
 from nsbox._core import constants as c
 from nsbox._plan import (
     Bind,
@@ -32,6 +33,7 @@ from nsbox._plan import (
     Tmpfs,
     TmpOverlay,
 )
+from nsbox._seccomp import COMPATIBLE_NUMBERS
 
 _HEAD = struct.Struct("=4I")
 _OP = struct.Struct("=3Ii4IQ")
@@ -138,3 +140,18 @@ def encode(ops: Sequence[Op]) -> bytes:
         code, flags, mode, fd, src, dest, count, size = _op(op)
         packed += _OP.pack(code, flags, mode, fd, put(src), put(_text(dest) if dest else b""), count, 0, size)
     return _HEAD.pack(c.MAGIC, c.VERSION, start + len(pool), len(ops)) + bytes(packed) + bytes(pool)
+
+
+def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[str, int]) -> list[bytes]:
+    """Return each program as an array of struct sock_filter. numbers: the machine's system calls by name."""
+    found = []
+    for program in programs:
+        if program.code:
+            found.append(program.code)
+            continue
+        tables = [Table(machine, numbers, None if program.with_compatible else LAST)]
+        if program.with_compatible:
+            other = COMPATIBLE[machine]
+            tables.append(Table(other, COMPATIBLE_NUMBERS[other], None))
+        found.append(assemble(program.rules, *tables))
+    return found

@@ -71,13 +71,11 @@ void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
 int init_join_net(struct job *j, uint32_t *step, int32_t *op);
 
-/* guard.c */
-int guard_install(const nsbox_request *r);
-
 /* command.c */
 void command(void *job);
 _Noreturn void command_after_preexec(struct job *j, int failed);
 
+extern const char nsbox_syscall_table[];
 extern const unsigned char nsbox_init_image[];
 extern const unsigned int nsbox_init_image_len;
 

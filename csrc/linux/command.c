@@ -1,6 +1,9 @@
 /* command.c: the last steps before the user's program, in the order of CPython's child_exec. */
 #include "child.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+
 /* Moves *fd away from numbers below `floor`, which are about to be overwritten. */
 static int move_up(int *fd, int floor)
 {
@@ -105,20 +108,36 @@ static int ids(const nsbox_request *r, uint32_t *step)
     return ret;
 }
 
-static int install_filter(const nsbox_request *r, uint32_t *step)
+/* A filter of several is asked last that came first; the strictest answer counts (seccomp(2)). */
+static int install_filters(const nsbox_request *r, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++) {
+        const nsbox_filter *f = &r->filters[i];
+        if (f->len == 0 || f->len > BPF_MAXINSNS)
+            return -EINVAL;
+        struct sock_fprog program = {
+            .len = (unsigned short)f->len,
+            .filter = (struct sock_filter *)(uintptr_t)f->code,
+        };
+        int ret = sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
+        if (ret < 0)
+            return ret;
+    }
+    return 0;
+}
+
+/* Translating a filter for the processor takes longer than all else that the command does before its exec: but for the
+ * late ones, this happens beside the mediator's mounts. A command without any filter doesn't start. */
+static int early_filters(const nsbox_request *r, uint32_t *step)
 {
     *step = NSBOX_STEP_NNP;
     int ret = sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
     if (ret < 0)
         return ret;
     *step = NSBOX_STEP_SECCOMP;
-    return guard_install(r);
-}
-
-/* The filter refuses nothing that we still do, but for the second user namespace where the command is to have none. */
-static int is_filtered_last(const nsbox_request *r)
-{
-    return r->uid_map2 && r->flags & NSBOX_NO_USERNS;
+    if (r->n_filters == 0 || r->n_late_filters > r->n_filters)
+        return -EINVAL;
+    return install_filters(r, 0, r->n_filters - r->n_late_filters);
 }
 
 static int drop_capabilities(uint32_t *step)
@@ -193,14 +212,20 @@ static void unblock_signals(const struct job *j)
 }
 
 /* The first error that says more than "not here" is the one to report, as execvp does. */
-static int execute(struct job *j)
+static int execute(struct job *j, uint32_t *step)
 {
     int error = 0, last = -ENOENT;
+    const nsbox_request *r = j->req;
     sys_prctl(PR_SET_PDEATHSIG, 0, 0);
-    if (!(j->req->flags & NSBOX_PREEXEC)) /* which may have changed it */
+    if (!(r->flags & NSBOX_PREEXEC)) /* which may have changed it */
         unblock_signals(j);
-    for (const char *const *program = j->req->programs; *program; program++) {
-        last = sys_execve(*program, j->req->argv, j->req->envp);
+    *step = NSBOX_STEP_SECCOMP;
+    int ret = install_filters(r, r->n_filters - r->n_late_filters, r->n_filters);
+    if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_EXEC;
+    for (const char *const *program = r->programs; *program; program++) {
+        last = sys_execve(*program, r->argv, r->envp);
         if (last != -ENOENT && last != -ENOTDIR && !error)
             error = last;
     }
@@ -255,7 +280,7 @@ static int prepare(struct job *j, uint32_t *step)
     ret = session(r, step);
     if (ret >= 0 && !r->uid_map2)
         ret = empty_bounding_set(step);
-    return ret < 0 || is_filtered_last(r) ? ret : install_filter(r, step);
+    return ret < 0 ? ret : early_filters(r, step);
 }
 
 static int needs_root_first(const nsbox_request *r)
@@ -271,8 +296,6 @@ static int confine(struct job *j, uint32_t *step)
     /* The kernel takes a root with something mounted on it for a chroot, and refuses user namespaces there. */
     if (ret >= 0 && r->uid_map2 && (ret = enter_second_userns(j, step)) >= 0)
         ret = empty_bounding_set(step);
-    if (ret >= 0 && is_filtered_last(r))
-        ret = install_filter(r, step);
     /* A command that will have other ids enters with those that it has now, as CPython does. */
     if (ret >= 0 && r->flags & NSBOX_FORK_COMMAND)
         ret = enter_cwd(r, step);
@@ -295,8 +318,7 @@ static int start_program(struct job *j, uint32_t *step)
     *step = NSBOX_STEP_RLIMIT;
     if ((ret = limits(r)) < 0)
         return ret;
-    *step = NSBOX_STEP_EXEC;
-    return execute(j);
+    return execute(j, step);
 }
 
 static _Noreturn void give_up(struct job *j, int error, uint32_t step, int32_t op)

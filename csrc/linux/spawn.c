@@ -29,6 +29,11 @@ uint64_t nsbox_init_size(void)
     return nsbox_init_image_len;
 }
 
+const char *nsbox_syscalls(void)
+{
+    return nsbox_syscall_table;
+}
+
 /* The init's word comes some microseconds after the command's end: a sleep and its wake take longer than a few looks,
  * which leave the processor to the init if it waits for it. */
 static int look_before_sleep(struct pollfd *fds)

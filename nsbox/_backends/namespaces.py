@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from nsbox._bpf import Program
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._host import Host
 from nsbox._plan import (
@@ -30,6 +31,7 @@ from nsbox._plan import (
     Tmpfs,
 )
 from nsbox._policy import Policy, is_below
+from nsbox._seccomp import no_user_namespaces, profile
 
 NAME = "namespaces"
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
@@ -74,8 +76,8 @@ def compile(policy: Policy, host: Host) -> Plan:
         identity=identity,
         rlimits=rlimits,
         new_session=policy.new_session,
+        programs=_programs(policy, host, identity),
         nested=policy.nested,
-        no_userns=_needs_no_userns(policy, host) and not policy.nested,
         drop_groups=host.can_set_groups and policy.base != "host",
         kill_on_exit=policy.kill_on_exit,
         backend=NAME,
@@ -317,6 +319,28 @@ def _single(policy: Policy, host: Host, ops: tuple[Op, ...]) -> Identity:
     return Identity(uid, gid, f"{uid} {host.euid} 1", f"{gid} {host.egid} 1")
 
 
+# ---- system calls
+
+
+def _programs(policy: Policy, host: Host, identity: Identity) -> tuple[Program, ...]:
+    """Return the seccomp filters. The first is installed beside the mounts, where its cost is hidden."""
+    wish = policy.filter
+    rules = profile(wish.base, nested=policy.nested, for_net=policy.network == "none", allow=wish.allow)
+    no_userns = not policy.nested and (wish.base != "off" or _needs_no_userns(policy, host))
+    if "unshare" in wish.allow and not _needs_no_userns(policy, host):
+        no_userns = False
+    enters_second = identity.uid_map2 is not None
+    if no_userns and not enters_second:
+        rules = (*rules, *no_user_namespaces())
+    with_compatible = wish.base == "off" and not wish.rules
+    programs = [Program(rules, with_compatible=with_compatible)]
+    if no_userns and enters_second:
+        programs.append(Program(no_user_namespaces(), with_compatible=with_compatible, late=True))
+    if wish.rules:
+        programs.append(Program(wish.rules, late=True))
+    return (*programs, *(Program(code=code, late=True) for code in wish.programs))
+
+
 # ---- limits
 
 
@@ -350,9 +374,7 @@ def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
     end = "when the command ends or the caller dies" if policy.kill_on_exit else "when the caller dies"
     said = [f"processes: own pid namespace; all are killed {end}"]
     said.append("privileges: no capabilities, no new privileges, own user namespace")
-    said.append(
-        "system calls: no keyrings" if policy.nested else "system calls: no keyrings, no children of the caller"
-    )
+    said.append(f"system calls: {_filtered(policy)}")
     if policy.base == "workspace":
         said.append("files: only what the plan mounts; the host's mounts are gone")
         said.append("environment: built, not inherited")
@@ -364,14 +386,34 @@ def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
     return tuple(said)
 
 
+def _filtered(policy: Policy) -> str:
+    """Say what the seccomp filters refuse."""
+    wish = policy.filter
+    refused = ["keyrings"] if policy.nested else ["keyrings", "children of the caller"]
+    if wish.base != "off":
+        refused += ["administration", "bpf", "io_uring", "file handles", "raw and unusual sockets"]
+        refused += [] if policy.nested else ["namespaces", "mounts"]
+    if wish.base == "hardened":
+        refused += ["tracing", "file locks"]
+    text = f"no {', '.join(refused)}"
+    text += f", but {', '.join(wish.allow)} allowed" if wish.allow else ""
+    own = len(wish.rules), len(wish.programs)
+    return text + (f"; {own[0]} rules and {own[1]} programs of the policy's own" if any(own) else "")
+
+
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    said = ["system calls: all others"]
+    said = [
+        "system calls: all others"
+        if policy.filter.base == "off"
+        else "system calls: flaws of the kernel in those that are allowed"
+    ]
     if policy.base == "host":
         said.append("files: the whole file system is visible and writable by the user's own permissions")
     said.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
     if policy.network == "host":
         said.append("network: the host's, with its abstract unix sockets")
-    said.append("sockets: unix sockets in visible directories, and AF_VSOCK, can be connected to")
+    vsock = ", and AF_VSOCK," if policy.filter.base == "off" else ""
+    said.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
     said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
     if _pinned_paths(policy):
         said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")

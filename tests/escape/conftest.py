@@ -35,6 +35,12 @@ def snapshot(root: Path) -> dict[str, tuple[Any, ...]]:
     return found
 
 
+@pytest.fixture(params=["default", "off"])
+def policy(request: pytest.FixtureRequest, workspace: Path) -> nsbox.Policy:
+    """The default policy, and the same without its seccomp profile: no other layer leans on that one."""
+    return nsbox.Policy.workspace(workspace, seccomp=request.param)
+
+
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
     """A directory of the host beside the workspace, with a secret in it, that is compared before and after the test."""

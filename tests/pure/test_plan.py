@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nsbox_pure import calm
+from nsbox_pure.bpf import verdict
 from nsbox_pure.hosts import (
     CONTAINER_ROOT,
     DEBIAN,
@@ -50,7 +51,11 @@ from nsbox import (
     explain,
 )
 from nsbox._backends import compile_policy
+from nsbox._bpf import MACHINES
 from nsbox._plan import Identity, Rlimit
+from nsbox._wire import encode_programs
+
+NEWUSER = 0x10000000
 
 EVERYTHING = Policy.layers(
     *(op for op, _ in DESCRIPTIONS if op != Proc("/proc", cover=True)),  # one is all that may be
@@ -398,9 +403,17 @@ def test_no_user_namespaces_inside() -> None:
         (workspace(write=["/home/me/repo/a/b"]), DEBIAN, True),
         (workspace(read=["/srv"], deny=["/srv/x"]), DEBIAN, False),
     ):
-        plan = compile_policy(policy, host)
-        assert plan.no_userns is refused_inside, policy
-        assert plan.nested is policy.nested
+        for choice in ("off", "default"):
+            plan = compile_policy(policy.with_(seccomp=choice), host)
+            codes = encode_programs(plan.programs, "x86_64", {"unshare": 272, "clone": 56, "clone3": 435})
+            refused = (choice == "default" and not policy.nested) or refused_inside
+            for flags in (NEWUSER, NEWUSER | 0x20000 | 1 << 32):
+                assert (verdict(codes, MACHINES["x86_64"], 272, [flags]) != 0) is refused, policy
+                assert (verdict(codes, MACHINES["x86_64"], 56, [flags | 17]) != 0) is refused, policy
+            assert (verdict(codes, MACHINES["x86_64"], 435) != 0) is not policy.nested
+            if choice == "off":
+                assert (verdict(codes, MACHINES["i386"], 310, [NEWUSER]) != 0) is refused
+                assert verdict(codes, MACHINES["i386"], 310, [0x20000]) == 0
 
 
 def test_what_is_said() -> None:

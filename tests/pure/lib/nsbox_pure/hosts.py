@@ -54,4 +54,5 @@ LIMITED = replace(DEBIAN, hard_limits=(("NOFILE", 4096), ("NPROC", 100)))
 
 def workspace(root: str = "/home/me/repo", *, write: Iterable[str] = (), **wishes: Any) -> Policy:
     """Return what Policy.workspace(root) returns where the paths exist, without asking."""
-    return Policy(**({"base": "workspace", "write": (root, *write), "workdir": root, "home": root} | wishes))
+    base = {"base": "workspace", "write": (root, *write), "workdir": root, "home": root, "seccomp": "default"}
+    return Policy(**(base | wishes))

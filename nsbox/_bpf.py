@@ -1,0 +1,244 @@
+"""Seccomp filters: rules as data, and the assembler that makes a BPF program of them. Pure; knows no policy.
+
+A program sees a system call's number, the machine whose table the number is of, and six arguments as numbers; never
+what a pointer leads to (seccomp(2)). A spawn pays for each instruction twice: for its translation to machine code, and
+when the kernel finds out, for each number of the table, if it is always allowed (such calls then cost nothing more,
+Linux 5.11). Hence a balanced search over ranges of numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nsbox._errors import PolicyError
+
+# errno(3) as Linux numbers them, whatever system this is planned on
+EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = 1, 38, 93, 97
+
+MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS
+_FAR = 255  # a conditional jump's distance has 8 bits
+
+# <linux/bpf_common.h>
+_LOAD, _AND, _JUMP, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
+# <linux/seccomp.h>
+_RET_ERRNO, _RET_ALLOW = 0x00050000, 0x7FFF0000
+_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16  # in struct seccomp_data
+_WORD = 0xFFFFFFFF
+_X32 = 0x40000000  # x86_64's third table of system calls has this bit; as a number it is beyond the others
+
+_instruction = struct.Struct("=HBBI")
+
+# AUDIT_ARCH_* of <linux/audit.h>
+MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003, "arm": 0x40000028}
+COMPATIBLE = {"x86_64": "i386", "aarch64": "arm"}  # whose programs a kernel of that machine runs too
+
+# From 424 on all machines have the same numbers (Linux 5.1). These may be newer than the headers we are built with.
+NEWER = {
+    **{"futex_waitv": 449, "set_mempolicy_home_node": 450, "cachestat": 451, "fchmodat2": 452, "map_shadow_stack": 453},
+    **{"futex_wake": 454, "futex_wait": 455, "futex_requeue": 456, "statmount": 457, "listmount": 458},
+    **{"lsm_get_self_attr": 459, "lsm_set_self_attr": 460, "lsm_list_modules": 461, "mseal": 462, "setxattrat": 463},
+    **{"getxattrat": 464, "listxattrat": 465, "removexattrat": 466, "open_tree_attr": 467, "file_getattr": 468},
+    **{"file_setattr": 469, "listns": 470},
+}
+LAST = 470  # what a later kernel adds, nobody here has looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """A test of a system call's argument, of its low 32 bits: those of mask are one of the values; inverted: none.
+
+    index: 0 to 5. values: numbers of 32 bits, or one such. So Arg(1, 0x5412) is "the second argument is TIOCSTI", and
+    Arg(0, 0, mask=0x7E020000, inverted=True) "the first has one of these bits".
+    """
+
+    index: int
+    values: tuple[int, ...] | int
+    mask: int = _WORD
+    inverted: bool = False
+
+    def __post_init__(self) -> None:
+        given: object = self.values
+        values = (given,) if isinstance(given, int) else given
+        if not isinstance(values, Iterable) or not (values := tuple(values)):
+            raise PolicyError("Arg.values", f"{given!r} is neither a number nor a sequence of some")
+        numbers = [("index", self.index, 5), ("mask", self.mask, _WORD), *(("values", v, _WORD) for v in values)]
+        for name, number, top in numbers:
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= top:
+                raise PolicyError(f"Arg.{name}", f"{number!r} is no number between 0 and {top}")
+        for value in values:
+            if value & ~self.mask:
+                raise PolicyError("Arg.values", f"{value:#x} has bits that the mask {self.mask:#x} lacks: never equal")
+        object.__setattr__(self, "values", values)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What comes of some system calls: an errno, or 0 for allowed, when all tests of their arguments hold.
+
+    Of several rules for one system call the first whose tests hold decides; if none does, it is allowed.
+    """
+
+    calls: tuple[str, ...] | str
+    errno: int = EPERM
+    when: tuple[Arg, ...] = ()
+
+    def __post_init__(self) -> None:
+        calls: object = self.calls
+        names = (calls,) if isinstance(calls, str) else calls
+        if (
+            not isinstance(names, Iterable)
+            or not (names := tuple(names))
+            or not all(isinstance(name, str) and name for name in names)
+        ):
+            raise PolicyError("Rule.calls", f"{calls!r} are no names of system calls")
+        object.__setattr__(self, "calls", names)
+        number: object = self.errno
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 4096:
+            raise PolicyError("Rule.errno", f"{number!r} is no errno, nor 0 for allowed")
+        when: object = self.when
+        tests = tuple(when) if isinstance(when, Iterable) else (when,)
+        if not all(isinstance(test, Arg) for test in tests) or isinstance(when, Arg):
+            raise PolicyError("Rule.when", f"{when!r} is no sequence of nsbox.Arg")
+        object.__setattr__(self, "when", tests)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The system calls of a machine: name to number. last: above it all are refused as unknown; None: none is."""
+
+    machine: str
+    numbers: Mapping[str, int]
+    last: int | None = LAST
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One filter of a plan: rules to assemble, or ready code.
+
+    with_compatible: programs for the kernel's 32-bit table may run, under the same rules; else they find no system
+    calls. late: installed when nothing is left to do but to execute the command's program.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    code: bytes = b""
+    with_compatible: bool = False
+    late: bool = False
+
+
+class _Writer:
+    """Written from its end to its beginning, since jumps only lead forward: what they lead to is there already.
+
+    A place is the count of instructions from it to the end, so it stays what it is.
+    """
+
+    def __init__(self) -> None:
+        self._backward: list[tuple[int, int, int, int]] = []
+        self._chains: dict[tuple[Rule, ...], int] = {}
+        self._verdicts: dict[int, int] = {}
+        self.allow = self.verdict(0)
+
+    def _put(self, code: int, k: int, yes: int = 0, no: int = 0) -> int:
+        self._backward.append((code, yes, no, k))
+        return len(self._backward)
+
+    def verdict(self, errno: int) -> int:
+        """Return a place that ends the program: 0 for allowed, or an errno."""
+        known = self._verdicts.get(errno)
+        if known is None or len(self._backward) - known > _FAR // 2:
+            known = self._verdicts[errno] = self._put(_RETURN, _RET_ERRNO | errno if errno else _RET_ALLOW)
+        return known
+
+    def _near(self, place: int, room: int) -> int:
+        """Return the place, or one within reach of a jump some instructions ahead that leads there."""
+        distance = len(self._backward) - place
+        if distance + room <= _FAR:
+            return place
+        code, _, _, k = self._backward[place - 1]
+        return self._put(code, k) if code == _RETURN else self._put(_JUMP, distance)
+
+    def test(self, how: int, k: int, yes: int, no: int) -> int:
+        """Put a comparison of what was loaded; return its place."""
+        yes, no = self._near(yes, 1), self._near(no, 0)
+        here = len(self._backward)
+        return self._put(how, k, here - yes, here - no)
+
+    def load(self, offset: int) -> int:
+        """Load a word of struct seccomp_data for what follows."""
+        return self._put(_LOAD, offset)
+
+    def _if(self, test: Arg, yes: int, no: int) -> int:
+        assert isinstance(test.values, tuple)
+        equal, other = (no, yes) if test.inverted else (yes, no)
+        for value in test.values:
+            other = self.test(_JEQ, value, equal, other)
+        if test.mask != _WORD:
+            self._put(_AND, test.mask)
+        # Both machines are little-endian: the low half of an argument comes first.
+        return self.load(_ARGUMENTS + 8 * test.index)
+
+    def chain(self, rules: tuple[Rule, ...]) -> int:
+        """Return where the rules for one system call begin."""
+        known = self._chains.get(rules)
+        if known is None:
+            known = self.allow
+            for rule in reversed(rules):
+                no, known = known, self.verdict(rule.errno)
+                for test in reversed(rule.when):
+                    known = self._if(test, known, no)
+            self._chains[rules] = known
+        return known
+
+    def search(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """Put a binary search for the number at hand. ranges: where each begins, from 0 up, and where it leads."""
+        if len(ranges) == 1:
+            return ranges[0][1]
+        half = len(ranges) // 2
+        above, below = self.search(ranges[half:]), self.search(ranges[:half])
+        return self.test(_JGE, ranges[half][0], above, below)
+
+    def bytes(self) -> bytes:
+        """Return the program as an array of struct sock_filter."""
+        return b"".join(_instruction.pack(*instruction) for instruction in reversed(self._backward))
+
+
+def _ranges(program: _Writer, table: Table, rules: Sequence[Rule]) -> list[tuple[int, int]]:
+    """Return where each number leads, numbers in a row that lead to the same place taken together."""
+    end = _X32 if table.last is None else table.last + 1
+    chains: dict[int, tuple[Rule, ...]] = {}
+    for rule in rules:
+        for name in rule.calls:
+            number = table.numbers.get(name, end)
+            if number < end:
+                chains[number] = (*chains.get(number, ()), rule)
+    starts = {0: program.allow}
+    for number in sorted(chains):
+        starts[number] = program.chain(chains[number])
+        starts[number + 1] = program.allow  # if that one has rules, it is its turn now
+    starts[end] = program.verdict(ENOSYS)
+    found: list[tuple[int, int]] = []
+    for start, place in sorted(starts.items()):
+        if not found or found[-1][1] != place:
+            found.append((start, place))
+    return found
+
+
+def assemble(rules: Sequence[Rule], *tables: Table) -> bytes:
+    """Return the program, struct sock_filter by struct sock_filter, that carries these rules out.
+
+    tables: of this machine, and of the other one whose programs its kernel runs, if they are to run. System calls of a
+    table that isn't given don't exist (ENOSYS). Names that a table lacks are passed over. Raises PolicyError when it
+    has more instructions than the kernel takes.
+    """
+    program = _Writer()
+    place = program.verdict(ENOSYS)
+    for table in reversed(tables):
+        program.search(_ranges(program, table, rules))
+        own = program.load(_NUMBER)
+        place = program.test(_JEQ, MACHINES[table.machine], own, place)
+    program.load(_MACHINE)
+    code = program.bytes()
+    if len(code) > MAX_INSTRUCTIONS * _instruction.size:
+        raise PolicyError("seccomp", f"has {len(code) // _instruction.size} instructions, at most {MAX_INSTRUCTIONS}")
+    return code

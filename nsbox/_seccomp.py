@@ -1,0 +1,238 @@
+"""Which system calls a command may make: the profiles, as tables of rules with their reasons, and Filter, the wish.
+
+How rules become a program is _bpf's business; when the programs are installed, a backend's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from nsbox._bpf import (
+    EAFNOSUPPORT,
+    ENOSYS,
+    EPERM,
+    EPROTONOSUPPORT,
+    MAX_INSTRUCTIONS,
+    Arg,
+    Rule,
+)
+from nsbox._errors import PolicyError
+
+PROFILES = ("default", "hardened", "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """A seccomp filter of one's own: a profile, changed.
+
+    base: "default", "hardened" or "off". allow: system calls by name whose rules in the base go. rules: tried before
+    the command's program is executed, and only then, so that they don't stop the set-up; they can only refuse more. A
+    rule that refuses execve lets no program start at all. programs: ready BPF programs (arrays of struct sock_filter,
+    as bwrap's --seccomp takes them), installed last, in this order.
+
+    Where there are rules, system calls of 32-bit programs don't exist, as in the profiles (but for "off").
+    Raises PolicyError for what is malformed here, and when a policy is prepared for a name that no machine has.
+    """
+
+    base: Literal["default", "hardened", "off"] = "default"
+    allow: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    programs: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.base not in PROFILES:
+            raise PolicyError("seccomp.base", f"{self.base!r} is unknown, must be one of {', '.join(PROFILES)}")
+        for name in ("allow", "rules", "programs"):
+            given: object = getattr(self, name)
+            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+                raise PolicyError(f"seccomp.{name}", f"is a {type(given).__name__}, must be a sequence")
+            object.__setattr__(self, name, tuple(given))
+        for call in self.allow:
+            if not isinstance(call, str) or not re.fullmatch("[a-z0-9_]+", call):
+                raise PolicyError("seccomp.allow", f"{call!r} is no name of a system call")
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise PolicyError("seccomp.rules", f"{rule!r} is no nsbox.Rule")
+        for program in self.programs:
+            if not isinstance(program, bytes) or len(program) % 8 or not 0 < len(program) <= 8 * MAX_INSTRUCTIONS:
+                raise PolicyError(
+                    "seccomp.programs", f"must be bytes, 8 for each of 1 to {MAX_INSTRUCTIONS} instructions"
+                )
+
+        always = {call for call in self.allow if any(call in rule.calls and not rule.when for rule in _GUARD)}
+        if always or "clone3" in self.allow:
+            name = min(always | ({"clone3"} & set(self.allow)))
+            raise PolicyError("seccomp.allow", f"{name} is refused whatever the policy; nested=True allows clone3")
+
+    def names(self) -> frozenset[str]:
+        """Return all the names of system calls that were given."""
+        return frozenset((*self.allow, *(call for rule in self.rules for call in rule.calls)))
+
+
+# ---- what no command is without, whatever its policy
+#
+# The command is the caller's own child, shares its session keyring, and has the init's kernel uid: ways out that no
+# namespace covers.
+
+_CLONE_PARENT, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00008000, 0x10000000, 0x40000000
+_INIT = 1  # pid 1 of the sandbox
+
+
+def _has_bit(index: int, bits: int) -> Arg:
+    return Arg(index, 0, mask=bits, inverted=True)
+
+
+_NO_PARENT = Rule(("clone",), EPERM, (_has_bit(0, _CLONE_PARENT),))
+_NO_CLONE3 = Rule(("clone3",), ENOSYS)
+_GUARD = (
+    # keyctl(2) reads the keyring's credentials, and with KEYCTL_SESSION_TO_PARENT replaces the caller's.
+    Rule(("add_key", "request_key", "keyctl"), ENOSYS),
+    # A tracer is needed for a traced thread even to die.
+    Rule(("ptrace",), EPERM, (Arg(0, 0),)),  # PTRACE_TRACEME
+    # A lease needs no write access, and makes every open(2) of the file on the host wait for 45 seconds.
+    Rule(("fcntl", "fcntl64"), EPERM, (Arg(1, (1024, 1040)),)),  # F_SETLEASE, F_SETDELEG (of directories, Linux 6.19)
+    # Starving pid 1, or taking its descriptors, would let the sandbox outlive the command by minutes.
+    Rule(
+        ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr", "prlimit64"),
+        EPERM,
+        (Arg(0, _INIT),),
+    ),
+    Rule(("setpriority",), EPERM, (Arg(0, 2),)),  # PRIO_USER: the init is of the same user
+    Rule(("setpriority",), EPERM, (Arg(1, _INIT),)),
+    Rule(("ioprio_set",), EPERM, (Arg(0, 3),)),  # IOPRIO_WHO_USER
+    Rule(("ioprio_set",), EPERM, (Arg(1, _INIT),)),
+)
+
+# Numbers of the guard's calls in the tables of 32-bit programs, of which our headers say nothing.
+_SHARED = {"ptrace": 26, "fcntl": 55, "setpriority": 97, "clone": 120, "sched_setparam": 154, "sched_setscheduler": 156}
+_SHARED |= {"fcntl64": 221, "sched_setaffinity": 241, "clone3": 435}
+COMPATIBLE_NUMBERS = {
+    "i386": _SHARED
+    | {"add_key": 286, "request_key": 287, "keyctl": 288, "ioprio_set": 289, "unshare": 310}
+    | {"prlimit64": 340, "sched_setattr": 351},
+    "arm": _SHARED
+    | {"add_key": 309, "request_key": 310, "keyctl": 311, "ioprio_set": 314, "unshare": 337}
+    | {"prlimit64": 369, "sched_setattr": 380},
+}
+
+# ---- the default profile: what sandboxed programs don't need, and attackers of the kernel do
+
+# What only sandboxes need: nested=True lifts these.
+_NAMESPACES = 0x7E020000  # CLONE_NEW*, but for CLONE_NEWTIME, which is unshare(2)'s alone (clone(2) has a signal there)
+_NEWTIME = 0x80
+_MOUNTS = (
+    *("mount", "umount", "umount2", "pivot_root", "chroot", "mount_setattr", "move_mount"),
+    *("fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr"),
+)
+
+_ADMINISTRATION = (
+    *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module"),
+    *("reboot", "swapon", "swapoff", "acct", "quotactl", "quotactl_fd", "syslog", "iopl", "ioperm", "vhangup"),
+    *("settimeofday", "stime", "clock_settime", "clock_settime64", "clock_adjtime", "clock_adjtime64", "adjtimex"),
+    *("setdomainname", "lookup_dcookie", "fanotify_init", "lsm_set_self_attr", "file_setattr"),
+)
+_OBSOLETE = (
+    *("uselib", "ustat", "sysfs", "_sysctl", "nfsservctl", "query_module", "get_kernel_syms", "afs_syscall"),
+    *("getpmsg", "putpmsg", "security", "tuxcall", "vserver", "modify_ldt", "vm86", "vm86old", "subpage_prot"),
+)
+# Wide doors to the kernel's memory, of which each has been a way to more rights.
+_DANGEROUS = ("bpf", "perf_event_open", "userfaultfd", "kcmp", "pidfd_getfd", "process_madvise", "listns")
+_HANDLES = ("open_by_handle_at", "name_to_handle_at")  # past the mounts, to any file of a file system ("shocker")
+_NUMA = ("mbind", "set_mempolicy", "set_mempolicy_home_node", "migrate_pages", "move_pages")
+# Absent, not forbidden: programs fall back to other calls when they see ENOSYS, and give up at EPERM (libuv, glibc).
+_ABSENT = ("io_uring_setup", "io_uring_enter", "io_uring_register")
+
+# What is typed into a terminal is typed by its user: CVE-2017-5226, CVE-2023-28100. The kernel takes 32 bits of the
+# request (CVE-2019-10063), as Arg does.
+_TERMINAL = Rule(("ioctl",), EPERM, (Arg(1, (0x5412, 0x541C, 0x5423)),))  # TIOCSTI, TIOCLINUX, TIOCSETD
+# PER_LINUX, ADDR_NO_RANDOMIZE (debuggers), PER_LINUX32, UNAME26, both; 0xFFFFFFFF asks. Others switch checks off.
+_PERSONALITY = Rule(("personality",), EPERM, (Arg(0, (0, 0x40000, 0x8, 0x20000, 0x20008, 0xFFFFFFFF), inverted=True),))
+
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_STREAM, _DATAGRAM, _RAW, _KIND = 1, 2, 3, 0xF  # the rest of the type is flags
+_ICMP, _TCP, _UDP, _ICMP6 = 1, 6, 17, 58
+_ROUTE = 0  # of netlink: what interfaces there are
+
+# The usual kinds: no raw ones, no AF_ALG (CVE-2026-31431), no AF_VSOCK, which no namespace covers.
+_SOCKETS = (
+    Rule(("socket",), EAFNOSUPPORT, (Arg(0, (_UNIX, _INET, _INET6, _NETLINK), inverted=True),)),
+    Rule(("socket",), 0, (Arg(0, _UNIX),)),
+    Rule(("socket",), EPROTONOSUPPORT, (Arg(0, _NETLINK), Arg(2, _ROUTE, inverted=True))),
+    Rule(("socket",), 0, (Arg(0, _NETLINK),)),
+    Rule(("socket",), EPERM, (Arg(1, _RAW, _KIND),)),
+    Rule(("socket",), EPROTONOSUPPORT, (Arg(1, (_STREAM, _DATAGRAM), _KIND, inverted=True),)),
+    Rule(("socket",), EPROTONOSUPPORT, (Arg(1, _STREAM, _KIND), Arg(2, (0, _TCP), inverted=True))),
+    Rule(("socket",), EPROTONOSUPPORT, (Arg(1, _DATAGRAM, _KIND), Arg(2, (0, _UDP, _ICMP, _ICMP6), inverted=True))),
+    Rule(("socketpair",), EAFNOSUPPORT, (Arg(0, _UNIX, inverted=True),)),
+    Rule(("socketcall",), ENOSYS),
+)
+
+
+_DEFAULT = (
+    Rule((*_ADMINISTRATION, *_OBSOLETE, *_DANGEROUS, *_HANDLES, *_NUMA)),
+    Rule(_ABSENT, ENOSYS),
+    _TERMINAL,
+    _PERSONALITY,
+    *_SOCKETS,
+)
+
+# ---- the hardened profile: also what helps to attack a process, and what could be a channel to another sandbox
+
+_LOCKS = (6, 7, 13, 14, 36, 37, 38, 1026)  # F_SETLK, F_SETLKW, the same of 64 bits, F_OFD_*, F_NOTIFY
+_HARDENED = (
+    Rule(("ptrace", "process_vm_readv", "process_vm_writev", "vmsplice", "memfd_secret", "get_mempolicy")),
+    Rule(("mincore", "cachestat")),  # tell what others have read
+    Rule(("flock",), ENOSYS),
+    Rule(("fcntl", "fcntl64"), EPERM, (Arg(1, _LOCKS),)),
+    Rule(("personality",), EPERM, (Arg(0, 0xFFFFFFFF, inverted=True),)),
+)
+
+
+def _making_namespaces(nested: bool, for_net: bool) -> tuple[Rule, ...]:
+    """Return the rules about what sandboxes are made with; for_net: the set-up enters the command's net namespace."""
+    if nested:
+        return ()
+    # Harmless: to enter one takes CAP_SYS_ADMIN in the user namespace that owns it, which nobody inside can have.
+    enter = (Rule(("setns",), 0, (Arg(1, _CLONE_NEWNET),)),) if for_net else ()
+    return (
+        *enter,
+        Rule(("setns", "sethostname", *_MOUNTS)),
+        Rule(("clone",), EPERM, (_has_bit(0, _NAMESPACES),)),
+        Rule(("unshare",), EPERM, (_has_bit(0, _NAMESPACES & ~_CLONE_NEWUSER | _NEWTIME),)),
+    )
+
+
+def profile(base: str, *, nested: bool, for_net: bool, allow: Iterable[str] = ()) -> tuple[Rule, ...]:
+    """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
+
+    The guard's own come first and can't be lifted by allow.
+    """
+    guard = _GUARD if nested else (*_GUARD, _NO_PARENT, _NO_CLONE3)
+    if base == "off":
+        return guard
+    rules = (*_making_namespaces(nested, for_net), *_DEFAULT)
+    if base == "hardened":
+        rules = (*_HARDENED, *rules)
+    lifted = frozenset(allow)
+    if lifted:
+        rules = tuple(
+            Rule(kept, rule.errno, rule.when)
+            for rule in rules
+            if (kept := tuple(call for call in rule.calls if call not in lifted))
+        )
+    return (*guard, *rules)
+
+
+def no_user_namespaces() -> tuple[Rule, ...]:
+    """Return the rules that the set-up itself would break when it enters a second user namespace."""
+    newuser = (_has_bit(0, _CLONE_NEWUSER),)
+    return (Rule(("clone", "unshare"), EPERM, newuser), _NO_CLONE3)
+
+
+PROFILED = frozenset(
+    call for rule in (*_GUARD, *_HARDENED, *_DEFAULT, *_making_namespaces(False, False)) for call in rule.calls
+)
+"""The names in the profiles; not every machine has all of these system calls."""
