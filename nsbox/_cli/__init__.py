@@ -29,6 +29,9 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu-seconds", type=int, metavar="N")
     parser.add_argument("--file-size", metavar="SIZE")
     parser.add_argument("--open-files", type=int, metavar="N")
+    parser.add_argument(
+        "--seccomp", choices=("default", "hardened", "off"), help="which system calls there are (default: default)"
+    )
     parser.add_argument("--uid", type=int, metavar="N", help="the command's user id, inside")
     parser.add_argument("--gid", type=int, metavar="N", help="the command's group id, inside")
     parser.add_argument("--hostname", metavar="NAME", help="the host name, inside")
@@ -50,6 +53,8 @@ def _policy(options: argparse.Namespace) -> Policy:
     )
     common: dict[str, Any] = {"limits": limits, "env": dict(options.setenv), "pass_env": options.pass_env}
     common |= {"uid": options.uid, "gid": options.gid}
+    if options.seccomp is not None:
+        common["seccomp"] = options.seccomp
     if options.keep_session:
         common["new_session"] = False
     if options.host:
@@ -140,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
-    parts = "spawn, overhead, memory, binds, threads, files, import"
+    parts = "spawn, overhead, memory, binds, threads, files, hardening, import"
     bench.add_argument("--only", action="append", default=[], metavar="PART", help=f"of {parts}; may be repeated")
     bench.set_defaults(call=_bench)
     return parser

@@ -28,6 +28,8 @@ TINY = parts.Scale(
     file_rounds=1,
     files=5,
     import_rounds=1,
+    call_rounds=1,
+    calls=40,
 )
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bwrap")
@@ -196,13 +198,14 @@ def test_part(name: str, tiny: parts.Bench) -> None:
 def test_targets_name_rows_that_exist(tiny: parts.Bench) -> None:
     """Each target finds its rows in a full run (a misspelt one would be "not measured" for ever)."""
     names = {
-        name: {row.name for row in parts.PARTS[name](tiny).rows} for name in ("spawn", "overhead", "files", "import")
+        name: {row.name for row in parts.PARTS[name](tiny).rows}
+        for name in ("spawn", "overhead", "files", "hardening", "import")
     }
     full = {2048: "2 GiB", 20: "20 MB"}
     assert {size: parts.size_name(size) for size in full} == full
     names["memory"] = {f"nsbox, {size}" for size in full.values()}
     names["binds"] = {f"{who}, {count} binds" for who in ("nsbox", "bwrap") for count in parts.FULL.binds}
-    for _, part, of, against, _ in report._TARGETS:
+    for _, part, of, against, *_ in report._TARGETS:
         assert {of, against} <= names[part]
 
 
@@ -287,7 +290,7 @@ def test_verdicts() -> None:
     rows += [stats.Row("nsbox unshare-all", (0.5,)), stats.Row("bwrap unshare-all", (1.0,))]
     part = stats.Part("spawn", "", "ms", rows)
     part.compare([("nsbox worker", "bwrap worker"), ("nsbox unshare-all", "bwrap unshare-all")])
-    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 5]
+    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 8]
     text = report.table(bench.look(), [part], is_quick=False)
     assert "holds" in text and "MISSED" in text and "not measured" in text
 

@@ -91,6 +91,11 @@ def _draw_files(axes: Any, part: Part) -> None:
     axes.set_title("work on many small files")
 
 
+def _draw_hardening(axes: Any, part: Part) -> None:
+    _bars(axes, part)
+    axes.set_title("seccomp profiles: a spawn, loops of system calls")
+
+
 def _draw_overhead(axes: Any, part: Part) -> None:
     _bars(axes, part)
     axes.set_title("the constructor of Popen, and the C call in it")
@@ -108,6 +113,7 @@ _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "binds": _draw_binds,
     "threads": _draw_threads,
     "files": _draw_files,
+    "hardening": _draw_hardening,
     "import": _draw_imports,
 }
 

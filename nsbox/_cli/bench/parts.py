@@ -42,10 +42,12 @@ class Scale:
     file_rounds: int
     files: int
     import_rounds: int
+    call_rounds: int
+    calls: int
 
 
-FULL = Scale(10, 400, 150, 2048, {0: 100, 10: 100, 100: 50, 1000: 12}, 10, 0.5, 100, 3000, 50)
-QUICK = Scale(1, 5, 3, 2048, {0: 3, 10: 3, 100: 2, 1000: 1}, 1, 0.2, 2, 300, 3)
+FULL = Scale(10, 400, 150, 2048, {0: 100, 10: 100, 100: 50, 1000: 12}, 10, 0.5, 100, 3000, 50, 60, 200_000)
+QUICK = Scale(1, 5, 3, 2048, {0: 3, 10: 3, 100: 2, 1000: 1}, 1, 0.2, 2, 300, 3, 2, 2000)
 
 SMALL_MIB = 20
 
@@ -354,6 +356,62 @@ def files(bench: Bench) -> Part:
     return part
 
 
+# ---- hardening
+
+_CALLS = """
+import fcntl, os, sys, time
+count, descriptor, files = int(sys.argv[1]), os.open("/dev/zero", os.O_RDONLY), int(sys.argv[1]) // 20
+begin = time.perf_counter()
+for i in range(count):
+    os.read(descriptor, 1)
+said = [time.perf_counter() - begin]
+begin = time.perf_counter()
+for i in range(count):
+    fcntl.fcntl(descriptor, 1)
+said.append(time.perf_counter() - begin)
+begin = time.perf_counter()
+for i in range(files):
+    os.close(os.open("/usr", 0))
+said.append(time.perf_counter() - begin)
+print(*said)
+"""
+_KINDS = ("read", "fcntl", "open")  # allowed whatever its arguments, by its arguments; looked at by path
+
+
+def _calling(contender: Contender, count: int) -> Subject:
+    """Return the subject of loops of system calls, in milliseconds by a clock inside."""
+    python = os.path.realpath(sys.executable)
+    command = [python, "-I", "-S", "-c", _CALLS, str(count)]
+
+    def measure() -> tuple[float, ...]:
+        with contender.start(command, stdout=subprocess.PIPE) as process:
+            output = process.communicate()[0]
+        if process.returncode:
+            raise ChildProcessError(f"{contender.name}: the loops ended with status {process.returncode}")
+        return tuple(float(word) * 1e3 for word in output.split())
+
+    return Subject(tuple(f"{contender.name}, {kind}" for kind in _KINDS), measure, contender.absent)
+
+
+def hardening(bench: Bench) -> Part:
+    """Measure what the walls behind the namespaces cost: at the spawn, and for each system call inside."""
+    scale, policy = bench.scale, Policy.workspace(bench.workspace)
+    entries = [
+        who.nsbox(f"nsbox {name}", policy.with_(seccomp=name)).tried() for name in ("off", "default", "hardened")
+    ]
+    subjects = [_spawning(entry, f"{entry.name}, spawn") for entry in entries]
+    rows = interleave(subjects, scale.spawn_rounds, scale.warmup, bench.rng)
+    callers = [who.plain(), *entries]
+    subjects = [_calling(entry, scale.calls) for entry in callers]
+    rows += interleave(subjects, scale.call_rounds, min(2, scale.warmup), bench.rng)
+    title = f"Policy.workspace() by its seccomp profile; {scale.spawn_rounds} spawns, {scale.call_rounds} loops"
+    part = Part("hardening", f"{title} of {scale.calls} calls", "ms", rows)
+    part.compare(((f"{e.name}, spawn", "nsbox off, spawn") for e in entries[1:]), is_ratio=False)
+    part.compare((f"{e.name}, {kind}", f"Popen, {kind}") for e in entries for kind in _KINDS)
+    part.compare((f"{e.name}, {kind}", f"nsbox off, {kind}") for e in entries[1:] for kind in _KINDS)
+    return part
+
+
 # ---- import
 
 
@@ -383,5 +441,6 @@ PARTS: Mapping[str, Callable[[Bench], Part]] = {
     "binds": binds,
     "threads": threads,
     "files": files,
+    "hardening": hardening,
     "import": imports,
 }
