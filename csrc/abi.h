@@ -44,7 +44,7 @@ enum nsbox_opcode {
 enum nsbox_op_flag {
     NSBOX_RDONLY = 1,      /* BIND, DATA: read-only */
     NSBOX_DEVICES = 2,     /* BIND: device nodes stay usable (no nodev) */
-    NSBOX_OPTIONAL = 4,    /* BIND: a missing source is no error. MASK: nor a missing destination */
+    NSBOX_OPTIONAL = 4,    /* BIND: a missing source is no error. MASK: nor a missing destination. Also of path rules */
     NSBOX_FROM_FD = 8,     /* BIND: the source is op.fd */
     NSBOX_COVER = 16,      /* PROC: writable kernel settings become read-only */
     NSBOX_OVL_TMP = 32,    /* OVERLAY: writes go to a tmpfs and are dropped */
@@ -131,7 +131,8 @@ enum nsbox_step {
     NSBOX_STEP_KILLED = 34, /* a process of the set-up was killed from outside */
     NSBOX_STEP_SECCOMP = 35,
     NSBOX_STEP_PREEXEC = 36,
-    NSBOX_STEP_END = 37
+    NSBOX_STEP_LANDLOCK = 37,
+    NSBOX_STEP_END = 38
 };
 
 typedef struct nsbox_rlimit {
@@ -147,6 +148,22 @@ typedef struct nsbox_filter {
     uint32_t len; /* instructions */
     uint32_t reserved;
 } nsbox_filter;
+
+/* A Landlock ruleset: rights on files by where they are. */
+typedef struct nsbox_path_rule {
+    const char *path; /* inside */
+    uint64_t rights;  /* LANDLOCK_ACCESS_FS_* */
+    uint32_t flags;   /* NSBOX_OPTIONAL: it may be missing */
+    uint32_t reserved;
+} nsbox_path_rule;
+
+typedef struct nsbox_ruleset {
+    uint64_t files;  /* the rights that are refused where no rule gives them; 0: nothing about files */
+    uint64_t scoped; /* LANDLOCK_SCOPE_* */
+    const nsbox_path_rule *paths;
+    uint32_t n_paths;
+    uint32_t reserved;
+} nsbox_ruleset;
 
 /* Written by the child processes, through shared memory. */
 typedef struct nsbox_result {
@@ -191,7 +208,8 @@ typedef struct nsbox_request {
     const int32_t *pass_fds; /* ascending */
     const uint32_t *groups;
     const nsbox_rlimit *rlimits;
-    const nsbox_filter *filters; /* at least one. The first ones mustn't refuse what the set-up still does */
+    const nsbox_ruleset *ruleset; /* or NULL */
+    const nsbox_filter *filters;  /* at least one. The first ones mustn't refuse what the set-up still does */
     uint32_t n_filters;
     uint32_t n_late_filters; /* of these, at the end: installed when only the exec is left to do */
     uint32_t n_pass_fds;
@@ -233,6 +251,9 @@ void nsbox_preexec_done(const nsbox_request *req, int32_t failed);
 /* Waits until the init behind pidfd is gone, or has said at init_says (-1: never mind) that the sandbox is empty, at most
  * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
 int nsbox_wait(int pidfd, int init_says, int timeout_ms);
+
+/* The version of the kernel's Landlock, or -errno (EOPNOTSUPP: switched off at boot, ENOSYS: not built in). */
+int nsbox_landlock_abi(void);
 
 /* The machine's name, then each system call that its kernel headers have: "name number", a line each. */
 const char *nsbox_syscalls(void);

@@ -28,6 +28,7 @@ class _Lib(Protocol):
     def nsbox_plan_check(self, plan: object, length: int, bad: object) -> int: ...
     def nsbox_preexec_done(self, request: object, failed: int) -> None: ...
     def nsbox_wait(self, pidfd: int, init_says: int, timeout_ms: int) -> int: ...
+    def nsbox_landlock_abi(self) -> int: ...
     def nsbox_syscalls(self) -> object: ...
     def nsbox_init_bytes(self) -> object: ...
     def nsbox_init_size(self) -> int: ...
@@ -152,7 +153,8 @@ class Template:
 
     plan: a blob as _wire makes it, of nops ops. uid_map, gid_map: for user_namespaces(7); the second ones, if any, for
     a second namespace. map_programs: arguments of newuidmap(1) and newgidmap(1). rlimits: resource, soft, hard.
-    programs: seccomp filters, of which the last n_late are installed right before exec.
+    programs: seccomp filters, of which the last n_late are installed right before exec. ruleset: Landlock's rights and
+    scopes, and its rules: path, rights, flags.
     """
 
     __slots__ = ("_keep", "nops", "request")
@@ -172,6 +174,7 @@ class Template:
         rlimits: Sequence[tuple[int, int, int]],
         programs: Sequence[bytes],
         n_late: int,
+        ruleset: tuple[int, int, Sequence[tuple[bytes, int, int]]] | None = None,
     ) -> None:
         blob = ffi.from_buffer("uint8_t[]", plan)
         maps = [
@@ -190,7 +193,19 @@ class Template:
         if map_programs is not None:
             r.uid_map_program, r.gid_map_program = (_strings(argv, self._keep) for argv in map_programs)
         r.rlimits, r.n_rlimits = limits, len(rlimits)
+        if ruleset is not None:
+            r.ruleset = self._ruleset(*ruleset)
         r.filters, r.n_filters, r.n_late_filters = filters, len(programs), n_late
+
+    def _ruleset(self, files: int, scoped: int, rules: Sequence[tuple[bytes, int, int]]) -> object:
+        names = [ffi.from_buffer("char[]", path) for path, _, _ in rules]
+        paths = ffi.new(
+            "nsbox_path_rule[]",
+            [(name, rights, flags, 0) for name, (_, rights, flags) in zip(names, rules, strict=True)],
+        )
+        made = ffi.new("nsbox_ruleset *", (files, scoped, paths, len(rules), 0))
+        self._keep += [names, paths, made]
+        return made
 
 
 def _fill(r: Any, q: Command, keep: list[object]) -> None:
@@ -351,6 +366,11 @@ def plan_check(plan: bytes) -> tuple[int, int]:
     bad = ffi.new("int32_t *")
     ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
     return ret, bad[0]
+
+
+def landlock_abi() -> int:
+    """Return the version of the kernel's Landlock; 0 where there is none."""
+    return max(0, lib.nsbox_landlock_abi())
 
 
 @cache

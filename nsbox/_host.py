@@ -27,6 +27,8 @@ class Host:
 
     settings_writable: bool = False  # /proc/sys/kernel, by permission bits alone
 
+    landlock_abi: int = 0  # the version of Landlock, 0 where there is none
+
     max_user_namespaces: int | None = None  # user.max_user_namespaces; None: not known
     unprivileged_userns: bool | None = None  # kernel.unprivileged_userns_clone (Debian's patch)
     apparmor_restricts_userns: bool = False  # kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later)

@@ -414,6 +414,24 @@ class Rlimit:
 
 
 @dataclass(frozen=True, slots=True)
+class PathRule:
+    """What may be done below a path of the sandbox: rights as landlock(7) has them. optional: it may be missing."""
+
+    path: str
+    rights: int
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ruleset:
+    """A Landlock ruleset. files: the rights that only its rules give; 0: files are none of its business."""
+
+    files: int = 0
+    scoped: int = 0
+    paths: tuple[PathRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All that a backend has decided: the ops in their order, and what holds for the processes.
 
@@ -426,6 +444,7 @@ class Plan:
     rlimits: tuple[Rlimit, ...] = ()
     new_session: bool = True
     programs: tuple[Program, ...] = ()
+    ruleset: Ruleset | None = None
     nested: bool = False
     drop_groups: bool = False
     kill_on_exit: bool = True

@@ -183,6 +183,7 @@ def _linux() -> Host:
         subgids=_subordinate("/etc/subgid"),
         map_programs=_map_programs(),
         settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
+        landlock_abi=0 if _core.problem else _core.landlock_abi(),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,

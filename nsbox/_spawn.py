@@ -143,6 +143,7 @@ def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
         rlimits=[(getattr(resource, f"RLIMIT_{limit.name}"), limit.soft, limit.hard) for limit in plan.rlimits],
         programs=_wire.encode_programs(plan.programs, machine, NEWER | numbers),
         n_late=sum(program.late for program in plan.programs),
+        ruleset=_wire.encode_ruleset(plan.ruleset),
     )
 
 
@@ -346,6 +347,7 @@ _STEPS = {
     "KILLED": "the set-up was killed from outside",
     "SECCOMP": "install the seccomp filter",
     "PREEXEC": "preexec_fn",
+    "LANDLOCK": "Landlock",
 }
 
 

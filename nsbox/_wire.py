@@ -29,6 +29,7 @@ from nsbox._plan import (
     RemountRo,
     RoBind,
     RoOverlay,
+    Ruleset,
     Symlink,
     Tmpfs,
     TmpOverlay,
@@ -155,3 +156,11 @@ def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[
             tables.append(Table(other, COMPATIBLE_NUMBERS[other], None))
         found.append(assemble(program.rules, *tables))
     return found
+
+
+def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, list[tuple[bytes, int, int]]] | None:
+    """Return a Landlock ruleset as _core takes it."""
+    if ruleset is None:
+        return None
+    rules = [(_text(rule.path), rule.rights, c.OPTIONAL if rule.optional else 0) for rule in ruleset.paths]
+    return ruleset.files, ruleset.scoped, rules

@@ -71,6 +71,9 @@ void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
 int init_join_net(struct job *j, uint32_t *step, int32_t *op);
 
+/* landlock.c */
+int landlock_confine(const nsbox_request *r, uint32_t *step);
+
 /* command.c */
 void command(void *job);
 _Noreturn void command_after_preexec(struct job *j, int failed);

@@ -315,6 +315,9 @@ static int start_program(struct job *j, uint32_t *step)
         ret = enter_cwd(r, step);
     if (ret < 0)
         return ret;
+    ret = landlock_confine(r, step);
+    if (ret < 0)
+        return ret;
     *step = NSBOX_STEP_RLIMIT;
     if ((ret = limits(r)) < 0)
         return ret;

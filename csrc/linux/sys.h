@@ -43,6 +43,11 @@
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U /* Linux 6.3; older kernels refuse it with EINVAL */
 #endif
+#ifndef __NR_landlock_create_ruleset /* Linux 5.13 */
+#define __NR_landlock_create_ruleset 444
+#define __NR_landlock_add_rule 445
+#define __NR_landlock_restrict_self 446
+#endif
 #define SYS_O_CLOEXEC 02000000
 #define SYS_MNT_DETACH 2
 #define SYS_MS_UNBINDABLE (1UL << 17)
@@ -122,6 +127,10 @@ static inline int sys_set_pipe_size(int fd, unsigned bytes)
 static inline int sys_get_fd_flags(int fd)
 {
     return (int)S3(__NR_fcntl, fd, F_GETFD, 0);
+}
+static inline int sys_get_status_flags(int fd)
+{
+    return (int)S3(__NR_fcntl, fd, F_GETFL, 0);
 }
 static inline int sys_set_fd_flags(int fd, int flags)
 {
@@ -266,6 +275,18 @@ static inline int sys_prctl(int op, unsigned long a, unsigned long b)
 static inline int sys_seccomp(unsigned op, unsigned flags, void *args)
 {
     return (int)S3(__NR_seccomp, op, flags, args);
+}
+static inline int sys_landlock_create_ruleset(const void *attributes, size_t n, unsigned flags)
+{
+    return (int)S3(__NR_landlock_create_ruleset, attributes, n, flags);
+}
+static inline int sys_landlock_add_rule(int ruleset, int kind, const void *rule)
+{
+    return (int)S4(__NR_landlock_add_rule, ruleset, kind, rule, 0);
+}
+static inline int sys_landlock_restrict_self(int ruleset)
+{
+    return (int)S2(__NR_landlock_restrict_self, ruleset, 0);
 }
 static inline int sys_sethostname(const char *name, size_t n)
 {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from nsbox import _landlock
 from nsbox._bpf import Program
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._host import Host
@@ -27,6 +28,7 @@ from nsbox._plan import (
     RemountRo,
     Rlimit,
     RoBind,
+    Ruleset,
     Symlink,
     Tmpfs,
 )
@@ -70,6 +72,7 @@ def compile(policy: Policy, host: Host) -> Plan:
     full = _wants_full(policy, host)
     identity = _full(policy, host) if full else _single(policy, host, ops)
     rlimits = _rlimits(policy, host)
+    ruleset = _ruleset(policy, host, ops)
     return Plan(
         ops=ops,
         namespaces=policy.unshare | (frozenset({"net"}) if policy.network == "none" else frozenset()),
@@ -77,12 +80,13 @@ def compile(policy: Policy, host: Host) -> Plan:
         rlimits=rlimits,
         new_session=policy.new_session,
         programs=_programs(policy, host, identity),
+        ruleset=ruleset,
         nested=policy.nested,
         drop_groups=host.can_set_groups and policy.base != "host",
         kill_on_exit=policy.kill_on_exit,
         backend=NAME,
-        enforced=_enforced(policy, rlimits),
-        not_enforced=_not_enforced(policy, host),
+        enforced=_enforced(policy, rlimits, ruleset),
+        not_enforced=_not_enforced(policy, host, ruleset),
     )
 
 
@@ -341,6 +345,22 @@ def _programs(policy: Policy, host: Host, identity: Identity) -> tuple[Program, 
     return (*programs, *(Program(code=code, late=True) for code in wish.programs))
 
 
+def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...]) -> Ruleset | None:
+    if policy.landlock:
+        if host.landlock_abi < _landlock.FILES_ABI:
+            have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
+            raise UnavailableError(
+                Reason(
+                    f"landlock=True: this kernel has {have} of Landlock, version {_landlock.FILES_ABI} is needed",
+                    "Linux 5.19 or later, with landlock among the modules of lsm= on its command line",
+                )
+            )
+        return _landlock.ruleset(ops, host.landlock_abi)
+    # In a net namespace of one's own there are no abstract sockets of others.
+    reaches_out = policy.base == "workspace" and policy.network == "host"
+    return _landlock.scopes(host.landlock_abi) if reaches_out else None
+
+
 # ---- limits
 
 
@@ -370,7 +390,7 @@ def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
 # ---- what it amounts to
 
 
-def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
+def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...], ruleset: Ruleset | None) -> tuple[str, ...]:
     end = "when the command ends or the caller dies" if policy.kill_on_exit else "when the caller dies"
     said = [f"processes: own pid namespace; all are killed {end}"]
     said.append("privileges: no capabilities, no new privileges, own user namespace")
@@ -382,6 +402,10 @@ def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...]) -> tuple[str, ...]:
         said.append("files: only what the plan mounts; the host's mounts are gone")
     if policy.network == "none":
         said.append("network: own net namespace, loopback only")
+    if ruleset is not None and ruleset.scoped:
+        said.append("sockets: no abstract unix sockets from outside (Landlock)")
+    if ruleset is not None and ruleset.files:
+        said.append("files: the same again by Landlock, also those passed as descriptors")
     said += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
     return tuple(said)
 
@@ -401,7 +425,7 @@ def _filtered(policy: Policy) -> str:
     return text + (f"; {own[0]} rules and {own[1]} programs of the policy's own" if any(own) else "")
 
 
-def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
+def _not_enforced(policy: Policy, host: Host, ruleset: Ruleset | None) -> tuple[str, ...]:
     said = [
         "system calls: all others"
         if policy.filter.base == "off"
@@ -409,9 +433,13 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     ]
     if policy.base == "host":
         said.append("files: the whole file system is visible and writable by the user's own permissions")
-    said.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
+    if ruleset is None or not ruleset.files:
+        said.append(
+            "descriptors: a file passed to the command can be reopened with any mode that its permissions allow"
+        )
     if policy.network == "host":
-        said.append("network: the host's, with its abstract unix sockets")
+        abstract = "" if ruleset is not None and ruleset.scoped else ", with its abstract unix sockets"
+        said.append(f"network: the host's{abstract}")
     vsock = ", and AF_VSOCK," if policy.filter.base == "off" else ""
     said.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
     said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")

@@ -190,7 +190,8 @@ def test_part(name: str, tiny: parts.Bench) -> None:
     for row in part.rows:
         assert row.samples or row.note, row
         assert all(math.isfinite(sample) and sample > 0 for sample in row.samples)
-    assert all(row.samples for row in part.rows if row.name.startswith(("Popen", "nsbox", "import")))
+    expected = [row for row in part.rows if row.name.startswith(("Popen", "nsbox", "import"))]
+    assert all(row.samples for row in expected if "landlock" not in row.name)  # which not every kernel has
     assert part.comparisons
     assert os.listdir(tiny.workspace) == []
 

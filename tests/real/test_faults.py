@@ -87,6 +87,8 @@ def policies(workspace: Path) -> dict[str, Policy]:
         limits=Limits(open_files=100),
         env={"PATH": "/usr/bin:/bin"},
         inherit_env=False,
+        seccomp=nsbox.Filter(rules=(nsbox.Rule("acct"),)),
+        landlock=nsbox.probe().landlock_abi >= 2,
         uid=1234,
         gid=1234,
     )

@@ -396,16 +396,16 @@ def _calling(contender: Contender, count: int) -> Subject:
 def hardening(bench: Bench) -> Part:
     """Measure what the walls behind the namespaces cost: at the spawn, and for each system call inside."""
     scale, policy = bench.scale, Policy.workspace(bench.workspace)
-    entries = [
-        who.nsbox(f"nsbox {name}", policy.with_(seccomp=name)).tried() for name in ("off", "default", "hardened")
-    ]
+    kinds = {name: policy.with_(seccomp=name) for name in ("off", "default", "hardened")}
+    kinds["landlock"] = policy.with_(landlock=True)
+    entries = [who.nsbox(f"nsbox {name}", kind).tried() for name, kind in kinds.items()]
     subjects = [_spawning(entry, f"{entry.name}, spawn") for entry in entries]
     rows = interleave(subjects, scale.spawn_rounds, scale.warmup, bench.rng)
     callers = [who.plain(), *entries]
     subjects = [_calling(entry, scale.calls) for entry in callers]
     rows += interleave(subjects, scale.call_rounds, min(2, scale.warmup), bench.rng)
-    title = f"Policy.workspace() by its seccomp profile; {scale.spawn_rounds} spawns, {scale.call_rounds} loops"
-    part = Part("hardening", f"{title} of {scale.calls} calls", "ms", rows)
+    title = f"Policy.workspace() by seccomp profile, and with landlock=True; {scale.spawn_rounds} spawns"
+    part = Part("hardening", f"{title}, {scale.call_rounds} loops of {scale.calls} calls", "ms", rows)
     part.compare(((f"{e.name}, spawn", "nsbox off, spawn") for e in entries[1:]), is_ratio=False)
     part.compare((f"{e.name}, {kind}", f"Popen, {kind}") for e in entries for kind in _KINDS)
     part.compare((f"{e.name}, {kind}", f"nsbox off, {kind}") for e in entries[1:] for kind in _KINDS)

@@ -1,0 +1,104 @@
+/* landlock.c: a second wall behind the mounts (landlock(7)): what the plan's paths and the command's own descriptors
+ * don't allow is refused by where a file is, whichever way it is reached. */
+#include "child.h"
+
+enum { RULE_PATH_BENEATH = 1 };
+enum { EXECUTE = 1, WRITE_FILE = 2, READ_FILE = 4, TRUNCATE = 1 << 14, IOCTL_DEV = 1 << 15 };
+enum { FOR_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV }; /* others: EINVAL but for directories */
+
+/* The kernel's struct landlock_ruleset_attr and landlock_path_beneath_attr. Older kernels know less of the first; what
+ * is 0 there doesn't trouble them. */
+struct attributes {
+    uint64_t files;
+    uint64_t net;
+    uint64_t scoped;
+};
+struct __attribute__((packed)) path_beneath {
+    uint64_t rights;
+    int32_t fd;
+};
+
+int nsbox_landlock_abi(void)
+{
+    return sys_landlock_create_ruleset(0, 0, 1 /* LANDLOCK_CREATE_RULESET_VERSION */);
+}
+
+static int is_directory(int fd)
+{
+    struct statx st;
+    int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st);
+    return ret < 0 ? ret : (st.stx_mode & SYS_S_IFMT) == SYS_S_IFDIR;
+}
+
+static int add_rule(int ruleset, int fd, uint64_t rights)
+{
+    struct path_beneath rule = {.rights = rights, .fd = fd};
+    int ret = is_directory(fd);
+    if (ret < 0)
+        return ret;
+    if (!ret)
+        rule.rights &= FOR_FILES;
+    return rule.rights ? sys_landlock_add_rule(ruleset, RULE_PATH_BENEATH, &rule) : 0;
+}
+
+/* A path that the command can't reach needs no rule: without one it has no rights there. */
+static int add_paths(int ruleset, const nsbox_ruleset *r)
+{
+    for (uint32_t i = 0; i < r->n_paths; i++) {
+        const nsbox_path_rule *path = &r->paths[i];
+        int fd = sys_openat2(AT_FDCWD, path->path, O_PATH, 0, RESOLVE_NO_MAGICLINKS);
+        if (fd == -EACCES || (fd == -ENOENT && path->flags & NSBOX_OPTIONAL))
+            continue;
+        int ret = fd < 0 ? fd : add_rule(ruleset, fd, path->rights & r->files);
+        if (fd >= 0)
+            sys_close(fd);
+        if (ret < 0)
+            return ret;
+    }
+    return 0;
+}
+
+/* What was passed open may be opened anew (/dev/stdout is the usual way), with no more rights than it was passed with.
+ * What lies in no file system that paths lead to, such as a pipe, is free anyway: EBADFD. */
+static int add_descriptor(int ruleset, int fd, uint64_t files)
+{
+    int mode = sys_get_status_flags(fd);
+    if (mode < 0)
+        return mode == -EBADF ? 0 : mode;
+    int writes = (mode & O_ACCMODE) != O_RDONLY, reads = (mode & O_ACCMODE) != O_WRONLY;
+    uint64_t rights = IOCTL_DEV | (reads ? EXECUTE | READ_FILE : 0U) | (writes ? WRITE_FILE | TRUNCATE : 0U);
+    int ret = is_directory(fd);
+    if (ret >= 0)
+        ret = add_rule(ruleset, fd, files & (ret ? ~0ULL : rights));
+    return ret == -EBADFD ? 0 : ret;
+}
+
+static int add_descriptors(int ruleset, const nsbox_request *r)
+{
+    int ret = 0;
+    for (int fd = 0; fd < 3 && ret >= 0; fd++)
+        ret = add_descriptor(ruleset, fd, r->ruleset->files);
+    for (uint32_t i = 0; i < r->n_pass_fds && ret >= 0; i++)
+        ret = add_descriptor(ruleset, r->pass_fds[i], r->ruleset->files);
+    return ret;
+}
+
+int landlock_confine(const nsbox_request *r, uint32_t *step)
+{
+    *step = NSBOX_STEP_LANDLOCK;
+    const nsbox_ruleset *wish = r->ruleset;
+    if (!wish)
+        return 0;
+    struct attributes attributes = {.files = wish->files, .scoped = wish->scoped};
+    int ruleset = sys_landlock_create_ruleset(&attributes, sizeof attributes, 0);
+    int ret = ruleset;
+    if (ret >= 0 && wish->files)
+        ret = add_paths(ruleset, wish);
+    if (ret >= 0 && wish->files)
+        ret = add_descriptors(ruleset, r);
+    if (ret >= 0)
+        ret = sys_landlock_restrict_self(ruleset);
+    if (ruleset >= 0)
+        sys_close(ruleset);
+    return ret;
+}

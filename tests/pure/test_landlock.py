@@ -1,0 +1,149 @@
+"""Landlock rulesets: which rights the ops of a plan come to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nsbox_pure import calm
+from nsbox_pure.hosts import DEBIAN, PYENV, ROOT, VENV, workspace
+
+from nsbox import (
+    Bind,
+    BindData,
+    BindFd,
+    Dev,
+    Op,
+    Policy,
+    PolicyError,
+    Proc,
+    RemountRo,
+    RoBind,
+    Tmpfs,
+    TmpOverlay,
+    UnavailableError,
+)
+from nsbox._backends import compile_policy
+from nsbox._landlock import ruleset
+from nsbox._plan import Ruleset
+from nsbox._wire import encode_ruleset
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REFER, TRUNCATE, IOCTL = 1, 2, 4, 8, 1 << 13, 1 << 14, 1 << 15
+READ = EXECUTE | READ_FILE | READ_DIR
+ALL = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF, 6: 0xFFFF, 7: 0xFFFF, 9: 0xFFFF}
+
+
+def given_rights(rules: Ruleset, path: str) -> int:
+    """Return the rights on a path, as the kernel adds them up on the way to the root."""
+    found = 0
+    for rule in rules.paths:
+        if rule.path in ("/", path) or path.startswith(rule.path + "/"):
+            found |= rule.rights
+    return found & rules.files
+
+
+@pytest.mark.parametrize("abi", [2, 3, 4, 5, 6, 7, 9])
+@pytest.mark.parametrize("host", [DEBIAN, ROOT, VENV, PYENV])
+def test_workspace(abi: int, host: object) -> None:
+    """Everything is readable as far as it is mounted; the workspace and the sandbox's own file systems are writable."""
+    policy = workspace(landlock=True, write=["/srv/out"], read=["/srv/out/in"])
+    rules = compile_policy(policy, replace(host, landlock_abi=abi)).ruleset  # type: ignore[type-var]
+    assert rules is not None and rules.files == ALL[abi]
+    assert rules.scoped == (3 if abi >= 6 else 0)
+    for path in ("/home/me/repo/src/x", "/tmp/x", "/dev/null", "/dev/shm/x", "/proc/self/comm", "/srv/out/x"):
+        assert given_rights(rules, path) == ALL[abi], path
+    for path in ("/usr/bin/sh", "/etc/passwd", "/home/me", "/var", "/srv", "/"):
+        assert given_rights(rules, path) == READ, path
+
+
+@calm
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(Bind, st.just("/x"), st.sampled_from(["/a", "/a/b", "/a/b/c", "/d"])),
+            st.builds(RoBind, st.just("/x"), st.sampled_from(["/a", "/a/b", "/d"])),
+            st.builds(Tmpfs, st.sampled_from(["/a", "/a/b", "/e"])),
+            st.builds(RemountRo, st.sampled_from(["/", "/a", "/a/b", "/e"])),
+        ),
+        max_size=8,
+    )
+)
+def test_never_stricter_than_the_mounts(ops: list[Op]) -> None:
+    """Whatever the ops, a place that they leave writable has all rights, and no rule is inside of another's place."""
+    rules = ruleset(ops, 7)
+    writable = {"/": True}
+    for op in ops:
+        writable[op.dest] = isinstance(op, Bind | Tmpfs)  # type: ignore[attr-defined]
+    for path, is_writable in writable.items():
+        if is_writable:
+            assert given_rights(rules, path) == ALL[7]
+        assert given_rights(rules, path) & READ == READ
+    if not writable["/"]:
+        assert given_rights(rules, "/elsewhere") == READ
+    paths = [rule.path for rule in rules.paths if rule.path != "/"]
+    assert not any(a != b and a.startswith(b + "/") for a in paths for b in paths)
+    assert len(paths) == len(set(paths))
+
+
+def test_ops_that_are_written_to() -> None:
+    """Each kind of op that a command can write to has a rule; those that it can't have none."""
+    ops = (
+        *(Tmpfs("/tmp"), Dev("/dev"), Proc("/proc"), TmpOverlay(("/x",), "/overlay")),
+        *(BindFd(3, "/fd"), BindFd(4, "/fd-ro", read_only=True)),
+        *(BindData("/data", b""), BindData("/data-ro", b"", read_only=True), Bind("/x", "/maybe", optional=True)),
+        RemountRo("/"),
+    )
+    rules = ruleset(ops, 7)
+    assert {rule.path for rule in rules.paths} == {"/", "/tmp", "/dev", "/proc", "/overlay", "/fd", "/data", "/maybe"}
+    assert {rule.path for rule in rules.paths if rule.optional} == {"/maybe"}
+    assert rules.paths[0].rights == READ
+
+
+def test_only_scopes() -> None:
+    """Without landlock=True there is a ruleset where it costs nothing and holds something: no net namespace, ABI 6."""
+    for abi, network, expected in (
+        (6, "host", Ruleset(scoped=3)),
+        (7, "host", Ruleset(scoped=3)),
+        (5, "host", None),
+        (7, "none", None),
+        (0, "host", None),
+    ):
+        plan = compile_policy(workspace(network=network), replace(DEBIAN, landlock_abi=abi))
+        assert plan.ruleset == expected
+        said = " / ".join(plan.not_enforced)
+        assert ("abstract" in said) is (network == "host" and expected is None)
+        assert any("abstract" in text for text in plan.enforced) is (expected is not None)
+    new = replace(DEBIAN, landlock_abi=7)
+    assert compile_policy(Policy.host(), new).ruleset is None
+    assert compile_policy(Policy.layers(), new).ruleset is None
+
+
+@pytest.mark.parametrize("abi", [0, 1])
+def test_unavailable(abi: int) -> None:
+    """Asked for where the kernel lacks it, it is an error that says what would help; never less in silence."""
+    with pytest.raises(UnavailableError, match=r"landlock=True: this kernel has .* Linux 5\.19"):
+        compile_policy(workspace(landlock=True), replace(DEBIAN, landlock_abi=abi))
+
+
+def test_what_it_changes_of_what_is_said() -> None:
+    """The limit about descriptors goes."""
+    plan = compile_policy(workspace(landlock=True), replace(DEBIAN, landlock_abi=7))
+    assert not any(text.startswith("descriptors:") for text in plan.not_enforced)
+    assert any("by Landlock" in text for text in plan.enforced)
+
+
+@pytest.mark.parametrize("wishes", [{"landlock": 1}, {"landlock": "yes"}, {"landlock": True, "nested": True}])
+def test_malformed(wishes: dict[str, object]) -> None:
+    """What makes no sense is refused by name."""
+    with pytest.raises(PolicyError) as caught:
+        workspace(**wishes)
+    assert caught.value.field == "landlock"
+
+
+def test_encoding() -> None:
+    """As _core takes it: paths as the kernel gets them."""
+    assert encode_ruleset(None) is None
+    rules = ruleset((Bind("/x", "/sp ace", optional=True), RemountRo("/")), 2)
+    assert encode_ruleset(rules) == (0x3FFF, 0, [(b"/\0", READ, 0), (b"/sp ace\0", 0x3FFF, 4)])
