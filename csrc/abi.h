@@ -211,7 +211,8 @@ typedef struct nsbox_request {
     const nsbox_ruleset *ruleset; /* or NULL */
     const nsbox_filter *filters;  /* at least one. The first ones mustn't refuse what the set-up still does */
     uint32_t n_filters;
-    uint32_t n_late_filters; /* of these, at the end: installed when only the exec is left to do */
+    uint32_t n_confined_filters; /* before the last ones: installed when the command is in its last user namespace */
+    uint32_t n_last_filters;     /* installed when only the exec is left to do */
     uint32_t n_pass_fds;
     uint32_t n_groups;
     uint32_t n_rlimits;
@@ -223,7 +224,6 @@ typedef struct nsbox_request {
     int32_t pgid;  /* -1: none */
     uint32_t uid;
     uint32_t gid;
-    int32_t reserved;
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
 

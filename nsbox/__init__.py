@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nsbox._bpf import Arg, Rule
     from nsbox._confine import confined, install
+    from nsbox._doctor import Check, doctor
     from nsbox._errors import (
         AccessError,
         IdsError,
@@ -86,6 +87,7 @@ __all__ = [
     "BindData",
     "BindFd",
     "CalledProcessError",
+    "Check",
     "Chmod",
     "CompletedProcess",
     "Console",
@@ -130,6 +132,7 @@ __all__ = [
     "check_call",
     "check_output",
     "confined",
+    "doctor",
     "explain",
     "getoutput",
     "getstatusoutput",
@@ -143,6 +146,7 @@ __all__ = [
 _HOMES = {
     "_bpf": ("Arg", "Rule"),
     "_confine": ("confined", "install"),
+    "_doctor": ("Check", "doctor"),
     "_errors": (
         "AccessError",
         "IdsError",

@@ -11,7 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from nsbox._checks import check_bool
 from nsbox._errors import PolicyError
 
 # errno(3) as Linux numbers them, whatever system this is planned on
@@ -36,6 +38,12 @@ COMPATIBLE = {"x86_64": "i386", "aarch64": "arm"}  # whose programs a kernel of 
 
 # From 424 on all machines have the same numbers (Linux 5.1). These may be newer than the headers we are built with.
 NEWER = {
+    **{"pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
+    **{"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433},
+    **{"pidfd_open": 434, "clone3": 435, "close_range": 436, "openat2": 437, "pidfd_getfd": 438, "faccessat2": 439},
+    **{"process_madvise": 440, "epoll_pwait2": 441, "mount_setattr": 442, "quotactl_fd": 443},
+    **{"landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446, "memfd_secret": 447},
+    **{"process_mrelease": 448},
     **{"futex_waitv": 449, "set_mempolicy_home_node": 450, "cachestat": 451, "fchmodat2": 452, "map_shadow_stack": 453},
     **{"futex_wake": 454, "futex_wait": 455, "futex_requeue": 456, "statmount": 457, "listmount": 458},
     **{"lsm_get_self_attr": 459, "lsm_set_self_attr": 460, "lsm_list_modules": 461, "mseal": 462, "setxattrat": 463},
@@ -59,9 +67,10 @@ class Arg:
     inverted: bool = False
 
     def __post_init__(self) -> None:
+        check_bool("Arg.inverted", self.inverted)
         given: object = self.values
         values = (given,) if isinstance(given, int) else given
-        if not isinstance(values, Iterable) or not (values := tuple(values)):
+        if isinstance(values, bytes) or not isinstance(values, Iterable) or not (values := tuple(values)):
             raise PolicyError("Arg.values", f"{given!r} is neither a number nor a sequence of some")
         numbers = [("index", self.index, 5), ("mask", self.mask, _WORD), *(("values", v, _WORD) for v in values)]
         for name, number, top in numbers:
@@ -118,13 +127,14 @@ class Program:
     """One filter of a plan: rules to assemble, or ready code.
 
     with_compatible: programs for the kernel's 32-bit table may run, under the same rules; else they find no system
-    calls. late: installed when nothing is left to do but to execute the command's program.
+    calls. stage: when it is installed: "early", beside the mounts; "confined", when the command is in its last user
+    namespace; "last", when nothing is left to do but to execute its program.
     """
 
     rules: tuple[Rule, ...] = ()
     code: bytes = b""
     with_compatible: bool = False
-    late: bool = False
+    stage: Literal["early", "confined", "last"] = "early"
 
 
 class _Writer:

@@ -153,8 +153,8 @@ class Template:
 
     plan: a blob as _wire makes it, of nops ops. uid_map, gid_map: for user_namespaces(7); the second ones, if any, for
     a second namespace. map_programs: arguments of newuidmap(1) and newgidmap(1). rlimits: resource, soft, hard.
-    programs: seccomp filters, of which the last n_late are installed right before exec. ruleset: Landlock's rights and
-    scopes, and its rules: path, rights, flags.
+    programs: seccomp filters; the last n_last are for right before exec, the n_confined before these for the last user
+    namespace. ruleset: Landlock's rights and scopes, and its rules: path, rights, flags.
     """
 
     __slots__ = ("_keep", "nops", "request")
@@ -173,7 +173,8 @@ class Template:
         map_programs: tuple[Sequence[bytes], Sequence[bytes]] | None,
         rlimits: Sequence[tuple[int, int, int]],
         programs: Sequence[bytes],
-        n_late: int,
+        n_confined: int,
+        n_last: int,
         ruleset: tuple[int, int, Sequence[tuple[bytes, int, int]]] | None = None,
     ) -> None:
         blob = ffi.from_buffer("uint8_t[]", plan)
@@ -195,7 +196,8 @@ class Template:
         r.rlimits, r.n_rlimits = limits, len(rlimits)
         if ruleset is not None:
             r.ruleset = self._ruleset(*ruleset)
-        r.filters, r.n_filters, r.n_late_filters = filters, len(programs), n_late
+        r.filters, r.n_filters = filters, len(programs)
+        r.n_confined_filters, r.n_last_filters = n_confined, n_last
 
     def _ruleset(self, files: int, scoped: int, rules: Sequence[tuple[bytes, int, int]]) -> object:
         names = [ffi.from_buffer("char[]", path) for path, _, _ in rules]

@@ -54,11 +54,29 @@ def _kernel(release: str) -> tuple[int, int]:
     return int(parts[0]), int("".join(ch for ch in parts[1] if ch.isdigit()) or 0)
 
 
-def _capabilities() -> int:
+def _status(name: str) -> str:
     for line in (_read("/proc/self/status") or "").splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return 0
+        if line.startswith(f"{name}:"):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _capabilities() -> int:
+    return int(_status("CapEff") or "0", 16)
+
+
+def _label() -> str:
+    """Return the label of a security module that confines this process; "" for none, or one that lets it do all."""
+    text = _read("/proc/self/attr/apparmor/current") or _read("/proc/self/attr/current") or ""
+    label = text.strip("\0\n ")
+    free = label in ("", "unconfined", "kernel", "_") or label.endswith((" (unconfined)", " (complain)"))
+    return "" if free or ":unconfined_t:" in label else label
+
+
+def _is_chrooted() -> bool:
+    """Say whether "/" is no mount point: then mountinfo, which shows what lies below the root, has no line for it."""
+    rows = [line.split() for line in (_read("/proc/self/mountinfo") or "").splitlines()]
+    return bool(rows) and not any(row[4] == "/" for row in rows)
 
 
 def _ranges(path: str) -> tuple[tuple[int, int, int], ...]:
@@ -187,6 +205,9 @@ def _linux() -> Host:
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,
+        label=_label(),
+        is_filtered=_status("Seccomp") == "2",
+        is_chrooted=_is_chrooted(),
         directories=_directories(),
         prefixes=(prefixes := _prefixes()),
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),

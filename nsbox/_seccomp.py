@@ -62,10 +62,12 @@ class Filter:
                     "seccomp.programs", f"must be bytes, 8 for each of 1 to {MAX_INSTRUCTIONS} instructions"
                 )
 
-        always = {call for call in self.allow if any(call in rule.calls and not rule.when for rule in _GUARD)}
-        if always or "clone3" in self.allow:
-            name = min(always | ({"clone3"} & set(self.allow)))
-            raise PolicyError("seccomp.allow", f"{name} is refused whatever the policy; nested=True allows clone3")
+        liftable = {call for rule in _liftable(self.base) for call in rule.calls}
+        for call in self.allow:
+            if call not in liftable:
+                raise PolicyError(
+                    "seccomp.allow", f"{call} is nothing that the profile {self.base!r} refuses by itself"
+                )
 
     def names(self) -> frozenset[str]:
         """Return all the names of system calls that were given."""
@@ -131,25 +133,39 @@ _MOUNTS = (
 _ADMINISTRATION = (
     *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module"),
     *("reboot", "swapon", "swapoff", "acct", "quotactl", "quotactl_fd", "syslog", "iopl", "ioperm", "vhangup"),
-    *("settimeofday", "stime", "clock_settime", "clock_settime64", "clock_adjtime", "clock_adjtime64", "adjtimex"),
-    *("setdomainname", "lookup_dcookie", "fanotify_init", "lsm_set_self_attr", "file_setattr"),
+    *(
+        "settimeofday",
+        "stime",
+        "clock_settime",
+        "clock_settime64",
+    ),  # adjtimex also reads; to write it takes CAP_SYS_TIME
+    *("setdomainname", "lookup_dcookie", "fanotify_init"),
 )
 _OBSOLETE = (
     *("uselib", "ustat", "sysfs", "_sysctl", "nfsservctl", "query_module", "get_kernel_syms", "afs_syscall"),
     *("getpmsg", "putpmsg", "security", "tuxcall", "vserver", "modify_ldt", "vm86", "vm86old", "subpage_prot"),
+    "remap_file_pages",
 )
 # Wide doors to the kernel's memory, of which each has been a way to more rights.
-_DANGEROUS = ("bpf", "perf_event_open", "userfaultfd", "kcmp", "pidfd_getfd", "process_madvise", "listns")
+_DANGEROUS = ("bpf", "perf_event_open", "userfaultfd", "kcmp", "pidfd_getfd", "process_madvise")
 _HANDLES = ("open_by_handle_at", "name_to_handle_at")  # past the mounts, to any file of a file system ("shocker")
-_NUMA = ("mbind", "set_mempolicy", "set_mempolicy_home_node", "migrate_pages", "move_pages")
+_NUMA = ("get_mempolicy", "mbind", "set_mempolicy", "set_mempolicy_home_node", "migrate_pages", "move_pages")
 # Absent, not forbidden: programs fall back to other calls when they see ENOSYS, and give up at EPERM (libuv, glibc).
-_ABSENT = ("io_uring_setup", "io_uring_enter", "io_uring_register")
+_ABSENT = (
+    *("io_uring_setup", "io_uring_enter", "io_uring_register"),
+    *("file_setattr", "lsm_set_self_attr", "listns"),  # too new to be relied on
+)
 
 # What is typed into a terminal is typed by its user: CVE-2017-5226, CVE-2023-28100. The kernel takes 32 bits of the
 # request (CVE-2019-10063), as Arg does.
 _TERMINAL = Rule(("ioctl",), EPERM, (Arg(1, (0x5412, 0x541C, 0x5423)),))  # TIOCSTI, TIOCLINUX, TIOCSETD
-# PER_LINUX, ADDR_NO_RANDOMIZE (debuggers), PER_LINUX32, UNAME26, both; 0xFFFFFFFF asks. Others switch checks off.
-_PERSONALITY = Rule(("personality",), EPERM, (Arg(0, (0, 0x40000, 0x8, 0x20000, 0x20008, 0xFFFFFFFF), inverted=True),))
+# PER_LINUX, PER_LINUX32, UNAME26, also with ADDR_NO_RANDOMIZE (debuggers); 0xFFFFFFFF asks. Others switch checks off.
+_PERSONALITIES = tuple(base | flag for base in (0, 0x8, 0x20000, 0x20008) for flag in (0, 0x40000))
+_PERSONALITY = Rule(("personality",), EPERM, (Arg(0, (*_PERSONALITIES, 0xFFFFFFFF), inverted=True),))
+# Kernel watches on a pipe (CVE-2022-0995), with the kernel's own word for "not built in": ENOPKG.
+_WATCHES = Rule(("pipe2",), 65, (_has_bit(1, 0x80),))
+# Protocols on top of TCP, such as the kernel's TLS (CVE-2023-0461), with its own word for an unknown one: ENOENT.
+_UPPER = Rule(("setsockopt",), 2, (Arg(1, 6), Arg(2, 31)))  # IPPROTO_TCP, TCP_ULP
 
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM, _RAW, _KIND = 1, 2, 3, 0xF  # the rest of the type is flags
@@ -176,6 +192,8 @@ _DEFAULT = (
     Rule(_ABSENT, ENOSYS),
     _TERMINAL,
     _PERSONALITY,
+    _WATCHES,
+    _UPPER,
     *_SOCKETS,
 )
 
@@ -183,7 +201,7 @@ _DEFAULT = (
 
 _LOCKS = (6, 7, 13, 14, 36, 37, 38, 1026)  # F_SETLK, F_SETLKW, the same of 64 bits, F_OFD_*, F_NOTIFY
 _HARDENED = (
-    Rule(("ptrace", "process_vm_readv", "process_vm_writev", "vmsplice", "memfd_secret", "get_mempolicy")),
+    Rule(("ptrace", "process_vm_readv", "process_vm_writev", "vmsplice", "memfd_secret")),
     Rule(("mincore", "cachestat")),  # tell what others have read
     Rule(("flock",), ENOSYS),
     Rule(("fcntl", "fcntl64"), EPERM, (Arg(1, _LOCKS),)),
@@ -205,31 +223,33 @@ def _making_namespaces(nested: bool, for_net: bool) -> tuple[Rule, ...]:
     )
 
 
+def _liftable(base: str, *, nested: bool = False, for_net: bool = False) -> tuple[Rule, ...]:
+    """Return the rules of a profile that are its own."""
+    if base == "off":
+        return ()
+    rules = (*_making_namespaces(nested, for_net), *_DEFAULT)
+    return (*_HARDENED, *rules) if base == "hardened" else rules
+
+
+def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
+    """Return the rules for all other calls."""
+    kept = ((rule, tuple(call for call in rule.calls if call not in names)) for rule in rules)
+    return tuple(Rule(calls, rule.errno, rule.when) for rule, calls in kept if calls)
+
+
 def profile(base: str, *, nested: bool, for_net: bool, allow: Iterable[str] = ()) -> tuple[Rule, ...]:
     """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
 
     The guard's own come first and can't be lifted by allow.
     """
     guard = _GUARD if nested else (*_GUARD, _NO_PARENT, _NO_CLONE3)
-    if base == "off":
-        return guard
-    rules = (*_making_namespaces(nested, for_net), *_DEFAULT)
-    if base == "hardened":
-        rules = (*_HARDENED, *rules)
-    lifted = frozenset(allow)
-    if lifted:
-        rules = tuple(
-            Rule(kept, rule.errno, rule.when)
-            for rule in rules
-            if (kept := tuple(call for call in rule.calls if call not in lifted))
-        )
-    return (*guard, *rules)
+    return (*guard, *_without(_liftable(base, nested=nested, for_net=for_net), frozenset(allow)))
 
 
-def no_user_namespaces() -> tuple[Rule, ...]:
+def no_user_namespaces(allow: Iterable[str] = ()) -> tuple[Rule, ...]:
     """Return the rules that the set-up itself would break when it enters a second user namespace."""
     newuser = (_has_bit(0, _CLONE_NEWUSER),)
-    return (Rule(("clone", "unshare"), EPERM, newuser), _NO_CLONE3)
+    return (*_without([Rule(("clone", "unshare"), EPERM, newuser)], frozenset(allow)), _NO_CLONE3)
 
 
 PROFILED = frozenset(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsbox import _backends, _core, _wire
 from nsbox._bpf import NEWER
+from nsbox._causes import refused_userns
 from nsbox._core import constants as c
 from nsbox._errors import AccessError, IdsError, PolicyError, ProcessesError, SetupError
 from nsbox._host import Host
@@ -82,6 +83,8 @@ def _flags(plan: Plan) -> int:
     flags = c.DENY_SETGROUPS if plan.identity.deny_setgroups else 0
     flags |= c.MAP_BY_HELPER if plan.identity.by_helper else 0
     flags |= c.DROP_GROUPS if plan.drop_groups else 0
+    # A ready program may kill at the exec, and before Linux 5.16 a core dump ends all who share the memory.
+    flags |= c.FORK_COMMAND if any(program.code for program in plan.programs) else 0
     flags |= 0 if plan.kill_on_exit else c.STAY
     return flags
 
@@ -142,7 +145,8 @@ def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
         map_programs=_map_programs(identity),
         rlimits=[(getattr(resource, f"RLIMIT_{limit.name}"), limit.soft, limit.hard) for limit in plan.rlimits],
         programs=_wire.encode_programs(plan.programs, machine, NEWER | numbers),
-        n_late=sum(program.late for program in plan.programs),
+        n_confined=sum(program.stage == "confined" for program in plan.programs),
+        n_last=sum(program.stage == "last" for program in plan.programs),
         ruleset=_wire.encode_ruleset(plan.ruleset),
     )
 
@@ -362,22 +366,10 @@ def _step_name(step: int) -> str:
 
 
 def _userns_hint(step: int, number: int, host: Host) -> str:
-    if host.apparmor_restricts_userns and host.euid != 0:
-        return (
-            "AppArmor forbids unprivileged user namespaces (Ubuntu 23.10 and later): sysctl "
-            "kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with 'userns,' for this interpreter"
-        )
-    if number == errno.ENOSPC:
-        return "the limit of namespaces is reached: raise user.max_user_namespaces and its kin (sysctl user)"
-    if number == errno.EPERM and step == c.STEP_UID_MAP and host.euid == 0:
-        return "uid 0 can only be mapped with CAP_SETFCAP (Linux 5.12): in a sandbox, run as another uid"
-    if number in (errno.EPERM, errno.EACCES):
-        return (
-            "user namespaces are refused here: by a container's seccomp profile (docker run --security-opt "
-            "seccomp=unconfined), in a sandbox of nsbox without nested=True, in a chroot, or by "
-            "kernel.unprivileged_userns_clone=0"
-        )
-    return ""
+    if number not in (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.ENOSYS, errno.EINVAL):
+        return ""
+    reason = refused_userns(number, host, is_uid_map=step == c.STEP_UID_MAP)
+    return f"{reason.what}: {reason.remedy}" if reason.remedy else reason.what
 
 
 def _op_hint(result: _core.Result, op: Op | None) -> str:
@@ -411,12 +403,21 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
     return ""
 
 
+_FILTER_HINTS = {
+    errno.EINVAL: "the kernel refuses a program of Filter.programs",
+    errno.ENOMEM: "all filters of a process together have at most 32768 instructions",
+    errno.EPERM: "a program of Filter.programs refuses seccomp(2), by which the next one is installed",
+}
+
+
 def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
     step, number = result.step, result.error
     if number == errno.EMFILE:
         return _TOO_MANY_FILES
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
+    if step == c.STEP_SECCOMP and number in _FILTER_HINTS:
+        return _FILTER_HINTS[number]
     if step == c.STEP_COMMAND and number == errno.EPERM:
         return "a seccomp filter refuses CLONE_PARENT: in another sandbox of nsbox, its policy needs nested=True"
     if step in (c.STEP_UNSHARE, c.STEP_UID_MAP, c.STEP_GID_MAP, c.STEP_SETGROUPS, c.STEP_SECOND_USERNS):

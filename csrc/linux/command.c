@@ -126,8 +126,8 @@ static int install_filters(const nsbox_request *r, uint32_t from, uint32_t to)
     return 0;
 }
 
-/* Translating a filter for the processor takes longer than all else that the command does before its exec: but for the
- * late ones, this happens beside the mediator's mounts. A command without any filter doesn't start. */
+/* Translating a filter for the processor takes longer than all else that the command does before its exec: with these
+ * it happens beside the mediator's mounts. A command without any filter doesn't start. */
 static int early_filters(const nsbox_request *r, uint32_t *step)
 {
     *step = NSBOX_STEP_NNP;
@@ -135,9 +135,9 @@ static int early_filters(const nsbox_request *r, uint32_t *step)
     if (ret < 0)
         return ret;
     *step = NSBOX_STEP_SECCOMP;
-    if (r->n_filters == 0 || r->n_late_filters > r->n_filters)
+    if (r->n_filters == 0 || (uint64_t)r->n_confined_filters + r->n_last_filters > r->n_filters)
         return -EINVAL;
-    return install_filters(r, 0, r->n_filters - r->n_late_filters);
+    return install_filters(r, 0, r->n_filters - r->n_last_filters - r->n_confined_filters);
 }
 
 static int drop_capabilities(uint32_t *step)
@@ -220,7 +220,7 @@ static int execute(struct job *j, uint32_t *step)
     if (!(r->flags & NSBOX_PREEXEC)) /* which may have changed it */
         unblock_signals(j);
     *step = NSBOX_STEP_SECCOMP;
-    int ret = install_filters(r, r->n_filters - r->n_late_filters, r->n_filters);
+    int ret = install_filters(r, r->n_filters - r->n_last_filters, r->n_filters);
     if (ret < 0)
         return ret;
     *step = NSBOX_STEP_EXEC;
@@ -296,6 +296,11 @@ static int confine(struct job *j, uint32_t *step)
     /* The kernel takes a root with something mounted on it for a chroot, and refuses user namespaces there. */
     if (ret >= 0 && r->uid_map2 && (ret = enter_second_userns(j, step)) >= 0)
         ret = empty_bounding_set(step);
+    if (ret >= 0) {
+        uint32_t last = r->n_filters - r->n_last_filters;
+        *step = NSBOX_STEP_SECCOMP;
+        ret = install_filters(r, last - r->n_confined_filters, last);
+    }
     /* A command that will have other ids enters with those that it has now, as CPython does. */
     if (ret >= 0 && r->flags & NSBOX_FORK_COMMAND)
         ret = enter_cwd(r, step);

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nsbox import _landlock
-from nsbox._bpf import Program
+from nsbox._bpf import Program, Rule
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._host import Host
 from nsbox._plan import (
@@ -40,7 +40,7 @@ KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
 # Files of procfs that tell uid 0, even without capabilities, about the machine; container runtimes mask them too.
 _PROC_SECRETS = (
-    *("acpi", "kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi"),
+    *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
     *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
 )
 
@@ -184,6 +184,7 @@ def _masked(policy: Policy, host: Host) -> dict[str, Op]:
     paths += [path for path in host.private if not any(is_below(path, name) for name in named)]
     if not policy.nested:  # a sandbox inside needs a fully visible /proc to mount its own
         paths.append("/proc/1/autogroup")  # the init's own; by its niceness it could be starved
+        paths += ["/proc/keys", "/proc/key-users"]  # what the session keyring holds, by name
     if _may_be_kernel_root(policy, host):
         paths += [f"/proc/{name}" for name in _PROC_SECRETS]
     masks: dict[str, Op] = {path: Mask(path, optional=True) for path in paths}
@@ -330,19 +331,27 @@ def _programs(policy: Policy, host: Host, identity: Identity) -> tuple[Program, 
     """Return the seccomp filters. The first is installed beside the mounts, where its cost is hidden."""
     wish = policy.filter
     rules = profile(wish.base, nested=policy.nested, for_net=policy.network == "none", allow=wish.allow)
-    no_userns = not policy.nested and (wish.base != "off" or _needs_no_userns(policy, host))
-    if "unshare" in wish.allow and not _needs_no_userns(policy, host):
-        no_userns = False
-    enters_second = identity.uid_map2 is not None
-    if no_userns and not enters_second:
-        rules = (*rules, *no_user_namespaces())
+    way_out = not policy.nested and _needs_no_userns(policy, host)
+    if way_out and not {"clone", "unshare"}.isdisjoint(wish.allow):
+        raise PolicyError(
+            "seccomp.allow",
+            "in a user namespace of its own a command could leave behind what protects files here; "
+            "nested=True allows them, and gives that up",
+        )
+    no_userns: tuple[Rule, ...] = ()
+    if way_out or (wish.base != "off" and not policy.nested):
+        no_userns = no_user_namespaces(wish.allow)
     with_compatible = wish.base == "off" and not wish.rules
-    programs = [Program(rules, with_compatible=with_compatible)]
-    if no_userns and enters_second:
-        programs.append(Program(no_user_namespaces(), with_compatible=with_compatible, late=True))
-    if wish.rules:
-        programs.append(Program(wish.rules, late=True))
-    return (*programs, *(Program(code=code, late=True) for code in wish.programs))
+    if identity.uid_map2 is None:
+        programs = [Program((*rules, *no_userns), with_compatible=with_compatible)]
+    else:
+        programs = [Program(rules, with_compatible=with_compatible)]
+        if no_userns:
+            programs.append(Program(no_userns, with_compatible=with_compatible, stage="confined"))
+    programs += [Program(code=code, stage="last") for code in wish.programs]
+    if wish.rules:  # after the ready ones: they may be about seccomp(2) itself
+        programs.append(Program(wish.rules, stage="last"))
+    return tuple(programs)
 
 
 def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...]) -> Ruleset | None:
@@ -384,6 +393,9 @@ def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
         # SIGXCPU at the limit says why; who ignores it is killed five seconds later.
         soft, top = value, value + 5 if name == "CPU" else value
         found.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
+    if policy.filter.programs:
+        # One that kills at the exec does so in a copy of the caller's memory, which mustn't be dumped into the sandbox.
+        found.append(Rlimit("CORE", 0, 0))
     return tuple(found)
 
 

@@ -107,6 +107,12 @@ def _explain(options: argparse.Namespace) -> int:
     return 0
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from nsbox._cli import doctor
+
+    return doctor.main(options)
+
+
 def _bench(options: argparse.Namespace) -> int:
     from nsbox._cli import bench
 
@@ -141,6 +147,14 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="show what a policy comes to on this machine")
     _policy_options(explain)
     explain.set_defaults(call=_explain)
+    doctor = commands.add_parser("doctor", help="try what sandboxes need on this machine, and say what helps")
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.add_argument(
+        "--apparmor-profile",
+        action="store_true",
+        help="print a profile for /etc/apparmor.d that lets this interpreter make user namespaces",
+    )
+    doctor.set_defaults(call=_doctor)
     bench = commands.add_parser("bench", help="measure spawn latency against subprocess and bwrap")
     bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")

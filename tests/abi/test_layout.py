@@ -166,7 +166,8 @@ def test_a_request_arrives() -> None:
         map_programs=([b"newuidmap\0", b"u\0"], [b"newgidmap\0", b"g\0"]),
         rlimits=[(40, 41, 42)],
         programs=[b"early..." * 2, b"later..."],
-        n_late=1,
+        n_confined=0,
+        n_last=1,
     )
     command = _core.Command(
         programs=[b"p1", b"p2"],
@@ -203,7 +204,7 @@ def test_a_request_arrives() -> None:
     assert list(r.groups[0 : r.n_groups]) == [30, 31, 32]
     assert [(limit.resource, limit.soft, limit.hard) for limit in r.rlimits[0 : r.n_rlimits]] == [(40, 41, 42)]
     codes = [bytes(ffi.buffer(f.code, 8 * f.len)) for f in r.filters[0 : r.n_filters]]
-    assert (codes, r.n_late_filters) == ([b"early..." * 2, b"later..."], 1)
+    assert (codes, r.n_last_filters) == ([b"early..." * 2, b"later..."], 1)
 
 
 def test_every_field_of_a_result_is_read() -> None:

@@ -71,7 +71,7 @@ def test_reference_is_complete() -> None:
     for kind in (nsbox.Policy, nsbox.Limits, nsbox.Host, nsbox.Plan, nsbox.Containment):
         names += [field for field in kind.__dataclass_fields__ if not field.startswith("_")]
     missing = {name for name in names if not re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", text)}
-    for command in ("run", "explain", "bench"):
+    for command in ("run", "explain", "doctor", "bench"):
         done = subprocess.run(
             [sys.executable, "-m", "nsbox", command, "--help"], capture_output=True, text=True, check=True
         )

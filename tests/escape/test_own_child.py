@@ -114,6 +114,12 @@ def test_no_keyrings(policy: Policy) -> None:
     assert python(KEYRING, policy).stdout.split() == ["-1", "38", "-1"]
 
 
+def test_no_names_of_keys(policy: Policy) -> None:
+    """What the caller's keyrings hold isn't listed either."""
+    script = "for name in ('keys', 'key-users'):\n    try: print(repr(open(f'/proc/{name}').read()))\n    except PermissionError: print('refused')"
+    assert set(python(script, policy).stdout.split()) <= {"refused", "''"}
+
+
 def test_control_a_plain_child_has_the_keyring() -> None:
     """Control: a plain child sees the session keyring (or a kernel without keys says so)."""
     serial, errno, _ = plain(KEYRING).split()

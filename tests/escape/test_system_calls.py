@@ -5,10 +5,14 @@ What the kernel itself refuses here to everybody (an old kernel, a sysctl) can't
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import platform
+import resource
+import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -243,15 +247,13 @@ def test_a_rule_against_exec(workspace: Path) -> None:
 
 def test_a_misspelled_call(workspace: Path) -> None:
     """A name that nobody knows is an error, not a rule that never holds."""
-    for wish in (Filter(rules=(Rule("opennat"),)), Filter(allow=("ptrase",))):
-        with pytest.raises(nsbox.PolicyError, match=r"opennat|ptrase"):
-            nsbox.run(["/bin/true"], policy=Policy.workspace(workspace, seccomp=wish))
+    policy = Policy.workspace(workspace, seccomp=Filter(rules=(Rule("opennat"),)))
+    with pytest.raises(nsbox.PolicyError, match="opennat"):
+        nsbox.run(["/bin/true"], policy=policy)
 
 
 def test_ready_programs(workspace: Path) -> None:
     """A program made elsewhere is installed as it is; one that the kernel refuses is an error of the set-up."""
-    import struct
-
     number = 41 if X86 else 198
     code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | 77), (0x06, 0, 0, 0x7FFF0000)]
     program = b"".join(struct.pack("=HBBI", *row) for row in code)
@@ -260,6 +262,37 @@ def test_ready_programs(workspace: Path) -> None:
     with pytest.raises(nsbox.SetupError) as caught:
         nsbox.run(["/bin/true"], policy=Policy.workspace(workspace, seccomp=Filter(programs=(program[:8],))))
     assert (caught.value.step, caught.value.errno) == ("install the seccomp filter", errno.EINVAL)
+
+
+@pytest.mark.parametrize("action", [0x80000000, 0, 0x30000])  # kill the process, the thread; SIGSYS
+def test_a_program_that_kills_at_the_exec(workspace: Path, action: int) -> None:
+    """The command dies in a copy of the caller's memory: the caller lives on, and nothing of it is dumped."""
+    number = 59 if X86 else 221
+    code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, action), (0x06, 0, 0, 0x7FFF0000)]
+    program = b"".join(struct.pack("=HBBI", *row) for row in code)
+    policy = Policy.workspace(workspace, seccomp=Filter(programs=(program,)))
+    core = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (core[1], core[1]))
+    try:
+        with pytest.raises((nsbox.SetupError, OSError)):
+            nsbox.run(["/bin/true"], policy=policy).check_returncode()
+    except subprocess.CalledProcessError as error:
+        assert error.returncode == -signal.SIGSYS
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, core)
+    assert os.listdir(workspace) == []
+
+
+def test_no_user_namespace_before_the_program(workspace: Path) -> None:
+    """A preexec_fn, which runs before the policy's own rules are in force, can't make one either."""
+
+    def unshare() -> None:
+        refused = ctypes.CDLL(None, use_errno=True).unshare(0x10000000) < 0 and ctypes.get_errno() == errno.EPERM
+        os.write(1, b"refused" if refused else b"allowed")
+
+    policy = Policy.workspace(workspace)
+    done = nsbox.run(["/bin/true"], policy=policy, preexec_fn=unshare, stdout=subprocess.PIPE)
+    assert done.stdout == b"refused"
 
 
 def test_allowed_again(workspace: Path) -> None:

@@ -1,0 +1,65 @@
+"""Why user namespaces are refused, as far as a Host's facts tell, and what helps. Pure."""
+
+from __future__ import annotations
+
+import errno
+
+from nsbox._errors import Reason
+from nsbox._host import Host
+
+_PROFILE = """\
+abi <abi/4.0>,
+include <tunables/global>
+
+profile nsbox {interpreter} flags=(unconfined) {{
+  userns,
+  include if exists <local/nsbox>
+}}
+"""
+
+
+def apparmor_profile(interpreter: str) -> str:
+    """Return an AppArmor profile (4.0, Ubuntu 23.10 and later) that lets this program make user namespaces.
+
+    interpreter: the path of the executable file, without links, since AppArmor goes by that. Whoever runs it may make
+    them then: a copy of the interpreter for the one program is narrower.
+    """
+    if any(ch in interpreter for ch in '"\\\n'):
+        raise ValueError(f"{interpreter!r} can't be written in a profile")
+    return _PROFILE.format(interpreter=f'"{interpreter}"' if " " in interpreter else interpreter)
+
+
+def refused_userns(number: int, host: Host, *, is_uid_map: bool = False) -> Reason:
+    """Return why a user namespace, or something that it is needed for, failed with this errno on this host."""
+    if number == errno.ENOSPC:
+        limit = host.max_user_namespaces
+        what = "user.max_user_namespaces is 0" if limit == 0 else "the limit of namespaces is reached"
+        return Reason(what, "raise user.max_user_namespaces and its kin: sysctl user.max_user_namespaces=15000")
+    if number == errno.ENOSYS or number == errno.EINVAL:
+        return Reason("this kernel has no user namespaces", "a kernel with CONFIG_USER_NS")
+    if host.is_chrooted:
+        return Reason(
+            "in a chroot the kernel refuses user namespaces (user_namespaces(7))", "pivot_root, or a container"
+        )
+    if host.unprivileged_userns is False and not host.can_set_ids:
+        return Reason("kernel.unprivileged_userns_clone is 0", "sysctl kernel.unprivileged_userns_clone=1")
+    if host.apparmor_restricts_userns and host.euid != 0:
+        return Reason(
+            "AppArmor forbids unprivileged user namespaces (Ubuntu 23.10 and later)",
+            "a profile with 'userns,' for this interpreter (nsbox doctor --apparmor-profile prints one), or sysctl "
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        )
+    if host.label:
+        return Reason(
+            f"this process is confined as {host.label!r}, which can forbid user namespaces or what they are for",
+            "a profile that allows userns, mount, pivot_root and capabilities inside; in a container, "
+            "--security-opt apparmor=unconfined (label=disable for SELinux)",
+        )
+    if is_uid_map and host.euid == 0:
+        return Reason("uid 0 can only be mapped with CAP_SETFCAP (Linux 5.12)", "in a sandbox, run as another uid")
+    if host.is_filtered:
+        return Reason(
+            "this process runs behind a seccomp filter, which refuses user namespaces",
+            "in a container, --security-opt seccomp=unconfined; in a sandbox of nsbox, nested=True in its policy",
+        )
+    return Reason("user namespaces are refused here, by nothing that nsbox can see")

@@ -1,0 +1,204 @@
+"""doctor(): what of sandboxes works on this machine, found out by doing it, and what helps where it doesn't."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from nsbox import _core
+from nsbox._backends import namespaces
+from nsbox._errors import NsboxError, SetupError, UnavailableError
+from nsbox._host import Host
+from nsbox._plan import Dev, Mqueue, Proc, RoBind, TmpOverlay
+from nsbox._policy import Policy
+from nsbox._popen import Popen
+from nsbox._probe import probe
+
+State = Literal["works", "fails", "not tried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried. is_needed: the default policy needs it. said: what came of it; remedy: what helps."""
+
+    name: str
+    state: State
+    is_needed: bool
+    said: str = ""
+    remedy: str = ""
+
+
+_TRUE = shutil.which("true", path="/usr/bin:/bin") or sys.executable
+_ROOT = RoBind("/", "/")
+
+# What is tried by a sandbox that has it; in this order, since most of it needs the first.
+_SANDBOXES: tuple[tuple[str, bool, Policy], ...] = (
+    ("user, mount and pid namespaces", True, Policy.layers(_ROOT)),
+    ("ipc, uts, cgroup namespaces", True, Policy.layers(_ROOT, unshare={"ipc", "uts", "cgroup"})),
+    ("net namespace", True, Policy.layers(_ROOT, unshare={"net"})),
+    ("procfs", True, Policy.layers(_ROOT, Proc("/proc"))),
+    ("devices, devpts", True, Policy.layers(_ROOT, Dev("/dev"))),
+    ("message queues", False, Policy.layers(_ROOT, Mqueue("/dev"), unshare={"ipc"})),
+    ("overlayfs in a user namespace", False, Policy.layers(_ROOT, TmpOverlay(("/usr",), "/usr"))),
+    ("time namespace", False, Policy.layers(_ROOT, unshare={"time"})),
+    ("all ids mapped", False, Policy.layers(_ROOT, ids="full")),
+    ("Landlock, rules about files", False, Policy.layers(_ROOT, Proc("/proc"), landlock=True)),
+)
+
+
+def _attempt(policy: Policy) -> Exception | None:
+    """Run a program that does nothing; return what went wrong."""
+    command = [_TRUE, "-c", ""] if sys.executable == _TRUE else [_TRUE]
+    try:
+        with Popen(command, policy=policy, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+            status = process.wait()
+    except (NsboxError, OSError) as error:
+        return error
+    return None if status == 0 else ChildProcessError(errno.ECHILD, f"{_TRUE} ended with status {status}")
+
+
+def _failed(name: str, is_needed: bool, error: Exception) -> Check:
+    if isinstance(error, UnavailableError):
+        said, remedy = (
+            "; ".join(filter(None, (getattr(r, part) for r in error.reasons))) for part in ("what", "remedy")
+        )
+        return Check(name, "fails", is_needed, said, remedy)
+    if isinstance(error, SetupError):
+        where = f"{error.op}: {error.step}" if error.op else error.step
+        number = errno.errorcode.get(error.errno or 0, str(error.errno))
+        return Check(name, "fails", is_needed, f"{where}: {error.strerror} ({number})", error.hint)
+    return Check(name, "fails", is_needed, str(error))
+
+
+def _sandboxes() -> Iterator[Check]:
+    works = True
+    for name, is_needed, policy in _SANDBOXES:
+        if not works:
+            yield Check(name, "not tried", is_needed, "it needs user namespaces")
+            continue
+        error = _attempt(policy)
+        if error is not None and policy is _SANDBOXES[0][2]:
+            works = False
+        yield Check(name, "works", is_needed) if error is None else _failed(name, is_needed, error)
+
+
+def _default_policy() -> Check:
+    name = "the default policy, whole"
+    with tempfile.TemporaryDirectory(prefix="nsbox-doctor-") as directory:
+        error = _attempt(Policy.workspace(directory))
+    return Check(name, "works", True) if error is None else _failed(name, True, error)
+
+
+# ---- what needs no sandbox
+
+
+def _pidfds() -> str:
+    fd = os.pidfd_open(os.getpid())
+    try:
+        signal.pidfd_send_signal(fd, 0)
+    finally:
+        os.close(fd)
+    return ""
+
+
+def _memfd_exec() -> str:
+    """Execute a file that lies in memory, as each sandbox's init does."""
+    with open(os.memfd_create("nsbox-doctor"), "wb") as file:
+        file.write(f"#!{_TRUE}\n".encode())
+        file.flush()
+        path = f"/proc/self/fd/{file.fileno()}"
+        subprocess.run([path], pass_fds=[file.fileno()], check=True, stdin=subprocess.DEVNULL, timeout=60)
+    return ""
+
+
+def _seccomp_actions() -> str:
+    path = "/proc/sys/kernel/seccomp/actions_avail"
+    with open(path, encoding="ascii") as file:
+        actions = file.read().split()
+    lacking = {"errno", "allow"} - set(actions)
+    if lacking:
+        raise OSError(errno.ENOTSUP, f"seccomp can't {', '.join(sorted(lacking))}")
+    return "" if "user_notif" in actions else "without user notification"
+
+
+def _landlock() -> str:
+    abi = _core.landlock_abi()
+    if abi == 0:
+        raise OSError(errno.ENOTSUP, "the kernel has none, or it was switched off at boot")
+    return f"version {abi}"
+
+
+def _cgroups() -> str:
+    """Say which controllers this process could hand out in a cgroup of its own (cgroups(7)), by making one."""
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split(":", 2) for line in file]
+    own = next((path for number, _, path in rows if number == "0"), None)
+    root = "/sys/fs/cgroup"
+    if own is None or not os.path.exists(f"{root}/cgroup.controllers"):
+        raise OSError(errno.ENOTSUP, "there is no cgroup v2 hierarchy at /sys/fs/cgroup")
+    directory = f"{root}{own}".rstrip("/")
+    made = f"{directory}/nsbox-doctor-{os.getpid()}"
+    os.mkdir(made)
+    os.rmdir(made)
+    with open(f"{directory}/cgroup.controllers", encoding="ascii") as file:
+        controllers = file.read().split()
+    return f"controllers: {' '.join(controllers) or 'none'}"
+
+
+_OTHERS: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
+    ("pidfds", True, _pidfds, "Linux 5.4 or later"),
+    (
+        "programs in memory (memfd)",
+        False,
+        _memfd_exec,
+        "sysctl vm.memfd_noexec=0; without it a file in a tmpfs is used",
+    ),
+    ("seccomp filters", True, _seccomp_actions, "a kernel with CONFIG_SECCOMP_FILTER"),
+    ("Landlock", False, _landlock, "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK, and landlock in lsm= at boot"),
+    (
+        "cgroup v2, delegated",
+        False,
+        _cgroups,
+        "systemd-run --user --scope -p Delegate=yes COMMAND; in a container, a writable cgroup namespace",
+    ),
+)
+
+
+def _others() -> Iterator[Check]:
+    for name, is_needed, attempt, remedy in _OTHERS:
+        try:
+            said = attempt()
+        except (OSError, subprocess.SubprocessError) as error:
+            number = errno.errorcode.get(getattr(error, "errno", None) or 0, "")
+            text = getattr(error, "strerror", None) or str(error)
+            yield Check(name, "fails", is_needed, f"{text} ({number})" if number else text, remedy)
+        else:
+            yield Check(name, "works", is_needed, said)
+
+
+def _core_check(host: Host) -> Check:
+    name = "Linux, and the C core"
+    # What forbids user namespaces is said where they are tried.
+    reasons = namespaces.missing(replace(host, max_user_namespaces=None, unprivileged_userns=None))
+    if reasons:
+        return _failed(name, True, UnavailableError(*reasons))
+    return Check(name, "works", True, f"Linux {'.'.join(map(str, host.kernel))} on {host.machine}")
+
+
+def doctor() -> tuple[Check, ...]:
+    """Try each thing that sandboxes are made of, and the default policy as a whole, for real.
+
+    It takes some hundredths of a second, and leaves nothing behind. All is well if each check with is_needed works.
+    """
+    first = _core_check(probe(refresh=True))
+    if first.state == "fails":
+        return (first,)
+    return (first, *_sandboxes(), *_others(), _default_policy())
