@@ -416,6 +416,8 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
         return _TOO_MANY_FILES
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
+    if step == c.STEP_INIT and number == errno.EINVAL:
+        return "this kernel can't begin a time namespace here: Linux 6.1 can't, 6.12 can"
     if step == c.STEP_SECCOMP and number in _FILTER_HINTS:
         return _FILTER_HINTS[number]
     if step == c.STEP_COMMAND and number == errno.EPERM:

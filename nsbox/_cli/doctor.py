@@ -19,7 +19,7 @@ def _lines(check: Check) -> list[str]:
     mark = _MARKS[check.state] if check.is_needed or check.state != "fails" else "no"
     lines = [f"{mark:<6} {check.name}{f': {check.said}' if check.said else ''}"]
     if check.state == "fails" and check.remedy:
-        lines += textwrap.wrap(f"remedy: {check.remedy}", 110, initial_indent=" " * 7, subsequent_indent=" " * 15)
+        lines += textwrap.wrap(f"help: {check.remedy}", 110, initial_indent=" " * 7, subsequent_indent=" " * 13)
     return lines
 
 

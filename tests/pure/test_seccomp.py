@@ -493,7 +493,17 @@ def test_search_is_short() -> None:
     """No number takes more than a dozen instructions to be found allowed, in the largest profile."""
     found = codes(workspace(seccomp="hardened"), "x86_64", ROOT)
     assert len(found) == 1 and len(found[0]) // 8 < 256
-    tested = {"socket", "socketpair", "setsockopt", "pipe2", "ioctl", "personality", "fcntl", "setns", *COMPATIBLE_NUMBERS["i386"]}
+    tested = {
+        "socket",
+        "socketpair",
+        "setsockopt",
+        "pipe2",
+        "ioctl",
+        "personality",
+        "fcntl",
+        "setns",
+        *COMPATIBLE_NUMBERS["i386"],
+    }
     numbers = set(range(LAST + 2)) - {WHOLE["x86_64"].get(call) for call in tested} - {142, 144, 314}  # sched_set*
     assert max(run(found[0], MACHINES["x86_64"], number)[1] for number in numbers) <= 12
 
