@@ -224,6 +224,8 @@ typedef struct nsbox_request {
     int32_t pgid;  /* -1: none */
     uint32_t uid;
     uint32_t gid;
+    int32_t cgroup_fd; /* the directory of the cgroup for all processes; -1: the caller's */
+    int32_t reserved;
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
 

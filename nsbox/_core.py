@@ -85,6 +85,8 @@ class Command:
     groups: Sequence[int] | None = None
     preexec: Callable[[], object] | None = None
     inherits_env: dict[bytes, bytes] | None = None
+    cgroup_fd: int = -1
+    leaf: Any = None  # _cgroup's, which the descriptor is of
 
 
 @dataclass(slots=True)
@@ -219,7 +221,7 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
         keep.append(cwd)
     r.flags |= q.flags
     r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
-    r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid
+    r.umask, r.pgid, r.uid, r.gid, r.cgroup_fd = q.umask, q.pgid, q.uid, q.gid, q.cgroup_fd
     if q.pass_fds:
         keep.append(fds := ffi.new("int32_t[]", list(q.pass_fds)))
         r.pass_fds, r.n_pass_fds = fds, len(q.pass_fds)

@@ -33,6 +33,10 @@ class Host:
     unprivileged_userns: bool | None = None  # kernel.unprivileged_userns_clone (Debian's patch)
     apparmor_restricts_userns: bool = False  # kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later)
 
+    cgroup: str = ""  # where cgroups can be made; "": nowhere
+    cgroup_controllers: tuple[str, ...] = ()  # with which controllers, of memory, pids and cpu
+    cgroup_problem: str = ""  # why they can't be made
+
     label: str = ""  # the AppArmor profile or SELinux context that confines this process
     is_filtered: bool = False  # this process runs behind a seccomp filter
     is_chrooted: bool = False  # its root is no mount point, where the kernel refuses user namespaces

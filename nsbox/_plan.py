@@ -435,6 +435,7 @@ class Ruleset:
 class Plan:
     """All that a backend has decided: the ops in their order, and what holds for the processes.
 
+    cgroup: the directory in which the command's cgroup is made, or ""; cgroup_limits: what is written to its files.
     programs: the seccomp filters, in the order in which they are installed.
     """
 
@@ -443,6 +444,8 @@ class Plan:
     identity: Identity
     rlimits: tuple[Rlimit, ...] = ()
     new_session: bool = True
+    cgroup: str = ""
+    cgroup_limits: tuple[tuple[str, str], ...] = ()
     programs: tuple[Program, ...] = ()
     ruleset: Ruleset | None = None
     nested: bool = False

@@ -10,7 +10,7 @@ import dataclasses
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
@@ -24,6 +24,7 @@ Path: TypeAlias = str | os.PathLike[str]
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ALWAYS = frozenset({"user", "mount", "pid"})
 _OPTIONAL = frozenset({"ipc", "uts", "cgroup", "time"})
+BEST_EFFORT = ("landlock", "limits.cpus", "limits.processes", "limits.total_memory")
 _BASES = ("workspace", "host", "layers")
 _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
 
@@ -44,6 +45,23 @@ def _check_count(name: str, value: object) -> int:
     if not 0 < value < 2**63:
         raise PolicyError(name, f"{value} is out of range, must be above 0")
     return value
+
+
+def _check_cpus(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 1e6:
+        raise PolicyError(name, f"{value!r} is no number of processors between 0.01 and 1000000")
+    return float(value)
+
+
+def _check_size_or_none(name: str, value: object) -> int:
+    return 0 if type(value) is int and value == 0 else check_size(name, value)
+
+
+_LIMIT_CHECKS: dict[str, Callable[[str, object], int | float]] = {
+    **dict.fromkeys(("memory", "file_size", "total_memory"), check_size),
+    "core_size": _check_size_or_none,
+    "cpus": _check_cpus,
+}
 
 
 def _check_id(name: str, value: object) -> int:
@@ -74,12 +92,15 @@ def is_below(path: str, root: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What each process of the command may use up, by setrlimit(2); None: no limit of ours.
+    """What a command may use up; None: no limit of ours. Where nothing else is said, each process by setrlimit(2).
 
     memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,
     which the kernel counts per user namespace from 5.14 on, and never for its uid 0). cpu_seconds: processor time
     (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL five seconds later). file_size: bytes of any file written (RLIMIT_FSIZE).
-    open_files: descriptors (RLIMIT_NOFILE). Sizes may be strings such as "512M".
+    open_files: descriptors (RLIMIT_NOFILE). core_size: bytes of a core dump (RLIMIT_CORE); None: none in a workspace.
+    total_memory: bytes of all processes together, with their files in /tmp and without swap; beyond it all are killed.
+    cpus: how many processors' time all may have together, such as 1.5. These two need a cgroup v2 that was delegated to
+    the caller, and so does processes where RLIMIT_NPROC doesn't hold. Sizes may be strings such as "512M".
     """
 
     memory: int | str | None = None
@@ -87,12 +108,15 @@ class Limits:
     cpu_seconds: int | None = None
     file_size: int | str | None = None
     open_files: int | None = None
+    core_size: int | str | None = None
+    total_memory: int | str | None = None
+    cpus: float | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
             if value is not None:
-                check = check_size if f.name in ("memory", "file_size") else _check_count
+                check = _LIMIT_CHECKS.get(f.name, _check_count)
                 object.__setattr__(self, f.name, check(f"limits.{f.name}", value))
 
     def rlimits(self) -> tuple[tuple[str, int], ...]:
@@ -103,6 +127,7 @@ class Limits:
             "CPU": self.cpu_seconds,
             "FSIZE": self.file_size,
             "NOFILE": self.open_files,
+            "CORE": self.core_size,
         }
         return tuple((name, int(value)) for name, value in names.items() if value is not None)
 
@@ -120,7 +145,8 @@ class Policy:
     env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
     it. seccomp: which system calls there are: a profile ("default" in a workspace, "hardened", or "off", the other
     policies' own, in which only what leads to the caller is refused), or a Filter. landlock: rules about files by
-    Landlock too, behind the mounts; each open(2) then takes about a quarter longer. nested: the command makes sandboxes
+    Landlock too, behind the mounts; each open(2) then takes about a third longer. best_effort: wishes that may go
+    unfulfilled where the machine can't grant them, instead of an UnavailableError. nested: the command makes sandboxes
     itself (nsbox, bwrap, runc, Chromium): the calls that this takes are allowed, whatever seccomp says. new_session:
     setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226). kill_on_exit: what the
     command leaves running ends with it; False: it goes on in the sandbox, at most until the caller ends, and wait()
@@ -148,6 +174,7 @@ class Policy:
     new_session: bool = True
     seccomp: Literal["default", "hardened", "off"] | Filter = "off"
     landlock: bool = False
+    best_effort: frozenset[str] = frozenset()
     nested: bool = False
     kill_on_exit: bool = True
     _hash: int = field(init=False, repr=False, compare=False, default=0)
@@ -250,6 +277,9 @@ class Policy:
                 _check_id(name, getattr(self, name))
         for name in ("inherit_env", "new_session", "landlock", "nested", "kill_on_exit"):
             check_bool(name, getattr(self, name))
+        self._set("best_effort", _names("best_effort", self.best_effort))
+        for name in sorted(self.best_effort - set(BEST_EFFORT)):
+            raise PolicyError("best_effort", f"{name!r} is unknown, must be among {', '.join(BEST_EFFORT)}")
         if self.tmp_size is not None:
             self._set("tmp_size", check_size("tmp_size", self.tmp_size))
         if self.hostname is not None:

@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nsbox import _core, _reap, _spawn, _usage
+from nsbox._cgroup import Leaf, Spent
 from nsbox._checks import check_bool
 from nsbox._plan import Plan
 from nsbox._policy import Policy
@@ -103,6 +104,8 @@ class Confinable(subprocess.Popen[Any]):
         self._ended = 0.0
         self._rusage: resource.struct_rusage | None = None  # of the command
         self._last_word = b""  # of the init, about the others
+        self._leaf: Leaf | None = None  # the sandbox's cgroup
+        self._spent: Spent | None = None  # what that said at the end
         super().__init__(args, *more, **options)
 
     # ---- starting
@@ -157,6 +160,7 @@ class Confinable(subprocess.Popen[Any]):
         self._init_pid = result.init_pid
         self._init_pidfd = result.init_pidfd
         self._init_says = result.init_says
+        self._leaf = command.leaf
         self._child_created = True
         try:
             self._take_over(prepared, positional)
@@ -175,6 +179,8 @@ class Confinable(subprocess.Popen[Any]):
 
     def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
         _reap.commands.add(self.pid)
+        if self._leaf is not None:
+            self._leaf.started(prepared.plan.cgroup_limits)
         self._pid_namespace = _reap.pid_namespace(self.pid) if prepared.plan.nested else 0
         pipes = _pipes(positional)
         if pipes != (-1,) * 6:
@@ -211,6 +217,7 @@ class Confinable(subprocess.Popen[Any]):
             status=self._returncode,
             timed_out=self._last_signal == -self._returncode,
             limits={limit.name: (limit.soft, limit.hard) for limit in self._plan.rlimits},
+            spent=self._spent,
         )
 
     # ---- ending
@@ -254,6 +261,9 @@ class Confinable(subprocess.Popen[Any]):
                 os.close(init_says)
             if pidfd >= 0:
                 self._give_up(pidfd, is_ours)
+            leaf, self._leaf = self._leaf, None
+            if leaf is not None and is_ours:
+                self._spent = leaf.end(kill=self._plan.kill_on_exit)
 
     def _give_up(self, pidfd: int, is_ours: bool) -> None:
         if not is_ours:
@@ -355,7 +365,7 @@ class Confinable(subprocess.Popen[Any]):
             for fd in (self._init_pidfd, self._init_says if self._says_empty else -1):
                 if fd >= 0:
                     fds.append(os.dup(fd))
-            if len(fds) == 2 and _has_hung_up(fds[1]):  # the init is being killed: it won't say more
+            if len(fds) == 2 and _reap.has_hung_up(fds[1]):  # the init is being killed: it won't say more
                 os.close(fds.pop())
         except OSError:  # no descriptor is free, or another thread is just reaping it
             return fds, 0.001
@@ -427,13 +437,6 @@ _chosen = itemgetter(
     )
 )
 _pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
-
-
-def _has_hung_up(pipe: int) -> bool:
-    """Say if nothing more will come from a pipe."""
-    poller = select.poll()
-    poller.register(pipe, select.POLLIN)
-    return any(not events & select.POLLIN for _, events in poller.poll(0))
 
 
 def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:

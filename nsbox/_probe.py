@@ -8,7 +8,7 @@ import platform
 import stat
 import sys
 
-from nsbox import _core
+from nsbox import _cgroup, _core
 from nsbox._host import Host
 from nsbox._policy import is_below
 
@@ -205,6 +205,9 @@ def _linux() -> Host:
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,
+        cgroup=(place := _cgroup.look()).directory,
+        cgroup_controllers=place.controllers,
+        cgroup_problem=place.problem,
         label=_label(),
         is_filtered=_status("Seccomp") == "2",
         is_chrooted=_is_chrooted(),

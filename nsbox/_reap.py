@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import threading
 import time
@@ -60,6 +61,13 @@ def _children(task: str) -> list[int]:
             return [int(pid) for pid in file.read().split()]
     except OSError:
         return []
+
+
+def has_hung_up(pipe: int) -> bool:
+    """Say if nothing more will come from a pipe."""
+    poller = select.poll()
+    poller.register(pipe, select.POLLIN)
+    return any(not events & select.POLLIN for _, events in poller.poll(0))
 
 
 class Orphans:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nsbox import _backends, _core, _wire
 from nsbox._bpf import NEWER
 from nsbox._causes import refused_userns
+from nsbox._cgroup import Leaf
 from nsbox._core import constants as c
 from nsbox._errors import AccessError, IdsError, PolicyError, ProcessesError, SetupError
 from nsbox._host import Host
@@ -119,7 +120,7 @@ def prepare(policy: Policy, host: Host) -> Prepared:
         plan=plan,
         ops=ops,
         template=None if from_fds else _template(plan, ops),
-        says_empty=not plan.nested and not any(isinstance(op, Overlay) for op in ops),
+        says_empty=not plan.nested and not plan.cgroup and not any(isinstance(op, Overlay) for op in ops),
         path=":".join((*host.programs, STANDARD_PATH)),
         environments={},
     )
@@ -304,11 +305,23 @@ def _complete(command: _core.Command, plan: Plan) -> None:
 
 def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
     """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
-    template = prepared.template or _template(prepared.plan, [_loaded(op) for op in prepared.ops])
-    _complete(command, prepared.plan)
-    result = _core.spawn(template, command)
-    if result.error:
-        raise _exception(result, policy, prepared, program, cwd)
+    plan = prepared.plan
+    template = prepared.template or _template(plan, [_loaded(op) for op in prepared.ops])
+    _complete(command, plan)
+    if not plan.cgroup:
+        result = _core.spawn(template, command)
+        if result.error:
+            raise _exception(result, policy, prepared, program, cwd)
+        return result
+    command.leaf = leaf = Leaf(plan.cgroup, plan.cgroup_limits)
+    command.cgroup_fd = leaf.fd
+    try:
+        result = _core.spawn(template, command)
+        if result.error:
+            raise _exception(result, policy, prepared, program, cwd)
+    except BaseException:
+        leaf.remove()
+        raise
     return result
 
 
@@ -416,6 +429,8 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
         return _TOO_MANY_FILES
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
+    if step == c.STEP_CLONE and number == errno.ENOSYS:
+        return "a seccomp filter of this process's refuses clone3(2), by which a process starts in a cgroup"
     if step == c.STEP_INIT and number == errno.EINVAL:
         return "this kernel can't begin a time namespace here: Linux 6.1 can't, 6.12 can"
     if step == c.STEP_SECCOMP and number in _FILTER_HINTS:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     import psutil
 
+    from nsbox._cgroup import Spent
+
 Cause = Literal["exit", "signal", "timeout", "limit"]
 
 _OF_LIMITS = {-signal.SIGXCPU: "CPU", -signal.SIGXFSZ: "FSIZE"}
@@ -22,7 +24,8 @@ class Usage:
 
     wall: seconds from before Popen() until its end was noticed. user, system: seconds of processor time. max_rss: bytes
     of memory of the largest process (getrusage(2), ru_maxrss); never less than this process had used itself at the
-    spawn, since the kernel counts a command's memory from before its exec. cause: "exit", "signal", "timeout" (by one
+    spawn, since the kernel counts a command's memory from before its exec. memory_peak: bytes of memory of all together
+    at most; None unless Policy.limits has something that takes a cgroup. cause: "exit", "signal", "timeout" (by one
     that was sent after a TimeoutExpired) or "limit" (killed by one of Policy.limits).
 
     is_complete: whether user, system and max_rss count everything that wait4(2) does (not children of a process that
@@ -37,12 +40,17 @@ class Usage:
     max_rss: int
     cause: Cause
     is_complete: bool
+    memory_peak: int | None = None
 
 
-def cause(status: int, timed_out: bool, limits: dict[str, tuple[int, int]], cpu_seconds: float) -> Cause:
+def cause(
+    status: int, timed_out: bool, limits: dict[str, tuple[int, int]], cpu_seconds: float, oom_kills: int = 0
+) -> Cause:
     """Return why a command ended. status: as Popen.returncode. limits: soft and hard ones by RLIMIT name."""
     if status >= 0:
         return "exit"
+    if status == -signal.SIGKILL and oom_kills:
+        return "limit"
     if _OF_LIMITS.get(status) in limits:
         return "limit"
     if status == -signal.SIGKILL and "CPU" in limits and cpu_seconds >= limits["CPU"][1]:
@@ -58,15 +66,17 @@ def usage(
     status: int,
     timed_out: bool,
     limits: dict[str, tuple[int, int]],
+    spent: Spent | None = None,
 ) -> Usage:
     """Add up what is known: the command's rusage, and the last word of the sandbox's init."""
     user = command.ru_utime if command else 0.0
     system = command.ru_stime if command else 0.0
     rss = command.ru_maxrss * 1024 if command else 0
-    why = cause(status, timed_out, limits, user + system)
+    why = cause(status, timed_out, limits, user + system, spent.oom_kills if spent else 0)
     if others is not None:
         user, system, rss = user + others[0] / 1e6, system + others[1] / 1e6, max(rss, others[2])
-    return Usage(wall, user, system, rss, why, command is not None and others is not None)
+    peak = spent.memory_peak if spent else None
+    return Usage(wall, user, system, rss, why, command is not None and others is not None, peak)
 
 
 def processes(command: int | None, init: int) -> list[psutil.Process]:

@@ -107,6 +107,30 @@ static inline int await_exec(uint32_t *tid)
     return 1;
 }
 
+/* struct clone_args of the kernel, as far as the cgroup (Linux 5.7). */
+struct clone_into {
+    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+};
+
+/* As arch_clone(), but that the child is in another cgroup from its first moment: moving one would wait for a lock that
+ * all forks of the machine share. */
+static inline long clone_into_cgroup(unsigned long flags, uint8_t *top, int cgroup, void (*fn)(void *), void *arg)
+{
+    enum { BELOW = 4096 }; /* of its stack, as much as the kernel is told about */
+    void **sp = (void **)(void *)top;
+    *--sp = arg;
+    *--sp = (void *)fn;
+    struct clone_into args;
+    uint64_t *words = (uint64_t *)(void *)&args;
+    for (size_t i = 0; i < sizeof args / sizeof *words; i++) /* no initializer: it could become a call of memset */
+        words[i] = 0;
+    args.flags = flags | 0x200000000ULL; /* CLONE_INTO_CGROUP */
+    args.stack = (uint64_t)(uintptr_t)sp - BELOW;
+    args.stack_size = BELOW;
+    args.cgroup = (uint64_t)cgroup;
+    return arch_clone_raw(435, (long)&args, sizeof args, 0, 0); /* clone3(2) */
+}
+
 static inline long clone_sharer(struct sharer *s, unsigned long flags, uint8_t *top, void (*fn)(void *), void *arg)
 {
     s->tid = 1;

@@ -210,7 +210,9 @@ static int start(struct job *j)
         return 1;
     }
     /* exit_signal 0: no SIGCHLD, and no waitpid(-1) elsewhere in the program ever sees the mediator. */
-    long pid = arch_clone(CLONE_VM | CLONE_VFORK, j->mediator_stack, 0, 0, mediator, j);
+    unsigned long flags = CLONE_VM | CLONE_VFORK;
+    long pid = j->req->cgroup_fd >= 0 ? clone_into_cgroup(flags, j->mediator_stack, j->req->cgroup_fd, mediator, j)
+                                      : arch_clone(flags, j->mediator_stack, 0, 0, mediator, j);
     int killed = pid < 0 ? 0 : mediator_killed((int)pid);
     if (pid < 0)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);

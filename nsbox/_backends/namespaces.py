@@ -13,6 +13,7 @@ from nsbox import _landlock
 from nsbox._bpf import Program, Rule
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._host import Host
+from nsbox._limits import cgroup_limits, rlimits
 from nsbox._plan import (
     Bind,
     Dev,
@@ -71,22 +72,25 @@ def compile(policy: Policy, host: Host) -> Plan:
     ops = {"workspace": _workspace, "host": _host, "layers": _layers}[policy.base](policy, host)
     full = _wants_full(policy, host)
     identity = _full(policy, host) if full else _single(policy, host, ops)
-    rlimits = _rlimits(policy, host)
-    ruleset = _ruleset(policy, host, ops)
+    limits = rlimits(policy, host)
+    in_cgroup, lacking = cgroup_limits(policy, host)
+    ruleset = _ruleset(policy, host, ops, lacking)
     return Plan(
         ops=ops,
         namespaces=policy.unshare | (frozenset({"net"}) if policy.network == "none" else frozenset()),
         identity=identity,
-        rlimits=rlimits,
+        rlimits=limits,
         new_session=policy.new_session,
+        cgroup=host.cgroup if in_cgroup else "",
+        cgroup_limits=in_cgroup,
         programs=_programs(policy, host, identity),
         ruleset=ruleset,
         nested=policy.nested,
         drop_groups=host.can_set_groups and policy.base != "host",
         kill_on_exit=policy.kill_on_exit,
         backend=NAME,
-        enforced=_enforced(policy, rlimits, ruleset),
-        not_enforced=_not_enforced(policy, host, ruleset),
+        enforced=_enforced(policy, limits, ruleset, in_cgroup),
+        not_enforced=(*_not_enforced(policy, host, ruleset), *(reason.what for reason in lacking.values())),
     )
 
 
@@ -354,55 +358,29 @@ def _programs(policy: Policy, host: Host, identity: Identity) -> tuple[Program, 
     return tuple(programs)
 
 
-def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...]) -> Ruleset | None:
-    if policy.landlock:
-        if host.landlock_abi < _landlock.FILES_ABI:
-            have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
-            raise UnavailableError(
-                Reason(
-                    f"landlock=True: this kernel has {have} of Landlock, version {_landlock.FILES_ABI} is needed",
-                    "Linux 5.19 or later, with landlock among the modules of lsm= on its command line",
-                )
-            )
+def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str, Reason]) -> Ruleset | None:
+    if policy.landlock and host.landlock_abi < _landlock.FILES_ABI:
+        have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
+        reason = Reason(
+            f"landlock=True: this kernel has {have} of Landlock, version {_landlock.FILES_ABI} is needed",
+            "Linux 5.19 or later, with landlock among the modules of lsm= on its command line",
+        )
+        if "landlock" not in policy.best_effort:
+            raise UnavailableError(reason)
+        lacking["landlock"] = reason
+    elif policy.landlock:
         return _landlock.ruleset(ops, host.landlock_abi)
     # In a net namespace of one's own there are no abstract sockets of others.
     reaches_out = policy.base == "workspace" and policy.network == "host"
     return _landlock.scopes(host.landlock_abi) if reaches_out else None
 
 
-# ---- limits
-
-
-def _rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
-    if policy.limits.processes is not None and host.is_kernel_root:
-        raise UnavailableError(
-            Reason(
-                "limits.processes: the kernel exempts its uid 0 from RLIMIT_NPROC",
-                "run as an ordinary user, or leave it out where probe().is_kernel_root",
-            )
-        )
-    if policy.limits.processes is not None and host.kernel < (5, 14):
-        raise UnavailableError(
-            Reason(
-                "limits.processes: RLIMIT_NPROC counts the whole user's processes before Linux 5.14", "a newer kernel"
-            )
-        )
-    hard = dict(host.hard_limits)
-    found = []
-    for name, value in policy.limits.rlimits():
-        # SIGXCPU at the limit says why; who ignores it is killed five seconds later.
-        soft, top = value, value + 5 if name == "CPU" else value
-        found.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
-    if policy.filter.programs:
-        # One that kills at the exec does so in a copy of the caller's memory, which mustn't be dumped into the sandbox.
-        found.append(Rlimit("CORE", 0, 0))
-    return tuple(found)
-
-
 # ---- what it amounts to
 
 
-def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...], ruleset: Ruleset | None) -> tuple[str, ...]:
+def _enforced(
+    policy: Policy, rlimits: tuple[Rlimit, ...], ruleset: Ruleset | None, cgroup: tuple[tuple[str, str], ...]
+) -> tuple[str, ...]:
     end = "when the command ends or the caller dies" if policy.kill_on_exit else "when the caller dies"
     said = [f"processes: own pid namespace; all are killed {end}"]
     said.append("privileges: no capabilities, no new privileges, own user namespace")
@@ -419,6 +397,7 @@ def _enforced(policy: Policy, rlimits: tuple[Rlimit, ...], ruleset: Ruleset | No
     if ruleset is not None and ruleset.files:
         said.append("files: the same again by Landlock, also those passed as descriptors")
     said += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
+    said += [f"limits: {name} {value}" for name, value in cgroup]
     return tuple(said)
 
 

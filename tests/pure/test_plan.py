@@ -53,9 +53,11 @@ from nsbox import (
 from nsbox._backends import compile_policy
 from nsbox._bpf import MACHINES
 from nsbox._plan import Identity, Rlimit
+from nsbox._policy import BEST_EFFORT
 from nsbox._wire import encode_programs
 
 NEWUSER = 0x10000000
+DELEGATED = replace(DEBIAN, cgroup="/sys/fs/cgroup/mine", cgroup_controllers=("memory", "pids", "cpu"))
 
 EVERYTHING = Policy.layers(
     *(op for op, _ in DESCRIPTIONS if op != Proc("/proc", cover=True)),  # one is all that may be
@@ -250,7 +252,7 @@ def test_ids_that_the_host_lacks(wish: dict[str, int]) -> None:
 
 def test_limits_are_within_the_hard_ones() -> None:
     """A limit above the host's hard limit becomes that, and what is said to be enforced is what is."""
-    plan = compile_policy(workspace(limits=Limits(open_files=10**6, processes=64, memory="1G")), LIMITED)
+    plan = compile_policy(Policy.layers(limits=Limits(open_files=10**6, processes=64, memory="1G")), LIMITED)
     assert set(plan.rlimits) == {Rlimit("NOFILE", 4096, 4096), Rlimit("NPROC", 64, 64), Rlimit("AS", 1 << 30, 1 << 30)}
     said = " / ".join(plan.enforced)
     assert "RLIMIT_NOFILE 4096" in said
@@ -259,12 +261,73 @@ def test_limits_are_within_the_hard_ones() -> None:
 
 def test_cpu_seconds_warn_first() -> None:
     """At the limit comes SIGXCPU, which says why; who ignores it is killed five seconds later, or at the hard limit."""
-    policy = workspace(limits=Limits(cpu_seconds=30))
+    policy = Policy.layers(limits=Limits(cpu_seconds=30))
     assert compile_policy(policy, DEBIAN).rlimits == (Rlimit("CPU", 30, 35),)
     for hard, expected in ((30, (30, 30)), (31, (30, 31)), (10, (10, 10)), (99, (30, 35))):
         assert compile_policy(policy, replace(DEBIAN, hard_limits=(("CPU", hard),))).rlimits == (
             Rlimit("CPU", *expected),
         )
+
+
+def test_core_dumps() -> None:
+    """A workspace has none unless it says how large; other policies keep the caller's limit."""
+    for policy, expected in (
+        (workspace(), (Rlimit("CORE", 0, 0),)),
+        (workspace(limits=Limits(core_size="1M")), (Rlimit("CORE", 1 << 20, 1 << 20),)),
+        (Policy.layers(), ()),
+        (Policy.host(limits=Limits(core_size=0)), (Rlimit("CORE", 0, 0),)),
+    ):
+        assert compile_policy(policy, DEBIAN).rlimits == expected
+
+
+def test_limits_of_all_together() -> None:
+    """They become files of a cgroup where its controllers were delegated, and an error that says why where not."""
+    limits = Limits(total_memory="1G", cpus=1.5)
+    plan = compile_policy(workspace(limits=limits), DELEGATED)
+    assert plan.cgroup == "/sys/fs/cgroup/mine"
+    assert dict(plan.cgroup_limits) == {
+        "memory.max": str(1 << 30),
+        "memory.swap.max": "0",
+        "memory.oom.group": "1",
+        "cpu.max": "150000 100000",
+    }
+    assert "limits: memory.max 1073741824" in plan.enforced
+    for host, words in (
+        (DEBIAN, "there is no cgroup v2"),
+        (replace(DEBIAN, cgroup_problem="cgroups are of version 1 here"), "version 1"),
+        (replace(DELEGATED, cgroup_controllers=("pids", "cpu")), "without the controller memory"),
+    ):
+        with pytest.raises(UnavailableError, match=words) as caught:
+            compile_policy(workspace(limits=limits), host)
+        assert "limits.total_memory" in str(caught.value) and "Delegate=yes" in str(caught.value)
+    assert compile_policy(workspace(), DELEGATED).cgroup == ""
+
+
+def test_best_effort() -> None:
+    """A wish that may go unfulfilled does, where it must, and that is said; any other is still an error."""
+    limits = Limits(total_memory="1G", cpus=1, processes=5)
+    policy = workspace(limits=limits, landlock=True, best_effort=BEST_EFFORT)
+    plan = compile_policy(policy, ROOT)
+    assert (plan.cgroup, plan.cgroup_limits, plan.ruleset) == ("", (), None)
+    assert not any(limit.name == "NPROC" for limit in plan.rlimits)
+    for wish in BEST_EFFORT:
+        assert any(text.startswith(wish) for text in plan.not_enforced), wish
+        with pytest.raises(UnavailableError, match=wish):
+            compile_policy(policy.with_(best_effort=set(BEST_EFFORT) - {wish}), ROOT)
+    new = replace(DELEGATED, landlock_abi=7)
+    assert not any(text.startswith(BEST_EFFORT) for text in compile_policy(policy, new).not_enforced)
+
+
+def test_processes_by_cgroup() -> None:
+    """Where RLIMIT_NPROC doesn't hold, pids.max does, with room for pid 1 and the set-up; else it isn't used."""
+    policy = workspace(limits=Limits(processes=5))
+    root = replace(ROOT, cgroup="/sys/fs/cgroup/mine", cgroup_controllers=("pids",))
+    plan = compile_policy(policy, root)
+    assert plan.cgroup_limits == (("pids.max", "8"),)
+    assert not any(limit.name == "NPROC" for limit in plan.rlimits)
+    plan = compile_policy(policy, DELEGATED)
+    assert plan.cgroup_limits == ()
+    assert Rlimit("NPROC", 5, 5) in plan.rlimits
 
 
 def test_processes_of_uid_0() -> None:

@@ -15,20 +15,16 @@ static inline long arch_syscall(long nr, long a, long b, long c, long d, long e,
     return x0;
 }
 
-/* clone(2) with a stack of its own, on which the child calls fn(arg) and leaves with exit_group(127)
- * should fn return. `top` is 16-byte aligned. Order of the raw arguments here: flags, stack, parent_tid, tls, child_tid. */
-static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, int *child_tid, void (*fn)(void *),
-                              void *arg)
+/* clone(2) or clone3(2), by number, with a stack on which lie a function and its argument: there the child calls it, and
+ * leaves with exit_group(127) should it return. */
+static inline long arch_clone_raw(long nr, long a, long b, long c, long e)
 {
-    void **sp = (void **)top;
-    *--sp = arg;
-    *--sp = (void *)fn;
-    register long x8 __asm__("x8") = 220;
-    register long x0 __asm__("x0") = (long)flags;
-    register void **x1 __asm__("x1") = sp;
-    register int *x2 __asm__("x2") = parent_tid;
+    register long x8 __asm__("x8") = nr;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
     register long x3 __asm__("x3") = 0;
-    register int *x4 __asm__("x4") = child_tid;
+    register long x4 __asm__("x4") = e;
     __asm__ volatile("svc #0\n\t"
                      "cbnz x0, 1f\n\t"
                      "mov x29, xzr\n\t" /* end of the chain of frames */
@@ -44,6 +40,16 @@ static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, i
                      : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
                      : "x30", "memory", "cc");
     return x0;
+}
+
+/* `top` is 16-byte aligned. Order of the raw arguments here: flags, stack, parent_tid, tls, child_tid. */
+static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, int *child_tid, void (*fn)(void *),
+                              void *arg)
+{
+    void **sp = (void **)top;
+    *--sp = arg;
+    *--sp = (void *)fn;
+    return arch_clone_raw(220, (long)flags, (long)sp, (long)parent_tid, (long)child_tid);
 }
 
 /* As setjmp and longjmp, for the registers that a function call keeps: arch_save() returns 0, and once more, with 1, when

@@ -16,16 +16,12 @@ static inline long arch_syscall(long nr, long a, long b, long c, long d, long e,
     return ret;
 }
 
-/* clone(2) with a stack of its own, on which the child calls fn(arg) and leaves with exit_group(127)
- * should fn return. `top` is 16-byte aligned. Order of the raw arguments: flags, stack, parent_tid, child_tid, tls. */
-static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, int *child_tid, void (*fn)(void *),
-                              void *arg)
+/* clone(2) or clone3(2), by number, with a stack on which lie a function and its argument: there the child calls it, and
+ * leaves with exit_group(127) should it return. */
+static inline long arch_clone_raw(long nr, long a, long b, long c, long d)
 {
-    void **sp = (void **)top;
-    *--sp = arg;
-    *--sp = (void *)fn;
     long ret;
-    register int *r10 __asm__("r10") = child_tid;
+    register long r10 __asm__("r10") = d;
     register long r8 __asm__("r8") = 0;
     __asm__ volatile("syscall\n\t"
                      "test %%rax, %%rax\n\t"
@@ -40,9 +36,19 @@ static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, i
                      "hlt\n\t"
                      "1:"
                      : "=a"(ret)
-                     : "a"(56L), "D"(flags), "S"(sp), "d"(parent_tid), "r"(r10), "r"(r8)
+                     : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
                      : "rcx", "r11", "memory");
     return ret;
+}
+
+/* `top` is 16-byte aligned. Order of the raw arguments: flags, stack, parent_tid, child_tid, tls. */
+static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, int *child_tid, void (*fn)(void *),
+                              void *arg)
+{
+    void **sp = (void **)top;
+    *--sp = arg;
+    *--sp = (void *)fn;
+    return arch_clone_raw(56L, (long)flags, (long)sp, (long)parent_tid, (long)child_tid);
 }
 
 /* As setjmp and longjmp, for the registers that a function call keeps: arch_save() returns 0, and once more, with 1, when

@@ -1,0 +1,274 @@
+"""Cgroups of version 2: one for each command that has limits on all its processes together (cgroups(7)).
+
+They are made in a subtree that was delegated to this process: its own cgroup or the one above. A cgroup that hands out
+controllers can have no processes of its own, so those of the own cgroup, this one among them, move into a new one in it
+first, once. A command starts in its cgroup (CLONE_INTO_CGROUP); nobody is moved there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import select
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nsbox._errors import SetupError
+from nsbox._limits import SETUP_PROCESSES
+
+_ROOT = "/sys/fs/cgroup"
+_CALLERS = "nsbox-callers"  # where the processes of the own cgroup go
+_PREFIX = "nsbox-box-"
+CONTROLLERS = ("memory", "pids", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where cgroups can be made, and with which controllers; directory "": nowhere, `problem` says why."""
+
+    directory: str = ""
+    controllers: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a cgroup says at its end. memory_peak: bytes at most, None: not known (before Linux 5.19)."""
+
+    memory_peak: int | None
+    oom_kills: int
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode("ascii"))
+    finally:
+        os.close(fd)
+
+
+def _words(path: str) -> tuple[str, ...]:
+    try:
+        return tuple(_read(path).split())
+    except OSError:
+        return ()
+
+
+def _own(root: str) -> str | None:
+    """Return the directory of this process's cgroup; None if there is no v2 hierarchy or it isn't visible."""
+    try:
+        rows = [line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines()]
+    except OSError:
+        return None
+    path = next((path for number, _, path in rows if number == "0"), None)
+    if path is None or path.startswith("/.."):
+        return None
+    return os.path.normpath(root + path)
+
+
+def _is_ours(directory: str) -> bool:
+    """Say if this process may make cgroups here, and move processes about below."""
+    files = [directory, f"{directory}/cgroup.procs", f"{directory}/cgroup.subtree_control"]
+    return all(os.access(path, os.W_OK, effective_ids=True) for path in files)
+
+
+def _is_delegated(directory: str) -> bool:
+    """Say if systemd, where it runs, has given this cgroup away (user.delegate); else it would undo what others do."""
+    if not os.path.isdir("/run/systemd/system") or os.geteuid() != 0:
+        return True  # permissions say it
+    for name in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(directory, name) == b"1":
+                return True
+    return False
+
+
+def look(root: str = _ROOT) -> Place:
+    """Return where cgroups could be made. Changes nothing."""
+    if not os.path.exists(f"{root}/cgroup.controllers"):
+        is_v1 = os.path.isdir(f"{root}/memory") or os.path.isdir(f"{root}/pids")
+        return Place(problem="cgroups are of version 1 here" if is_v1 else f"no cgroup v2 at {root}")
+    own = _own(root)
+    if own is None:
+        return Place(problem="the own cgroup can't be seen")
+    if os.path.basename(own) == _CALLERS:
+        own = os.path.dirname(own)
+    above = os.path.dirname(own)
+    for directory, file in ((own, "cgroup.controllers"), (above, "cgroup.subtree_control")):
+        if directory.startswith(root) and _is_ours(directory) and _is_delegated(directory):
+            there = _words(f"{directory}/{file}")
+            return Place(directory, tuple(name for name in CONTROLLERS if name in there))
+    return Place(problem=f"{own} isn't delegated to this process")
+
+
+def _move_away(directory: str) -> None:
+    """Move the processes of a cgroup into one of their own below it."""
+    callers = f"{directory}/{_CALLERS}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(callers)
+    for _ in range(100):  # those that fork meanwhile too
+        pids = _words(f"{directory}/cgroup.procs")
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                _write(f"{callers}/cgroup.procs", pid)
+    raise OSError(errno.EBUSY, "its processes can't be moved")
+
+
+def _enable(directory: str, controllers: Sequence[str]) -> None:
+    """Hand controllers out to the cgroups below."""
+    control = f"{directory}/cgroup.subtree_control"
+    lacking = [name for name in controllers if name not in _words(control)]
+    if not lacking:
+        return
+    text = " ".join(f"+{name}" for name in lacking)
+    try:
+        _write(control, text)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _move_away(directory)
+        _write(control, text)
+
+
+def _needed(limits: Sequence[tuple[str, str]]) -> list[str]:
+    return sorted({name.partition(".")[0] for name, _ in limits})
+
+
+class Leaf:
+    """The cgroup of one sandbox. Raises SetupError, and leaves nothing, if it can't be made as wished."""
+
+    def __init__(self, directory: str, limits: Sequence[tuple[str, str]]) -> None:
+        sweep()
+        self.fd = -1
+        self.path = f"{directory}/{_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
+        what = f"cgroup {directory}"
+        try:
+            _remove_stale(directory)
+            _enable(directory, _needed(limits))
+            os.mkdir(self.path)
+            for name, value in limits:
+                what = f"cgroup: {name} {value}"
+                self._limit(name, value)
+            self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except BaseException as error:
+            self.remove()
+            if isinstance(error, OSError):
+                raise SetupError(error.errno or errno.EIO, "limit", what, "") from error
+            raise
+
+    def _limit(self, name: str, value: str) -> None:
+        try:
+            _write(f"{self.path}/{name}", value)
+        except FileNotFoundError:
+            if name != "memory.swap.max" or len(_read("/proc/swaps").splitlines()) > 1:
+                raise  # else there is nothing to limit
+
+    def started(self, limits: Sequence[tuple[str, str]]) -> None:
+        """Take back the room for the processes of the set-up, which have ended."""
+        self._close()
+        for name, value in limits:
+            if name == "pids.max":
+                with contextlib.suppress(OSError):  # it has ended already
+                    _write(f"{self.path}/{name}", str(int(value) - SETUP_PROCESSES))
+
+    def _close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def spent(self) -> Spent:
+        """Return what was used up so far."""
+        peak = _words(f"{self.path}/memory.peak")
+        events = dict(line.split() for line in _lines(f"{self.path}/memory.events"))
+        return Spent(int(peak[0]) if peak else None, int(events.get("oom_kill", 0)))
+
+    def end(self, *, kill: bool) -> Spent:
+        """Return what was used up; remove it. kill: nothing in it is to go on."""
+        spent = self.spent()
+        if kill:
+            self.kill()
+        self.remove()
+        return spent
+
+    def remove(self) -> None:
+        """Remove it; what can't be removed yet, because something still ends in it, a later sweep() does."""
+        self._close()
+        try:
+            os.rmdir(self.path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            _pending.append(self)
+
+    def kill(self) -> None:
+        """Kill all in it, and wait until it is empty, at most a second. Before Linux 5.14 it waits only."""
+        with contextlib.suppress(OSError):
+            _write(f"{self.path}/cgroup.kill", "1")
+        with contextlib.suppress(OSError), open(f"{self.path}/cgroup.events", encoding="ascii") as events:
+            poller = select.poll()
+            poller.register(events, select.POLLPRI)
+            for _ in range(20):
+                events.seek(0)
+                if "populated 0" in events.read():
+                    return
+                poller.poll(50)
+
+
+_pending: list[Leaf] = []
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return _read(path).splitlines()
+    except OSError:
+        return []
+
+
+def sweep() -> None:
+    """Remove those that have become empty."""
+    for _ in range(len(_pending)):
+        try:
+            leaf = _pending.pop(0)  # two threads at a time take different ones
+        except IndexError:
+            return
+        leaf.remove()
+
+
+_swept: set[str] = set()
+
+
+def _remove_stale(directory: str) -> None:
+    """Remove, once, what callers that were killed have left."""
+    if directory in _swept:
+        return
+    _swept.add(directory)
+    for name in os.listdir(directory):
+        pid = name.removeprefix(_PREFIX).partition("-")[0]
+        if name.startswith(_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            with contextlib.suppress(OSError):
+                os.rmdir(f"{directory}/{name}")
+
+
+def _at_exit() -> None:
+    """Nothing of this process's outlives it."""
+    for leaf in _pending[:]:
+        leaf.kill()
+    sweep()
+
+
+def _after_fork() -> None:
+    """Forget those of the parent, in a forked child."""
+    _pending.clear()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

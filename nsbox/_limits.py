@@ -1,0 +1,76 @@
+"""What a policy's limits come to on a host: resource limits of each process, and a cgroup for all together. Pure."""
+
+from __future__ import annotations
+
+from nsbox._errors import Reason, UnavailableError
+from nsbox._host import Host
+from nsbox._plan import Rlimit
+from nsbox._policy import Policy
+
+SETUP_PROCESSES = 2  # the mediator, and the helper for maps of several ids; they end before the command runs
+_DELEGATED = "systemd-run --user --scope -p Delegate=yes COMMAND; in a container, a writable cgroup namespace"
+
+
+def _lacks_nproc(host: Host) -> Reason | None:
+    """Return why RLIMIT_NPROC doesn't limit the processes of a sandbox; None: it does."""
+    if host.is_kernel_root:
+        return Reason("the kernel exempts its uid 0 from RLIMIT_NPROC", "run as an ordinary user")
+    if host.kernel < (5, 14):
+        return Reason("RLIMIT_NPROC counts the whole user's processes before Linux 5.14", "a newer kernel")
+    return None
+
+
+def _lacks_controller(host: Host, name: str) -> Reason | None:
+    if name in host.cgroup_controllers:
+        return None
+    if host.cgroup:
+        return Reason(f"{host.cgroup} was delegated without the controller {name}", _DELEGATED)
+    return Reason(host.cgroup_problem or "there is no cgroup v2", _DELEGATED)
+
+
+def _by_cgroup(policy: Policy, host: Host) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    """Return, for each wished limit that takes a cgroup: the controller, and what is written to its files."""
+    limits, found = policy.limits, {}
+    if limits.total_memory is not None:
+        files = [("memory.max", str(limits.total_memory)), ("memory.swap.max", "0"), ("memory.oom.group", "1")]
+        found["limits.total_memory"] = ("memory", files)
+    if limits.processes is not None and _lacks_nproc(host) is not None:
+        count = limits.processes + 1 + SETUP_PROCESSES  # and pid 1
+        found["limits.processes"] = ("pids", [("pids.max", str(count))])
+    if limits.cpus is not None:
+        found["limits.cpus"] = ("cpu", [("cpu.max", f"{round(limits.cpus * 100_000)} 100000")])
+    return found
+
+
+def cgroup_limits(policy: Policy, host: Host) -> tuple[tuple[tuple[str, str], ...], dict[str, Reason]]:
+    """Return what is written to the cgroup's files, and which wishes that may go unfulfilled do, and why."""
+    granted: list[tuple[str, str]] = []
+    lacking: dict[str, Reason] = {}
+    for wish, (controller, files) in _by_cgroup(policy, host).items():
+        reason = _lacks_controller(host, controller)
+        if reason is None:
+            granted += files
+            continue
+        other = _lacks_nproc(host) if wish == "limits.processes" else None
+        what = f"{wish}: {other.what}, and {reason.what}" if other else f"{wish}: {reason.what}"
+        lacking[wish] = Reason(what, f"{other.remedy}; or {reason.remedy}" if other else reason.remedy)
+    refused = [reason for wish, reason in lacking.items() if wish not in policy.best_effort]
+    if refused:
+        raise UnavailableError(*refused)
+    return tuple(granted), lacking
+
+
+def rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
+    """Return the resource limits of each process."""
+    hard = dict(host.hard_limits)
+    found = []
+    for name, value in policy.limits.rlimits():
+        if name == "NPROC" and _lacks_nproc(host) is not None:
+            continue
+        # SIGXCPU at the limit says why; who ignores it is killed five seconds later.
+        soft, top = value, value + 5 if name == "CPU" else value
+        found.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
+    if policy.filter.programs or (policy.base == "workspace" and policy.limits.core_size is None):
+        # A ready program that kills at the exec does so in a copy of the caller's memory, which mustn't be dumped.
+        found = [limit for limit in found if limit.name != "CORE"] + [Rlimit("CORE", 0, 0)]
+    return tuple(found)

@@ -1,0 +1,267 @@
+"""Limits on all processes of a sandbox together, by a cgroup: for real where one was delegated to this process.
+
+The virtual machines have one; elsewhere `systemd-run --user --scope -p Delegate=yes pytest tests/real/test_cgroup.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nsbox
+from nsbox import Limits, Policy, Popen, SetupError, UnavailableError
+from nsbox._cgroup import Leaf, Place, look
+
+HERE = look()
+pytestmark = pytest.mark.vm
+delegated = pytest.mark.skipif(
+    set(HERE.controllers) != {"memory", "pids", "cpu"},
+    reason=f"no cgroup was delegated: {HERE.problem or HERE.controllers}",
+)
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_cgroup() -> Iterator[None]:
+    """When a test ends nothing of it is left in the subtree, but for the place where this process itself went."""
+    yield
+    if HERE.directory:
+        left = [name for name in os.listdir(HERE.directory) if name.startswith("nsbox-box")]
+        assert left == []
+
+
+def python(code: str, policy: Policy, **options: object) -> Popen:
+    return Popen([sys.executable, "-c", code], policy=policy, **options)
+
+
+# ---- memory
+
+EAT = "data = []\nwhile True: data.append(bytearray(b'x' * (1 << 20)))"
+
+
+@delegated
+def test_too_much_memory(workspace: Path) -> None:
+    """Beyond total_memory everything in the sandbox is killed, and usage says that a limit was the cause."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="48M"))
+    with python(EAT, policy) as process:
+        assert process.wait() == -signal.SIGKILL
+    usage = process.sandbox.usage
+    assert usage is not None and usage.cause == "limit"
+    assert usage.memory_peak is not None and 32 << 20 < usage.memory_peak <= 49 << 20
+
+
+@delegated
+def test_memory_of_all_together(workspace: Path) -> None:
+    """It counts a child's memory, and files in /tmp."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="48M"))
+    child = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', sys.argv[1]])\nprint('survived', flush=True)"
+    with Popen([sys.executable, "-c", child, EAT], policy=policy, stdout=-1) as process:
+        assert process.stdout is not None and process.stdout.read() == b""
+        assert process.wait() == -signal.SIGKILL
+    assert process.sandbox.usage is not None and process.sandbox.usage.cause == "limit"
+    files = "with open('/tmp/x', 'wb') as f:\n  while True: f.write(b'x' * (1 << 20)); f.flush()"
+    with python(files, policy) as process:
+        assert process.wait() == -signal.SIGKILL
+
+
+@delegated
+def test_enough_memory(workspace: Path) -> None:
+    """Within the limit nothing is noticed; the peak is known."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="256M"))
+    with python("x = bytearray(b'x' * (20 << 20))", policy) as process:
+        assert process.wait() == 0
+    usage = process.sandbox.usage
+    assert usage is not None and usage.cause == "exit"
+    assert usage.memory_peak is not None and 20 << 20 < usage.memory_peak < 256 << 20
+
+
+# ---- processes
+
+BOMB = """
+import os, errno, sys
+made, pids = 0, []
+try:
+    while made < 200:
+        pid = os.fork()
+        if pid == 0:
+            while True: signal.pause()
+        made += 1
+except OSError as error:
+    print(made, errno.errorcode[error.errno], flush=True)
+""".replace("import os,", "import signal, os,")
+
+
+@delegated
+@pytest.mark.as_root("RLIMIT_NPROC holds for others")
+def test_processes_of_root(workspace: Path) -> None:
+    """Also for root: with processes=N there can be N, the command among them."""
+    policy = Policy.workspace(workspace, limits=Limits(processes=12))
+    done = nsbox.run([sys.executable, "-c", BOMB], policy=policy, capture_output=True, text=True)
+    assert done.stdout.split() == ["11", "EAGAIN"]
+
+
+@delegated
+def test_pids_max_itself(workspace: Path) -> None:
+    """The cgroup's own limit, whoever the caller is."""
+    leaf = Leaf(HERE.directory, [("pids.max", "8")])
+    try:
+        leaf.started([("pids.max", "8")])
+        assert Path(leaf.path, "pids.max").read_text() == "6\n"
+    finally:
+        leaf.remove()
+
+
+# ---- processors
+
+
+@delegated
+def test_processor_time(workspace: Path) -> None:
+    """cpu.max is what was wished, and the kernel holds back who wants more."""
+    policy = Policy.workspace(workspace, limits=Limits(cpus=0.2))
+    code = "import os, sys\nprint('up', flush=True)\nsys.stdin.read(1)\nwhile True: pass"
+    with python(code, policy, stdin=-1, stdout=-1) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        leaf = process._leaf
+        assert leaf is not None
+        assert Path(leaf.path, "cpu.max").read_text() == "20000 100000\n"
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        stat = Path(leaf.path, "cpu.stat")
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            if int(dict(line.split() for line in stat.read_text().splitlines())["nr_throttled"]):
+                break
+            time.sleep(0.02)
+        else:
+            pytest.fail("never throttled")
+        process.kill()
+
+
+# ---- where the processes are, and the end
+
+
+@delegated
+def test_all_processes_are_in_it(workspace: Path) -> None:
+    """The command, its children and pid 1 are in the cgroup from their first moment, and see nothing of it."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="256M"))
+    code = "import subprocess\nprint(open('/proc/self/cgroup').read().strip(), flush=True)\nsubprocess.run(['sleep', '1000'])"
+    with python(code, policy, stdout=-1) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"0::/\n"
+        assert process._leaf is not None
+        while len(Path(process._leaf.path, "cgroup.procs").read_text().split()) < 3:
+            time.sleep(0.005)
+        pids = {int(pid) for pid in Path(process._leaf.path, "cgroup.procs").read_text().split()}
+        assert {process.pid, process.sandbox.init_pid} < pids
+        process.kill()
+    assert not os.path.exists(f"/proc/{process.sandbox.init_pid}")
+
+
+@delegated
+def test_cgroup_kill(workspace: Path) -> None:
+    """Killing by the cgroup ends everything."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="256M"))
+    with Popen(["/bin/sh", "-c", "echo up; sleep 1000 & sleep 1000"], policy=policy, stdout=-1) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        assert process._leaf is not None
+        process._leaf.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+@delegated
+def test_what_stays(workspace: Path) -> None:
+    """With kill_on_exit=False the rest goes on in its cgroup, which is removed when that is over."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="256M"), kill_on_exit=False)
+    with Popen(["/bin/sh", "-c", "sleep 1000 & echo up"], policy=policy, stdout=-1) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        assert process.wait() == 0
+    os.kill(process.sandbox.init_pid, signal.SIGKILL)
+    while [name for name in os.listdir(HERE.directory) if name.startswith("nsbox-box")]:
+        nsbox.run(["/bin/true"], policy=policy.with_(kill_on_exit=True))  # sweeps
+        time.sleep(0.01)
+
+
+@delegated
+def test_a_failed_spawn_leaves_nothing(workspace: Path) -> None:
+    """A program that isn't there, or a limit that the kernel refuses: an error, and no cgroup."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="256M"))
+    with pytest.raises(FileNotFoundError):
+        nsbox.run(["/no/such/program"], policy=policy)
+    with pytest.raises(SetupError) as caught:
+        Leaf(HERE.directory, [("memory.max", "many")])
+    assert "memory.max many" in str(caught.value)
+
+
+@delegated
+def test_stale_ones_are_removed() -> None:
+    """What a caller that was killed has left is removed by the next one."""
+    code = (
+        "import os, sys\nfrom nsbox._cgroup import Leaf\nLeaf(sys.argv[1], [('pids.max', '8')])\nprint('made', flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    import subprocess
+
+    subprocess.run([sys.executable, "-c", code, HERE.directory], capture_output=True)
+    assert [name for name in os.listdir(HERE.directory) if name.startswith("nsbox-box")]
+    from nsbox import _cgroup
+
+    _cgroup._swept.clear()
+    Leaf(HERE.directory, [("pids.max", "8")]).remove()
+
+
+# ---- where there is none
+
+
+@pytest.mark.skipif(bool(HERE.controllers), reason="a cgroup was delegated")
+def test_not_delegated(workspace: Path) -> None:
+    """The error names the wish, the cause and what helps; best_effort lets it be, and says so."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory="1G"))
+    with pytest.raises(UnavailableError, match=r"limits\.total_memory: .*Delegate=yes"):
+        nsbox.run(["/bin/true"], policy=policy)
+    with Popen(["/bin/true"], policy=policy.with_(best_effort={"limits.total_memory"})) as process:
+        assert process.wait() == 0
+    assert any(text.startswith("limits.total_memory") for text in process.sandbox.not_enforced)
+
+
+def tree(root: Path, own: str, *, controllers: str = "cpu memory pids", enabled: str = "") -> None:
+    for name in ("", *[own[: i + 1] for i, ch in enumerate(own) if ch == "/"], own):
+        directory = root / name.strip("/")
+        directory.mkdir(parents=True, exist_ok=True)
+        for file, text in (("controllers", controllers), ("subtree_control", enabled), ("procs", "")):
+            (directory / f"cgroup.{file}").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("own", "line", "found"),
+    [
+        ("a/b", "0::/a/b\n", "a/b"),
+        ("a/b", "4:memory:/x\n0::/a/b\n", "a/b"),
+        ("a/nsbox-callers", "0::/a/nsbox-callers\n", "a"),
+        ("a", "0::/../x\n", ""),
+        ("a", "4:memory:/x\n", ""),
+    ],
+)
+def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str, line: str, found: str) -> None:
+    """The own cgroup, or the one that its processes were moved away from."""
+    from nsbox import _cgroup
+
+    root = tmp_path / "cgroup"
+    tree(root, own)
+    read = _cgroup._read
+    monkeypatch.setattr(_cgroup, "_read", lambda path: line if path == "/proc/self/cgroup" else read(path))
+    monkeypatch.setattr(_cgroup, "_is_delegated", lambda directory: True)
+    place = look(str(root))
+    assert place.directory == (str(root / found) if found else "")
+    assert bool(place.problem) is not bool(found)
+
+
+def test_version_1(tmp_path: Path) -> None:
+    """A machine with cgroups of version 1 is told from one without any."""
+    assert look(str(tmp_path)) == Place(problem=f"no cgroup v2 at {tmp_path}")
+    (tmp_path / "memory").mkdir()
+    assert look(str(tmp_path)).problem == "cgroups are of version 1 here"
