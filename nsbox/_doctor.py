@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nsbox import _core
+from nsbox import _cgroup, _core
 from nsbox._backends import namespaces
 from nsbox._errors import NsboxError, SetupError, UnavailableError
 from nsbox._host import Host
@@ -137,20 +137,17 @@ def _landlock() -> str:
 
 
 def _cgroups() -> str:
-    """Say which controllers this process could hand out in a cgroup of its own (cgroups(7)), by making one."""
-    with open("/proc/self/cgroup", encoding="utf-8") as file:
-        rows = [line.rstrip("\n").split(":", 2) for line in file]
-    own = next((path for number, _, path in rows if number == "0"), None)
-    root = "/sys/fs/cgroup"
-    if own is None or not os.path.exists(f"{root}/cgroup.controllers"):
-        raise OSError(errno.ENOTSUP, "there is no cgroup v2 hierarchy at /sys/fs/cgroup")
-    directory = f"{root}{own}".rstrip("/")
-    made = f"{directory}/nsbox-doctor-{os.getpid()}"
+    """Make a cgroup where those of sandboxes would be."""
+    place = _cgroup.look()
+    if not place.directory:
+        raise OSError(errno.ENOTSUP, place.problem)
+    made = f"{place.directory}/nsbox-doctor-{os.getpid()}"
     os.mkdir(made)
     os.rmdir(made)
-    with open(f"{directory}/cgroup.controllers", encoding="ascii") as file:
-        controllers = file.read().split()
-    return f"controllers: {' '.join(controllers) or 'none'}"
+    lacking = [name for name in _cgroup.CONTROLLERS if name not in place.controllers]
+    if lacking:
+        raise OSError(errno.ENOTSUP, f"{place.directory} lacks the controllers {' '.join(lacking)}")
+    return place.directory
 
 
 _OTHERS: tuple[tuple[str, bool, Callable[[], str], str], ...] = (

@@ -29,6 +29,11 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu-seconds", type=int, metavar="N")
     parser.add_argument("--file-size", metavar="SIZE")
     parser.add_argument("--open-files", type=int, metavar="N")
+    parser.add_argument("--total-memory", metavar="SIZE", help="of all processes together, by a cgroup")
+    parser.add_argument("--cpus", type=float, metavar="N", help="processors' time of all together, by a cgroup")
+    parser.add_argument(
+        "--best-effort", action="append", default=[], metavar="WISH", help="may go unfulfilled, such as limits.cpus"
+    )
     parser.add_argument(
         "--seccomp", choices=("default", "hardened", "off"), help="which system calls there are (default: default)"
     )
@@ -50,9 +55,11 @@ def _policy(options: argparse.Namespace) -> Policy:
         cpu_seconds=options.cpu_seconds,
         file_size=options.file_size,
         open_files=options.open_files,
+        total_memory=options.total_memory,
+        cpus=options.cpus,
     )
     common: dict[str, Any] = {"limits": limits, "env": dict(options.setenv), "pass_env": options.pass_env}
-    common |= {"uid": options.uid, "gid": options.gid}
+    common |= {"uid": options.uid, "gid": options.gid, "best_effort": options.best_effort}
     if options.seccomp is not None:
         common["seccomp"] = options.seccomp
     if options.keep_session:
