@@ -64,6 +64,19 @@ def test_links(name: str) -> None:
             assert anchor in slugs, f"{name}: {target}"
 
 
+def test_tests_that_are_named() -> None:
+    """Each test that the threat model names is there."""
+    text = (ROOT / "docs/explanation/threat-model.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)(?:::(\w+))?`", text)
+    assert len(named) > 90
+    for file, name in named:
+        path = ROOT / file
+        assert path.exists(), file
+        assert not name or f"\ndef {name}(" in path.read_text(), f"{file}::{name}"
+    numbers = [n for row in re.findall(r"^\| ([\d, ]+) \|", text, re.M) for n in map(int, row.split(","))]
+    assert sorted(numbers) == list(range(1, 73))
+
+
 def test_reference_is_complete() -> None:
     """Every public name, field of Policy, Limits and Host, and option of the command is in the reference."""
     text = (ROOT / "docs/reference.md").read_text()
