@@ -44,14 +44,21 @@ def _refuse_other_ways(event: str, args: tuple[Any, ...]) -> None:
         # exception would go up the copy's stack, and what handles it for the caller would run a second time.
         raise AccessError(os.fsdecode(args[0]) if not isinstance(args[0], int) else f"descriptor {args[0]}", problem)
     # No OSError for os.forkpty(): pty.fork() would take it for a machine without, and fork.
-    raise NsboxError(f"{args[0]!r} {problem}" if args else f"a program {problem}")
+    raise NsboxError(f"{_shown(args[0])} {problem}" if args else f"a program {problem}")
+
+
+def _shown(command: Any) -> str:
+    """Return a command as its user knows it: words of text, not bytes."""
+    words = command if isinstance(command, list | tuple) else [command]
+    shown = [os.fsdecode(word) if isinstance(word, bytes | os.PathLike) else word for word in words]
+    return repr(shown if isinstance(command, list | tuple) else shown[0])
 
 
 def _refused_fork_exec(*arguments: Any) -> Any:
     """Stand in for _posixsubprocess.fork_exec, which raises no audit event; multiprocessing's way to start Python."""
     if _popen.in_force.get() is not None:
         raise NsboxError(
-            f"{list(arguments[0])!r} would be started by multiprocessing, outside of the sandbox that nsbox.confined() "
+            f"{_shown(arguments[0])} would be started by multiprocessing, outside of the sandbox that nsbox.confined() "
             "asks for: use its start method fork"
         )
     return _plain_fork_exec(*arguments)
@@ -75,8 +82,9 @@ def _refusing(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
     async def refusing(self: object, protocol_factory: object, *args: Any, **options: Any) -> Any:
         if _popen.in_force.get() is not None:
             raise NsboxError(
-                f"{args[:1]!r} would be started by uvloop, outside of the sandbox that nsbox.confined() asks for: "
-                "use nsbox.asyncio.create_subprocess_exec or _shell, or asyncio's own event loop"
+                f"{_shown(args[0] if args else '')} would be started by uvloop, outside of the sandbox that "
+                "nsbox.confined() asks for: use nsbox.asyncio.create_subprocess_exec or _shell, or asyncio's own "
+                "event loop"
             )
         return await method(self, protocol_factory, *args, **options)
 

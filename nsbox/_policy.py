@@ -72,7 +72,8 @@ def _check_id(name: str, value: object) -> int:
 
 def _sequence(name: str, value: object) -> tuple[Any, ...]:
     if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
-        raise PolicyError(name, f"is a {type(value).__name__}, must be a sequence")
+        such = f", such as [{value!r}]" if isinstance(value, str | bytes | os.PathLike) else ""
+        raise PolicyError(name, f"is a {type(value).__name__}, must be a sequence{such}")
     return tuple(value)
 
 
@@ -212,7 +213,7 @@ class Policy:
             write=(root, *(_existing("write", p) for p in _sequence("write", write))),
             read=tuple(_existing("read", p) for p in _sequence("read", read)),
             deny=tuple(_resolved("deny", p) for p in _sequence("deny", deny)),
-            **_known(wishes, "workdir"),
+            **_known(wishes, "read", "write", "deny"),
         )
 
     @classmethod
@@ -306,8 +307,10 @@ class Policy:
                 raise PolicyError("env", f"{pair!r} is no pair of a name and a value")
             name, value = pair
             check_text("env", name)
-            if "=" in name or not isinstance(value, str):
-                raise PolicyError("env", f"{name}={value!r} is no environment variable")
+            if "=" in name:
+                raise PolicyError("env", f"{name!r} has a '=', which no variable's name can have")
+            if not isinstance(value, str):
+                raise PolicyError("env", f"the value of {name} is a {type(value).__name__}, must be a str")
             if value:
                 check_text("env", value)
             env[name] = value
@@ -410,11 +413,7 @@ def _rebuild(values: dict[str, Any]) -> Policy:
 
 def _known(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
     """Refuse names that aren't wishes, with an error that lists those that are."""
-    allowed = (set(_FIELDS) - {"base", "write", "read", "deny", "ops", "unshare", "workdir"}) | {
-        "workdir",
-        "unshare",
-        *more,
-    }
+    allowed = {*_FIELDS, *more} - ({"base", "write", "read", "deny", "ops"} - {*more})
     for name in wishes:
         if name not in allowed:
             raise PolicyError(name, f"is unknown, must be one of {', '.join(sorted(allowed))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from nsbox._core import constants as c
 from nsbox._errors import AccessError, IdsError, PolicyError, ProcessesError, SetupError
 from nsbox._host import Host
 from nsbox._plan import BindData, File, Identity, Op, Overlay, Plan, primitives
-from nsbox._policy import Policy
+from nsbox._policy import Policy, is_below
 from nsbox._probe import probe
 from nsbox._reap import orphans
 from nsbox._seccomp import PROFILED
@@ -53,7 +53,7 @@ class Containment:
     """
 
     backend: str
-    plan: Plan
+    plan: Plan = field(repr=False)  # it is long
     enforced: tuple[str, ...]
     not_enforced: tuple[str, ...]
     pid: int
@@ -444,14 +444,26 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
     return _op_hint(result, op)
 
 
+def _hidden_by(policy: Policy, path: str) -> str | None:
+    """Return what the policy denies that this path is, or lies in."""
+    real = os.path.realpath(path)
+    return next((denied for denied in policy.deny if is_below(real, denied)), None)
+
+
 def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:
-    """Explain a missing program that the host has."""
-    if error.errno == errno.ENOENT and isinstance(program, str | bytes | os.PathLike):
-        path = os.fsdecode(program)
-        if os.path.isabs(path) and os.path.exists(path):
-            error.add_note(
-                f"nsbox: {path} exists on the host; the sandbox lacks it, or the interpreter or loader that it names"
-            )
+    """Explain a missing program that the host has, and one that is hidden."""
+    if not isinstance(program, str | bytes | os.PathLike):
+        return error
+    name = os.fsdecode(program)
+    import shutil  # seldom needed, and not small
+
+    path = name if "/" in name else shutil.which(name) or name
+    if error.errno == errno.ENOENT and "/" in path and os.path.exists(path):
+        error.add_note(
+            f"nsbox: {path} exists on the host; the sandbox lacks it, or the interpreter or loader that it names"
+        )
+    elif error.errno == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:
+        error.add_note(f"nsbox: the policy denies {denied}")
     return error
 
 
@@ -460,6 +472,8 @@ def _chdir_error(result: _core.Result, policy: Policy, cwd: Any) -> OSError:
     if result.error == errno.ENOENT and os.path.isdir(path) and policy.base == "workspace":
         inside = ", ".join((*policy.write, *policy.read))
         return AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
+    if result.error == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:
+        return AccessError(path, f"is hidden in the sandbox: the policy denies {denied}")
     return OSError(result.error, os.strerror(result.error), cwd)
 
 

@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(call=_run, parser=run)
     explain = commands.add_parser("explain", help="show what a policy comes to on this machine")
     _policy_options(explain)
-    explain.set_defaults(call=_explain)
+    explain.set_defaults(call=_explain, parser=explain)
     doctor = commands.add_parser("doctor", help="try what sandboxes need on this machine, and say what helps")
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.add_argument(
@@ -161,20 +161,23 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print a profile for /etc/apparmor.d that lets this interpreter make user namespaces",
     )
-    doctor.set_defaults(call=_doctor)
+    doctor.set_defaults(call=_doctor, parser=doctor)
     bench = commands.add_parser("bench", help="measure spawn latency against subprocess and bwrap")
     bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
     parts = "spawn, overhead, memory, binds, threads, files, hardening, import"
     bench.add_argument("--only", action="append", default=[], metavar="PART", help=f"of {parts}; may be repeated")
-    bench.set_defaults(call=_bench)
+    bench.set_defaults(call=_bench, parser=bench)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the nsbox command with these arguments; return its exit status (2: the arguments or the policy are wrong)."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:  # said by the subcommand, whose usage helps
+        getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(options.call(options))
     except NsboxError as error:

@@ -6,7 +6,9 @@ import errno
 import os
 import pickle
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nsbox_testing.running import Face
@@ -475,3 +477,67 @@ def test_pipes_are_closed_after_a_failed_start(policy: Policy) -> None:
     for name in ("/no/such", "/etc"):
         with pytest.raises(OSError):
             nsbox.Popen([name], stdin=pipe, stdout=pipe, stderr=pipe, policy=policy)
+
+
+# ---- what the host has and the sandbox doesn't show
+
+
+def test_a_program_of_the_callers_path(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare name that the caller's PATH has: the error says where the host has it."""
+    tool = tmp_path / "bin" / "my-tool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    with pytest.raises(FileNotFoundError) as caught:
+        nsbox.run(["my-tool"], policy=Policy.workspace(workspace))
+    assert str(tool) in "".join(getattr(caught.value, "__notes__", []))
+
+
+@pytest.mark.parametrize("what", ["program", "cwd"])
+def test_something_denied(workspace: Path, what: str) -> None:
+    """A program or a directory that the policy denies: the error says that it is the policy."""
+    hidden = workspace / "hidden"
+    hidden.mkdir()
+    (hidden / "tool").write_text("#!/bin/sh\n")
+    (hidden / "tool").chmod(0o755)
+    policy = Policy.workspace(workspace, deny=[hidden])
+    if what == "program":
+        with pytest.raises(PermissionError) as caught:
+            nsbox.run([str(hidden / "tool")], policy=policy)
+        said = "".join(getattr(caught.value, "__notes__", []))
+    else:
+        with pytest.raises(nsbox.AccessError) as caught:
+            nsbox.run(["true"], policy=policy, cwd=hidden)
+        said = str(caught.value)
+    assert f"the policy denies {hidden}" in said
+
+
+def test_a_sandbox_describes_itself_briefly(workspace: Path) -> None:
+    """The repr of Popen.sandbox doesn't have the whole plan in it."""
+    with nsbox.Popen(["true"], policy=Policy.workspace(workspace)) as process:
+        process.wait()
+    assert "namespaces" in repr(process.sandbox) and len(repr(process.sandbox)) < 2500
+
+
+def test_unknown_options_of_a_subcommand() -> None:
+    """The usage that is printed is the subcommand's."""
+    done = subprocess.run([sys.executable, "-m", "nsbox", "explain", "--bogus"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "usage: nsbox explain" in done.stderr and "--bogus" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: Policy.workspace(path, deny=".env"), "such as ['.env']"),
+        (lambda path: Policy.workspace(path, raed=["/x"]), "read"),
+        (lambda path: Policy.workspace(path, env={"A": 1}), "the value of A is a int"),
+        (lambda path: Policy.workspace(path, env={"A=B": "1"}), "'='"),
+    ],
+)
+def test_messages_of_policies(workspace: Path, make: Any, words: str) -> None:
+    """What is wrong is said, with what would be right."""
+    with pytest.raises(nsbox.PolicyError) as caught:
+        make(workspace)
+    assert words in str(caught.value)
