@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from nsbox._bpf import (
@@ -237,7 +238,8 @@ def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
     return tuple(Rule(calls, rule.errno, rule.when) for rule, calls in kept if calls)
 
 
-def profile(base: str, *, nested: bool, for_net: bool, allow: Iterable[str] = ()) -> tuple[Rule, ...]:
+@lru_cache(maxsize=16)
+def profile(base: str, *, nested: bool, for_net: bool, allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
 
     The guard's own come first and can't be lifted by allow.
@@ -246,7 +248,8 @@ def profile(base: str, *, nested: bool, for_net: bool, allow: Iterable[str] = ()
     return (*guard, *_without(_liftable(base, nested=nested, for_net=for_net), frozenset(allow)))
 
 
-def no_user_namespaces(allow: Iterable[str] = ()) -> tuple[Rule, ...]:
+@lru_cache(maxsize=16)
+def no_user_namespaces(allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """Return the rules that the set-up itself would break when it enters a second user namespace."""
     newuser = (_has_bit(0, _CLONE_NEWUSER),)
     return (*_without([Rule(("clone", "unshare"), EPERM, newuser)], frozenset(allow)), _NO_CLONE3)

@@ -1,4 +1,4 @@
-"""From a policy and a command to a process: compile, encode, spawn, and turn an errno into an exception, once."""
+"""From a policy and a command to a process: compile, encode, spawn."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Any
 
 from nsbox import _backends, _core, _wire
-from nsbox._bpf import NEWER
-from nsbox._causes import refused_userns
+from nsbox._bpf import NEWER, Program
 from nsbox._cgroup import Leaf
 from nsbox._core import constants as c
-from nsbox._errors import AccessError, IdsError, PolicyError, ProcessesError, SetupError
+from nsbox._errors import IdsError, PolicyError, SetupError
+from nsbox._failure import exception
 from nsbox._host import Host
 from nsbox._plan import BindData, File, Identity, Op, Overlay, Plan, primitives
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
 from nsbox._probe import probe
 from nsbox._reap import orphans
 from nsbox._seccomp import PROFILED
@@ -126,6 +125,13 @@ def prepare(policy: Policy, host: Host) -> Prepared:
     )
 
 
+@lru_cache(maxsize=16)
+def _assembled(programs: tuple[Program, ...]) -> list[bytes]:
+    """Return the plan's filters for this machine; most policies have the same."""
+    machine, numbers = _core.syscalls()
+    return _wire.encode_programs(programs, machine, NEWER | numbers)
+
+
 def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
     import resource  # not on every system that this module is imported on
 
@@ -133,7 +139,6 @@ def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
     maps = (identity.uid_map, identity.gid_map, identity.uid_map2, identity.gid_map2)
     uid_map, gid_map, uid_map2, gid_map2 = (None if text is None else text.encode() + b"\0" for text in maps)
     assert uid_map is not None and gid_map is not None
-    machine, numbers = _core.syscalls()
     return _core.Template(
         plan=_wire.encode(ops),
         nops=len(ops),
@@ -145,7 +150,7 @@ def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
         gid_map2=gid_map2,
         map_programs=_map_programs(identity),
         rlimits=[(getattr(resource, f"RLIMIT_{limit.name}"), limit.soft, limit.hard) for limit in plan.rlimits],
-        programs=_wire.encode_programs(plan.programs, machine, NEWER | numbers),
+        programs=_assembled(plan.programs),
         n_confined=sum(program.stage == "confined" for program in plan.programs),
         n_last=sum(program.stage == "last" for program in plan.programs),
         ruleset=_wire.encode_ruleset(plan.ruleset),
@@ -311,184 +316,15 @@ def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: A
     if not plan.cgroup:
         result = _core.spawn(template, command)
         if result.error:
-            raise _exception(result, policy, prepared, program, cwd)
+            raise exception(result, policy, prepared.ops, probe(), program=program, cwd=cwd)
         return result
     command.leaf = leaf = Leaf(plan.cgroup, plan.cgroup_limits)
     command.cgroup_fd = leaf.fd
     try:
         result = _core.spawn(template, command)
         if result.error:
-            raise _exception(result, policy, prepared, program, cwd)
+            raise exception(result, policy, prepared.ops, probe(), program=program, cwd=cwd)
     except BaseException:
         leaf.remove()
         raise
     return result
-
-
-# ---- errors
-
-_STEPS = {
-    "PLAN": "malformed plan",
-    "CLONE": "clone",
-    "LIFELINE": "tie the sandbox to this process",
-    "UNSHARE": "unshare namespaces",
-    "UID_MAP": "write uid_map",
-    "GID_MAP": "write gid_map",
-    "SETGROUPS": "write setgroups",
-    "ROOT": "make the root file system",
-    "SOURCE": "open source",
-    "DEST": "resolve destination",
-    "CREATE": "create destination",
-    "HOST": "would change the host",
-    "FS": "make file system",
-    "ATTR": "set mount attributes",
-    "ATTACH": "mount",
-    "WRITE": "write contents",
-    "SET": "set",
-    "PIVOT": "pivot_root",
-    "SECOND_USERNS": "unshare second user namespace",
-    "INIT": "start pid 1",
-    "COMMAND": "clone the command",
-    "STDIO": "set up stdin, stdout, stderr",
-    "CHDIR": "chdir",
-    "SESSION": "setsid",
-    "PGID": "setpgid",
-    "RLIMIT": "setrlimit",
-    "GROUPS": "setgroups",
-    "GID": "setgid",
-    "UID": "setuid",
-    "CAPS": "drop capabilities",
-    "NNP": "set no_new_privs",
-    "FDS": "pass_fds",
-    "EXEC": "exec",
-    "KILLED": "the set-up was killed from outside",
-    "SECCOMP": "install the seccomp filter",
-    "PREEXEC": "preexec_fn",
-    "LANDLOCK": "Landlock",
-}
-
-
-_TOO_MANY_FILES = "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)"
-
-
-def _step_name(step: int) -> str:
-    for name, text in _STEPS.items():
-        if getattr(c, f"STEP_{name}") == step:
-            return text
-    return f"step {step}"
-
-
-def _userns_hint(step: int, number: int, host: Host) -> str:
-    if number not in (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.ENOSYS, errno.EINVAL):
-        return ""
-    reason = refused_userns(number, host, is_uid_map=step == c.STEP_UID_MAP)
-    return f"{reason.what}: {reason.remedy}" if reason.remedy else reason.what
-
-
-def _op_hint(result: _core.Result, op: Op | None) -> str:
-    step = result.step
-    if step == c.STEP_HOST:
-        return (
-            "a bound directory of the host lacks this destination, or it leads there by a symlink: "
-            "make it on the host first, or mount a tmpfs above it"
-        )
-    if step == c.STEP_SOURCE and result.error == errno.ENOENT and op is not None:
-        return "the source doesn't exist (any more); optional=True lets it be missing"
-    if step == c.STEP_DEST and result.error == errno.ELOOP:
-        return "a part of the path has become a symlink since the policy was made; it is not followed"
-    if step == c.STEP_SOURCE and result.error == errno.ELOOP:
-        return "a part of the source has become a symlink since the policy was made; it is not followed"
-    if step == c.STEP_FS and result.error == errno.EPERM:
-        return (
-            "a new procfs needs a fully visible /proc: in a container, run with --security-opt systempaths=unconfined; "
-            "in a sandbox of nsbox, its policy needs nested=True"
-            if op is not None and op.row()[0] == "proc"
-            else "this kernel doesn't allow this file system in a user namespace"
-        )
-    if step == c.STEP_ATTACH and result.error in (errno.EINVAL, errno.ENOTDIR):
-        return "a directory can't be mounted on a file, nor a file on a directory"
-    if step == c.STEP_CREATE and result.error == errno.EEXIST:
-        return "something else is at the destination already; a link there is not followed"
-    if step == c.STEP_CREATE and result.error == errno.EROFS:
-        return "an earlier op made this place read-only"
-    if step == c.STEP_FS and op is not None and op.row()[0] == "overlay" and result.error == errno.EINVAL:
-        return "overlayfs refuses a layer with mounts below it, and an upper directory on another overlay"
-    return ""
-
-
-_FILTER_HINTS = {
-    errno.EINVAL: "the kernel refuses a program of Filter.programs",
-    errno.ENOMEM: "all filters of a process together have at most 32768 instructions",
-    errno.EPERM: "a program of Filter.programs refuses seccomp(2), by which the next one is installed",
-}
-
-
-def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
-    step, number = result.step, result.error
-    if number == errno.EMFILE:
-        return _TOO_MANY_FILES
-    if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
-        return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
-    if step == c.STEP_CLONE and number == errno.ENOSYS:
-        return "a seccomp filter of this process's refuses clone3(2), by which a process starts in a cgroup"
-    if step == c.STEP_INIT and number == errno.EINVAL:
-        return "this kernel can't begin a time namespace here: Linux 6.1 can't, 6.12 can"
-    if step == c.STEP_SECCOMP and number in _FILTER_HINTS:
-        return _FILTER_HINTS[number]
-    if step == c.STEP_COMMAND and number == errno.EPERM:
-        return "a seccomp filter refuses CLONE_PARENT: in another sandbox of nsbox, its policy needs nested=True"
-    if step in (c.STEP_UNSHARE, c.STEP_UID_MAP, c.STEP_GID_MAP, c.STEP_SETGROUPS, c.STEP_SECOND_USERNS):
-        return _userns_hint(step, number, host)
-    if step == c.STEP_ROOT and number in (errno.EPERM, errno.EACCES):
-        return _userns_hint(step, number, host)
-    return _op_hint(result, op)
-
-
-def _hidden_by(policy: Policy, path: str) -> str | None:
-    """Return what the policy denies that this path is, or lies in."""
-    real = os.path.realpath(path)
-    return next((denied for denied in policy.deny if is_below(real, denied)), None)
-
-
-def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:
-    """Explain a missing program that the host has, and one that is hidden."""
-    if not isinstance(program, str | bytes | os.PathLike):
-        return error
-    name = os.fsdecode(program)
-    import shutil  # seldom needed, and not small
-
-    path = name if "/" in name else shutil.which(name) or name
-    if error.errno == errno.ENOENT and "/" in path and os.path.exists(path):
-        error.add_note(
-            f"nsbox: {path} exists on the host; the sandbox lacks it, or the interpreter or loader that it names"
-        )
-    elif error.errno == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:
-        error.add_note(f"nsbox: the policy denies {denied}")
-    return error
-
-
-def _chdir_error(result: _core.Result, policy: Policy, cwd: Any) -> OSError:
-    path = os.fsdecode(cwd) if cwd is not None else "?"
-    if result.error == errno.ENOENT and os.path.isdir(path) and policy.base == "workspace":
-        inside = ", ".join((*policy.write, *policy.read))
-        return AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
-    if result.error == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:
-        return AccessError(path, f"is hidden in the sandbox: the policy denies {denied}")
-    return OSError(result.error, os.strerror(result.error), cwd)
-
-
-def _exception(result: _core.Result, policy: Policy, prepared: Prepared, program: Any, cwd: Any) -> Exception:
-    if result.step == c.STEP_EXEC:
-        return _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, program)
-    if result.step == c.STEP_PREEXEC:
-        return SubprocessError("Exception occurred in preexec_fn.")
-    if result.step == c.STEP_CHDIR:
-        return _chdir_error(result, policy, cwd)
-    op = prepared.ops[result.op] if 0 <= result.op < len(prepared.ops) else None
-    hint = _hint(result, op, probe())
-    kind: type[SetupError] = SetupError
-    if result.step in (c.STEP_GROUPS, c.STEP_GID, c.STEP_UID) and result.error == errno.EPERM:
-        kind = IdsError
-    elif result.step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND) and result.error == errno.EAGAIN:
-        kind = ProcessesError
-    return kind(result.error, _step_name(result.step), op.describe() if op else None, hint)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsbox import _core, _spawn, _wire
+from nsbox import _core, _failure, _spawn, _wire
 from nsbox._core import constants as c
 
 NAMES = {"nsbox_plan": _wire._HEAD, "nsbox_op": _wire._OP}
@@ -109,10 +109,10 @@ def test_flags_are_bits(name: str, abi: str) -> None:
 def test_every_step_has_a_name(abi: str) -> None:
     """Whatever step the core reports, the exception can say which it was."""
     steps = {key.removeprefix("STEP_") for key in enum(abi, "nsbox_step")} - {"NONE", "END"}
-    assert set(_spawn._STEPS) == steps
-    assert len(set(_spawn._STEPS.values())) == len(steps)
-    for name, text in _spawn._STEPS.items():
-        assert _spawn._step_name(getattr(c, f"STEP_{name}")) == text
+    assert set(_failure._STEPS) == steps
+    assert len(set(_failure._STEPS.values())) == len(steps)
+    for name, text in _failure._STEPS.items():
+        assert _failure._step_name(getattr(c, f"STEP_{name}")) == text
 
 
 def test_every_step_is_reported(abi: str, source: Path) -> None:
