@@ -19,6 +19,7 @@ enum nsbox_plan_constants {
     NSBOX_MAGIC = 0x786f626e, /* "nbox", little-endian */
     NSBOX_VERSION = 1,
     NSBOX_MAX_LAYERS = 10, /* overlay layers: fsconfig(2) takes strings of at most 255 bytes */
+    NSBOX_MAX_LIFTED = 48, /* mounts that are lifted in one plan */
     NSBOX_PATH_MAX = 4096
 };
 
@@ -50,7 +51,8 @@ enum nsbox_op_flag {
     NSBOX_OVL_TMP = 32,    /* OVERLAY: writes go to a tmpfs and are dropped */
     NSBOX_OVL_RO = 64,     /* OVERLAY: read-only */
     NSBOX_PROBE_TTY = 128, /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
-    NSBOX_NOFOLLOW = 256   /* BIND: a symlink in the source path is an error (ELOOP). MASK: in the destination */
+    NSBOX_NOFOLLOW = 256,  /* BIND, path rule: a symlink in the source path is an error. MASK: in the destination */
+    NSBOX_LIFTED = 512     /* BIND: the source is number op.fd of all mounts that have been lifted */
 };
 
 typedef struct nsbox_plan {
@@ -63,13 +65,15 @@ typedef struct nsbox_plan {
 typedef struct nsbox_op {
     uint32_t code;
     uint32_t flags;
-    uint32_t mode;     /* permission bits */
-    int32_t fd;        /* BIND with NSBOX_FROM_FD */
-    uint32_t src;      /* offset of: source path, link target, host name, data; OVERLAY: of `count` strings */
-    uint32_t dst;      /* offset of: destination path */
-    uint32_t count;    /* FILE, DATA: bytes at src; OVERLAY: strings at src, the lower layers from the bottom up, */
-    uint32_t reserved; /*   then (neither TMP nor RO) the upper and the work directory */
-    uint64_t size;     /* TMPFS: bytes, 0 for the kernel's default */
+    uint32_t mode;  /* permission bits */
+    int32_t fd;     /* BIND with NSBOX_FROM_FD or NSBOX_LIFTED */
+    uint32_t src;   /* offset of: source path, link target, host name, data; OVERLAY: of `count` strings */
+    uint32_t dst;   /* offset of: destination path */
+    uint32_t count; /* FILE, DATA: bytes at src; OVERLAY: strings at src, the lower layers from the bottom up, then
+                        * (neither TMP nor RO) the upper and the work directory; TMPFS, PROC: strings at src, the mounts
+                        * below dst that are lifted before it is covered, for later BINDs */
+    uint32_t reserved;
+    uint64_t size; /* TMPFS: bytes, 0 for the kernel's default */
 } nsbox_op;
 
 /* ---- one spawn ------------------------------------------------------------------------------ */
@@ -89,7 +93,21 @@ enum nsbox_spawn_flag {
     NSBOX_DROP_GROUPS = 512,  /* the caller's supplementary groups go, before there is a user namespace */
     NSBOX_PREEXEC = 1024,     /* with FORK_COMMAND: nsbox_spawn() returns 1 in the command before it executes */
     NSBOX_SETSID_LAST = 2048, /* with PREEXEC: setsid(2) after it, unless it was done there */
-    NSBOX_STAY = 4096         /* the sandbox goes on after the command's end, until nothing runs in it */
+    NSBOX_STAY = 4096,        /* the sandbox goes on after the command's end, until nothing runs in it */
+    NSBOX_PLAIN = 8192, /* no namespaces, root, or init: a child like any other, but for limits, filters, Landlock */
+    NSBOX_UNCONFINED = 16384,       /* with PLAIN: privileges stay, and there are no filters: it will confine itself */
+    NSBOX_DIE_WITH_THREAD = 32768,  /* when the calling thread ends, so does the command (PR_SET_PDEATHSIG) */
+    NSBOX_HOST_WRITES = 65536,      /* what an op lacks is made, and what it changes changed, on the host too */
+    NSBOX_OUTLIVE = 131072,         /* the sandbox isn't tied to the caller */
+    NSBOX_AS_INIT = 262144,         /* the command itself is pid 1 */
+    NSBOX_LIMIT_USERNS = 524288,    /* with a second user namespace: there can't be a third */
+    NSBOX_NO_USERNS = 1048576,      /* unless the command can't make user namespaces, it doesn't start */
+    NSBOX_SHELL = 2097152,          /* a program of no known format is a script for /bin/sh, as with execvp(3) */
+    NSBOX_MAP2_BY_HELPER = 4194304, /* the second maps hold more than one id */
+    NSBOX_HOLD_MAPS = 8388608,      /* with a hold: who holds it writes the first maps */
+    NSBOX_TEMPLATE = 16777216,      /* no command: the sandbox is kept for those with mnt_fd. See nsbox_sent */
+    NSBOX_PARK = 33554432,          /* no command: its init waits for one, which comes with park_fd */
+    NSBOX_BY_FD = 67108864          /* the program is what the command has as descriptor 2 */
 };
 
 /* Where a spawn stopped. */
@@ -132,7 +150,11 @@ enum nsbox_step {
     NSBOX_STEP_SECCOMP = 35,
     NSBOX_STEP_PREEXEC = 36,
     NSBOX_STEP_LANDLOCK = 37,
-    NSBOX_STEP_END = 38
+    NSBOX_STEP_JOIN = 38,         /* a namespace that the caller has given */
+    NSBOX_STEP_LIMIT_USERNS = 39, /* user namespaces can't be limited, or are not */
+    NSBOX_STEP_HOLD = 40,         /* nobody let it go on */
+    NSBOX_STEP_STALE = 41,        /* what a template was made of has changed */
+    NSBOX_STEP_END = 42
 };
 
 typedef struct nsbox_rlimit {
@@ -153,7 +175,7 @@ typedef struct nsbox_filter {
 typedef struct nsbox_path_rule {
     const char *path; /* inside */
     uint64_t rights;  /* LANDLOCK_ACCESS_FS_* */
-    uint32_t flags;   /* NSBOX_OPTIONAL: it may be missing */
+    uint32_t flags;   /* NSBOX_OPTIONAL: it may be missing. NSBOX_NOFOLLOW: a symlink in it is an error */
     uint32_t reserved;
 } nsbox_path_rule;
 
@@ -165,18 +187,53 @@ typedef struct nsbox_ruleset {
     uint32_t reserved;
 } nsbox_ruleset;
 
+/* Capabilities, a bit each: what the command has, what survives its next exec as another user, and what is the most it
+ * could ever have. */
+typedef struct nsbox_caps {
+    uint64_t permitted;
+    uint64_t inheritable;
+    uint64_t bounding;
+} nsbox_caps;
+
+/* A directory to start in, and the environment for when it is the one. */
+typedef struct nsbox_place {
+    const char *cwd;
+    const char *const *envp;
+} nsbox_place;
+
+/* What an op of a template has found and made. Who enters that looks whether it is still so: a file that somebody
+ * replaces or moves on the host takes what is mounted on it along (rename(2) detaches mounts of other namespaces). */
+typedef struct nsbox_stamp {
+    uint64_t source_dev, source_ino; /* BIND: what is bound */
+    uint64_t dev, ino;               /* what lies on top at the destination */
+    uint32_t made;                   /* 0: nothing was there to bind or to mask, or it is no such op */
+    uint32_t watched;                /* set by Python: it is mounted where the host can change what it is mounted on */
+} nsbox_stamp;
+
+/* The descriptors that come out of report_fd, a socket, when a template is ready: its user and its mount namespace, and
+ * a /dev/null of which nothing can be changed. When a copy is parked: the last user namespace of its command. */
+enum nsbox_sent { NSBOX_SENT_USER = 0, NSBOX_SENT_MNT = 1, NSBOX_SENT_NULL = 2, NSBOX_SENT = 3 };
+
 /* Written by the child processes, through shared memory. */
 typedef struct nsbox_result {
     int32_t error;      /* 0, or an errno */
     uint32_t step;      /* enum nsbox_step */
-    int32_t op;         /* index into the plan, -1 for none */
+    int32_t op;         /* index into the plan, with STEP_LANDLOCK into the ruleset's paths; -1 for none */
     int32_t pid;        /* the command, a child of the caller */
     int32_t init_pid;   /* pid 1 of the sandbox, as the caller numbers it */
     int32_t init_pidfd; /* a descriptor >= 3 for it, close-on-exec; -1 if it is gone already */
     int32_t init_says;  /* the read end, nonblocking, of the pipe on which it says nsbox_word; likewise */
+    int32_t set_up_pid; /* the process that makes the sandbox, and is in its first user namespace */
+    int32_t go_fd;      /* with PARK: the write end of the pipe by which the init is told that the set-up is over */
     int32_t reserved;
+    uint64_t root_id;  /* with TEMPLATE: the mount that the caller's root is */
     uint64_t init_ino; /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
+    char detail[256];  /* the target of a link that is in an op's way, as far as it fits; or "" */
 } nsbox_result;
+
+/* What an init is told at the end of the set-up, in a byte: it doesn't end with the command; nor with the caller; the
+ * command isn't pid 2 but 3, since a helper of the set-up came before it; the set-up is over, whoever else has the pipe. */
+enum nsbox_told { NSBOX_STAYS = 1, NSBOX_OUTLIVES = 2, NSBOX_IS_THIRD = 4, NSBOX_GO = 8 };
 
 /* What an init says: that it is up, then that nothing but itself is left of the sandbox. */
 enum nsbox_said { NSBOX_SAID_UP = 1, NSBOX_SAID_EMPTY = 2 };
@@ -209,13 +266,16 @@ typedef struct nsbox_request {
     const uint32_t *groups;
     const nsbox_rlimit *rlimits;
     const nsbox_ruleset *ruleset; /* or NULL */
-    const nsbox_filter *filters;  /* at least one. The first ones mustn't refuse what the set-up still does */
+    const nsbox_caps *caps;       /* NULL: none. With some, the mounts are locked by a second user namespace */
+    const nsbox_place *places;    /* NULL, or instead of cwd and envp: the first that can be entered, else the last */
+    const nsbox_filter *filters;  /* some, or UNCONFINED. The first ones mustn't refuse what the set-up still does */
     uint32_t n_filters;
     uint32_t n_confined_filters; /* before the last ones: installed when the command is in its last user namespace */
     uint32_t n_last_filters;     /* installed when only the exec is left to do */
     uint32_t n_pass_fds;
     uint32_t n_groups;
     uint32_t n_rlimits;
+    uint32_t n_places;
     uint32_t flags;   /* enum nsbox_spawn_flag */
     int32_t stdin_fd; /* -1: inherited; NSBOX_DEVNULL: /dev/null, of which nothing can be changed */
     int32_t stdout_fd;
@@ -225,7 +285,22 @@ typedef struct nsbox_request {
     uint32_t uid;
     uint32_t gid;
     int32_t cgroup_fd; /* the directory of the cgroup for all processes; -1: the caller's */
+    int32_t user_fd;   /* a user namespace to be joined instead of making the first; or -1 */
+    int32_t user2_fd;  /* the same for the second */
+    int32_t pid_fd; /* a pid namespace to be joined. Then the caller must be non-dumpable, since its memory is shared */
+    int32_t hold_fd;   /* when all is set up a byte is read from it, and the command goes on; -1: it goes on at once */
+    int32_t report_fd; /* with hold_fd: a byte is written to it before each that is read. With TEMPLATE: nsbox_sent */
+    int32_t mnt_fd;  /* a template's, of which this sandbox gets a copy; then user_fd is its too. Without template_plan:
+                        * a mount namespace in whose copy the root is built, as otherwise in the caller's. Or -1 */
+    int32_t null_fd; /* likewise */
+    int32_t park_fd; /* the init of a sandbox that is parked, a copy of a template's, or -1 */
+    int32_t go_fd;   /* likewise: nsbox_result's */
     int32_t reserved;
+    nsbox_stamp *stamps;      /* one for each op of the template: with TEMPLATE written, with template_plan compared */
+    nsbox_stamp *park_stamps; /* with PARK written: as they are in the copy */
+    const uint8_t *template_plan; /* with mnt_fd or park_fd: the plan that the stamps belong to; else NULL */
+    uint64_t template_plan_len;
+    uint64_t root_id; /* with template_plan: the caller's root is this mount still, or it is in another namespace now */
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
 
@@ -233,6 +308,39 @@ typedef struct nsbox_request {
     uint64_t arena_len;
     nsbox_result *result; /* in a MAP_SHARED mapping too */
 } nsbox_request;
+
+/* ---- a session: what its pid 1 is asked, and says ---------------------------------------------
+ * It is asked by a message with descriptors: a file that holds an nsbox_entry and what that leads to, a socket to be told
+ * by, a pipe's write end that is closed by the exec, and those that the command gets, in the order of `targets`. By the
+ * socket comes STARTED; a byte by it lets the command go on; then nothing through the pipe but its end, or FAILED. */
+
+enum nsbox_entry_flag {
+    NSBOX_ENTRY_NULL = 1, /* shifted by 0, 1, 2: that descriptor is /dev/null */
+    NSBOX_ENTRY_SETSID = 8,
+    NSBOX_ENTRY_CWD_OPTIONAL = 16 /* where cwd can't be entered, the session's own is it */
+};
+
+/* Offsets count from its start; arrays of them end in 0. */
+typedef struct nsbox_entry {
+    uint64_t size; /* with all that follows */
+    uint64_t programs, argv, envp;
+    uint64_t targets; /* of int32_t, ascending: the numbers that the descriptors get */
+    uint64_t cwd;     /* or 0 */
+    uint32_t n_targets;
+    uint32_t flags;
+    int32_t umask; /* -1: the session's */
+    int32_t pgid;  /* -1: none */
+} nsbox_entry;
+
+enum nsbox_entry_said { NSBOX_ENTRY_STARTED = 1, NSBOX_ENTRY_FAILED = 2, NSBOX_ENTRY_ENDED = 3 };
+
+typedef struct nsbox_told_entry {
+    uint32_t what; /* STARTED: with the command's pidfd */
+    int32_t error; /* FAILED: an errno; ENDED: the wait status */
+    uint32_t step; /* FAILED: enum nsbox_step */
+    uint32_t reserved;
+    int64_t user_us, system_us, max_rss; /* ENDED: what the command and its children used; bytes */
+} nsbox_told_entry;
 
 /* Bytes of arena that a plan of nops ops needs. */
 uint64_t nsbox_arena_size(uint32_t nops);
@@ -254,6 +362,16 @@ void nsbox_preexec_done(const nsbox_request *req, int32_t failed);
  * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
 int nsbox_wait(int pidfd, int init_says, int timeout_ms);
 
+/* This process is killed when the thread that made it ends; or not. 0 or -errno. */
+int nsbox_die_with_parent(int yes);
+
+/* Opens a path for reading as it is resolved by who has the directory `root` for a root. A descriptor or -errno. */
+int nsbox_open_in_root(int root, const char *path);
+
+/* renameat2(2) and syncfs(2): 0 or -errno. */
+int nsbox_rename(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
+int nsbox_sync(int fd);
+
 /* The version of the kernel's Landlock, or -errno (EOPNOTSUPP: switched off at boot, ENOSYS: not built in). */
 int nsbox_landlock_abi(void);
 
@@ -263,5 +381,9 @@ const char *nsbox_syscalls(void);
 /* The image that becomes pid 1 of each sandbox. */
 const uint8_t *nsbox_init_bytes(void);
 uint64_t nsbox_init_size(void);
+
+/* The image that becomes pid 1 of a session. */
+const uint8_t *nsbox_session_bytes(void);
+uint64_t nsbox_session_size(void);
 
 #endif

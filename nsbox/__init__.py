@@ -7,14 +7,21 @@ Names of the standard library's subprocess, plus Policy and what belongs to it. 
 (PEP 562): a program that imports nsbox but runs nothing pays next to nothing.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # typing takes longer to import than all of this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from nsbox._bpf import Arg, Rule
+    from nsbox._changes import Change
     from nsbox._confine import confined, install
+    from nsbox._details import Details
     from nsbox._doctor import Check, doctor
     from nsbox._errors import (
         AccessError,
+        CommitError,
+        ConflictError,
         IdsError,
         NsboxError,
         PolicyError,
@@ -57,6 +64,8 @@ if TYPE_CHECKING:
     from nsbox._seccomp import Filter
     from nsbox._spawn import Containment
     from nsbox._usage import Usage
+    from nsbox.sandbox import Sandbox
+    from nsbox.session import Session
     from nsbox.subprocess import (
         DEVNULL,
         PIPE,
@@ -74,6 +83,7 @@ if TYPE_CHECKING:
         list2cmdline,
         run,
     )
+    from nsbox.transaction import Transaction
 
 __version__ = "0.1.0"
 
@@ -87,11 +97,15 @@ __all__ = [
     "BindData",
     "BindFd",
     "CalledProcessError",
+    "Change",
     "Check",
     "Chmod",
+    "CommitError",
     "CompletedProcess",
+    "ConflictError",
     "Console",
     "Containment",
+    "Details",
     "Dev",
     "DevBind",
     "Device",
@@ -120,12 +134,15 @@ __all__ = [
     "RoBind",
     "RoOverlay",
     "Rule",
+    "Sandbox",
+    "Session",
     "SetupError",
     "SubprocessError",
     "Symlink",
     "TimeoutExpired",
     "TmpOverlay",
     "Tmpfs",
+    "Transaction",
     "UnavailableError",
     "Usage",
     "call",
@@ -145,10 +162,13 @@ __all__ = [
 # Where each name lives.
 _HOMES = {
     "_bpf": ("Arg", "Rule"),
+    "_changes": ("Change",),
     "_confine": ("confined", "install"),
     "_doctor": ("Check", "doctor"),
     "_errors": (
         "AccessError",
+        "CommitError",
+        "ConflictError",
         "IdsError",
         "NsboxError",
         "PolicyError",
@@ -186,6 +206,7 @@ _HOMES = {
         "Tmpfs",
         "TmpOverlay",
     ),
+    "_details": ("Details",),
     "_policy": (
         "Limits",
         "Policy",
@@ -194,6 +215,9 @@ _HOMES = {
     "_seccomp": ("Filter",),
     "_spawn": ("Containment",),
     "_usage": ("Usage",),
+    "sandbox": ("Sandbox",),
+    "session": ("Session",),
+    "transaction": ("Transaction",),
     "subprocess": (
         "DEVNULL",
         "PIPE",
@@ -217,12 +241,12 @@ _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names
 
 
 def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF and name not in ("asyncio", "sandbox", "session", "subprocess", "transaction"):
+        raise AttributeError(f"module 'nsbox' has no attribute {name!r}")
     from importlib import import_module
 
-    if name in ("asyncio", "subprocess"):
-        return import_module(f"nsbox.{name}")
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'nsbox' has no attribute {name!r}")
+        return import_module(f"nsbox.{name}")
     value = getattr(import_module(f"nsbox.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

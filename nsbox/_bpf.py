@@ -8,13 +8,16 @@ Linux 5.11). Hence a balanced search over ranges of numbers.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from _collections_abc import Iterable
+from _struct import Struct
 
 from nsbox._checks import check_bool
 from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Literal
 
 # errno(3) as Linux numbers them, whatever system this is planned on
 EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = 1, 38, 93, 97
@@ -30,7 +33,7 @@ _NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16  # in struct seccomp_data
 _WORD = 0xFFFFFFFF
 _X32 = 0x40000000  # x86_64's third table of system calls has this bit; as a number it is beyond the others
 
-_instruction = struct.Struct("=HBBI")
+_instruction = Struct("=HBBI")
 
 # AUDIT_ARCH_* of <linux/audit.h>
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003, "arm": 0x40000028}
@@ -53,7 +56,7 @@ NEWER = {
 LAST = 470  # what a later kernel adds, nobody here has looked at
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arg:
     """A test of a system call's argument, of its low 32 bits: those of mask are one of the values; inverted: none.
 
@@ -82,7 +85,7 @@ class Arg:
         object.__setattr__(self, "values", values)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """What comes of some system calls: an errno, or 0 for allowed, when all tests of their arguments hold.
 
@@ -113,7 +116,7 @@ class Rule:
         object.__setattr__(self, "when", tests)
 
 
-@dataclass(frozen=True)
+@frozen
 class Table:
     """The system calls of a machine: name to number. last: above it all are refused as unknown; None: none is."""
 
@@ -122,7 +125,7 @@ class Table:
     last: int | None = LAST
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """One filter of a plan: rules to assemble, or ready code.
 

@@ -8,15 +8,18 @@ first, once. A command starts in its cgroup (CLONE_INTO_CGROUP); nobody is moved
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import os
 import select
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from _weakref import ref
 
 from nsbox._errors import SetupError
+from nsbox._frozen import TYPE_CHECKING, frozen
 from nsbox._limits import SETUP_PROCESSES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _ROOT = "/sys/fs/cgroup"
 _CALLERS = "nsbox-callers"  # where the processes of the own cgroup go
@@ -24,7 +27,7 @@ _PREFIX = "nsbox-box-"
 CONTROLLERS = ("memory", "pids", "cpu")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where cgroups can be made, and with which controllers; directory "": nowhere, `problem` says why."""
 
@@ -33,7 +36,7 @@ class Place:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spent:
     """What a cgroup says at its end. memory_peak: bytes at most, None: not known (before Linux 5.19)."""
 
@@ -84,9 +87,11 @@ def _is_delegated(directory: str) -> bool:
     if not os.path.isdir("/run/systemd/system") or os.geteuid() != 0:
         return True  # permissions say it
     for name in ("user.delegate", "trusted.delegate"):
-        with contextlib.suppress(OSError):
+        try:
             if os.getxattr(directory, name) == b"1":
                 return True
+        except OSError:
+            pass
     return False
 
 
@@ -111,36 +116,47 @@ def look(root: str = _ROOT) -> Place:
 def _move_away(directory: str) -> None:
     """Move the processes of a cgroup into one of their own below it."""
     callers = f"{directory}/{_CALLERS}"
-    with contextlib.suppress(FileExistsError):
+    try:
         os.mkdir(callers)
+    except FileExistsError:
+        pass
     for _ in range(100):  # those that fork meanwhile too
         pids = _words(f"{directory}/cgroup.procs")
         if not pids:
             return
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 _write(f"{callers}/cgroup.procs", pid)
+            except ProcessLookupError:
+                pass
     raise OSError(errno.EBUSY, "its processes can't be moved")
 
 
 def _enable(directory: str, controllers: Sequence[str]) -> None:
     """Hand controllers out to the cgroups below."""
     control = f"{directory}/cgroup.subtree_control"
-    lacking = [name for name in controllers if name not in _words(control)]
+    there = _words(control)
+    lacking = [name for name in controllers if name not in there]
     if not lacking:
         return
-    text = " ".join(f"+{name}" for name in lacking)
-    try:
-        _write(control, text)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
+    # Not only when the kernel says EBUSY: cpu and pids can be handed out by a cgroup with processes, which becomes
+    # threaded by that, and then nothing can be started in those below (cgroup-v2.rst). The machine's root is exempt.
+    kind = _words(f"{directory}/cgroup.type")
+    if kind == ("domain", "threaded"):
+        _write(control, " ".join(f"-{name}" for name in there))
+        lacking += [name for name in there if name not in lacking]
+    if kind and _words(f"{directory}/cgroup.procs"):
         _move_away(directory)
-        _write(control, text)
+    _write(control, " ".join(f"+{name}" for name in lacking))
 
 
 def _needed(limits: Sequence[tuple[str, str]]) -> list[str]:
     return sorted({name.partition(".")[0] for name, _ in limits})
+
+
+# Not in force before the caller's memory is its own again: until their execs the init and the command share it, and who
+# runs out of memory is killed with all who share it.
+_NOT_YET = {"memory.oom.group": "0", "memory.max": "max"}
 
 
 class Leaf:
@@ -149,15 +165,18 @@ class Leaf:
     def __init__(self, directory: str, limits: Sequence[tuple[str, str]]) -> None:
         sweep()
         self.fd = -1
+        self.is_over = False
+        self.has_memory_limit = "memory.max" in dict(limits)
         self.path = f"{directory}/{_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         what = f"cgroup {directory}"
         try:
             _remove_stale(directory)
             _enable(directory, _needed(limits))
+            _made[self.path] = ref(self)
             os.mkdir(self.path)
             for name, value in limits:
                 what = f"cgroup: {name} {value}"
-                self._limit(name, value)
+                self._limit(name, _NOT_YET.get(name, value))
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except BaseException as error:
             self.remove()
@@ -172,13 +191,20 @@ class Leaf:
             if name != "memory.swap.max" or len(_read("/proc/swaps").splitlines()) > 1:
                 raise  # else there is nothing to limit
 
-    def started(self, limits: Sequence[tuple[str, str]]) -> None:
-        """Take back the room for the processes of the set-up, which have ended."""
+    def started(self, limits: Sequence[tuple[str, str]], pid: int) -> None:
+        """Put all limits into force: the set-up is over, and the command's memory its own.
+
+        Raises OSError if that can't be done.
+        """
         self._close()
-        for name, value in limits:
-            if name == "pids.max":
-                with contextlib.suppress(OSError):  # it has ended already
-                    _write(f"{self.path}/{name}", str(int(value) - SETUP_PROCESSES))
+        wished = dict(limits)
+        if "memory.max" in wished:
+            _await_own_memory(pid)
+        if "pids.max" in wished:
+            _write(f"{self.path}/pids.max", str(int(wished["pids.max"]) - SETUP_PROCESSES))
+        for name in _NOT_YET:
+            if name in wished:
+                _write(f"{self.path}/{name}", wished[name])
 
     def _close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -188,8 +214,10 @@ class Leaf:
     def spent(self) -> Spent:
         """Return what was used up so far."""
         peak = _words(f"{self.path}/memory.peak")
-        events = dict(line.split() for line in _lines(f"{self.path}/memory.events"))
-        return Spent(int(peak[0]) if peak else None, int(events.get("oom_kill", 0)))
+        events = dict(line.split() for line in _lines(f"{self.path}/memory.events.local"))
+        # A limit above, or the machine's, kills here too; then the own one wasn't reached.
+        by_us = self.has_memory_limit and int(events.get("oom", 0)) > 0
+        return Spent(int(peak[0]) if peak else None, int(events.get("oom_kill", 0)) if by_us else 0)
 
     def end(self, *, kill: bool) -> Spent:
         """Return what was used up; remove it. kill: nothing in it is to go on."""
@@ -201,29 +229,70 @@ class Leaf:
 
     def remove(self) -> None:
         """Remove it; what can't be removed yet, because something still ends in it, a later sweep() does."""
+        self.is_over = True
         self._close()
-        try:
-            os.rmdir(self.path)
-        except FileNotFoundError:
-            return
-        except OSError:
-            _pending.append(self)
+        _remove(self.path)
 
     def kill(self) -> None:
         """Kill all in it, and wait until it is empty, at most a second. Before Linux 5.14 it waits only."""
-        with contextlib.suppress(OSError):
-            _write(f"{self.path}/cgroup.kill", "1")
-        with contextlib.suppress(OSError), open(f"{self.path}/cgroup.events", encoding="ascii") as events:
-            poller = select.poll()
-            poller.register(events, select.POLLPRI)
-            for _ in range(20):
-                events.seek(0)
-                if "populated 0" in events.read():
-                    return
-                poller.poll(50)
+        _kill(self.path)
 
 
-_pending: list[Leaf] = []
+_PF_FORKNOEXEC = 0x40  # <linux/sched.h>
+
+
+def _await_own_memory(pid: int) -> None:
+    """Wait until the kernel has exchanged the memory of a process that executes a program, at most a second.
+
+    vfork(2) ends a moment before that (exec_mm_release), after which a process that is killed for want of memory would
+    still take this one with it. The flag that it hasn't executed anything goes later (begin_new_exec).
+    """
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        try:
+            fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        except OSError:  # it has ended and was reaped, or there is no /proc
+            return
+        if not int(fields[6]) & _PF_FORKNOEXEC or fields[0] in "ZX":
+            return
+        time.sleep(0)
+
+
+def _kill(path: str) -> None:
+    try:
+        _write(f"{path}/cgroup.kill", "1")
+    except OSError:
+        pass
+    try:
+        _await_empty(path)
+    except OSError:
+        pass
+
+
+def _await_empty(path: str) -> None:
+    with open(f"{path}/cgroup.events", encoding="ascii") as events:
+        poller = select.poll()
+        poller.register(events, select.POLLPRI)
+        for _ in range(20):
+            events.seek(0)
+            if "populated 0" in events.read():
+                return
+            poller.poll(50)
+
+
+# Those that may be there, with who uses them. A Leaf that nobody has any more is over, whatever came between.
+_made: dict[str, ref[Leaf]] = {}
+
+
+def _remove(path: str) -> None:
+    """Remove one; it stays in the list if something still ends in it."""
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return
+    _made.pop(path, None)
 
 
 def _lines(path: str) -> list[str]:
@@ -235,12 +304,10 @@ def _lines(path: str) -> list[str]:
 
 def sweep() -> None:
     """Remove those that have become empty."""
-    for _ in range(len(_pending)):
-        try:
-            leaf = _pending.pop(0)  # two threads at a time take different ones
-        except IndexError:
-            return
-        leaf.remove()
+    for path, reference in list(_made.items()):
+        leaf = reference()
+        if leaf is None or leaf.is_over:
+            _remove(path)
 
 
 _swept: set[str] = set()
@@ -254,20 +321,22 @@ def _remove_stale(directory: str) -> None:
     for name in os.listdir(directory):
         pid = name.removeprefix(_PREFIX).partition("-")[0]
         if name.startswith(_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
-            with contextlib.suppress(OSError):
+            try:
                 os.rmdir(f"{directory}/{name}")
+            except OSError:
+                pass
 
 
 def _at_exit() -> None:
     """Nothing of this process's outlives it."""
-    for leaf in _pending[:]:
-        leaf.kill()
-    sweep()
+    for path in list(_made):
+        _kill(path)
+        _remove(path)
 
 
 def _after_fork() -> None:
     """Forget those of the parent, in a forked child."""
-    _pending.clear()
+    _made.clear()
 
 
 atexit.register(_at_exit)

@@ -14,6 +14,7 @@ from typing import Any
 
 from nsbox import _popen
 from nsbox._errors import AccessError, NsboxError
+from nsbox._keeper import Keeper
 from nsbox._policy import Policy
 
 _Plain = _popen.Confinable.__base__
@@ -135,12 +136,10 @@ class confined:
     Raises TypeError for a policy that is none. No decorator: around a coroutine function it would contain nothing.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        """Take the policy; nothing happens before the block."""
-        if not isinstance(policy, Policy):
-            raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
-        self._policy = policy
-        self._tokens: list[Token[Policy | None]] = []
+    def __init__(self, policy: Policy | Keeper) -> None:
+        """Take the policy, or a Sandbox; nothing happens before the block."""
+        self._policy = _popen.check_policy(policy)
+        self._tokens: list[Token[Policy | Keeper | None]] = []
 
     def __enter__(self) -> None:
         install()

@@ -6,32 +6,18 @@ processor) the module imports all the same, and `problem` says why.
 
 from __future__ import annotations
 
-import contextlib
+import _signal as signal  # signal itself makes enums of the numbers
 import gc
 import mmap
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from typing import Any, Protocol, cast
 
+from nsbox._frozen import TYPE_CHECKING, remembered
 
-class _Lib(Protocol):
-    """What the extension offers, as abi.h declares it."""
-
-    def nsbox_spawn(self, request: object) -> int: ...
-    def nsbox_arena_size(self, nops: int) -> int: ...
-    def nsbox_plan_check(self, plan: object, length: int, bad: object) -> int: ...
-    def nsbox_preexec_done(self, request: object, failed: int) -> None: ...
-    def nsbox_wait(self, pidfd: int, init_says: int, timeout_ms: int) -> int: ...
-    def nsbox_landlock_abi(self) -> int: ...
-    def nsbox_syscalls(self) -> object: ...
-    def nsbox_init_bytes(self) -> object: ...
-    def nsbox_init_size(self) -> int: ...
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 
 class Constants:
@@ -41,73 +27,110 @@ class Constants:
         self._lib = lib
 
     def __getattr__(self, name: str) -> int:
-        value = cast(int, getattr(self._lib, f"NSBOX_{name}"))
+        value: int = getattr(self._lib, f"NSBOX_{name}")
         setattr(self, name, value)
         return value
 
 
 on_linux = sys.platform == "linux"
 problem = ""
-ffi: Any = None
-lib: _Lib
+_nsbox: Any = None
 try:
-    _nsbox: Any = import_module("nsbox._nsbox")
+    _nsbox = __import__("nsbox._nsbox", fromlist=["lib"])  # as importlib does, which takes its time to import itself
 except ImportError as _error:
     problem = f"the C core is missing ({_error})" if on_linux else f"there is no C core for {sys.platform}"
-    lib = cast(_Lib, None)
-    constants = Constants(None)
-else:
-    ffi = _nsbox.ffi
-    lib = cast(_Lib, _nsbox.lib)
-    constants = Constants(_nsbox.lib)
+ffi: Any = getattr(_nsbox, "ffi", None)
+lib: Any = getattr(_nsbox, "lib", None)
+constants = Constants(lib)
 
 
-@dataclass(slots=True, kw_only=True)
 class Command:
     """What varies from spawn to spawn: paths as bytes, ids and descriptors as numbers.
 
     uid, gid, groups: None means the plan's own, which _spawn fills in. flags: abi.h's, of the command. preexec: called
     in the command before its exec; flags have PREEXEC then. inherits_env: what it changes in the environment counts,
-    but for these variables, which the policy sets; None: it doesn't count.
+    but for these variables, which the policy sets; None: it doesn't count. places: instead of cwd and envp, directories
+    to start in with the environment for each; the last is taken where none can be entered. hold_fd, report_fd: pipes'
+    ends by which somebody is told that all is set up, and lets the command go on.
     """
 
-    programs: Sequence[bytes]
-    argv: Sequence[bytes]
-    envp: Strings
-    cwd: bytes | None
-    flags: int = 0
-    stdio: tuple[int, int, int] = (-1, -1, -1)
-    pass_fds: Sequence[int] = ()
-    umask: int = -1
-    pgid: int = -1
-    uid: int | None = None
-    gid: int | None = None
-    groups: Sequence[int] | None = None
-    preexec: Callable[[], object] | None = None
-    inherits_env: dict[bytes, bytes] | None = None
-    cgroup_fd: int = -1
-    leaf: Any = None  # _cgroup's, which the descriptor is of
+    __slots__ = (
+        *("argv", "cgroup_fd", "cwd", "envp", "flags", "gid", "groups", "hold_fd", "inherits_env", "leaf", "parked"),
+        *("pass_fds", "pgid", "places", "preexec", "programs", "progress", "report_fd", "stdio", "uid", "umask"),
+    )
+
+    def __init__(
+        self,
+        *,
+        programs: Sequence[bytes],
+        argv: Sequence[bytes],
+        envp: Strings,
+        cwd: bytes | None,
+        flags: int = 0,
+        stdio: tuple[int, int, int] = (-1, -1, -1),
+        pass_fds: Sequence[int] = (),
+        umask: int = -1,
+        pgid: int = -1,
+        uid: int | None = None,
+        gid: int | None = None,
+        groups: Sequence[int] | None = None,
+        preexec: Callable[[], object] | None = None,
+        inherits_env: dict[bytes, bytes] | None = None,
+        places: Sequence[tuple[bytes, Strings]] = (),
+        hold_fd: int = -1,
+        report_fd: int = -1,
+    ) -> None:
+        self.programs, self.argv, self.envp, self.cwd = programs, argv, envp, cwd
+        self.flags, self.stdio, self.pass_fds = flags, stdio, pass_fds
+        self.umask, self.pgid = umask, pgid
+        self.uid, self.gid, self.groups = uid, gid, groups
+        self.preexec, self.inherits_env = preexec, inherits_env
+        self.places, self.hold_fd, self.report_fd = places, hold_fd, report_fd
+        self.cgroup_fd = -1
+        self.parked: Any = None  # _template's, the sandbox that waits for it
+        self.leaf: Any = None  # _cgroup's, which the descriptor is of
+        self.progress: Any = None  # set by spawn(): where pid, init_pid and set_up_pid are, as soon as they are known
 
 
-@dataclass(slots=True)
 class Result:
     """What came of a spawn; error 0 and a pid, or an errno with the step and the op that it came from."""
 
-    error: int
-    step: int
-    op: int
-    pid: int
-    init_pid: int
-    init_pidfd: int
-    init_says: int
+    __slots__ = (
+        *("detail", "entered", "error", "go_fd"),
+        "init_pid",
+        "init_pidfd",
+        "init_says",
+        "on_end",
+        "op",
+        *("pid", "root_id", "step", "warm"),
+    )
+
+    def __init__(
+        self,
+        error: int,
+        step: int,
+        op: int,
+        pid: int,
+        init_pid: int,
+        init_pidfd: int,
+        init_says: int,
+        go_fd: int = -1,
+        detail: bytes = b"",
+    ) -> None:
+        self.error, self.step, self.op, self.pid = error, step, op, pid
+        self.init_pid, self.init_pidfd, self.init_says = init_pid, init_pidfd, init_says
+        self.go_fd, self.detail, self.root_id = go_fd, detail, 0
+        self.warm = False  # in a copy of a sandbox that is kept
+        self.entered: Any = None  # _session's, of a command that isn't our child
+        self.on_end: Callable[[], object] = bool  # called when its sandbox has gone, before its pidfd is closed
 
 
 class _Arena:
     """Stacks and work space for the children of one spawn at a time, kept for the next one."""
 
     def __init__(self, size: int) -> None:
-        # Shared, so that a fork, in this process or of the command, doesn't make its pages copy-on-write: the kernel
-        # fails to write to such a page when the process that it does it for is being killed, and nobody hears of it.
+        # Shared, so that a fork doesn't make its pages copy-on-write: the kernel fails to write to such a page for a
+        # process that is being killed, and nobody hears of it.
         self.map = mmap.mmap(-1, size + ffi.sizeof("nsbox_result"), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
         self.size = size
         self.pointer = ffi.from_buffer("uint8_t[]", self.map)
@@ -118,6 +141,9 @@ _USUAL = 256  # ops that a pooled arena is made for
 _arenas: list[_Arena] = []
 _abandoned: list[_Arena] = []  # a process of a set-up that was killed may still use them
 os.register_at_fork(after_in_child=_arenas.clear)  # they are the parent's
+
+
+adopt_inits = False  # _reap has seen that this machine's pid 1 doesn't reap them: this process does it
 
 
 def _take_arena(nops: int) -> _Arena:
@@ -137,17 +163,42 @@ def _give_back(arena: _Arena, nops: int) -> None:
 class Strings:
     """A char*[] that ends in NULL. Its pointers lead into the bytes objects, whose buffers end in NUL."""
 
-    __slots__ = ("_keep", "array")
+    __slots__ = ("_keep", "array", "items")
 
     def __init__(self, items: Sequence[bytes]) -> None:
+        self.items = items
         self._keep = [ffi.from_buffer("char[]", item) for item in items]
         self.array = ffi.new("char *[]", [*self._keep, ffi.NULL])
 
 
-def _strings(items: Sequence[bytes], keep: list[object]) -> object:
+def _strings(items: Sequence[bytes], keep: list[object]) -> Any:
     strings = Strings(items)
     keep.append(strings)
     return strings.array
+
+
+class Stamps:
+    """What the ops of a kept sandbox have found and made: an nsbox_stamp each, which C fills in."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, watched: Sequence[bool]) -> None:
+        self.array = ffi.new("nsbox_stamp[]", [(0, 0, 0, 0, 0, is_watched) for is_watched in watched] or 1)
+
+
+class Entered:
+    """A sandbox that is kept. fds: its user and mount namespace and its /dev/null; plan: the blob that made it.
+
+    root_id: the mount that the caller's root was then. parked: what the stamps of a copy to be parked go into, or None.
+    """
+
+    __slots__ = ("blob", "fds", "parked", "plan", "root_id", "stamps")
+
+    def __init__(
+        self, fds: tuple[int, int, int], plan: bytes, stamps: Stamps, root_id: int, parked: Stamps | None
+    ) -> None:
+        self.fds, self.plan, self.stamps, self.root_id, self.parked = fds, plan, stamps, root_id, parked
+        self.blob = ffi.from_buffer("uint8_t[]", plan)
 
 
 class Template:
@@ -156,10 +207,12 @@ class Template:
     plan: a blob as _wire makes it, of nops ops. uid_map, gid_map: for user_namespaces(7); the second ones, if any, for
     a second namespace. map_programs: arguments of newuidmap(1) and newgidmap(1). rlimits: resource, soft, hard.
     programs: seccomp filters; the last n_last are for right before exec, the n_confined before these for the last user
-    namespace. ruleset: Landlock's rights and scopes, and its rules: path, rights, flags.
+    namespace. ruleset: Landlock's rights and scopes, and its rules: path, rights, flags. capabilities: permitted,
+    inheritable and bounding ones, that the command keeps. joined: descriptors of a user namespace, a second, a pid and
+    a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. entered: one that is kept, to be copied.
     """
 
-    __slots__ = ("_keep", "nops", "request")
+    __slots__ = ("_keep", "nops", "plan", "request")
 
     def __init__(
         self,
@@ -178,6 +231,10 @@ class Template:
         n_confined: int,
         n_last: int,
         ruleset: tuple[int, int, Sequence[tuple[bytes, int, int]]] | None = None,
+        capabilities: tuple[int, int, int] | None = None,
+        joined: Sequence[int] = (-1, -1, -1, -1),
+        stamps: Stamps | None = None,
+        entered: Entered | None = None,
     ) -> None:
         blob = ffi.from_buffer("uint8_t[]", plan)
         maps = [
@@ -188,7 +245,7 @@ class Template:
         codes = [ffi.from_buffer("uint8_t[]", code) for code in programs]
         filters = ffi.new("nsbox_filter[]", [(code, len(code) // 8, 0) for code in codes])
         self._keep: list[object] = [blob, maps, limits, codes, filters]
-        self.nops = nops
+        self.nops, self.plan = nops, plan
         self.request = r = ffi.new("nsbox_request *")
         r.plan, r.plan_len = blob, len(plan)
         r.namespaces, r.flags = namespaces, flags
@@ -198,6 +255,21 @@ class Template:
         r.rlimits, r.n_rlimits = limits, len(rlimits)
         if ruleset is not None:
             r.ruleset = self._ruleset(*ruleset)
+        if capabilities is not None:
+            r.caps = caps = ffi.new("nsbox_caps *", capabilities)
+            self._keep.append(caps)
+        r.user_fd, r.user2_fd, r.pid_fd, r.mnt_fd = joined
+        r.null_fd = r.park_fd = r.go_fd = -1
+        if stamps is not None:
+            r.stamps = stamps.array
+            self._keep.append(stamps)
+        if entered is not None:
+            r.user_fd, r.mnt_fd, r.null_fd = entered.fds
+            r.stamps, r.template_plan, r.template_plan_len = entered.stamps.array, entered.blob, len(entered.plan)
+            r.root_id = entered.root_id
+            if entered.parked is not None:
+                r.park_stamps = entered.parked.array
+            self._keep.append(entered)
         r.filters, r.n_filters = filters, len(programs)
         r.n_confined_filters, r.n_last_filters = n_confined, n_last
 
@@ -214,7 +286,14 @@ class Template:
 
 def _fill(r: Any, q: Command, keep: list[object]) -> None:
     r.programs = _strings(q.programs, keep)
-    r.argv = _strings(q.argv, keep)
+    spare = [b"sh"] if q.flags & constants.SHELL else []  # the name of a shell comes before a script's
+    r.argv = _strings([*spare, *q.argv], keep) + len(spare)
+    r.hold_fd, r.report_fd = q.hold_fd, q.report_fd
+    if q.places:
+        names = [ffi.from_buffer("char[]", path) for path, _ in q.places]
+        r.places = ffi.new("nsbox_place[]", [(name, env.array) for name, (_, env) in zip(names, q.places, strict=True)])
+        r.n_places = len(q.places)
+        keep += [names, r.places, q.places]
     r.envp = q.envp.array
     if q.cwd is not None:
         r.cwd = cwd = ffi.from_buffer("char[]", q.cwd)
@@ -222,6 +301,9 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
     r.flags |= q.flags
     r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
     r.umask, r.pgid, r.uid, r.gid, r.cgroup_fd = q.umask, q.pgid, q.uid, q.gid, q.cgroup_fd
+    if q.parked is not None:
+        r.park_fd, r.go_fd, r.user2_fd = q.parked.result.init_pidfd, q.parked.result.go_fd, q.parked.user2_fd
+        r.stamps = q.parked.stamps.array
     if q.pass_fds:
         keep.append(fds := ffi.new("int32_t[]", list(q.pass_fds)))
         r.pass_fds, r.n_pass_fds = fds, len(q.pass_fds)
@@ -295,19 +377,24 @@ def spawn(template: Template, command: Command) -> Result:
     _fill(r, command, keep)
     arena = _take_arena(template.nops)
     r.arena, r.arena_len = arena.pointer, arena.size
-    r.result = result = arena.result
-    result.pid = 0
+    r.result = command.progress = result = arena.result
+    result.pid = result.init_pid = 0
+    result.init_pidfd = result.init_says = result.go_fd = -1
     try:
         if command.preexec is None:
             lib.nsbox_spawn(r)
         else:
             _spawn_with(command.preexec, r, command.inherits_env)
         answer = Result(
-            result.error, result.step, result.op, result.pid, result.init_pid, result.init_pidfd, result.init_says
+            *(result.error, result.step, result.op, result.pid),
+            *(result.init_pid, result.init_pidfd, result.init_says, result.go_fd),
         )
+        answer.root_id = result.root_id
+        if answer.error:
+            answer.detail = ffi.string(result.detail)
     except BaseException:  # of a signal handler, which runs when the call is over: nobody would own the command
-        if result.pid > 0 and not result.error:
-            end(result.pid, result.init_pidfd, result.init_says)
+        if (result.pid > 0 or result.init_pidfd >= 0) and not result.error:
+            end(result.pid, result.init_pidfd, result.init_says, result.go_fd)
         raise
     try:
         if answer.step == constants.STEP_KILLED:
@@ -316,21 +403,29 @@ def spawn(template: Template, command: Command) -> Result:
             _give_back(arena, template.nops)
     except BaseException:  # the same; the arena may be another thread's by now
         if not answer.error:
-            end(answer.pid, answer.init_pidfd, answer.init_says)
+            end(answer.pid, answer.init_pidfd, answer.init_says, answer.go_fd)
         raise
     return answer
 
 
-def end(pid: int, init_pidfd: int, init_says: int) -> None:
-    """Kill a command, and return when its whole sandbox is gone, whatever its policy lets go on."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0x40000000)  # __WALL
+def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1) -> None:
+    """Kill a command (pid 0: none), and return when its whole sandbox is gone, whatever its policy lets go on."""
+    try:
+        if pid > 0:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0x40000000)  # __WALL
+    except (ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored the kernel reaps
+        pass
     if init_pidfd >= 0:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             signal.pidfd_send_signal(init_pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
         wait(init_pidfd, -1, -1)
         os.close(init_pidfd)
-    os.close(init_says)
+    for fd in (init_says, go_fd):
+        if fd >= 0:
+            os.close(fd)
 
 
 def wait(pidfd: int, init_says: int, timeout_ms: int) -> bool:
@@ -342,11 +437,10 @@ def wait(pidfd: int, init_says: int, timeout_ms: int) -> bool:
     while True:
         ret = lib.nsbox_wait(pidfd, init_says, timeout_ms)
         if ret >= 0:
-            return ret == 1
+            return bool(ret)
         if -ret != 4:  # EINTR; Python's signal handlers have run by now
             raise OSError(-ret, os.strerror(-ret))
-        if timeout_ms > 0:
-            timeout_ms = max(0, round((end - time.monotonic()) * 1000))
+        timeout_ms = max(0, round((end - time.monotonic()) * 1000)) if timeout_ms > 0 else timeout_ms
 
 
 def last_word(init_says: int) -> bytes:
@@ -372,18 +466,33 @@ def plan_check(plan: bytes) -> tuple[int, int]:
     return ret, bad[0]
 
 
+def die_with_parent(yes: bool) -> None:
+    """Have this process killed when the thread ends that made it, or no more; raises OSError."""
+    ret = lib.nsbox_die_with_parent(yes)
+    if ret < 0:
+        raise OSError(-ret, os.strerror(-ret))
+
+
+def open_in_root(root: int, path: bytes) -> int:
+    """Open a file for reading, as it is found by who has the directory for a root; raises OSError."""
+    fd: int = lib.nsbox_open_in_root(root, ffi.from_buffer("char[]", path))
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd), os.fsdecode(path))
+    return fd
+
+
 def landlock_abi() -> int:
     """Return the version of the kernel's Landlock; 0 where there is none."""
-    return max(0, lib.nsbox_landlock_abi())
+    return int(max(0, lib.nsbox_landlock_abi()))
 
 
-@cache
+@remembered
 def syscalls() -> tuple[str, dict[str, int]]:
     """Return the machine that the C core was built for, and its system calls by name, by the kernel headers."""
     machine, *rows = ffi.string(lib.nsbox_syscalls()).decode().split("\n")
     return machine, {name: int(number) for name, number in (row.split() for row in rows if row)}
 
 
-def init_image() -> bytes:
-    """Return the program that becomes pid 1 of each sandbox."""
-    return bytes(ffi.buffer(lib.nsbox_init_bytes(), lib.nsbox_init_size()))
+def init_image(name: str = "init") -> bytes:
+    """Return the program that becomes pid 1: the "init", or that of a "session"."""
+    return bytes(ffi.buffer(getattr(lib, f"nsbox_{name}_bytes")(), getattr(lib, f"nsbox_{name}_size")()))

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from nsbox import _cgroup, _core
 from nsbox._backends import namespaces
 from nsbox._errors import NsboxError, SetupError, UnavailableError
+from nsbox._frozen import frozen, replace
 from nsbox._host import Host
 from nsbox._plan import Dev, Mqueue, Proc, RoBind, TmpOverlay
 from nsbox._policy import Policy
@@ -23,11 +23,15 @@ from nsbox._popen import Popen
 from nsbox._probe import probe
 
 State = Literal["works", "fails", "not tried"]
+DEFAULT = "the default policy, whole"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
-    """One thing that was tried. is_needed: the default policy needs it. said: what came of it; remedy: what helps."""
+    """One thing that was tried. said: what came of it; remedy: what helps.
+
+    is_needed: the default policy needs it, if namespaces contain it.
+    """
 
     name: str
     state: State
@@ -40,29 +44,41 @@ _TRUE = shutil.which("true", path="/usr/bin:/bin") or sys.executable
 _ROOT = RoBind("/", "/")
 
 # What is tried by a sandbox that has it; in this order, since most of it needs the first.
-_SANDBOXES: tuple[tuple[str, bool, Policy], ...] = (
-    ("user, mount and pid namespaces", True, Policy.layers(_ROOT)),
-    ("ipc, uts, cgroup namespaces", True, Policy.layers(_ROOT, unshare={"ipc", "uts", "cgroup"})),
-    ("net namespace", True, Policy.layers(_ROOT, unshare={"net"})),
-    ("procfs", True, Policy.layers(_ROOT, Proc("/proc"))),
-    ("devices, devpts", True, Policy.layers(_ROOT, Dev("/dev"))),
-    ("message queues", False, Policy.layers(_ROOT, Mqueue("/dev"), unshare={"ipc"})),
-    ("overlayfs in a user namespace", False, Policy.layers(_ROOT, TmpOverlay(("/usr",), "/usr"))),
-    ("time namespace", False, Policy.layers(_ROOT, unshare={"time"})),
-    ("all ids mapped", False, Policy.layers(_ROOT, ids="full")),
-    ("Landlock, rules about files", False, Policy.layers(_ROOT, Proc("/proc"), landlock=True)),
+_SANDBOXES: tuple[tuple[str, bool, Policy], ...] = tuple(
+    (name, is_needed, policy.with_(backend="namespaces"))
+    for name, is_needed, policy in (
+        ("user, mount and pid namespaces", True, Policy.layers(_ROOT)),
+        ("ipc, uts, cgroup namespaces", True, Policy.layers(_ROOT, unshare={"ipc", "uts", "cgroup"})),
+        ("net namespace", True, Policy.layers(_ROOT, unshare={"net"})),
+        ("procfs", True, Policy.layers(_ROOT, Proc("/proc"))),
+        ("devices, devpts", True, Policy.layers(_ROOT, Dev("/dev"))),
+        ("message queues", False, Policy.layers(_ROOT, Mqueue("/dev"), unshare={"ipc"})),
+        ("overlayfs in a user namespace", False, Policy.layers(_ROOT, TmpOverlay(("/usr",), "/usr"))),
+        ("time namespace", False, Policy.layers(_ROOT, unshare={"time"})),
+        ("all ids mapped", False, Policy.layers(_ROOT, ids="full")),
+        ("Landlock, rules about files", False, Policy.layers(_ROOT, Proc("/proc"), landlock=True)),
+    )
+)
+# The others of the ladder, with which less than all is contained, or not by us.
+_INSTEAD: tuple[tuple[str, Policy], ...] = (
+    ("instead of namespaces: bubblewrap", Policy.layers(_ROOT, Dev("/dev"), Proc("/proc"), backend="bwrap")),
+    ("instead of namespaces: Landlock alone", Policy.host(backend="landlock", best_effort=["processes"])),
 )
 
 
-def _attempt(policy: Policy) -> Exception | None:
-    """Run a program that does nothing; return what went wrong."""
+def _attempt(policy: Policy) -> Exception | str:
+    """Run a program that does nothing; return what went wrong, or the backend that contained it."""
     command = [_TRUE, "-c", ""] if sys.executable == _TRUE else [_TRUE]
     try:
         with Popen(command, policy=policy, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
             status = process.wait()
     except (NsboxError, OSError) as error:
         return error
-    return None if status == 0 else ChildProcessError(errno.ECHILD, f"{_TRUE} ended with status {status}")
+    return (
+        process.sandbox.backend
+        if status == 0
+        else ChildProcessError(errno.ECHILD, f"{_TRUE} ended with status {status}")
+    )
 
 
 def _failed(name: str, is_needed: bool, error: Exception) -> Check:
@@ -84,17 +100,22 @@ def _sandboxes() -> Iterator[Check]:
         if not works:
             yield Check(name, "not tried", is_needed, "it needs user namespaces")
             continue
-        error = _attempt(policy)
-        if error is not None and policy is _SANDBOXES[0][2]:
+        found = _attempt(policy)
+        if not isinstance(found, str) and policy is _SANDBOXES[0][2]:
             works = False
-        yield Check(name, "works", is_needed) if error is None else _failed(name, is_needed, error)
+        yield Check(name, "works", is_needed) if isinstance(found, str) else _failed(name, is_needed, found)
+    for name, policy in _INSTEAD:
+        found = _attempt(policy)
+        yield Check(name, "works", False) if isinstance(found, str) else _failed(name, False, found)
 
 
 def _default_policy() -> Check:
-    name = "the default policy, whole"
-    with tempfile.TemporaryDirectory(prefix="nsbox-doctor-") as directory:
-        error = _attempt(Policy.workspace(directory))
-    return Check(name, "works", True) if error is None else _failed(name, True, error)
+    try:
+        with tempfile.TemporaryDirectory(prefix="nsbox-doctor-") as directory:
+            found = _attempt(Policy.workspace(directory))
+    except OSError as error:  # nowhere to make one
+        found = error
+    return Check(DEFAULT, "works", True, f"by {found}") if isinstance(found, str) else _failed(DEFAULT, True, found)
 
 
 # ---- what needs no sandbox
@@ -184,7 +205,7 @@ def _others() -> Iterator[Check]:
 def _core_check(host: Host) -> Check:
     name = "Linux, and the C core"
     # What forbids user namespaces is said where they are tried.
-    reasons = namespaces.missing(replace(host, max_user_namespaces=None, unprivileged_userns=None))
+    reasons = namespaces.missing(replace(host, max_user_namespaces=None, unprivileged_userns=None, userns_error=0))
     if reasons:
         return _failed(name, True, UnavailableError(*reasons))
     return Check(name, "works", True, f"Linux {'.'.join(map(str, host.kernel))} on {host.machine}")
@@ -193,7 +214,8 @@ def _core_check(host: Host) -> Check:
 def doctor() -> tuple[Check, ...]:
     """Try each thing that sandboxes are made of, and the default policy as a whole, for real.
 
-    It takes some hundredths of a second, and leaves nothing behind. All is well if each check with is_needed works.
+    It takes some hundredths of a second, and leaves nothing behind. All is well if the last works, the default policy,
+    which needs those with is_needed unless another backend takes the place of namespaces.
     """
     first = _core_check(probe(refresh=True))
     if first.state == "fails":

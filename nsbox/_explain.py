@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsbox import _backends
 from nsbox._host import Host
 from nsbox._policy import Policy
-from nsbox._probe import probe
+from nsbox._probe import host_for
 
 
 def explain(policy: Policy, host: Host | None = None) -> str:
@@ -13,10 +13,12 @@ def explain(policy: Policy, host: Host | None = None) -> str:
 
     host: facts of another machine; None: of this one. Raises UnavailableError when no backend can carry it out there.
     """
-    plan = _backends.compile_policy(policy, probe() if host is None else host)
+    host = host_for(policy) if host is None else host
+    plan = _backends.compile_policy(policy, host)
     identity = plan.identity
     lines = [
         f"backend     {plan.backend}",
+        *(f"not         {reason}" for reason in _backends.choose(policy, host)[1]),
         f"namespaces  {' '.join(sorted(plan.namespaces))}",
         f"identity    uid {identity.uid}, gid {identity.gid}",
         "",

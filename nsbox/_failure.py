@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
-from subprocess import SubprocessError
-from typing import Any
 
 from nsbox import _core
 from nsbox._causes import refused_userns
 from nsbox._core import constants as c
-from nsbox._errors import AccessError, IdsError, ProcessesError, SetupError
-from nsbox._host import Host
-from nsbox._plan import Op
+from nsbox._errors import AccessError, IdsError, ProcessesError, SetupError, StaleError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._plan import Op, Plan
 from nsbox._policy import Policy, is_below
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from nsbox._host import Host
 
 _STEPS = {
     "PLAN": "malformed plan",
@@ -54,13 +57,18 @@ _STEPS = {
     "SECCOMP": "install the seccomp filter",
     "PREEXEC": "preexec_fn",
     "LANDLOCK": "Landlock",
+    "JOIN": "join a namespace",
+    "LIMIT_USERNS": "limit user namespaces",
+    "HOLD": "wait for the word to go on",
+    "STALE": "enter a sandbox that is kept",
 }
 
 
 _TOO_MANY_FILES = "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)"
 
 
-def _step_name(step: int) -> str:
+def step_name(step: int) -> str:
+    """Return the words for a step of a spawn."""
     for name, text in _STEPS.items():
         if getattr(c, f"STEP_{name}") == step:
             return text
@@ -108,7 +116,7 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
 _FILTER_HINTS = {
     errno.EINVAL: "the kernel refuses a program of Filter.programs",
     errno.ENOMEM: "all filters of a process together have at most 32768 instructions",
-    errno.EPERM: "a program of Filter.programs refuses seccomp(2), by which the next one is installed",
+    errno.EPERM: "a program of Filter.programs refuses prctl(2), by which the next one is installed",
 }
 
 
@@ -122,6 +130,8 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
         return "a seccomp filter of this process's refuses clone3(2), by which a process starts in a cgroup"
     if step == c.STEP_INIT and number == errno.EINVAL:
         return "this kernel can't begin a time namespace here: Linux 6.1 can't, 6.12 can"
+    if step == c.STEP_LANDLOCK and number in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+        return "the path is gone, or a part of it has become a symlink, since the policy was made"
     if step == c.STEP_SECCOMP and number in _FILTER_HINTS:
         return _FILTER_HINTS[number]
     if step == c.STEP_COMMAND and number == errno.EPERM:
@@ -166,21 +176,31 @@ def _chdir_error(result: _core.Result, policy: Policy, cwd: Any) -> OSError:
     return OSError(result.error, os.strerror(result.error), cwd)
 
 
+def _what(result: _core.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
+    """Say what a step was about: an op, or a path that Landlock was to allow."""
+    if result.step == c.STEP_LANDLOCK:
+        paths = plan.ruleset.paths if plan.ruleset else ()
+        return f"allow {paths[result.op].path}" if 0 <= result.op < len(paths) else None
+    return ops[result.op].describe() if 0 <= result.op < len(ops) else None
+
+
 def exception(
-    result: _core.Result, policy: Policy, ops: Sequence[Op], host: Host, *, program: Any, cwd: Any
+    result: _core.Result, policy: Policy, plan: Plan, ops: Sequence[Op], host: Host, *, program: Any, cwd: Any
 ) -> Exception:
     """Return what to raise for a spawn that failed. program, cwd: what the caller named, for its filename."""
     if result.step == c.STEP_EXEC:
         return _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, program)
     if result.step == c.STEP_PREEXEC:
+        from subprocess import SubprocessError
+
         return SubprocessError("Exception occurred in preexec_fn.")
     if result.step == c.STEP_CHDIR:
         return _chdir_error(result, policy, cwd)
-    op = ops[result.op] if 0 <= result.op < len(ops) else None
+    op = ops[result.op] if result.step != c.STEP_LANDLOCK and 0 <= result.op < len(ops) else None
     hint = _hint(result, op, host)
-    kind: type[SetupError] = SetupError
+    kind: type[SetupError] = StaleError if result.step == c.STEP_STALE else SetupError
     if result.step in (c.STEP_GROUPS, c.STEP_GID, c.STEP_UID) and result.error == errno.EPERM:
         kind = IdsError
     elif result.step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND) and result.error == errno.EAGAIN:
         kind = ProcessesError
-    return kind(result.error, _step_name(result.step), op.describe() if op else None, hint)
+    return kind(result.error, step_name(result.step), _what(result, plan, ops), hint)

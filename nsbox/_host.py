@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from nsbox._frozen import TYPE_CHECKING, field, fields, frozen
+
+if TYPE_CHECKING:
+    from typing import Literal
 
 
-@dataclass(frozen=True)
+@frozen
 class Host:
     """What this machine offers to this process. Plans for any Host can be made on any machine."""
 
@@ -18,6 +21,10 @@ class Host:
     egid: int = 1000
     can_set_ids: bool = False  # CAP_SETUID and CAP_SETGID: may write any map
     can_set_groups: bool = False  # CAP_SETGID, and setgroups(2) is not denied in this user namespace
+    capabilities: int = 0  # the effective ones, a bit each
+    inheritable: int = 0
+    bounding: int = 0
+    last_capability: int = 40  # its number, as far as this kernel knows them
     uid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)  # of this process's own user namespace
     gid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)
 
@@ -32,6 +39,13 @@ class Host:
     max_user_namespaces: int | None = None  # user.max_user_namespaces; None: not known
     unprivileged_userns: bool | None = None  # kernel.unprivileged_userns_clone (Debian's patch)
     apparmor_restricts_userns: bool = False  # kernel.apparmor_restrict_unprivileged_userns (Ubuntu 23.10 and later)
+    userns_error: int = 0  # the errno with which a sandbox that was tried failed; 0: it didn't
+    userns_error_at: Literal["", "unshare", "map", "mount"] = ""  # and with what
+
+    bwrap: str = ""  # the path of bubblewrap; "": there is none
+    bwrap_version: tuple[int, ...] = ()
+    bwrap_binds_fds: bool = False  # --bind-fd
+    bwrap_problem: str = ""  # what it said when it was tried; that is only done where a sandbox of ours failed
 
     cgroup: str = ""  # where cgroups can be made; "": nowhere
     cgroup_controllers: tuple[str, ...] = ()  # with which controllers, of memory, pids and cpu

@@ -7,8 +7,7 @@ another way than through them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import (
     Bind,
     BindData,
@@ -16,17 +15,25 @@ from nsbox._plan import (
     Console,
     Dev,
     DevBind,
+    Device,
     Devpts,
+    Mask,
     Mqueue,
     Op,
     Overlay,
     PathRule,
     Proc,
     RemountRo,
+    RoBind,
+    RoOverlay,
     Ruleset,
     Tmpfs,
     TmpOverlay,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Literal
 
 # <linux/landlock.h>
 _READ = 1 | 4 | 8  # execute, read files, list directories
@@ -34,9 +41,11 @@ _RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}  # by the ABI t
 _SCOPES = 1 | 2  # abstract unix sockets, signals
 
 FILES_ABI = 2  # before it files couldn't be moved between directories
+TRUNCATE_ABI = 3
 SCOPES_ABI = 6
 
-_WRITABLE = (Bind, DevBind, Tmpfs, Dev, Devpts, Proc, Mqueue, Overlay, TmpOverlay, Console)
+_WRITABLE = (Bind, DevBind, Device, Tmpfs, Dev, Devpts, Proc, Mqueue, Overlay, TmpOverlay, Console)
+_READABLE = (RoBind, RoOverlay, Mask)
 
 
 def _all_rights(abi: int) -> int:
@@ -48,15 +57,22 @@ def _writable(ops: Iterable[Op]) -> dict[str, bool]:
     found: dict[str, bool] = {"/": False}
     for op in ops:
         match op:
-            case Bind(dest=dest) | DevBind(dest=dest):
-                found[dest] = op.optional
-            case BindFd(dest=dest, read_only=read_only) | BindData(dest=dest, read_only=read_only):
-                if not read_only:
-                    found[dest] = False
             case RemountRo(dest=dest):
                 found.pop(dest, None)
-            case _ if isinstance(op, _WRITABLE):
-                found[op.dest] = isinstance(op, Console)
+                continue
+            case BindFd(dest=dest, read_only=read_only) | BindData(dest=dest, read_only=read_only):
+                optional, writes = False, not read_only
+            case _ if isinstance(op, (*_WRITABLE, *_READABLE)):
+                dest, writes = op.dest, isinstance(op, _WRITABLE)
+                optional = isinstance(op, Console) or getattr(op, "optional", False)
+            case _:
+                continue
+        if not optional:  # what was there before is covered
+            found = {
+                path: may_lack for path, may_lack in found.items() if path != dest and not _is_inside(path, [dest])
+            }
+        if writes:
+            found[dest] = optional
     return found
 
 
@@ -78,3 +94,17 @@ def ruleset(ops: Iterable[Op], abi: int) -> Ruleset:
     unique = {rule.path: rule for rule in paths}
     scoped = _SCOPES if abi >= SCOPES_ABI else 0
     return Ruleset(files=everything, scoped=scoped, paths=tuple(unique.values()))
+
+
+def paths_alone(rights: Mapping[str, Literal["read", "write"]], named: Iterable[str], abi: int) -> Ruleset:
+    """Return the ruleset that gives rights on these paths of the host, and on nothing else.
+
+    named: those of them that somebody has named, so that they have to be there, and by no link.
+    """
+    everything = _all_rights(abi)
+    named = frozenset(named)
+    rules = tuple(
+        PathRule(path, everything if right == "write" else _READ, optional=path not in named, nofollow=path in named)
+        for path, right in rights.items()
+    )
+    return Ruleset(files=everything, scoped=_SCOPES if abi >= SCOPES_ABI else 0, paths=rules)

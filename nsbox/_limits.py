@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from nsbox._errors import Reason, UnavailableError
+from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._plan import Rlimit
 from nsbox._policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SETUP_PROCESSES = 2  # the mediator, and the helper for maps of several ids; they end before the command runs
 _DELEGATED = "systemd-run --user --scope -p Delegate=yes COMMAND; in a container, a writable cgroup namespace"
 
 
-def _lacks_nproc(host: Host) -> Reason | None:
+def _lacks_nproc(host: Host, own_userns: bool) -> Reason | None:
     """Return why RLIMIT_NPROC doesn't limit the processes of a sandbox; None: it does."""
+    if not own_userns:
+        return Reason("without a user namespace RLIMIT_NPROC counts all processes of the user")
     if host.is_kernel_root:
         return Reason("the kernel exempts its uid 0 from RLIMIT_NPROC", "run as an ordinary user")
     if host.kernel < (5, 14):
@@ -28,44 +34,64 @@ def _lacks_controller(host: Host, name: str) -> Reason | None:
     return Reason(host.cgroup_problem or "there is no cgroup v2", _DELEGATED)
 
 
-def _by_cgroup(policy: Policy, host: Host) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+def _by_cgroup(policy: Policy, host: Host, own: int, own_userns: bool) -> dict[str, tuple[str, list[tuple[str, str]]]]:
     """Return, for each wished limit that takes a cgroup: the controller, and what is written to its files."""
     limits, found = policy.limits, {}
     if limits.total_memory is not None:
         files = [("memory.max", str(limits.total_memory)), ("memory.swap.max", "0"), ("memory.oom.group", "1")]
         found["limits.total_memory"] = ("memory", files)
-    if limits.processes is not None and _lacks_nproc(host) is not None:
-        count = limits.processes + 1 + SETUP_PROCESSES  # and pid 1
+    if limits.processes is not None and _lacks_nproc(host, own_userns) is not None:
+        count = limits.processes + SETUP_PROCESSES + own
         found["limits.processes"] = ("pids", [("pids.max", str(count))])
     if limits.cpus is not None:
         found["limits.cpus"] = ("cpu", [("cpu.max", f"{round(limits.cpus * 100_000)} 100000")])
     return found
 
 
-def cgroup_limits(policy: Policy, host: Host) -> tuple[tuple[tuple[str, str], ...], dict[str, Reason]]:
-    """Return what is written to the cgroup's files, and which wishes that may go unfulfilled do, and why."""
+def cgroup_limits(
+    policy: Policy, host: Host, *, own: int = 1, own_userns: bool = True
+) -> tuple[tuple[tuple[str, str], ...], dict[str, Reason]]:
+    """Return what is written to the cgroup's files, and which wishes can't be granted, and why.
+
+    own: the sandbox's own processes, such as pid 1. own_userns: RLIMIT_NPROC would count its processes only.
+    """
     granted: list[tuple[str, str]] = []
     lacking: dict[str, Reason] = {}
-    for wish, (controller, files) in _by_cgroup(policy, host).items():
+    for wish, (controller, files) in _by_cgroup(policy, host, own, own_userns).items():
         reason = _lacks_controller(host, controller)
         if reason is None:
             granted += files
             continue
-        other = _lacks_nproc(host) if wish == "limits.processes" else None
+        other = _lacks_nproc(host, own_userns) if wish == "limits.processes" else None
         what = f"{wish}: {other.what}, and {reason.what}" if other else f"{wish}: {reason.what}"
-        lacking[wish] = Reason(what, f"{other.remedy}; or {reason.remedy}" if other else reason.remedy)
-    refused = [reason for wish, reason in lacking.items() if wish not in policy.best_effort]
-    if refused:
-        raise UnavailableError(*refused)
+        lacking[wish] = Reason(what, "; or ".join(filter(None, (other.remedy if other else "", reason.remedy))))
     return tuple(granted), lacking
 
 
-def rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
+def cgroup_caveats(policy: Policy, limits: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return what limits by cgroup don't hold against."""
+    if not limits or policy.base == "workspace":
+        return ()
+    return ("limits by cgroup: where the cgroup file system is shown writable, the command can lift them, or leave",)
+
+
+def check_lacking(policy: Policy, lacking: dict[str, Reason]) -> tuple[str, ...]:
+    """Return what is lacking, a sentence each; raises UnavailableError for what the policy doesn't let be lacking."""
+    refused = [wish for wish in lacking if not policy.may_lack(wish)]
+    if refused:
+        names = ", ".join(repr(wish) for wish in sorted({*policy.best_effort, *refused}))
+        raise UnavailableError(
+            *(lacking[wish] for wish in refused), Reason("or do without", f"best_effort={{{names}}}")
+        )
+    return tuple(reason.what for reason in lacking.values())
+
+
+def rlimits(policy: Policy, host: Host, *, own_userns: bool = True) -> tuple[Rlimit, ...]:
     """Return the resource limits of each process."""
     hard = dict(host.hard_limits)
     found = []
     for name, value in policy.limits.rlimits():
-        if name == "NPROC" and _lacks_nproc(host) is not None:
+        if name == "NPROC" and _lacks_nproc(host, own_userns) is not None:
             continue
         # SIGXCPU at the limit says why; who ignores it is killed five seconds later.
         soft, top = value, value + 5 if name == "CPU" else value

@@ -6,8 +6,7 @@ op is carried out is C's. No module here asks the operating system anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from _collections_abc import Iterable
 
 from nsbox._bpf import Program
 from nsbox._checks import (
@@ -21,6 +20,12 @@ from nsbox._checks import (
     check_target,
 )
 from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, fields, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nsbox._details import Capabilities
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "optional": check_bool,
@@ -39,7 +44,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Op:
     """One step of a plan. Construction checks every field and raises PolicyError with its name."""
 
@@ -69,7 +74,7 @@ def _flags(*words: str | None) -> str:
     return f" [{', '.join(said)}]" if said else ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bind(Op):
     """A recursive bind of src on dest, nosuid, cut off from later mounts of the host.
 
@@ -105,7 +110,7 @@ class DevBind(_Bind):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Device(Op):
     """One device node of the host: it can be used, but not be changed, whoever the command is (a read-only mount)."""
 
@@ -116,7 +121,7 @@ class Device(Op):
         return "device", f"{self.src} -> {self.dest}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BindFd(Op):
     """Bind what an open descriptor refers to, so that no name is looked up again. It must stay open until the spawn."""
 
@@ -128,7 +133,7 @@ class BindFd(Op):
         return "bind", f"fd {self.fd} -> {self.dest}{_flags('ro' if self.read_only else 'rw')}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tmpfs(Op):
     """A fresh tmpfs. size in bytes; None: the kernel's default, half of the memory."""
 
@@ -140,7 +145,7 @@ class Tmpfs(Op):
         return "tmpfs", f"{self.dest}{_flags(f'mode {self.mode:04o}', f'size {self.size}' if self.size else None)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proc(Op):
     """A procfs of the sandbox's own pid namespace. cover: kernel settings in it are made read-only."""
 
@@ -151,7 +156,7 @@ class Proc(Op):
         return "proc", f"{self.dest}{_flags('settings read-only' if self.cover else None)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Devpts(Op):
     """A devpts instance of its own. Needs uid 0 mapped in the first user namespace."""
 
@@ -161,7 +166,7 @@ class Devpts(Op):
         return "devpts", self.dest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Console(Op):
     """The terminal that the command's standard output is, if it is one, as a device file."""
 
@@ -174,7 +179,7 @@ class Console(Op):
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dev(Op):
     """A minimal /dev: null zero full random urandom tty, pts, shm, ptmx, and the usual links. As bwrap's --dev.
 
@@ -201,7 +206,7 @@ class Dev(Op):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mqueue(Op):
     """The POSIX message queues of the sandbox's ipc namespace."""
 
@@ -211,7 +216,7 @@ class Mqueue(Op):
         return "mqueue", self.dest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dir(Op):
     """A directory; one that exists is left as it is."""
 
@@ -226,7 +231,7 @@ def _amount(data: bytes | int) -> str:
     return f"{len(data)} bytes" if isinstance(data, bytes) else f"fd {data}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class File(Op):
     """A new file with the given contents: bytes, or a descriptor that is read to its end before the spawn."""
 
@@ -238,7 +243,7 @@ class File(Op):
         return "file", f"{_amount(self.data)} -> {self.dest}{_flags(f'mode {self.mode:04o}')}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BindData(Op):
     """A file with the given contents, mounted on dest, so that dest may lie in a read-only directory."""
 
@@ -252,7 +257,7 @@ class BindData(Op):
         return "bind-data", f"{_amount(self.data)} -> {self.dest}{words}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Symlink(Op):
     """A symbolic link at dest; the very same one already there is fine."""
 
@@ -263,7 +268,7 @@ class Symlink(Op):
         return "symlink", f"{self.dest} -> {self.target}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemountRo(Op):
     """Makes the one mount at dest read-only."""
 
@@ -273,7 +278,7 @@ class RemountRo(Op):
         return "remount-ro", self.dest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chmod(Op):
     """Changes the mode of something that an earlier op has made."""
 
@@ -287,7 +292,7 @@ class Chmod(Op):
 MAX_LAYERS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layered(Op):
     """An overlay of directories: lower ones from the bottom up. At most ten (fsconfig(2) takes 255 bytes)."""
 
@@ -307,7 +312,7 @@ class _Layered(Op):
         Op.__post_init__(self)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overlay(_Layered):
     """A writable overlay: changes go to `upper` on the host; `work` is an empty directory on the same file system."""
 
@@ -318,7 +323,7 @@ class Overlay(_Layered):
         return "overlay", f"{' + '.join((*self.lower, self.upper))} -> {self.dest}{_flags('rw')}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoOverlay(_Layered):
     """A read-only overlay of at least two directories."""
 
@@ -326,7 +331,7 @@ class RoOverlay(_Layered):
         return "overlay", f"{' + '.join(self.lower)} -> {self.dest}{_flags('ro')}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TmpOverlay(_Layered):
     """An overlay whose changes live in memory and end with the sandbox."""
 
@@ -334,7 +339,7 @@ class TmpOverlay(_Layered):
         return "overlay", f"{' + '.join((*self.lower, 'tmpfs'))} -> {self.dest}{_flags('rw, dropped')}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mask(Op):
     """Hides a file or a directory: what is at dest can't be read, written or entered.
 
@@ -350,7 +355,7 @@ class Mask(Op):
         return "mask", f"{self.dest}{_flags(optional, nofollow)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hostname(Op):
     """Sets the host name; needs the uts namespace."""
 
@@ -363,7 +368,7 @@ class Hostname(Op):
         return "hostname", self.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loopback(Op):
     """Brings the loopback interface of the sandbox's own net namespace up."""
 
@@ -383,13 +388,14 @@ def primitives(ops: Iterable[Op]) -> Iterator[Op]:
         yield from op.primitives()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Identity:
     """Who the command is: the lines of the user namespaces' maps, "inside outside count" each.
 
     The second pair, when there is one, is for a namespace entered after the mounts, whose parent is the first.
-    by_helper: the maps hold more than one id and are written by a process outside of the namespace; map_programs: the
-    paths of newuidmap(1) and newgidmap(1), when it has to be these.
+    by_helper: the maps hold more than one id and are written by a process outside of the namespace (map2_by_helper: so
+    do the second ones); map_programs: the paths of newuidmap(1) and newgidmap(1), when it has to be these. userns,
+    userns2: descriptors of namespaces to be joined instead of the first and of the second; then without maps.
     """
 
     uid: int
@@ -402,9 +408,12 @@ class Identity:
     by_helper: bool = False
     change_ids: bool = False
     map_programs: tuple[str, str] | None = None
+    map2_by_helper: bool = False
+    userns: int | None = None
+    userns2: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rlimit:
     """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
 
@@ -413,16 +422,20 @@ class Rlimit:
     hard: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PathRule:
-    """What may be done below a path of the sandbox: rights as landlock(7) has them. optional: it may be missing."""
+    """What may be done below a path of the sandbox: rights as landlock(7) has them.
+
+    optional: it may be missing. nofollow: a symlink anywhere in it is an error, since somebody may have planted it.
+    """
 
     path: str
     rights: int
     optional: bool = False
+    nofollow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ruleset:
     """A Landlock ruleset. files: the rights that only its rules give; 0: files are none of its business."""
 
@@ -431,12 +444,16 @@ class Ruleset:
     paths: tuple[PathRule, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """All that a backend has decided: the ops in their order, and what holds for the processes.
 
     cgroup: the directory in which the command's cgroup is made, or ""; cgroup_limits: what is written to its files.
-    programs: the seccomp filters, in the order in which they are installed.
+    pidns: a descriptor of a pid namespace to be joined. limit_userns: no user namespaces below those of the set-up;
+    no_userns: this has to be so. host_writes: ops may change the host. die_with_parent: all ends with the caller.
+    programs: the seccomp filters, in the order in which they are installed. plain: the command is a child like any
+    other, without namespaces or an init, however confined. wrapper: the arguments of a program that makes the sandbox.
+    tmpdir: the directory for temporary files, for the environment.
     """
 
     ops: tuple[Op, ...]
@@ -451,9 +468,28 @@ class Plan:
     nested: bool = False
     drop_groups: bool = False
     kill_on_exit: bool = True
+    capabilities: Capabilities | None = None
+    pidns: int | None = None
+    limit_userns: bool = False
+    no_userns: bool = False
+    host_writes: bool = False
+    die_with_parent: bool = True
+    plain: bool = False
+    wrapper: tuple[str, ...] = ()
+    tmpdir: str = "/tmp"
     backend: str = "namespaces"
     enforced: tuple[str, ...] = ()
     not_enforced: tuple[str, ...] = ()
+
+    def to_bwrap(self, put: Callable[[bytes | int], int] | None = None) -> list[str]:
+        """Return the options with which bwrap(1) makes such a sandbox, without the program's name and the command.
+
+        put: returns a descriptor that bwrap can read contents or a filter from, which aren't one already. Limits, rules
+        and all else that bwrap has no option for is left out; PolicyError for ops and namespaces that it hasn't.
+        """
+        from nsbox._bwrap_words import command_line
+
+        return command_line(self, put)
 
     def table(self) -> str:
         """Return the plan as lines of aligned columns: number, op, operands."""

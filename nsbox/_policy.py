@@ -6,25 +6,33 @@ a given machine is a backend's business.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from _collections_abc import Iterable, Mapping
 
 from nsbox._checks import check_bool, check_hostname, check_path, check_text
+from nsbox._details import NO_DETAILS, Details
 from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, field, fields, frozen_by_name, replace
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._seccomp import PROFILES, Filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Literal, TypeAlias
 
 Path: TypeAlias = str | os.PathLike[str]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ALWAYS = frozenset({"user", "mount", "pid"})
+_MOST_PROCS = 8  # child.h
 _OPTIONAL = frozenset({"ipc", "uts", "cgroup", "time"})
-BEST_EFFORT = ("landlock", "limits.cpus", "limits.processes", "limits.total_memory")
+BACKENDS = ("namespaces", "bwrap", "landlock", "passthrough")  # from the one that contains most
+REQUIRE = {"isolated": 2, "filesystem": 3, "nothing": 4}  # how many of these are acceptable
+BEST_EFFORT = (
+    *("attributes", "deny", "hostname", "ids", "landlock", "limits.cpus", "limits.processes", "limits.total_memory"),
+    *("processes", "read", "secrets", "tmp"),
+)
 _BASES = ("workspace", "host", "layers")
 _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
 
@@ -32,10 +40,11 @@ _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
 def check_size(name: str, value: object) -> int:
     """Return a size in bytes, above 0; a str may end in K, M, G or T (powers of 1024)."""
     if isinstance(value, str):
-        match = re.fullmatch(r"([0-9]{1,19})([KMGT]?)", value.strip())
-        if match is None:
+        text = value.strip()
+        number = text[:-1] if text[-1:] in _UNITS else text
+        if not (number.isascii() and number.isdigit() and len(number) < 20):
             raise PolicyError(name, f"{value!r} is no size, such as 1048576, '512K', '64M' or '2G'")
-        value = int(match[1]) * _UNITS[match[2]]
+        value = int(number) * _UNITS[text[len(number) :]]
     return _check_count(name, value)
 
 
@@ -91,7 +100,7 @@ def is_below(path: str, root: str) -> bool:
     return path == root or root == "/" or path.startswith(root + "/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_by_name
 class Limits:
     """What a command may use up; None: no limit of ours. Where nothing else is said, each process by setrlimit(2).
 
@@ -133,7 +142,7 @@ class Limits:
         return tuple((name, int(value)) for name, value in names.items() if value is not None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen_by_name
 class Policy:
     """A wish. Made by workspace(), host() or layers(), changed by with_(); construction checks every field.
 
@@ -146,12 +155,16 @@ class Policy:
     env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
     it. seccomp: which system calls there are: a profile ("default" in a workspace, "hardened", or "off", the other
     policies' own, in which only what leads to the caller is refused), or a Filter. landlock: rules about files by
-    Landlock too, behind the mounts; each open(2) then takes about a third longer. best_effort: wishes that may go
-    unfulfilled where the machine can't grant them, instead of an UnavailableError. nested: the command makes sandboxes
+    Landlock too, behind the mounts; each open(2) then takes about a third longer. backend: what contains the command:
+    "namespaces", "bwrap", "landlock" or "passthrough"; "auto": the first of them that can be used here. require: what
+    has to be contained at least: all ("isolated": namespaces, bwrap), the contents of files ("filesystem": landlock
+    too) or "nothing" (even passthrough, which contains nothing and says so by one warning). best_effort: wishes that
+    may go unfulfilled where the backend can't grant them, instead of an UnavailableError; with require="nothing" all
+    may. nested: the command makes sandboxes
     itself (nsbox, bwrap, runc, Chromium): the calls that this takes are allowed, whatever seccomp says. new_session:
     setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226). kill_on_exit: what the
     command leaves running ends with it; False: it goes on in the sandbox, at most until the caller ends, and wait()
-    doesn't wait for it.
+    doesn't wait for it. details: what only layers() can ask for.
     """
 
     base: Literal["workspace", "host", "layers"] = "layers"
@@ -175,9 +188,12 @@ class Policy:
     new_session: bool = True
     seccomp: Literal["default", "hardened", "off"] | Filter = "off"
     landlock: bool = False
+    backend: Literal["auto", "namespaces", "bwrap", "landlock", "passthrough"] = "auto"
+    require: Literal["isolated", "filesystem", "nothing"] = "filesystem"
     best_effort: frozenset[str] = frozenset()
     nested: bool = False
     kill_on_exit: bool = True
+    details: Details = NO_DETAILS
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     # ---- making one
@@ -249,6 +265,19 @@ class Policy:
         }
         return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known(wishes)))
 
+    @classmethod
+    def from_bwrap(cls, argv: Iterable[str]) -> Policy:
+        """Return the policy that these options of bwrap(1) 0.11 ask for; argv: with or without the program's name.
+
+        Descriptors for filters and --args are read now, those for contents with each spawn. Raises PolicyError for an
+        option that bwrap refuses, and for what isn't a policy's: a command, and what is about one run of it
+        (--info-fd, --json-status-fd, --block-fd, --sync-fd, --lock-file, --as-pid-1, --argv0, ...), or about a variable
+        that is to be missing, for which Popen has env=. `nsbox bwrap` does all of that.
+        """
+        from nsbox._bwrap_policy import from_argv
+
+        return from_argv(list(argv))
+
     def with_(self, **changes: Any) -> Policy:
         """Return a copy with these fields changed; raises PolicyError as the constructor does.
 
@@ -260,7 +289,7 @@ class Policy:
             for name in ("read", "write", "deny"):
                 if name in changes:
                     changes[name] = tuple(_PATHS[name](name, path) for path in _sequence(name, changes[name]))
-        return dataclasses.replace(self, **changes)
+        return replace(self, **changes)
 
     # ---- checking
 
@@ -268,6 +297,8 @@ class Policy:
         _choice("base", self.base, _BASES)
         _choice("network", self.network, ("none", "host"))
         _choice("ids", self.ids, ("single", "full", "auto"))
+        _choice("backend", self.backend, ("auto", *BACKENDS))
+        _choice("require", self.require, REQUIRE)
         for name in ("write", "read", "deny"):
             self._set(name, tuple(dict.fromkeys(check_path(name, p) for p in _sequence(name, getattr(self, name)))))
         for name in ("workdir", "home"):
@@ -285,8 +316,9 @@ class Policy:
             self._set("tmp_size", check_size("tmp_size", self.tmp_size))
         if self.hostname is not None:
             check_hostname("hostname", self.hostname)
-        if not isinstance(self.limits, Limits):
-            raise PolicyError("limits", f"is a {type(self.limits).__name__}, must be nsbox.Limits")
+        for name, kind in (("limits", Limits), ("details", Details)):
+            if not isinstance(getattr(self, name), kind):
+                raise PolicyError(name, f"is a {type(getattr(self, name)).__name__}, must be nsbox.{kind.__name__}")
         if not isinstance(self.seccomp, Filter):
             _choice("seccomp", self.seccomp, PROFILES)
         self._check_env()
@@ -327,8 +359,8 @@ class Policy:
                 raise PolicyError("ops", f"{op!r} is no op such as nsbox.RoBind('/usr', '/usr')")
         if ops and self.base != "layers":
             raise PolicyError("ops", f"belong to Policy.layers(), not to a {self.base} policy")
-        if sum(isinstance(op, Proc) for op in ops) > 1:
-            raise PolicyError("ops", "has more than one Proc; a second one can be a Symlink")
+        if sum(isinstance(op, Proc) for op in ops) > _MOST_PROCS:
+            raise PolicyError("ops", f"has more than {_MOST_PROCS} Procs; another one can be a Symlink")
         self._set("ops", ops)
 
     def _check_namespaces(self) -> None:
@@ -339,7 +371,8 @@ class Policy:
         if unknown:
             known = ", ".join(sorted(_ALWAYS | _OPTIONAL | {"net"}))
             raise PolicyError("unshare", f"{', '.join(sorted(unknown))} is unknown, must be among {known}")
-        self._set("unshare", names | _ALWAYS)
+        joined = {"user"} if self.details.userns is not None else set()
+        self._set("unshare", (names | _ALWAYS) - self.details.share - joined)
         needs = [("hostname", "uts", self.hostname is not None)]
         needs += [("ops: Hostname", "uts", any(isinstance(op, Hostname) for op in self.ops))]
         needs += [("ops: Mqueue", "ipc", any(isinstance(op, Mqueue) for op in self.ops))]
@@ -350,11 +383,18 @@ class Policy:
             raise PolicyError("ops", "Loopback needs net in unshare")
 
     def _check_together(self) -> None:
-        if self.nested and not self.kill_on_exit:
+        if self.nested and not self.kill_on_exit and self.base != "layers":
             # A child that a nested command gives the caller (CLONE_PARENT) would hold up the sandbox's end for ever.
             raise PolicyError("kill_on_exit", "False doesn't go with nested=True")
+        if self.backend not in self.acceptable:
+            least = next(name for name, n in REQUIRE.items() if self.backend in BACKENDS[:n])
+            raise PolicyError(
+                "backend", f"{self.backend!r} is less than require={self.require!r}; say require={least!r}"
+            )
         if self.nested and self.landlock:
             raise PolicyError("landlock", "doesn't go with nested=True: behind it nothing can be mounted")
+        if self.base != "layers" and self.details != NO_DETAILS:
+            raise PolicyError("details", f"belong to Policy.layers(), not to a {self.base} policy")
         if self.base != "workspace":
             for name in ("write", "read", "deny", "tmp_size"):
                 if getattr(self, name):
@@ -382,6 +422,15 @@ class Policy:
         """Return what seccomp wishes, as a Filter."""
         return self.seccomp if isinstance(self.seccomp, Filter) else Filter(base=self.seccomp)
 
+    @property
+    def acceptable(self) -> tuple[str, ...]:
+        """Return the backends that the policy accepts, "auto" among them."""
+        return ("auto", *BACKENDS[: REQUIRE[self.require]])
+
+    def may_lack(self, wish: str) -> bool:
+        """Say if this one of BEST_EFFORT may go unfulfilled."""
+        return self.require == "nothing" or wish in self.best_effort
+
     def sees(self, path: str) -> bool:
         """Say if a workspace policy itself names this absolute path or one above it; system directories don't count."""
         allowed = any(is_below(path, root) for root in (*self.write, *self.read))
@@ -391,9 +440,9 @@ class Policy:
         """Return the names of the variables that a built environment takes from the caller's."""
         return ("USER", "LANG", "TERM", *self.pass_env)
 
-    def environment(self, caller: Mapping[str, str], path: str) -> dict[str, str]:
+    def environment(self, caller: Mapping[str, str], path: str, tmpdir: str = "/tmp") -> dict[str, str]:
         """Return the command's environment. caller: the caller's; path: the PATH of this machine's sandboxes."""
-        env = dict(caller) if self.inherit_env else {"PATH": path, "HOME": self.home or "/", "TMPDIR": "/tmp"}
+        env = dict(caller) if self.inherit_env else {"PATH": path, "HOME": self.home or "/", "TMPDIR": tmpdir}
         env |= {name: caller[name] for name in self.taken_from_caller() if name in caller}
         return env | dict(self.env)
 

@@ -7,7 +7,7 @@ sandbox are gone, but for an init that is about to end.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import math
 import os
 import select
@@ -15,23 +15,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
 
-from nsbox import _core, _reap, _spawn, _usage
+from nsbox import _arguments, _core, _reap, _spawn, _usage
+from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
 from nsbox._cgroup import Leaf, Spent
 from nsbox._checks import check_bool
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._keeper import Keeper, Way
 from nsbox._plan import Plan
 from nsbox._policy import Policy
-from nsbox._probe import probe
+from nsbox._probe import host_for
 from nsbox._spawn import null_free
 
 if TYPE_CHECKING:
     import resource
+    from collections.abc import Callable, Sequence
+    from typing import Any, Self
 
-in_force: ContextVar[Policy | None] = ContextVar("nsbox.confined", default=None)
+in_force: ContextVar[Policy | Keeper | None] = ContextVar("nsbox.confined", default=None)
 """The policy of the nsbox.confined() block that the code at hand runs in."""
 
 announcing: ContextVar[bool] = ContextVar("nsbox.announcing", default=False)
@@ -40,59 +43,49 @@ announcing: ContextVar[bool] = ContextVar("nsbox.announcing", default=False)
 _WALL = 0x40000000  # also children whose exit signal isn't SIGCHLD: one that was killed before its exec
 
 
-def _arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:
-    """Return the argument list and the program, as subprocess's POSIX constructor makes them."""
-    items: list[Any]
-    if type(args) is list or type(args) is tuple:  # the usual, first: the others take longer to recognise
-        items = list(args)
-    elif isinstance(args, str | bytes):
-        items = [args]
-    elif isinstance(args, os.PathLike):
-        if shell:
-            raise TypeError("path-like args is not allowed when shell is true")
-        items = [args]
-    else:
-        items = list(args)
-    if shell:
-        items = ["/bin/sh", "-c", *items]
-        if executable:
-            items[0] = executable
-    return items, items[0] if executable is None else executable
+def check_policy(policy: object) -> Policy | Keeper:
+    """Return what can be given for a policy; raises TypeError for anything else."""
+    if not isinstance(policy, Policy | Keeper):
+        raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy or nsbox.Sandbox")
+    return policy
 
 
-def _programs(program: Any, directories: Callable[[], Iterable[str | bytes]]) -> list[bytes]:
-    """Return the paths to try: the program itself if it has a slash, else one in each directory of PATH."""
-    name = null_free(os.fsencode(program))
-    if b"/" in name:
-        return [name]
-    return [os.path.join(os.fsencode(directory), name) for directory in directories()]
-
-
-class Confinable(subprocess.Popen[Any]):
+class Confinable(subprocess.Popen["Any"]):
     """subprocess.Popen, but that its command goes into a sandbox where a policy is given or in force.
 
     What nsbox.install() puts in the place of subprocess.Popen. Without a policy every method is the base's own.
     """
 
     _is_plain = False
-    _plan: Plan
+    _plan: Plan  # not there without a policy
     _says_empty: bool
-    _init_pid: int
+    _init_pid = 0
+    _is_warm = False
+    _entered: Any = None  # _session's, of a command that pid 1 of a session has started
     _pid_namespace: int
+
+    def __new__(cls, *args: Any, policy: Any = None, **options: Any) -> Self:
+        """Make one that knows how to wait for the command, if that isn't to be a child of this process."""
+        keeper = in_force.get() if policy is None else policy
+        return super().__new__(keeper.popen(cls) if isinstance(keeper, Keeper) else cls)
 
     def __init__(
         self,
         args: Any,
         *more: Any,
-        policy: Policy | None = None,
+        policy: Policy | Keeper | None = None,
         kill_on_exit: bool | None = None,
         **options: Any,
     ) -> None:
-        if policy is not None and not isinstance(policy, Policy):
-            raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+        policy = in_force.get() if policy is None else check_policy(policy)
         if kill_on_exit is not None:
             check_bool("kill_on_exit", kill_on_exit)
-        self._policy = in_force.get() if policy is None else policy
+        self._way: Way | None = None
+        self._on_end: Callable[[], object] = bool
+        if isinstance(policy, Keeper):
+            self._way = way = policy.way()
+            policy = way.policy
+        self._policy = policy
         self._kill_on_exit = kill_on_exit
         self._init_pidfd = self._init_says = -1
         self._raw_status: int | None = None  # of the command, once it has been reaped
@@ -124,18 +117,21 @@ class Confinable(subprocess.Popen[Any]):
         p2cread, c2pwrite, errwrite, pass_fds, close_fds, signals, session, group, umask, uid, gid, gids = rest
         if preexec_fn is not None and sys.is_finalizing():
             raise RuntimeError("preexec_fn not supported at interpreter shutdown")
-        argv, program = _arguments(args, executable, shell)
+        argv, program = _arguments.arguments(args, executable, shell)
         _announce(program, argv, cwd, env)
-        _check_ids(uid, gid, gids)
-        prepared = _spawn.prepare(policy, probe())
+        _arguments.check_ids(uid, gid, gids)
+        prepared = _spawn.prepare(policy, host_for(policy))
+        if prepared.plan.backend == "passthrough":
+            self._pass_through(policy, prepared, positional)
+            return
         if env is None:
             envp, directories = _spawn.environment(policy, prepared, os.environ), _spawn.search_path
         else:
             envp = _core.Strings(_spawn.encode_environment(env))
             directories = lambda *_: os.get_exec_path(env)  # noqa: E731
-        directory, required = _directory(policy, cwd)
+        directory, required = _arguments.directory(policy, cwd)
         command = _core.Command(
-            programs=_programs(program, lambda: directories(policy, prepared)),
+            programs=_arguments.programs(program, lambda: directories(policy, prepared)),
             argv=[null_free(os.fsencode(arg)) for arg in argv],
             envp=envp,
             cwd=directory,
@@ -143,7 +139,7 @@ class Confinable(subprocess.Popen[Any]):
                 close_fds=close_fds, restore_signals=signals, new_session=session, cwd_required=required
             ),
             stdio=(self._stdio(p2cread), self._stdio(c2pwrite), self._stdio(errwrite)),
-            pass_fds=_descriptors(pass_fds) if pass_fds else (),
+            pass_fds=_arguments.descriptors(pass_fds) if pass_fds else (),
             umask=umask,
             pgid=group,
             uid=uid,
@@ -152,14 +148,14 @@ class Confinable(subprocess.Popen[Any]):
             preexec=preexec_fn,
             inherits_env=_spawn.set_by(policy) if preexec_fn is not None and env is None else None,
         )
-        result = _spawn.spawn(policy, prepared, command, program, directory if cwd is None else cwd)
+        start = _spawn.spawn if self._way is None else self._way.spawn
+        result = start(policy, prepared, command, program, directory if cwd is None else cwd)
         # No call in these lines, after which a signal's handler could raise while nobody owns the command.
         self.pid = result.pid
         self._plan = prepared.plan
         self._says_empty = prepared.says_empty
-        self._init_pid = result.init_pid
-        self._init_pidfd = result.init_pidfd
-        self._init_says = result.init_says
+        self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
+        self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
         self._leaf = command.leaf
         self._child_created = True
         try:
@@ -168,6 +164,21 @@ class Confinable(subprocess.Popen[Any]):
             self.kill()
             self.wait()
             raise
+
+    def _pass_through(self, policy: Policy, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
+        """Start the command as the base does, but in the environment and the directory that the policy says."""
+        chosen = dict(zip(_names, positional, strict=False))
+        if chosen["env"] is None:
+            chosen["env"] = policy.environment(os.environ, prepared.path, prepared.tmpdir)
+        if chosen["cwd"] is None and policy.base != "host":
+            chosen["cwd"] = policy.workdir
+        chosen["start_new_session"] = chosen["start_new_session"] or policy.new_session
+        self._is_plain, self._plan = True, prepared.plan
+        token = announcing.set(True)
+        try:
+            super()._execute_child(*chosen.values())  # type: ignore[misc]
+        finally:
+            announcing.reset(token)
 
     def _wished(self, cwd: Any) -> Policy | None:
         policy = self._policy if self._policy is not None else self._unasked(cwd)
@@ -180,7 +191,7 @@ class Confinable(subprocess.Popen[Any]):
     def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
         _reap.commands.add(self.pid)
         if self._leaf is not None:
-            self._leaf.started(prepared.plan.cgroup_limits)
+            self._leaf.started(prepared.plan.cgroup_limits, self.pid)
         self._pid_namespace = _reap.pid_namespace(self.pid) if prepared.plan.nested else 0
         pipes = _pipes(positional)
         if pipes != (-1,) * 6:
@@ -193,9 +204,9 @@ class Confinable(subprocess.Popen[Any]):
     @property
     def sandbox(self) -> _spawn.Containment | None:
         """What contains the command; None if nothing does."""
-        if self._is_plain:
+        plan: Plan | None = getattr(self, "_plan", None)
+        if plan is None:
             return None
-        plan = self._plan
         return _spawn.Containment(
             plan.backend,
             plan,
@@ -205,6 +216,7 @@ class Confinable(subprocess.Popen[Any]):
             self._init_pid,
             self._used(),
             self._raw_status is not None,
+            self._is_warm,
         )
 
     def _used(self) -> _usage.Usage | None:
@@ -259,6 +271,9 @@ class Confinable(subprocess.Popen[Any]):
         finally:
             if init_says >= 0:
                 os.close(init_says)
+            on_end, self._on_end, self._way = self._on_end, bool, None
+            if is_ours:
+                on_end()
             if pidfd >= 0:
                 self._give_up(pidfd, is_ours)
             leaf, self._leaf = self._leaf, None
@@ -298,6 +313,7 @@ class Confinable(subprocess.Popen[Any]):
         if self._is_plain:
             return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
         if self._raw_status is None:
+            self._end_group(wait_flags)
             try:
                 pid, status, rusage = os.wait4(self.pid, wait_flags | _WALL)
             except ChildProcessError:  # SIGCHLD is ignored, or another has reaped it: as the base does
@@ -306,10 +322,29 @@ class Confinable(subprocess.Popen[Any]):
                 return pid, status
             self._rusage = rusage
             _reap.commands.discard(self.pid)
-            self._raw_status = status
+            self._raw_status = self._status_inside(status) if self._plan.wrapper else status
         if not self._is_empty(0 if wait_flags & os.WNOHANG else -1):
             return 0, 0
         return self.pid, self._raw_status
+
+    def _status_inside(self, status: int) -> int:
+        """Return the command's wait status, by bwrap's and what that has said since it was started."""
+        from nsbox import _wrap
+
+        self._kill_init()  # bwrap may have been killed before that was tied to it
+        said = b""
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(self._init_says, 4096)
+        return _wrap.status(status, said)
+
+    def _end_group(self, wait_flags: int) -> None:
+        """Without an init, end what the command leaves in its process group, whose number is kept by its zombie."""
+        plan = self._plan
+        if not (plan.plain and plan.new_session and plan.kill_on_exit) or plan.wrapper or self._creator != os.getpid():
+            return
+        with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | wait_flags & os.WNOHANG | _WALL) is not None:
+                os.killpg(self.pid, signal.SIGKILL)
 
     def _internal_poll(self, _deadstate: int | None = None, *more: Any, **helpers: Any) -> int | None:
         """poll(), and what __del__ and subprocess's clean-up call. Never blocks."""
@@ -395,10 +430,22 @@ class Confinable(subprocess.Popen[Any]):
             return
         if self._timed_out:
             self._last_signal = sig
-        if self._raw_status is None:
+        if self._raw_status is None and self._plan.wrapper and sig != signal.SIGKILL:
+            from nsbox import _wrap
+
+            pid = _wrap.command_of(self._init_pid)
+            os.kill(pid or self.pid, sig)  # of bwrap itself it would be the end, whatever the command does with it
+        elif self._raw_status is None:
             super().send_signal(sig)
-        elif sig == signal.SIGKILL and self._init_pidfd >= 0:
-            signal.pidfd_send_signal(self._init_pidfd, sig)
+            if self._plan.wrapper:  # it hasn't tied its init to itself yet, at first
+                self._kill_init()
+        elif sig == signal.SIGKILL:
+            self._kill_init()
+
+    def _kill_init(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._init_pidfd >= 0:
+                signal.pidfd_send_signal(self._init_pidfd, signal.SIGKILL)
 
 
 class Popen(Confinable):
@@ -414,7 +461,7 @@ class Popen(Confinable):
     """
 
     def _unasked(self, cwd: Any) -> Policy:
-        return _default_policy(cwd)
+        return _arguments.default_policy(cwd)
 
     @property
     def sandbox(self) -> _spawn.Containment:
@@ -449,51 +496,3 @@ def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:
         sys.audit("subprocess.Popen", program, argv, cwd, env)
     finally:
         announcing.reset(token)
-
-
-def _check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
-    """Raise what the standard library does for numbers that no id has."""
-    if (uid, gid, groups) == (None, None, None):
-        return
-    for name, value in (("uid", uid), ("gid", gid)):
-        if value is not None and value >= 2**32:
-            raise OverflowError(f"{name} is greater than maximum")
-    if groups is not None and len(groups) > 65536:
-        raise ValueError("too many extra_groups")
-    if any(group >= 2**32 for group in groups or ()):
-        raise ValueError("invalid group id")
-
-
-def _descriptors(fds: Sequence[int]) -> list[int]:
-    """Return pass_fds as the C core takes them: in order, each once."""
-    numbers = {int(fd) for fd in fds}
-    if any(not 0 <= number < 2**31 for number in numbers):
-        raise ValueError("bad value(s) in fds_to_keep")
-    return sorted(numbers)
-
-
-def _default_policy(cwd: Any) -> Policy:
-    """Return the policy for work in cwd; raises the standard library's errors if it is no directory."""
-    if cwd is None:
-        return Policy.workspace(os.getcwd())
-    path = os.fsdecode(cwd)
-    if not os.path.isdir(null_free(os.fsencode(cwd))):
-        os.stat(path)  # raises with the reason
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
-    return Policy.workspace(path)
-
-
-def _directory(policy: Policy, cwd: Any) -> tuple[bytes | None, bool]:
-    """Return where the command starts, and whether it is an error if that isn't there."""
-    if cwd is not None:
-        path = null_free(os.fsencode(cwd))
-        if policy.base == "workspace":
-            return os.path.realpath(path), True
-        return (path if os.path.isabs(path) else os.path.abspath(path)), True
-    if policy.base != "host" and policy.workdir is not None:
-        here = os.getcwd()
-        return os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir), True
-    try:
-        return os.fsencode(os.getcwd()), False
-    except FileNotFoundError:
-        return None, False

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
-import platform
 import stat
 import sys
 
-from nsbox import _cgroup, _core
+from nsbox import _core, _request
+from nsbox._backends import namespaces
+from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._host import Host
-from nsbox._policy import is_below
+from nsbox._plan import Identity, Plan
+from nsbox._policy import Policy, is_below
+
+if TYPE_CHECKING:
+    from typing import Literal
 
 _CAP_SETGID, _CAP_SETUID = 6, 7
 _DIRECTORIES = ("/bin", "/sbin", "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
@@ -21,6 +26,7 @@ _SECRETS = (
 )
 _PRIVATE_BELOW = (("/etc", 8), ("/usr/local/etc", 8), ("/opt", 2))  # with how deep to look
 _PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg")  # of an interpreter's prefix
+_BWRAPS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 _LIMITS = ("AS", "NPROC", "CPU", "FSIZE", "NOFILE")
 
 _known: dict[tuple[int, int], Host] = {}
@@ -29,18 +35,64 @@ _known: dict[tuple[int, int], Host] = {}
 def probe(*, refresh: bool = False) -> Host:
     """Return what this machine offers to this process. Asked once for each effective user; refresh: ask again."""
     if not _core.on_linux:
+        import platform
+
         return Host(system=platform.system(), kernel=(0, 0), machine=platform.machine(), core_problem=_core.problem)
     key = (os.geteuid(), os.getegid())
     if refresh or key not in _known:
-        _known[key] = _linux()
+        host = _linux()
+        error, at = _try_sandbox(host)
+        host = replace(host, userns_error=error, userns_error_at=at)
+        _known[key] = _with_bwrap(host) if namespaces.missing(host) else host
     return _known[key]
+
+
+def identity() -> Host:
+    """Return the part of probe() that says who this process is: enough for Policy.layers(), and fast."""
+    rows = {}
+    for line in (_read("/proc/self/status") or "").splitlines():
+        name, _, value = line.partition(":")
+        rows[name] = value.strip()
+    caps = int(rows.get("CapEff", "0"), 16)
+    return Host(
+        system="Linux" if _core.on_linux else os.uname().sysname,
+        kernel=_kernel(os.uname().release),
+        machine=os.uname().machine,
+        core_problem=_core.problem,
+        euid=os.geteuid(),
+        egid=os.getegid(),
+        can_set_ids=bool(caps >> _CAP_SETUID & 1 and caps >> _CAP_SETGID & 1),
+        capabilities=caps,
+        inheritable=int(rows.get("CapInh", "0"), 16),
+        bounding=int(rows.get("CapBnd", "0"), 16),
+        last_capability=_number("/proc/sys/kernel/cap_last_cap") or 40,
+        uid_ranges=_ranges("/proc/self/uid_map"),
+        gid_ranges=_ranges("/proc/self/gid_map"),
+        settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
+        landlock_abi=0,
+    )
+
+
+def host_for(policy: Policy) -> Host:
+    """Return probe(), with what has to be known of bubblewrap if the policy asks for it by name."""
+    host = probe()
+    if policy.backend == "bwrap" and not host.bwrap_version:
+        _known[os.geteuid(), os.getegid()] = host = _with_bwrap(host)
+    return host
+
+
+def _check_scarcity(error: OSError) -> None:
+    """Raise an error that says nothing of the machine: a Host made without descriptors would know of no secrets."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise error
 
 
 def _read(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
-    except OSError:
+    except OSError as error:
+        _check_scarcity(error)
         return None
 
 
@@ -89,10 +141,13 @@ def _subordinate(path: str) -> tuple[tuple[int, int], ...]:
     import pwd
 
     owners = {str(os.geteuid())}
-    with contextlib.suppress(KeyError):  # a user without a name
+    try:
         owners.add(pwd.getpwuid(os.geteuid()).pw_name)
+    except KeyError:  # a user without a name
+        pass
     rows = [line.split(":") for line in (_read(path) or "").splitlines()]
-    return tuple((int(row[1]), int(row[2])) for row in rows if len(row) == 3 and row[0] in owners)
+    mine = (row[1:] for row in rows if len(row) == 3 and row[0] in owners)
+    return tuple((int(first), int(count)) for first, count in mine if first.isdigit() and count.isdigit())
 
 
 def _map_programs() -> tuple[str, str] | None:
@@ -121,7 +176,10 @@ def _own_prefixes() -> tuple[str, ...]:
 
 def _is_shared_with_home(prefix: str) -> bool:
     """Say if a home directory is in the prefix, or if it is ~/.local: there is more there than an interpreter."""
-    home = os.path.realpath(os.path.expanduser("~"))
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        return False
+    home = os.path.realpath(home)
     return is_below(home, prefix) or prefix == os.path.join(home, ".local")
 
 
@@ -157,18 +215,23 @@ def _private() -> tuple[str, ...]:
 
 
 def _add_private(directory: str, depth: int, found: list[str]) -> None:
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            try:
-                mode = entry.stat(follow_symlinks=False).st_mode
-            except FileNotFoundError:
-                continue
-            if stat.S_ISLNK(mode):
-                continue
-            if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
-                found.append(entry.path)
-            elif stat.S_ISDIR(mode) and depth:
-                _add_private(entry.path, depth - 1, found)
+    try:
+        entries = list(os.scandir(directory))
+    except OSError as error:
+        _check_scarcity(error)
+        return
+    for entry in entries:
+        try:
+            mode = entry.stat(follow_symlinks=False).st_mode
+        except OSError as error:
+            _check_scarcity(error)
+            continue
+        if stat.S_ISLNK(mode):
+            continue
+        if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+            found.append(entry.path)
+        elif stat.S_ISDIR(mode) and depth:
+            _add_private(entry.path, depth - 1, found)
 
 
 def _resolv_conf() -> str | None:
@@ -183,7 +246,96 @@ def _hard_limits() -> tuple[tuple[str, int], ...]:
     return tuple((name, value) for name, value in hard if value != resource.RLIM_INFINITY)
 
 
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.ENOSYS, errno.EINVAL)
+_AT: dict[str, Literal["unshare", "map", "mount"]] = {
+    **dict.fromkeys(("UNSHARE", "SECOND_USERNS"), "unshare"),
+    **dict.fromkeys(("UID_MAP", "GID_MAP", "SETGROUPS"), "map"),
+    **dict.fromkeys(("ROOT", "PIVOT"), "mount"),
+}
+
+
+def _try_sandbox(host: Host) -> tuple[int, Literal["", "unshare", "map", "mount"]]:
+    """Make an empty sandbox, and return the errno with which that was refused, and where; 0 if it wasn't.
+
+    There is nothing in it to execute, so that is what fails when all is well. It takes about a millisecond; what
+    security modules and filters forbid can't be known in another way.
+    """
+    if namespaces.missing(host):
+        return 0, ""
+    plan = namespaces.compile(Policy.layers(), host)
+    nothing = _core.Command(
+        programs=[b"/"],
+        argv=[b"/"],
+        envp=_core.Strings([]),
+        cwd=None,
+        flags=_core.constants.CLOSE_FDS,
+        uid=plan.identity.uid,
+        gid=plan.identity.gid,
+    )
+    result = _core.spawn(_request.template(plan, ()), nothing)
+    for name, at in _AT.items():
+        if result.step == getattr(_core.constants, f"STEP_{name}") and result.error in _REFUSALS:
+            return result.error, at
+    return 0, ""
+
+
+def _ask_bwrap(path: str, *options: str) -> tuple[int, str]:
+    """Run bwrap; return its wait status and what it printed. Not by subprocess, which a sandbox may be in force for."""
+    import contextlib  # these three are seldom needed, and not small
+    import select
+    import signal
+
+    ids = Identity(os.geteuid(), os.getegid(), "", "", deny_setgroups=False)
+    plan = Plan((), frozenset(), ids, plain=True, wrapper=(path,))
+    said, end = os.pipe()
+    try:
+        command = _core.Command(
+            programs=[os.fsencode(path)],
+            argv=[b"bwrap", *map(os.fsencode, options)],
+            envp=_core.Strings([]),
+            cwd=None,
+            flags=_core.constants.CLOSE_FDS | _core.constants.SETSID,
+            stdio=(_core.constants.DEVNULL, end, end),
+            uid=ids.uid,
+            gid=ids.gid,
+        )
+        result = _core.spawn(_request.template(plan, ()), command)
+        os.close(end)
+        end = -1
+        if result.error:
+            return 0xFF00, os.strerror(result.error)
+        text = b""
+        while (in_time := select.select([said], [], [], 20)[0]) and (chunk := os.read(said, 4096)):
+            text += chunk
+        if not in_time:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(result.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # reaped by somebody else: what it printed has to do
+            return os.waitpid(result.pid, 0)[1], text.decode(errors="replace")
+        return 0, text.decode(errors="replace")
+    finally:
+        os.close(said)
+        if end >= 0:
+            os.close(end)
+
+
+def _with_bwrap(host: Host) -> Host:
+    """Find bubblewrap, and try it: that it is there, and its version, doesn't say whether it may make sandboxes."""
+    path = next((path for path in _BWRAPS if os.access(path, os.X_OK)), "")
+    if not path or host.core_problem:
+        return replace(host, bwrap=path)
+    binds_fds = "--bind-fd" in _ask_bwrap(path, "--help")[1]
+    version = "".join(ch if ch.isdigit() else " " for ch in _ask_bwrap(path, "--version")[1]).split()
+    options = ("--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
+    status, text = _ask_bwrap(path, "--setenv", "PATH", "/usr/bin:/bin", *options)
+    problem = "" if status == 0 else text.strip().rpartition("\n")[2] or f"it ended with the wait status {status}"
+    numbers = tuple(map(int, version[:3]))
+    return replace(host, bwrap=path, bwrap_version=numbers, bwrap_binds_fds=binds_fds, bwrap_problem=problem)
+
+
 def _linux() -> Host:
+    from nsbox import _cgroup
+
     caps = _capabilities()
     unprivileged = _number("/proc/sys/kernel/unprivileged_userns_clone")
     return Host(
@@ -195,6 +347,10 @@ def _linux() -> Host:
         egid=os.getegid(),
         can_set_ids=bool(caps >> _CAP_SETUID & 1 and caps >> _CAP_SETGID & 1),
         can_set_groups=bool(caps >> _CAP_SETGID & 1) and (_read("/proc/self/setgroups") or "allow").strip() == "allow",
+        capabilities=caps,
+        inheritable=int(_status("CapInh") or "0", 16),
+        bounding=int(_status("CapBnd") or "0", 16),
+        last_capability=_number("/proc/sys/kernel/cap_last_cap") or 40,
         uid_ranges=_ranges("/proc/self/uid_map"),
         gid_ranges=_ranges("/proc/self/gid_map"),
         subuids=_subordinate("/etc/subuid"),
@@ -220,3 +376,9 @@ def _linux() -> Host:
         resolv_conf=_resolv_conf(),
         hard_limits=_hard_limits(),
     )
+
+
+def transactions_dir() -> str:
+    """Return where transactions keep their files: in the user's directory for state (XDG base directories)."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "nsbox", "transactions")

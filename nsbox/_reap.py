@@ -80,11 +80,15 @@ class Orphans:
     PATIENCE = 10.0  # seconds; some reap in a loop with a pause
 
     def __init__(self) -> None:
-        self.piling_up = False
         self._lock = threading.Lock()
         self._watched = -1
         self._settled = False
         self._since = self._next = 0.0
+
+    @property
+    def piling_up(self) -> bool:
+        """Say whether nobody else reaps them."""
+        return _core.adopt_inits
 
     def release(self, pidfd: int) -> None:
         """Take the pidfd of an init that has ended."""
@@ -107,7 +111,7 @@ class Orphans:
         except OSError:  # ESRCH: reaped
             self._settled = True
         else:
-            self.piling_up = self._settled = now - self._since > self.PATIENCE
+            _core.adopt_inits = self._settled = now - self._since > self.PATIENCE
         if self._settled:
             os.close(self._watched)
             self._watched = -1

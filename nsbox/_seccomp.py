@@ -5,11 +5,7 @@ How rules become a program is _bpf's business; when the programs are installed, 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal
+from _collections_abc import Iterable
 
 from nsbox._bpf import (
     EAFNOSUPPORT,
@@ -21,11 +17,16 @@ from nsbox._bpf import (
     Rule,
 )
 from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, frozen_by_name, remembered
+
+if TYPE_CHECKING:
+    from typing import Literal
 
 PROFILES = ("default", "hardened", "off")
+_IN_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_by_name
 class Filter:
     """A seccomp filter of one's own: a profile, changed.
 
@@ -52,7 +53,7 @@ class Filter:
                 raise PolicyError(f"seccomp.{name}", f"is a {type(given).__name__}, must be a sequence")
             object.__setattr__(self, name, tuple(given))
         for call in self.allow:
-            if not isinstance(call, str) or not re.fullmatch("[a-z0-9_]+", call):
+            if not isinstance(call, str) or not call or not _IN_NAMES.issuperset(call):
                 raise PolicyError("seccomp.allow", f"{call!r} is no name of a system call")
         for rule in self.rules:
             if not isinstance(rule, Rule):
@@ -238,7 +239,7 @@ def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
     return tuple(Rule(calls, rule.errno, rule.when) for rule, calls in kept if calls)
 
 
-@lru_cache(maxsize=16)
+@remembered
 def profile(base: str, *, nested: bool, for_net: bool, allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
 
@@ -248,14 +249,59 @@ def profile(base: str, *, nested: bool, for_net: bool, allow: tuple[str, ...] = 
     return (*guard, *_without(_liftable(base, nested=nested, for_net=for_net), frozenset(allow)))
 
 
-@lru_cache(maxsize=16)
+@remembered
 def no_user_namespaces(allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """Return the rules that the set-up itself would break when it enters a second user namespace."""
     newuser = (_has_bit(0, _CLONE_NEWUSER),)
     return (*_without([Rule(("clone", "unshare"), EPERM, newuser)], frozenset(allow)), _NO_CLONE3)
 
 
+# ---- for a command in no namespaces of its own, which shares what they would part
+
+_SYSV_AND_MQUEUE = (
+    *("shmget", "shmat", "shmctl", "shmdt", "msgget", "msgsnd", "msgrcv", "msgctl"),
+    *("semget", "semop", "semtimedop", "semctl", "mq_open", "mq_unlink"),
+)
+# By a unix socket a command talks to whoever has made one anywhere, such as a bus that starts programs. Pairs stay.
+# But for those that aren't connected for good: a datagram's receiver is named with each one, or changed (connect(2)).
+_PAIRS = Rule(("socketpair",), EPERM, (Arg(1, (_STREAM, 5), _KIND, inverted=True),))  # SOCK_SEQPACKET
+_NO_RINGS = Rule(("io_uring_setup",), ENOSYS)  # which make sockets too (Linux 5.19)
+_NO_UNIX = (Rule(("socket",), EPERM, (Arg(0, _UNIX),)), _PAIRS, _NO_RINGS)
+_NO_SOCKETS = (Rule(("socket",), EPERM), _PAIRS, _NO_RINGS)
+_NO_IPC = Rule(_SYSV_AND_MQUEUE, ENOSYS)
+_OWN_LIMITS = Rule(
+    ("prlimit64",), EPERM, (Arg(0, 0, inverted=True),)
+)  # those of others too: the caller's, for instance
+# Access mode 3 asks for neither reading nor writing, so Landlock asks nothing; ioctl(2) works on the descriptor.
+_O_TRUNC, _O_ACCMODE = 0o1000, 0o3
+_NO_MODE_3 = (
+    Rule(("open",), EPERM, (Arg(1, 3, mask=_O_ACCMODE),)),
+    Rule(("openat",), EPERM, (Arg(2, 3, mask=_O_ACCMODE),)),
+)
+# Landlock knows no truncation before Linux 6.2: by path, or by an open(2) that doesn't write. openat2(2)'s flags are
+# behind a pointer.
+_NO_TRUNCATION = (
+    Rule(("truncate", "truncate64"), EPERM),
+    Rule(("open",), EPERM, (Arg(1, _O_TRUNC, mask=_O_TRUNC | _O_ACCMODE),)),
+    Rule(("openat",), EPERM, (Arg(2, _O_TRUNC, mask=_O_TRUNC | _O_ACCMODE),)),
+    Rule(("openat2",), ENOSYS),
+)
+
+
+def without_namespaces(*, network: bool, files: bool, ipc: bool) -> tuple[Rule, ...]:
+    """Return what stands in for namespaces. network: the host's; files: not all are open; ipc: none of the host's."""
+    sockets = (_NO_UNIX if files else ()) if network else _NO_SOCKETS
+    return (*sockets, *((_NO_IPC,) if ipc else ()), *(_NO_MODE_3 if files else ()), _OWN_LIMITS)
+
+
+def no_truncation() -> tuple[Rule, ...]:
+    """Return what stands in for Landlock's right to truncate. It may refuse what the set-up does."""
+    return _NO_TRUNCATION
+
+
 PROFILED = frozenset(
-    call for rule in (*_GUARD, *_HARDENED, *_DEFAULT, *_making_namespaces(False, False)) for call in rule.calls
+    call
+    for rule in (*_GUARD, *_HARDENED, *_DEFAULT, *_making_namespaces(False, False), _NO_IPC, *_NO_TRUNCATION)
+    for call in rule.calls
 )
 """The names in the profiles; not every machine has all of these system calls."""

@@ -4,51 +4,38 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from _thread import get_native_id
 
-from nsbox import _backends, _core, _wire
-from nsbox._bpf import NEWER, Program
-from nsbox._cgroup import Leaf
+from nsbox import _backends, _core, _request
+from nsbox._bpf import NEWER
 from nsbox._core import constants as c
 from nsbox._errors import IdsError, PolicyError, SetupError
-from nsbox._failure import exception
-from nsbox._host import Host
-from nsbox._plan import BindData, File, Identity, Op, Overlay, Plan, primitives
-from nsbox._policy import Policy
-from nsbox._probe import probe
-from nsbox._reap import orphans
+from nsbox._frozen import TYPE_CHECKING, field, frozen, remembered, replace
+from nsbox._plan import BindData, File, Op, Overlay, Plan, primitives
+from nsbox._probe import host_for
 from nsbox._seccomp import PROFILED
-from nsbox._usage import Usage, processes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     import psutil
 
-# clone(2)'s flags, <linux/sched.h>
-_NAMESPACES = {
-    "mount": 0x00020000,
-    "cgroup": 0x02000000,
-    "uts": 0x04000000,
-    "ipc": 0x08000000,
-    "user": 0x10000000,
-    "pid": 0x20000000,
-    "net": 0x40000000,
-    "time": 0x00000080,
-}
-
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+    from nsbox._usage import Usage
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Containment:
     """What contains one command: `Popen.sandbox`.
 
     backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
     pid, init_pid: the command and pid 1 of the sandbox, as this process numbers them. usage: what was used up; None
-    until the end. reaped: whether the command itself has ended and been waited for.
+    until the end. reaped: whether the command itself has ended and been waited for. is_warm: it was started in a
+    copy of what a Sandbox keeps, not anew.
     """
 
     backend: str
@@ -59,15 +46,20 @@ class Containment:
     init_pid: int
     usage: Usage | None
     reaped: bool = False
+    is_warm: bool = False
 
     def processes(self) -> list[psutil.Process]:
         """Return what runs in the sandbox now, the command first; [] when it has ended. Needs psutil (ImportError)."""
+        from nsbox._usage import processes
+
         if self.usage is not None and self.plan.kill_on_exit:
             return []
-        return processes(None if self.reaped or self.usage is not None else self.pid, self.init_pid)
+        is_wrapper = bool(self.plan.wrapper)  # then pid is bwrap's
+        gone = self.reaped or self.usage is not None or is_wrapper
+        return processes(None if gone else self.pid, self.init_pid)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prepared:
     """A policy ready for this host: its plan, and all of a request that doesn't depend on the command."""
 
@@ -76,17 +68,8 @@ class Prepared:
     template: _core.Template | None  # None: contents come from descriptors, so it is made for each spawn
     says_empty: bool  # the init's word is enough for the end: nobody else's business depends on its unmounting
     path: str
+    tmpdir: str
     environments: dict[tuple[str | None, ...], _core.Strings]  # built ones, by the caller's values that went into them
-
-
-def _flags(plan: Plan) -> int:
-    flags = c.DENY_SETGROUPS if plan.identity.deny_setgroups else 0
-    flags |= c.MAP_BY_HELPER if plan.identity.by_helper else 0
-    flags |= c.DROP_GROUPS if plan.drop_groups else 0
-    # A ready program may kill at the exec, and before Linux 5.16 a core dump ends all who share the memory.
-    flags |= c.FORK_COMMAND if any(program.code for program in plan.programs) else 0
-    flags |= 0 if plan.kill_on_exit else c.STAY
-    return flags
 
 
 def _check_resolved(policy: Policy) -> None:
@@ -102,66 +85,57 @@ def _check_resolved(policy: Policy) -> None:
 
 def _check_calls(policy: Policy) -> None:
     """Refuse names of system calls that nobody knows: a misspelled one would stay as allowed as it was."""
-    unknown = policy.filter.names() - NEWER.keys() - _core.syscalls()[1].keys() - PROFILED
+    names = policy.filter.names()
+    if not names:
+        return
+    here = NEWER.keys() | _core.syscalls()[1].keys()
+    unknown = names - here - PROFILED
+    for rule in policy.filter.rules:
+        if here.isdisjoint(rule.calls):  # of another machine, all of them
+            unknown |= frozenset(rule.calls)
     if unknown:
         raise PolicyError("seccomp", f"{', '.join(sorted(unknown))}: no system call that this machine's headers know")
 
 
-@lru_cache(maxsize=64)
+@remembered
+def _warn_once(text: str) -> None:
+    import logging
+
+    logging.getLogger("nsbox").warning(text)
+
+
+def _warn_of_passthrough(policy: Policy, host: Host) -> None:
+    reasons = "; ".join(str(reason) for reason in _backends.choose(policy, host)[1]) or "so asked for by backend="
+    _warn_once(f"commands run without any containment: {reasons}")
+
+
+@remembered
 def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
     plan = _backends.compile_policy(policy, host)
-    _check_resolved(policy)
-    _check_calls(policy)
-    ops = tuple(primitives(plan.ops))
+    if plan.backend == "passthrough":
+        _warn_of_passthrough(policy, host)
+    else:
+        _check_resolved(policy)
+        _check_calls(policy)
+    ops = () if plan.wrapper else tuple(primitives(plan.ops))
     from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
+    outlasts = plan.nested or plan.plain or plan.cgroup or any(isinstance(op, Overlay) for op in ops)
     return Prepared(
         plan=plan,
         ops=ops,
-        template=None if from_fds else _template(plan, ops),
-        says_empty=not plan.nested and not plan.cgroup and not any(isinstance(op, Overlay) for op in ops),
+        template=None if from_fds or plan.backend == "passthrough" else _request.template(plan, ops),
+        says_empty=not outlasts,
         path=":".join((*host.programs, STANDARD_PATH)),
+        tmpdir=plan.tmpdir,
         environments={},
     )
 
 
-@lru_cache(maxsize=16)
-def _assembled(programs: tuple[Program, ...]) -> list[bytes]:
-    """Return the plan's filters for this machine; most policies have the same."""
-    machine, numbers = _core.syscalls()
-    return _wire.encode_programs(programs, machine, NEWER | numbers)
-
-
-def _template(plan: Plan, ops: Sequence[Op]) -> _core.Template:
-    import resource  # not on every system that this module is imported on
-
-    identity = plan.identity
-    maps = (identity.uid_map, identity.gid_map, identity.uid_map2, identity.gid_map2)
-    uid_map, gid_map, uid_map2, gid_map2 = (None if text is None else text.encode() + b"\0" for text in maps)
-    assert uid_map is not None and gid_map is not None
-    return _core.Template(
-        plan=_wire.encode(ops),
-        nops=len(ops),
-        namespaces=sum(_NAMESPACES[name] for name in plan.namespaces),
-        flags=_flags(plan),
-        uid_map=uid_map,
-        gid_map=gid_map,
-        uid_map2=uid_map2,
-        gid_map2=gid_map2,
-        map_programs=_map_programs(identity),
-        rlimits=[(getattr(resource, f"RLIMIT_{limit.name}"), limit.soft, limit.hard) for limit in plan.rlimits],
-        programs=_assembled(plan.programs),
-        n_confined=sum(program.stage == "confined" for program in plan.programs),
-        n_last=sum(program.stage == "last" for program in plan.programs),
-        ruleset=_wire.encode_ruleset(plan.ruleset),
-    )
-
-
-def _read_all(fd: int) -> bytes:
-    chunks = []
-    while chunk := os.read(fd, 1 << 16):
-        chunks.append(chunk)
-    return b"".join(chunks)
+def with_plan(prepared: Prepared, plan: Plan) -> Prepared:
+    """Return what was prepared for another plan with the same ops."""
+    made = None if prepared.template is None else _request.template(plan, prepared.ops)
+    return replace(prepared, plan=plan, template=made)
 
 
 def _loaded(op: Op) -> Op:
@@ -169,7 +143,8 @@ def _loaded(op: Op) -> Op:
     if not isinstance(op, File | BindData) or not isinstance(op.data, int):
         return op
     try:
-        return replace(op, data=_read_all(op.data))
+        with open(op.data, "rb", buffering=0, closefd=False) as file:
+            return replace(op, data=file.read())
     except OSError as error:
         raise SetupError(error.errno or errno.EIO, "read contents", op.describe()) from error
 
@@ -197,11 +172,11 @@ def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -
     if policy.inherit_env and not policy.env:
         return _inherited()
     if policy.inherit_env:
-        return _core.Strings(encode_environment(policy.environment(_copy(caller), prepared.path)))
+        return _core.Strings(encode_environment(policy.environment(_copy(caller), prepared.path, prepared.tmpdir)))
     key = tuple(caller.get(name) for name in policy.taken_from_caller())
     known = prepared.environments.get(key)
     if known is None:
-        known = _core.Strings(encode_environment(policy.environment(_copy(caller), prepared.path)))
+        known = _core.Strings(encode_environment(policy.environment(_copy(caller), prepared.path, prepared.tmpdir)))
         if len(prepared.environments) < 64:
             prepared.environments[key] = known
     return known
@@ -270,17 +245,6 @@ def _id_flags(plan: Plan, command: _core.Command) -> int:
     return flags
 
 
-def _map_programs(identity: Identity) -> tuple[list[bytes], list[bytes]] | None:
-    """Return the argument lists of newuidmap(1) and newgidmap(1); the C core puts the pid in the place of "0"."""
-    if identity.map_programs is None:
-        return None
-    uid, gid = (
-        [os.fsencode(program), b"0", *map(str.encode, text.split())]
-        for program, text in zip(identity.map_programs, (identity.uid_map, identity.gid_map), strict=True)
-    )
-    return uid, gid
-
-
 def command_flags(*, close_fds: bool, restore_signals: bool, new_session: bool, cwd_required: bool) -> int:
     """Return the flags of a command that don't depend on its plan."""
     flags = c.CLOSE_FDS if close_fds else 0
@@ -298,7 +262,12 @@ def _complete(command: _core.Command, plan: Plan) -> None:
         flags |= c.SETSID_LAST if plan.new_session else 0
     elif plan.new_session:
         flags |= c.SETSID
-    flags |= c.ADOPT_INIT if orphans.piling_up else 0
+    if not plan.plain:
+        flags |= c.ADOPT_INIT if _core.adopt_inits else 0
+    has_init = not plan.plain and "pid" in plan.namespaces
+    wants_end = plan.kill_on_exit if plan.plain else plan.die_with_parent
+    if not has_init and wants_end and get_native_id() == os.getpid():
+        flags |= c.DIE_WITH_THREAD  # the main one, which lasts as long as the process
     if plan.new_session and command.pgid >= 0:
         if command.pgid > 0:
             raise SetupError(errno.EPERM, "setpgid", None, "the command has a session of its own; see new_session=")
@@ -308,23 +277,60 @@ def _complete(command: _core.Command, plan: Plan) -> None:
     command.gid = identity.gid if command.gid is None else command.gid
 
 
+def template_of(prepared: Prepared, command: _core.Command) -> _core.Template:
+    """Return the request for a command, which is filled in, with the contents that come from descriptors."""
+    template = prepared.template or _request.template(prepared.plan, [_loaded(op) for op in prepared.ops])
+    _complete(command, prepared.plan)
+    return template
+
+
 def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
     """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
     plan = prepared.plan
-    template = prepared.template or _template(plan, [_loaded(op) for op in prepared.ops])
-    _complete(command, plan)
+    template = template_of(prepared, command)
+    # Plain calls from here on: after one of C code a signal's handler could raise, and nobody would own the command.
+    start = _wrapped if plan.wrapper else _started
     if not plan.cgroup:
-        result = _core.spawn(template, command)
-        if result.error:
-            raise exception(result, policy, prepared.ops, probe(), program=program, cwd=cwd)
-        return result
+        return start(policy, prepared, template, command, program, cwd)
+    from nsbox._cgroup import Leaf
+
     command.leaf = leaf = Leaf(plan.cgroup, plan.cgroup_limits)
     command.cgroup_fd = leaf.fd
     try:
-        result = _core.spawn(template, command)
-        if result.error:
-            raise exception(result, policy, prepared.ops, probe(), program=program, cwd=cwd)
+        return start(policy, prepared, template, command, program, cwd)
     except BaseException:
         leaf.remove()
         raise
+
+
+def _started(
+    policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
+) -> _core.Result:
+    result = _core.spawn(template, command)
+    if result.error:
+        from nsbox._failure import exception
+
+        raise exception(result, policy, prepared.plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
+    return result
+
+
+def _wrapped(
+    policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
+) -> _core.Result:
+    from nsbox._wrap import Wrapped  # seldom needed
+
+    _check_resolved(policy)  # anew: bwrap follows links that have been planted since
+    plan = prepared.plan
+    wrapped = Wrapped(policy, plan, _request.assembled(plan.programs), host_for(policy))
+    result = None
+    try:
+        wrapped.prepare(command, program)
+        result = _started(policy, prepared, template, command, program, None)
+        wrapped.started(result)
+    except BaseException:
+        if result is not None:
+            wrapped.abandon(result)
+        raise
+    finally:
+        wrapped.close()
     return result

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+
+from nsbox._frozen import TYPE_CHECKING, frozen
 
 if TYPE_CHECKING:
     import resource
+    from typing import Any, Literal
 
     import psutil
 
     from nsbox._cgroup import Spent
 
-Cause = Literal["exit", "signal", "timeout", "limit"]
+    Cause = Literal["exit", "signal", "timeout", "limit"]
 
 _OF_LIMITS = {-signal.SIGXCPU: "CPU", -signal.SIGXFSZ: "FSIZE"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """What a command, and whatever else ran in its sandbox, used up: `Popen.sandbox.usage`.
 
@@ -94,7 +95,7 @@ def processes(command: int | None, init: int) -> list[psutil.Process]:
             continue
         try:
             parent = psutil.Process(pid)
-            if command is None and parent.name() != "nsbox-init":
+            if command is None and parent.name() not in ("nsbox-init", "bwrap"):
                 continue  # the sandbox has ended, and somebody else has the number
             inside = ([parent] if pid == command else []) + parent.children(recursive=True)
         except psutil.NoSuchProcess:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Mapping, Sequence
+from _struct import Struct
 
 from nsbox._bpf import COMPATIBLE, LAST, Program, Table, assemble
 from nsbox._core import constants as c
+from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import (
     Bind,
     BindData,
@@ -34,10 +34,16 @@ from nsbox._plan import (
     Tmpfs,
     TmpOverlay,
 )
+from nsbox._renew import Lifted, Over
 from nsbox._seccomp import COMPATIBLE_NUMBERS
 
-_HEAD = struct.Struct("=4I")
-_OP = struct.Struct("=3Ii4IQ")
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_HEAD = Struct("=4I")
+_OP = Struct("=3Ii4IQ")
+_ENTRY = Struct("=6Q2I2i")
+TOLD = Struct("=IiII3q")  # nsbox_told_entry
 
 # code, flags, mode, fd, text or data at src, dest, count, size
 _Row = tuple[int, int, int, int, bytes, str, int, int]
@@ -71,6 +77,11 @@ def _bind(op: Bind | RoBind | DevBind) -> _Row:
     flags = {Bind: 0, RoBind: c.RDONLY, DevBind: c.DEVICES}[type(op)]
     flags |= (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
     return _row(c.OP_BIND, op.dest, _text(op.src), flags=flags)
+
+
+def _over(op: Over) -> _Row:
+    code, flags, mode, fd, _, dest, _, size = _op(op.op)
+    return code, flags, mode, fd, b"".join(map(_text, op.lifted)), dest, len(op.lifted), size
 
 
 def _overlay(op: Overlay | RoOverlay | TmpOverlay) -> _Row:
@@ -115,6 +126,10 @@ def _op(op: Op) -> _Row:
         case Mask():
             flags = (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
             return _row(c.OP_MASK, op.dest, flags=flags)
+        case Over():
+            return _over(op)
+        case Lifted():
+            return _row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
         case Hostname():
             return _row(c.OP_HOSTNAME, src=_text(op.name))
         case Loopback():
@@ -162,5 +177,41 @@ def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, list[tuple[bytes,
     """Return a Landlock ruleset as _core takes it."""
     if ruleset is None:
         return None
-    rules = [(_text(rule.path), rule.rights, c.OPTIONAL if rule.optional else 0) for rule in ruleset.paths]
+    rules = [
+        (_text(rule.path), rule.rights, (c.OPTIONAL if rule.optional else 0) | (c.NOFOLLOW if rule.nofollow else 0))
+        for rule in ruleset.paths
+    ]
     return ruleset.files, ruleset.scoped, rules
+
+
+def encode_entry(
+    programs: Sequence[bytes],
+    argv: Sequence[bytes],
+    envp: Sequence[bytes],
+    cwd: bytes | None,
+    targets: Sequence[int],
+    flags: int,
+    umask: int,
+    pgid: int,
+) -> bytes:
+    """Return an nsbox_entry with all that it leads to. targets: the numbers of the command's descriptors, ascending."""
+    rows = (programs, argv, envp)
+    at = _ENTRY.size
+    arrays = []
+    for row in rows:
+        arrays.append(at)
+        at += 8 * (len(row) + 1)
+    numbers, at = at, at + 4 * len(targets)
+    head, pool = [], bytearray()
+    for row in rows:
+        offsets = []
+        for text in row:
+            offsets.append(at + len(pool))
+            pool += text + b"\0"
+        head.append(Struct(f"={len(row) + 1}Q").pack(*offsets, 0))
+    place = 0
+    if cwd is not None:
+        place = at + len(pool)
+        pool += cwd + b"\0"
+    fixed = _ENTRY.pack(at + len(pool), *arrays, numbers, place, len(targets), flags, umask, pgid)
+    return b"".join((fixed, *head, Struct(f"={len(targets)}i").pack(*targets), pool))

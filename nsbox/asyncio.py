@@ -17,6 +17,7 @@ from asyncio.subprocess import SubprocessStreamProtocol
 from typing import Any
 
 from nsbox import _popen
+from nsbox._keeper import Keeper
 from nsbox._policy import Policy
 from nsbox._spawn import Containment
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
@@ -129,7 +130,7 @@ async def create_subprocess_exec(
     stdout: Any = None,
     stderr: Any = None,
     limit: int = 2**16,
-    policy: Policy | None = None,
+    policy: Policy | Keeper | None = None,
     **options: Any,
 ) -> Process:
     """Start a program in a sandbox; as asyncio.create_subprocess_exec, with policy= and nsbox.Popen's other options.
@@ -154,7 +155,7 @@ async def create_subprocess_shell(
     stdout: Any = None,
     stderr: Any = None,
     limit: int = 2**16,
-    policy: Policy | None = None,
+    policy: Policy | Keeper | None = None,
     **options: Any,
 ) -> Process:
     """Start a command line of the shell in a sandbox; as asyncio.create_subprocess_shell, with policy=.

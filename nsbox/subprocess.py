@@ -15,10 +15,14 @@ from subprocess import (
     SubprocessError,
     TimeoutExpired,
 )
-from typing import Any
 
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._keeper import Keeper
 from nsbox._policy import Policy
 from nsbox._popen import Popen
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "DEVNULL",
@@ -53,7 +57,7 @@ def run(
     capture_output: bool = False,
     timeout: float | None = None,
     check: bool = False,
-    policy: Policy | None = None,
+    policy: Policy | Keeper | None = None,
     **options: Any,
 ) -> CompletedProcess[Any]:
     """Run a command in a sandbox to its end; as subprocess.run, with policy=.
@@ -84,7 +88,7 @@ def run(
     return CompletedProcess(process.args, status, stdout, stderr)
 
 
-def call(*popenargs: Any, timeout: float | None = None, policy: Policy | None = None, **options: Any) -> int:
+def call(*popenargs: Any, timeout: float | None = None, policy: Policy | Keeper | None = None, **options: Any) -> int:
     """Run a command in a sandbox and return its exit status; as subprocess.call, with policy=."""
     with Popen(*popenargs, policy=policy, **options) as process:
         try:
@@ -116,7 +120,7 @@ def check_output(*popenargs: Any, timeout: float | None = None, **options: Any) 
 
 
 def getstatusoutput(
-    cmd: Any, *, encoding: str | None = None, errors: str | None = None, policy: Policy | None = None
+    cmd: Any, *, encoding: str | None = None, errors: str | None = None, policy: Policy | Keeper | None = None
 ) -> tuple[int, str]:
     """Run a shell command in a sandbox; return its status and its output without the last newline."""
     try:
@@ -129,6 +133,8 @@ def getstatusoutput(
     return status, output.removesuffix("\n")
 
 
-def getoutput(cmd: Any, *, encoding: str | None = None, errors: str | None = None, policy: Policy | None = None) -> str:
+def getoutput(
+    cmd: Any, *, encoding: str | None = None, errors: str | None = None, policy: Policy | Keeper | None = None
+) -> str:
     """Return the output of a shell command in a sandbox, whatever its status."""
     return getstatusoutput(cmd, encoding=encoding, errors=errors, policy=policy)[1]

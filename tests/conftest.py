@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "real" / "lib"))
 
-from nsbox_testing import leftovers
+from nsbox_testing import leftovers, warm
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +39,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     name, value = leftovers.MARK.split("=")
     # Matplotlib keeps a cache, in a temporary directory where the home directory can't be written to.
     new = {"TMPDIR": path, "MPLCONFIGDIR": str(tmp_path_factory.mktemp("matplotlib")), name: value}
+    new["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # of transactions
     old = {key: os.environ.get(key) for key in new}
     os.environ |= new
     tempfile.tempdir = path
@@ -72,3 +73,10 @@ def policy(workspace: Path):
     import nsbox
 
     return nsbox.Policy.workspace(workspace)
+
+
+@pytest.fixture(autouse=True)
+def by_sandboxes(leaves_nothing_behind: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """With NSBOX_TESTS_WARM every command that a test gives a policy goes through a Sandbox with that policy."""
+    with warm.by_sandboxes(monkeypatch):
+        yield

@@ -3,8 +3,8 @@
  * Descriptor 0 is a pidfd of the process that asked for the sandbox, descriptor 1 the read end of a pipe that ends when
  * the set-up is over, descriptor 2 the write end of one for what it has to say (nsbox_word). It has no environment, no
  * capability and isn't dumpable: what the command can reach of it is a pid. All its signals are blocked. It lives as long
- * as the caller does and the command (pid 2), or with NSBOX_STAY anything of the sandbox. When it exits the kernel kills
- * every process of the namespace (pid_namespaces(7)), which is how a sandbox ends.
+ * as the caller does (but with NSBOX_OUTLIVE) and the command (pid 2, or 3), or with NSBOX_STAY anything of the sandbox.
+ * When it exits the kernel kills every process of the namespace (pid_namespaces(7)), which is how a sandbox ends.
  */
 #include "../abi.h"
 #include "../linux/sys.h"
@@ -62,33 +62,39 @@ static void forget_signal(int children)
     sys_read(children, info, sizeof info);
 }
 
-/* Wait for the end of the pipe: the mediator has gone, so pid 2 exists or never will. True if a byte came first. */
+/* Wait for the end of the pipe, or of who has the other end: the mediator has gone, so the command exists or never will. A
+ * sandbox that is parked waits for long, and its pipe may have got into other processes. Returns the byte that came. */
 static int await_setup(void)
 {
-    char byte;
-    int stay = 0;
-    for (;;) {
+    uint8_t byte;
+    int told = 0;
+    struct pollfd watched[2] = {{.fd = 1, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+    while (!(told & NSBOX_GO)) {
+        if (sys_ppoll(watched, 2, 0) < 0)
+            continue;
+        if (!watched[0].revents)
+            break;
         long n = sys_read(1, &byte, 1);
         if (n > 0)
-            stay = 1;
+            told = byte;
         else if (n != -EINTR)
             break;
     }
     sys_close(1);
-    return stay;
+    return told;
 }
 
 /* The command has ended: so does all else, now, for the accounts. For a tenth of a second, or until the caller ends:
  * processes of other ids, which we have no capability to kill, end with us. If nothing is left, the caller needn't wait for
  * our own end, most of which is the kernel's unmounting. */
-static _Noreturn void end(int children)
+static _Noreturn void end(int children, int caller)
 {
     static const int64_t ten_ms[2] = {0, 10000000};
     int left = reap();
     if (left != -ECHILD)
         sys_kill(-1, SIGKILL); /* its result says nothing about all: kill_something_info() keeps one of theirs */
     for (int64_t until = now_ms() + 100; left != -ECHILD && now_ms() < until; left = reap()) {
-        struct pollfd fds[2] = {{.fd = children, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+        struct pollfd fds[2] = {{.fd = children, .events = POLLIN}, {.fd = caller, .events = POLLIN}};
         if (left == 0 && sys_ppoll(fds, 2, ten_ms) > 0)
             forget_signal(children);
         if (fds[1].revents)
@@ -107,24 +113,27 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
     int children = watch_children();
     if (children < 0 || say(NSBOX_SAID_UP) < 0)
         sys_exit(1);
-    int stay = await_setup();
+    int told = await_setup(), stay = told & NSBOX_STAYS;
+    if (told & NSBOX_OUTLIVES)
+        sys_close(0);
+    int caller = told & NSBOX_OUTLIVES ? -1 : 0;
     /* Pid 2 is never given away twice: after a wrap-around numbers begin at 300 (RESERVED_PIDS). None: the command has
      * ended and the caller has reaped it already, or there never was one. */
-    int command = sys_pidfd_open(2);
+    int command = sys_pidfd_open(told & NSBOX_IS_THIRD ? 3 : 2);
     if (command < 0 && !stay)
-        end(children);
+        end(children, caller);
     static const int64_t at_once[2] = {0, 0};
     int more = 1;
     for (;;) {
         struct pollfd watched[3] = {
-            {.fd = 0, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = children, .events = POLLIN}};
+            {.fd = caller, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = children, .events = POLLIN}};
         int n = sys_ppoll(watched, 3, more ? at_once : 0);
         if (n < 0 && n != -EINTR)
             sys_exit(0);
         if (n > 0 && watched[0].revents)
             sys_exit(0);
         if (n > 0 && watched[1].revents && !stay)
-            end(children);
+            end(children, caller);
         if (n > 0 && watched[1].revents)
             command = -1;
         if (n > 0 && watched[2].revents)

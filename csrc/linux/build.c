@@ -91,25 +91,58 @@ int drop_old_root(struct builder *b)
     return -EXDEV;
 }
 
-int build_root(struct builder *b, int32_t *op)
+/* The way to something that others have no access to isn't open to them either, as bubblewrap has it. */
+static unsigned parent_mode(const nsbox_op *op)
 {
-    int ret = start_root(b);
-    if (ret < 0)
-        return ret;
+    int counts = op->code == NSBOX_OP_DIR || op->code == NSBOX_OP_FILE || op->code == NSBOX_OP_TMPFS ||
+                 (op->code == NSBOX_OP_DATA && op->mode != 0600); /* what nobody has asked for */
+    if (!counts)
+        return 0755;
+    return 0755U & ~(op->mode & 0070 ? 0U : 0050U) & ~(op->mode & 0007 ? 0U : 0005U);
+}
+
+static int carry_out(struct builder *b, int32_t *op)
+{
     uint32_t n = plan_nops(b->plan);
     for (uint32_t i = 0; i < n; i++) {
         *op = (int32_t)i;
         const nsbox_op *o = plan_op(b->plan, i);
-        ret = handlers[o->code](b, o);
+        b->parent_mode = parent_mode(o);
+        b->skipped = 0;
+        int ret = handlers[o->code](b, o);
         if (ret < 0)
             return ret;
+        stamp_made(b, i);
         *op = -1;
         ret = b->after_op(b);
         if (ret < 0)
             return ret;
     }
+    return 0;
+}
+
+int build_root(struct builder *b, int32_t *op)
+{
+    int ret = start_root(b);
+    if (ret >= 0)
+        ret = carry_out(b, op);
+    if (ret < 0)
+        return ret;
     TRY(b, NSBOX_STEP_ROOT, drop_scratch(b));
     /* The root may be bound again, by a sandbox in this one. */
     TRY(b, NSBOX_STEP_ROOT, mount_attrs(b->base, 0, 0));
     return enter_root(b);
+}
+
+int here(struct builder *b)
+{
+    TRY(b, NSBOX_STEP_ROOT, b->base = b->root = sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY, 0));
+    TRY(b, NSBOX_STEP_ROOT, mount_id(b->root, "", &b->root_id));
+    return 0;
+}
+
+int renew_root(struct builder *b, int32_t *op)
+{
+    int ret = here(b);
+    return ret < 0 ? ret : carry_out(b, op);
 }

@@ -11,7 +11,9 @@ static int die_with_caller(struct job *j)
 
 static int is_open(const struct job *j, int fd)
 {
-    return fd < 0 ? 0 : fd == j->lifeline || fd == j->said[0] || fd == j->said[1] ? -EBADF : sys_get_fd_flags(fd);
+    int is_ours =
+        fd == j->lifeline || fd == j->said[0] || fd == j->said[1] || fd == j->setup_pipe[0] || fd == j->setup_pipe[1];
+    return fd < 0 ? 0 : is_ours ? -EBADF : sys_get_fd_flags(fd);
 }
 
 /* The caller's descriptors, before we open any more: a number that it has closed would soon be one of ours. */
@@ -23,6 +25,9 @@ static int check_fds(struct job *j, int32_t *op)
     TRY(&j->b, NSBOX_STEP_STDIO, is_open(j, r->stderr_fd));
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         TRY(&j->b, NSBOX_STEP_FDS, is_open(j, r->pass_fds[i]));
+    const int32_t joined[] = {r->user_fd, r->user2_fd, r->pid_fd, r->mnt_fd, r->null_fd, r->park_fd, r->go_fd};
+    for (unsigned i = 0; i < sizeof joined / sizeof joined[0]; i++)
+        TRY(&j->b, NSBOX_STEP_JOIN, is_open(j, joined[i]));
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
         if (!(plan_op(r->plan, i)->flags & NSBOX_FROM_FD))
             continue;
@@ -50,6 +55,10 @@ static int next_needed(const struct job *j, int from)
     lower(&least, r->stdin_fd, from);
     lower(&least, r->stdout_fd, from);
     lower(&least, r->stderr_fd, from);
+    const int32_t given[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,    r->mnt_fd,
+                             r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1]};
+    for (unsigned i = 0; i < sizeof given / sizeof given[0]; i++)
+        lower(&least, given[i], from);
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         lower(&least, r->pass_fds[i], from);
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++)
@@ -91,24 +100,45 @@ static int fill_standard_fds(const struct job *j)
 static int open_devnull(struct job *j)
 {
     const nsbox_request *r = j->req;
-    if (r->stdin_fd != NSBOX_DEVNULL && r->stdout_fd != NSBOX_DEVNULL && r->stderr_fd != NSBOX_DEVNULL)
+    int asked = r->stdin_fd == NSBOX_DEVNULL || r->stdout_fd == NSBOX_DEVNULL || r->stderr_fd == NSBOX_DEVNULL;
+    if (!asked && !(r->flags & NSBOX_TEMPLATE))
         return 0;
-    TRY(&j->b, NSBOX_STEP_STDIO, j->devnull = fs_devnull(&j->b));
+    TRY(&j->b, NSBOX_STEP_STDIO,
+        j->devnull = r->flags & NSBOX_PLAIN ? sys_openat(AT_FDCWD, "/dev/null", O_RDWR, 0)
+                     : is_warm(r)           ? fs_reopen(&j->b, r->null_fd, O_RDWR)
+                                            : fs_devnull(&j->b));
     return 0;
 }
 
-static int create_command(struct job *j)
+/* As they are in the command's table; they change in ours. */
+static void remember_own(struct job *j)
 {
-    const int own[] = {j->init_image, j->init_proc, j->b.root, j->b.base, j->b.scratch, j->b.masked, j->b.parent};
-    for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
-        j->own[i] = own[i]; /* as they are in the command's table; they change in ours */
-    j->command_made = 1;
+    const int own[] = {j->init_image, j->b.root, j->b.base, j->b.scratch, j->b.masked, j->b.parent};
+    enum { OTHERS = sizeof own / sizeof own[0] };
+    _Static_assert(OTHERS + MAX_PROCS == sizeof j->own / sizeof j->own[0], "all have a place");
+    for (unsigned i = 0; i < OTHERS + MAX_PROCS; i++)
+        j->own[i] = i < OTHERS ? own[i] : j->init_procs[i - OTHERS];
+}
+
+int create_command(struct job *j)
+{
+    remember_own(j);
     unsigned long flags = CLONE_PARENT | CLONE_PARENT_SETTID;
     /* setresuid(2) to another kernel id would make the shared memory, so the caller, non-dumpable: then a copy. */
     flags |= j->req->flags & NSBOX_FORK_COMMAND ? CLONE_VFORK : CLONE_VM | CLONE_CHILD_CLEARTID;
     j->command_tid = j->req->flags & NSBOX_FORK_COMMAND ? 0 : 1;
     j->b.step = NSBOX_STEP_COMMAND;
-    long pid = arch_clone(flags, j->command_stack, &j->res->pid, (int *)(void *)&j->command_tid, command, j);
+    __atomic_store_n(&j->command_made, 1, __ATOMIC_RELEASE); /* after its tid: see command_is_gone() */
+    long pid = -ENOSYS;
+    if (!(j->req->flags & NSBOX_FORK_COMMAND)) {
+        const struct clone_more more = {.parent_tid = &j->res->pid, .child_tid = &j->command_tid};
+        j->has_handlers = 0;
+        pid = clone_by_args(flags | CLEAR_SIGHAND, j->command_stack, &more, command, j);
+    }
+    if (pid < 0) { /* a filter of the caller's may refuse clone3(2) */
+        j->has_handlers = 1;
+        pid = arch_clone(flags, j->command_stack, &j->res->pid, (int *)(void *)&j->command_tid, command, j);
+    }
     if (pid < 0)
         j->command_tid = 0;
     return pid < 0 ? (int)pid : 0;
@@ -120,36 +150,63 @@ static void set_gate(struct job *j, enum gate gate)
     sys_futex_wake(&j->gate);
 }
 
+/* What the command waits for, where there never was an old root. */
+static int no_other_root(struct builder *b)
+{
+    int gone = old_root_is_gone(b);
+    return gone ? gone : -EXDEV;
+}
+
 /* From the pivot on. The command may go on when the init is up (until its exec it could be traced, as the caller's memory
  * can be) and the old root has gone. The latter it sees for itself: umount2(2) has detached it long before it returns. */
 static int close_up(struct job *j, int32_t *op)
 {
-    int fork = (j->req->flags & NSBOX_FORK_COMMAND) != 0; /* with a copy of our memory: it comes when all is settled */
-    int ret = j->command_made || fork ? 0 : create_command(j);
+    int fork = forks(j->req); /* with a copy of our memory: it comes when all is settled */
+    int later = fork || has_no_command(j->req);
+    if (is_warm(j->req))
+        TRY(&j->b, NSBOX_STEP_STALE, no_other_root(&j->b));
+    int ret = j->command_made || later ? 0 : create_command(j);
     if (ret < 0)
         return ret;
+    if (j->req->flags & NSBOX_AS_INIT)
+        remember_own(j);
     if (init_is_up(j))
         set_gate(j, GATE_OPEN);
-    ret = drop_old_root(&j->b);
+    ret = is_warm(j->req) ? 0 : drop_old_root(&j->b);
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_INIT, init_await(j));
+    if (j->req->flags & NSBOX_TEMPLATE)
+        return template_finish(j, op);
+    if (j->req->flags & NSBOX_PARK)
+        return park(j, op);
     set_gate(j, GATE_OPEN);
-    if (!fork)
-        return 0;
+    if (!fork || is_warm(j->req))
+        return fork ? create_command(j) : 0;
     ret = init_join_net(j, &j->b.step, op);
     return ret < 0 ? ret : create_command(j);
 }
 
-static int enter(struct job *j, int32_t *op)
+static int take_descriptors(struct job *j, int32_t *op)
 {
     int ret = check_fds(j, op);
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_FDS, close_unneeded(j));
     TRY(&j->b, NSBOX_STEP_STDIO, fill_standard_fds(j));
-    ret = die_with_caller(j);
-    return ret < 0 ? ret : enter_namespaces(j);
+    return 0;
+}
+
+static int enter(struct job *j, int32_t *op)
+{
+    int ret = take_descriptors(j, op);
+    if (ret >= 0)
+        ret = die_with_caller(j);
+    if (ret >= 0 && (is_warm(j->req) || j->req->flags & NSBOX_TEMPLATE))
+        ret = template_prepare(j);
+    if (ret >= 0)
+        ret = enter_namespaces(j);
+    return ret < 0 || j->req->user_fd < 0 ? ret : die_with_caller(j); /* which joining has made void */
 }
 
 /* The command prepares itself beside the mounts, but only from when the init is up, and asleep: then the kernel has a
@@ -157,9 +214,54 @@ static int enter(struct job *j, int32_t *op)
 int create_command_early(struct builder *b)
 {
     struct job *j = job_of(b);
-    if (j->command_made || j->req->flags & NSBOX_FORK_COMMAND || !init_is_up(j))
+    if (is_warm(j->req) && !(j->req->flags & NSBOX_CLOSE_FDS)) /* it would have what is lifted just then */
+        return 0;
+    if (j->command_made || forks(j->req) || has_no_command(j->req) || !init_is_up(j))
         return 0;
     return create_command(j);
+}
+
+/* Tells who holds the request that so much is done, and waits for his word; not longer than he or the caller is there. The
+ * death signal anew: a change of ids, or of the user namespace, has cleared it (commit_creds). */
+int hold(struct job *j, uint32_t *step)
+{
+    char byte = 0;
+    if (j->req->hold_fd < 0)
+        return 0;
+    *step = NSBOX_STEP_HOLD;
+    long n = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    if (n >= 0)
+        n = sys_write(j->req->report_fd, &byte, 1);
+    struct pollfd fds[2] = {{.fd = j->req->hold_fd, .events = POLLIN}, {.fd = j->lifeline, .events = POLLIN}};
+    while (n >= 0 && !fds[0].revents && !fds[1].revents)
+        if ((n = sys_ppoll(fds, 2, 0)) == -EINTR)
+            n = 0;
+    if (n >= 0)
+        n = fds[1].revents ? -ESRCH : sys_read(j->req->hold_fd, &byte, 1);
+    return n < 0 ? (int)n : n == 0 ? -EPIPE : 0;
+}
+
+/* What everything else needs: pid 1 where there is one, and the maps, if somebody else writes them. */
+static int start_first(struct job *j, int32_t *op)
+{
+    int ret = 0;
+    if (j->req->namespaces & CLONE_NEWPID)
+        ret = init_start(j);
+    else
+        j->init_up = 1;
+    if (ret >= 0 && !(j->req->namespaces & CLONE_NEWPID))
+        ret = net_without_init(j, op);
+    if (ret < 0 || !(j->req->flags & NSBOX_HOLD_MAPS))
+        return ret;
+    j->b.step = NSBOX_STEP_INIT; /* all namespaces are to be there when they are told */
+    ret = init_await_net(j);
+    if (ret >= 0)
+        ret = hold(j, &j->b.step);
+    if (ret >= 0) {
+        __atomic_store_n(&j->has_maps, 1, __ATOMIC_RELEASE);
+        sys_futex_wake(&j->has_maps);
+    }
+    return ret;
 }
 
 static int build(struct job *j, int32_t *op)
@@ -168,29 +270,96 @@ static int build(struct job *j, int32_t *op)
     if (ret < 0)
         return ret;
     j->umask = (unsigned)sys_umask(0);
-    ret = init_start(j);
+    ret = start_first(j, op);
     if (ret < 0)
         return ret;
-    TRY(&j->b, NSBOX_STEP_ROOT, j->b.proc = sys_openat(AT_FDCWD, "/proc", O_PATH | O_DIRECTORY, 0));
-    ret = open_devnull(j);
+    if (is_warm(j->req))
+        ret = template_check(j);
+    else
+        TRY(&j->b, NSBOX_STEP_ROOT, j->b.proc = sys_openat(AT_FDCWD, "/proc", O_PATH | O_DIRECTORY, 0));
     if (ret < 0)
         return ret;
-    ret = build_root(&j->b, op);
+    ret = j->req->flags & NSBOX_LIMIT_USERNS ? limit_userns(j) : 0;
+    if (ret >= 0)
+        ret = start_map2_helper(j);
+    if (ret >= 0)
+        ret = open_devnull(j);
+    if (ret >= 0)
+        ret = is_warm(j->req) ? renew_root(&j->b, op) : build_root(&j->b, op);
     return ret < 0 ? ret : close_up(j, op);
+}
+
+/* All is there but the command. Whatever is wrong with it, a sandbox that is made anew has it right, or tells. */
+static int join_parked(struct job *j)
+{
+    int ret = open_devnull(j);
+    if (ret >= 0)
+        ret = here(&j->b);
+    if (ret >= 0 && !forks(j->req))
+        ret = create_command(j); /* which prepares itself meanwhile */
+    if (ret >= 0)
+        ret = template_check(j);
+    if (ret >= 0)
+        ret = no_other_root(&j->b);
+    if (ret < 0)
+        return ret;
+    set_gate(j, GATE_OPEN);
+    return forks(j->req) ? create_command(j) : 0;
+}
+
+static int enter_parked(struct job *j, int32_t *op)
+{
+    int ret = enter(j, op);
+    if (ret < 0)
+        return ret;
+    j->umask = (unsigned)sys_umask(0);
+    j->init_up = 1;
+    ret = join_parked(j);
+    j->b.step = NSBOX_STEP_STALE;
+    return ret;
+}
+
+static void tell_init(struct job *j)
+{
+    uint32_t flags = j->req->flags;
+    uint8_t told = (is_parked(j->req) ? NSBOX_GO : 0) | (flags & NSBOX_STAY ? NSBOX_STAYS : 0) |
+                   (flags & NSBOX_OUTLIVE ? NSBOX_OUTLIVES : 0) | (flags & NSBOX_MAP2_BY_HELPER ? NSBOX_IS_THIRD : 0);
+    if (told)
+        sys_write(is_parked(j->req) ? j->req->go_fd : j->setup_pipe[1], &told, 1);
 }
 
 void mediator(void *arg)
 {
     struct job *j = arg;
     int32_t op = -1;
-    int ret = build(j, &op);
+    j->res->set_up_pid = sys_getpid();
+    int ret = is_parked(j->req) ? enter_parked(j, &op) : build(j, &op);
+    if (ret == -ENOMEM && init_failed(j) < 0) { /* alloc_pid() says so when the namespace's pid 1 has ended */
+        ret = init_failed(j);
+        j->b.step = NSBOX_STEP_INIT;
+    }
     if (ret < 0) {
         report(j->res, ret, j->b.step, op); /* before the command can say anything else */
         set_gate(j, GATE_ABORT);
     }
-    if (ret >= 0 && j->req->flags & NSBOX_STAY)
-        sys_write(j->setup_pipe[1], "", 1);
+    if (ret >= 0 && has_init(j) && !(j->req->flags & NSBOX_PARK))
+        tell_init(j);
     /* Nobody may go on in the caller's memory after us. */
+    await_map2_helper(j);
     init_await_leave(j);
     sys_exit(0);
+}
+
+void plain_command(void *arg)
+{
+    struct job *j = arg;
+    int32_t op = -1;
+    j->umask = (unsigned)sys_umask(0);
+    int ret = take_descriptors(j, &op);
+    if (ret >= 0)
+        ret = open_devnull(j);
+    if (ret >= 0)
+        command(j);
+    report(j->res, ret, j->b.step, op);
+    sys_exit(127);
 }

@@ -5,10 +5,12 @@
 #include "ops.h"
 
 /* Work space of one spawn, borrowed from Python. */
-enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384 };
+enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384, HELPER_STACK = 16384 };
 
 enum gate { GATE_CLOSED, GATE_OPEN, GATE_ABORT };
 enum init_stage { INIT_STARTED, INIT_HAS_PROC, INIT_HAS_NET };
+enum userns2 { USERNS2_NONE, USERNS2_ENTERED, USERNS2_MAPPED };
+enum { MAX_PROCS = 8 }; /* ops that mount a procfs */
 
 /* A process in the caller's memory. */
 struct sharer {
@@ -19,25 +21,28 @@ struct sharer {
 struct job {
     const nsbox_request *req;
     nsbox_result *res;
-    uint8_t *mediator_stack, *init_stack, *command_stack; /* their tops */
-    int caller;                                           /* its pid */
-    sys_sigset mask;                                      /* its signal mask, to be given back to the command */
-    unsigned umask;                                       /* its umask */
-    int lifeline;                                         /* pidfd of it */
-    int said[2];                                          /* of the init: see nsbox_word */
-    int setup_pipe[2];   /* ends when the mediator has gone; a byte in it: NSBOX_STAY */
-    uint32_t init_tid;   /* cleared by the kernel when the init has executed or died */
-    uint32_t init_stage; /* futex: enum init_stage */
-    int init_pidfd;      /* the mediator's */
-    int init_image;      /* the init's, which stays in the mediator's table */
-    int init_proc;       /* a detached procfs, or -errno */
-    int init_net;        /* 0 when the net namespace is ready, or -errno */
+    uint8_t *mediator_stack, *init_stack, *command_stack, *helper_stack; /* their tops */
+    int caller;                                                          /* its pid */
+    sys_sigset mask;           /* its signal mask, to be given back to the command */
+    unsigned umask;            /* its umask */
+    int lifeline;              /* pidfd of it */
+    int said[2];               /* of the init: see nsbox_word */
+    int setup_pipe[2];         /* ends when the mediator has gone; a byte in it: enum nsbox_told */
+    int parked_pipe[2];        /* the same, when it is the caller's: its descriptors, or -1 */
+    uint32_t init_tid;         /* cleared by the kernel when the init has executed or died */
+    uint32_t init_stage;       /* futex: enum init_stage */
+    int init_pidfd;            /* the mediator's */
+    int init_image;            /* the init's, which stays in the mediator's table */
+    int init_procs[MAX_PROCS]; /* detached mounts of procfs, or -errno */
+    unsigned n_procs;          /* how many are used */
+    int init_net;              /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;
     int32_t init_net_op; /* the op that it is for, or -1 */
     int devnull;         /* for stdio, or -1 */
     int init_up;
     int command_made;
-    int own[7];                        /* the set-up's descriptors that the command has as well */
+    int has_handlers;                  /* the command begins with the caller's signal handlers */
+    int own[6 + MAX_PROCS];            /* the set-up's descriptors that the command has as well */
     uint32_t command_tid;              /* as init_tid, for the command */
     uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
     int init_error;                    /* why the init didn't come up, or 0 */
@@ -45,6 +50,13 @@ struct job {
     struct arch_context context;       /* of the caller, to which a command with PREEXEC returns */
     int map_error;                     /* the map helper's */
     uint32_t map_step;
+    uint32_t has_maps; /* futex: with NSBOX_HOLD_MAPS, they are written */
+    uint32_t userns2;  /* futex: enum userns2 */
+    int userns2_fd;    /* the command's last user namespace, where that is made for it before, or -1 */
+    int map2_error;
+    uint32_t map2_step;
+    const nsbox_place *place; /* where the command starts, when there was a choice */
+    int lifted[NSBOX_MAX_LIFTED];
     struct builder b;
 };
 
@@ -56,23 +68,94 @@ static inline struct job *job_of(struct builder *b)
 /* The mediator: builds the sandbox, then creates the init and the command, and exits. */
 void mediator(void *job);
 
+/* NSBOX_PLAIN: the command, from its first moment. */
+void plain_command(void *job);
+
+/* Is there an init of ours? Without a pid namespace of its own, a sandbox has none; and the command may be it. */
+static inline int has_init(const struct job *j)
+{
+    return (j->req->namespaces & CLONE_NEWPID) && !(j->req->flags & NSBOX_AS_INIT);
+}
+
+/* Is the root a copy of a template's? */
+static inline int is_warm(const nsbox_request *r)
+{
+    return r->template_plan != 0;
+}
+
+/* Is everything but the command there, parked? */
+static inline int is_parked(const nsbox_request *r)
+{
+    return r->park_fd >= 0;
+}
+
+/* Is there to be no command? */
+static inline int has_no_command(const nsbox_request *r)
+{
+    return (r->flags & (NSBOX_TEMPLATE | NSBOX_PARK)) != 0;
+}
+
+/* Is a net namespace to be made? */
+static inline int makes_net(const nsbox_request *r)
+{
+    return (r->namespaces & CLONE_NEWNET) && !is_parked(r);
+}
+
+/* Has the caller ended? */
+static inline int caller_is_gone(const struct job *j)
+{
+    static const int64_t at_once[2] = {0, 0};
+    struct pollfd fd = {.fd = j->lifeline, .events = POLLIN};
+    return sys_ppoll(&fd, 1, at_once) > 0;
+}
+
+/* A pid 1 is always one of those who share our memory: it was there first. */
+static inline int forks(const nsbox_request *r)
+{
+    return r->flags & NSBOX_FORK_COMMAND && !(r->flags & NSBOX_AS_INIT);
+}
+
 /* child.c */
 int create_command_early(struct builder *b);
+int create_command(struct job *j);
+int hold(struct job *j, uint32_t *step);
 
 /* identity.c */
 int enter_namespaces(struct job *j);
+int write_maps(int dir, const char *path, const char *uids, const char *gids, int deny, uint32_t *step);
+int limit_userns(struct job *j);
+int start_map2_helper(struct job *j);
+void await_map2_helper(struct job *j);
 int enter_second_userns(struct job *j, uint32_t *step);
+int check_no_userns(const nsbox_request *r, uint32_t *step);
 
 /* init_start.c */
 int init_start(struct job *j);
 int init_is_up(struct job *j);
 int init_await(struct job *j);
+int init_failed(const struct job *j);
 void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
+int init_await_net(struct job *j);
+int net_without_init(struct job *j, int32_t *op);
 int init_join_net(struct job *j, uint32_t *step, int32_t *op);
 
+/* template.c */
+int template_prepare(struct job *j);
+int template_check(struct job *j);
+int template_finish(struct job *j, int32_t *op);
+int park(struct job *j, int32_t *op);
+int make_userns2(struct job *j);
+
 /* landlock.c */
-int landlock_confine(const nsbox_request *r, uint32_t *step);
+int landlock_confine(const nsbox_request *r, uint32_t *step, int32_t *at);
+
+/* privileges.c */
+int limit_bounding_set(uint64_t keep, int plain, uint32_t *step);
+int set_ids(const nsbox_request *r, uint32_t *step);
+int install_filters(const nsbox_request *r, uint32_t from, uint32_t to);
+int install_early_filters(const nsbox_request *r, uint32_t *step);
+int drop_capabilities(const nsbox_request *r, uint32_t *step);
 
 /* command.c */
 void command(void *job);
@@ -81,6 +164,8 @@ _Noreturn void command_after_preexec(struct job *j, int failed);
 extern const char nsbox_syscall_table[];
 extern const unsigned char nsbox_init_image[];
 extern const unsigned int nsbox_init_image_len;
+extern const unsigned char nsbox_session_image[];
+extern const unsigned int nsbox_session_image_len;
 
 /* Records where a child gave up. The first error stays, also between two children. */
 static inline void report(nsbox_result *res, int error, uint32_t step, int32_t op)
@@ -108,27 +193,48 @@ static inline int await_exec(uint32_t *tid)
 }
 
 /* struct clone_args of the kernel, as far as the cgroup (Linux 5.7). */
-struct clone_into {
+struct clone_args_ {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
 };
 
-/* As arch_clone(), but that the child is in another cgroup from its first moment: moving one would wait for a lock that
- * all forks of the machine share. */
-static inline long clone_into_cgroup(unsigned long flags, uint8_t *top, int cgroup, void (*fn)(void *), void *arg)
+/* What else clone3(2) is told: where it writes the pid, and the word that it clears at the end; a cgroup's descriptor. */
+struct clone_more {
+    int *parent_tid;
+    uint32_t *child_tid;
+    int cgroup;
+};
+
+#define INTO_CGROUP 0x200000000ULL /* CLONE_INTO_CGROUP */
+#define CLEAR_SIGHAND                                                                                                  \
+    0x100000000ULL /* CLONE_CLEAR_SIGHAND (Linux 5.5): handlers become the default, nothing else does */
+
+/* As arch_clone(), with what only clone3(2) takes: handlers that are cleared in one go, or another cgroup from the first
+ * moment, since moving a process would wait for a lock that all forks of the machine share. */
+static inline long clone_by_args(uint64_t flags, uint8_t *top, const struct clone_more *more, void (*fn)(void *),
+                                 void *arg)
 {
     enum { BELOW = 4096 }; /* of its stack, as much as the kernel is told about */
     void **sp = (void **)(void *)top;
     *--sp = arg;
     *--sp = (void *)fn;
-    struct clone_into args;
+    struct clone_args_ args;
     uint64_t *words = (uint64_t *)(void *)&args;
     for (size_t i = 0; i < sizeof args / sizeof *words; i++) /* no initializer: it could become a call of memset */
         words[i] = 0;
-    args.flags = flags | 0x200000000ULL; /* CLONE_INTO_CGROUP */
+    args.flags = flags;
     args.stack = (uint64_t)(uintptr_t)sp - BELOW;
     args.stack_size = BELOW;
-    args.cgroup = (uint64_t)cgroup;
+    args.parent_tid = (uint64_t)(uintptr_t)more->parent_tid;
+    args.child_tid = (uint64_t)(uintptr_t)more->child_tid;
+    if (flags & INTO_CGROUP)
+        args.cgroup = (uint64_t)more->cgroup;
     return arch_clone_raw(435, (long)&args, sizeof args, 0, 0); /* clone3(2) */
+}
+
+static inline long clone_into_cgroup(unsigned long flags, uint8_t *top, int cgroup, void (*fn)(void *), void *arg)
+{
+    const struct clone_more more = {.cgroup = cgroup};
+    return clone_by_args(flags | INTO_CGROUP, top, &more, fn, arg);
 }
 
 static inline long clone_sharer(struct sharer *s, unsigned long flags, uint8_t *top, void (*fn)(void *), void *arg)

@@ -1,9 +1,6 @@
 /* command.c: the last steps before the user's program, in the order of CPython's child_exec. */
 #include "child.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-
 /* Moves *fd away from numbers below `floor`, which are about to be overwritten. */
 static int move_up(int *fd, int floor)
 {
@@ -71,92 +68,20 @@ static int limits(const nsbox_request *r)
     return 0;
 }
 
-/* Each new user namespace comes with a full bounding set, and exec as uid 0 would refill the permitted
- * set from it (capabilities(7)): empty it before the ids change. */
-static int empty_bounding_set(uint32_t *step)
-{
-    *step = NSBOX_STEP_CAPS;
-    for (unsigned cap = 0; cap < 64; cap++) {
-        int ret = sys_prctl(PR_CAPBSET_DROP, cap, 0);
-        if (ret == -EINVAL && cap > CAP_LAST_CAP)
-            return 0; /* beyond this kernel's last */
-        if (ret == -EINVAL && cap > CAP_AUDIT_READ)
-            return 0;
-        if (ret < 0)
-            return ret;
-    }
-    return 0;
-}
-
-/* Real, saved and effective ids: the caller's may differ, and access(2) goes by the real ones. Those that the command has
- * already are set as well; that changes nothing of the shared memory. */
-static int ids(const nsbox_request *r, uint32_t *step)
-{
-    int ret = 0;
-    if (r->flags & NSBOX_SET_GROUPS) {
-        *step = NSBOX_STEP_GROUPS;
-        ret = sys_setgroups(r->n_groups, r->groups);
-    }
-    if (ret >= 0) {
-        *step = NSBOX_STEP_GID;
-        ret = sys_setresgid(r->gid, r->gid, r->gid);
-    }
-    if (ret >= 0) {
-        *step = NSBOX_STEP_UID;
-        ret = sys_setresuid(r->uid, r->uid, r->uid);
-    }
-    return ret;
-}
-
-/* A filter of several is asked last that came first; the strictest answer counts (seccomp(2)). */
-static int install_filters(const nsbox_request *r, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = from; i < to; i++) {
-        const nsbox_filter *f = &r->filters[i];
-        if (f->len == 0 || f->len > BPF_MAXINSNS)
-            return -EINVAL;
-        struct sock_fprog program = {
-            .len = (unsigned short)f->len,
-            .filter = (struct sock_filter *)(uintptr_t)f->code,
-        };
-        int ret = sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
-        if (ret < 0)
-            return ret;
-    }
-    return 0;
-}
-
-/* Translating a filter for the processor takes longer than all else that the command does before its exec: with these
- * it happens beside the mediator's mounts. A command without any filter doesn't start. */
-static int early_filters(const nsbox_request *r, uint32_t *step)
-{
-    *step = NSBOX_STEP_NNP;
-    int ret = sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
-    if (ret < 0)
-        return ret;
-    *step = NSBOX_STEP_SECCOMP;
-    if (r->n_filters == 0 || (uint64_t)r->n_confined_filters + r->n_last_filters > r->n_filters)
-        return -EINVAL;
-    return install_filters(r, 0, r->n_filters - r->n_last_filters - r->n_confined_filters);
-}
-
-static int drop_capabilities(uint32_t *step)
-{
-    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
-    *step = NSBOX_STEP_CAPS;
-    int ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
-    return ret < 0 ? ret : sys_capset(&head, none);
-}
-
 /* The set-up's own descriptors, when the caller's stay open: exec would close them, but looks the program up first. */
 static void close_own(struct job *j)
 {
-    const int own[] = {j->lifeline, j->said[0], j->said[1], j->setup_pipe[0], j->init_pidfd, j->b.proc, j->devnull,
-                       j->own[0],   j->own[1],  j->own[2],  j->own[3],        j->own[4],     j->own[5], j->own[6]};
+    const nsbox_request *r = j->req;
+    const int own[] = {j->lifeline, j->said[0], j->said[1],  j->setup_pipe[0], j->init_pidfd, j->b.proc,
+                       j->devnull,  r->user_fd, r->user2_fd, r->pid_fd,        r->hold_fd,    r->report_fd,
+                       r->mnt_fd,   r->null_fd, r->park_fd,  r->go_fd,         j->userns2_fd};
+    /* Below 3 they have been replaced by the command's stdio, or exec closes them. */
     for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
-        if (own[i] > 2) /* below, they have been replaced by the command's stdio, or exec closes them */
+        if (own[i] > 2)
             sys_close(own[i]);
+    for (unsigned i = 0; i < sizeof j->own / sizeof j->own[0]; i++)
+        if (j->own[i] > 2)
+            sys_close(j->own[i]);
 }
 
 /* Closes what isn't 0..2 or in pass_fds, by the gaps between them; those in it survive exec. */
@@ -182,13 +107,17 @@ static int descriptors(struct job *j)
 
 /* The caller's handlers point into its code: none may run when signals are unblocked. (In the mediator and the init they
  * never are.) Ignored signals stay ignored. */
-static void default_signals(const nsbox_request *r)
+static void default_signals(const struct job *j)
 {
+    const nsbox_request *r = j->req;
     struct sys_sigaction old, reset = {.handler = SIG_DFL};
-    for (int sig = 1; sig <= SYS_NSIG; sig++) {
+    for (int sig = 1; sig <= 8 * SYS_SIGSET_BYTES; sig++) {
+        if (!j->has_handlers && sig != SIGPIPE && sig != SIGXFSZ) /* cleared by clone3(2), all others */
+            continue;
         if (sys_sigaction(sig, 0, &old) < 0 || old.handler == SIG_DFL)
             continue;
         int restored = r->flags & NSBOX_RESTORE_SIGNALS && (sig == SIGPIPE || sig == SIGXFSZ);
+        restored |= r->flags & NSBOX_UNCONFINED && sig == SIGCHLD; /* without it bwrap waits for ever */
         if (old.handler != SIG_IGN || restored)
             sys_sigaction(sig, &reset, 0);
     }
@@ -211,38 +140,79 @@ static void unblock_signals(const struct job *j)
     sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
 }
 
+/* From the exec on the init ends the command with the caller. Without one the signal stays, where the calling thread is
+ * the one that lasts; a change of ids has cleared it (commit_creds). */
+static int death_signal(const struct job *j)
+{
+    int stays = (j->req->flags & NSBOX_DIE_WITH_THREAD) != 0;
+    int ret = sys_prctl(PR_SET_PDEATHSIG, stays ? SIGKILL : 0, 0);
+    int parent = stays ? sys_getppid() : j->caller; /* 0: outside of our pid namespace; the signal was set all along */
+    return ret < 0 || parent == j->caller || parent == 0 ? ret : -ESRCH;
+}
+
+/* As execvp(3): the shell's arguments are its name, the script and the command's own. Before argv there is room for one. */
+static int execute_script(const char *program, const char *const *argv, const char *const *envp)
+{
+    const char **args = (const char **)(uintptr_t)argv - 1, *name = args[1];
+    args[0] = "/bin/sh";
+    args[1] = program;
+    int ret = sys_execve(args[0], args, envp);
+    args[1] = name;
+    return ret;
+}
+
 /* The first error that says more than "not here" is the one to report, as execvp does. */
 static int execute(struct job *j, uint32_t *step)
 {
     int error = 0, last = -ENOENT;
     const nsbox_request *r = j->req;
-    sys_prctl(PR_SET_PDEATHSIG, 0, 0);
+    *step = NSBOX_STEP_LIFELINE;
+    int ret = death_signal(j);
+    if (ret < 0)
+        return ret;
     if (!(r->flags & NSBOX_PREEXEC)) /* which may have changed it */
         unblock_signals(j);
     *step = NSBOX_STEP_SECCOMP;
-    int ret = install_filters(r, r->n_filters - r->n_last_filters, r->n_filters);
+    ret = install_filters(r, r->n_filters - r->n_last_filters, r->n_filters);
     if (ret < 0)
         return ret;
     *step = NSBOX_STEP_EXEC;
+    const char *const *envp = j->place ? j->place->envp : r->envp;
+    if (r->flags & NSBOX_BY_FD)
+        return sys_execveat(2, "", r->argv, envp, AT_EMPTY_PATH);
     for (const char *const *program = r->programs; *program; program++) {
-        last = sys_execve(*program, r->argv, r->envp);
+        last = sys_execve(*program, r->argv, envp);
+        if (last == -ENOEXEC && r->flags & NSBOX_SHELL)
+            last = execute_script(*program, r->argv, envp);
+        if (last >= 0) /* a filter's word: it didn't happen */
+            last = -EPERM;
         if (last != -ENOENT && last != -ENOTDIR && !error)
             error = last;
     }
     return error ? error : last;
 }
 
-static int enter_cwd(const nsbox_request *r, uint32_t *step)
+static int enter_directory(const char *path)
 {
-    *step = NSBOX_STEP_CHDIR;
-    if (!r->cwd)
-        return 0;
     /* Our number in the sandbox is known, 2: a link to /proc/2/fd/N, planted by an earlier command, would lead to
      * whatever is still open here (CVE-2024-21626). */
-    int fd = sys_openat2(AT_FDCWD, r->cwd, O_PATH | O_DIRECTORY, 0, RESOLVE_NO_MAGICLINKS);
+    int fd = sys_openat2(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0, RESOLVE_NO_MAGICLINKS);
     int ret = fd < 0 ? fd : sys_fchdir(fd);
     if (fd >= 0)
         sys_close(fd);
+    return ret;
+}
+
+static int enter_cwd(struct job *j, uint32_t *step)
+{
+    const nsbox_request *r = j->req;
+    *step = NSBOX_STEP_CHDIR;
+    for (uint32_t i = 0; i < r->n_places; i++) {
+        j->place = &r->places[i];
+        if (enter_directory(j->place->cwd) >= 0)
+            return 0;
+    }
+    int ret = r->cwd && !r->n_places ? enter_directory(r->cwd) : 0;
     return r->flags & NSBOX_CWD_OPTIONAL ? 0 : ret;
 }
 
@@ -260,13 +230,22 @@ static int pass_gate(struct job *j)
     }
 }
 
+/* In a copy of a template the last user namespace is there already: it is joined before all else. */
+static int has_second_userns(const nsbox_request *r)
+{
+    return (r->uid_map2 || r->user2_fd >= 0) && !is_warm(r);
+}
+
 /* What can be done before there is a root, and doesn't depend on the last user namespace. */
-static int prepare(struct job *j, uint32_t *step)
+static int prepare(struct job *j, uint32_t *step, int32_t *op)
 {
     const nsbox_request *r = j->req;
     /* Our parent is the thread that waits for us. When that ends, also by an exec of the caller, so do we: up to ours. */
     *step = NSBOX_STEP_LIFELINE;
     int ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    /* One with an init would end with that. */
+    if (ret >= 0 && !(r->flags & NSBOX_PLAIN) && !has_init(j) && caller_is_gone(j))
+        ret = -ESRCH;
     if (ret < 0)
         return ret;
     /* Only the mediator may hold this end, since its end tells the init that the mediator has gone. */
@@ -276,16 +255,25 @@ static int prepare(struct job *j, uint32_t *step)
     if (ret < 0)
         return ret;
     sys_umask(r->umask >= 0 ? (unsigned)r->umask : j->umask);
-    default_signals(r);
+    default_signals(j);
     ret = session(r, step);
-    if (ret >= 0 && !r->uid_map2)
-        ret = empty_bounding_set(step);
-    return ret < 0 ? ret : early_filters(r, step);
+    if (ret < 0 || r->flags & NSBOX_UNCONFINED)
+        return ret;
+    if (is_warm(r)) {
+        ret = init_join_net(j, step, op); /* by power over the first user namespace */
+        if (ret >= 0)
+            ret = enter_second_userns(j, step);
+        if (ret < 0)
+            return ret;
+    }
+    if (!has_second_userns(r))
+        ret = limit_bounding_set(r->caps ? r->caps->bounding : 0, r->flags & NSBOX_PLAIN, step);
+    return ret < 0 ? ret : install_early_filters(r, step);
 }
 
 static int needs_root_first(const nsbox_request *r)
 {
-    return r->uid_map2 || r->flags & NSBOX_FORK_COMMAND;
+    return !(r->flags & NSBOX_PLAIN) && (has_second_userns(r) || r->flags & (NSBOX_FORK_COMMAND | NSBOX_NO_USERNS));
 }
 
 /* From privileges to none. */
@@ -294,8 +282,8 @@ static int confine(struct job *j, uint32_t *step)
     const nsbox_request *r = j->req;
     int ret = needs_root_first(r) ? pass_gate(j) : 0;
     /* The kernel takes a root with something mounted on it for a chroot, and refuses user namespaces there. */
-    if (ret >= 0 && r->uid_map2 && (ret = enter_second_userns(j, step)) >= 0)
-        ret = empty_bounding_set(step);
+    if (ret >= 0 && has_second_userns(r) && (ret = enter_second_userns(j, step)) >= 0)
+        ret = limit_bounding_set(r->caps ? r->caps->bounding : 0, 0, step);
     if (ret >= 0) {
         uint32_t last = r->n_filters - r->n_last_filters;
         *step = NSBOX_STEP_SECCOMP;
@@ -303,24 +291,26 @@ static int confine(struct job *j, uint32_t *step)
     }
     /* A command that will have other ids enters with those that it has now, as CPython does. */
     if (ret >= 0 && r->flags & NSBOX_FORK_COMMAND)
-        ret = enter_cwd(r, step);
+        ret = enter_cwd(j, step);
     if (ret >= 0)
-        ret = ids(r, step);
-    return ret < 0 ? ret : drop_capabilities(step);
+        ret = set_ids(r, step);
+    if (ret >= 0)
+        ret = check_no_userns(r, step);
+    return ret < 0 || r->flags & NSBOX_UNCONFINED ? ret : drop_capabilities(r, step);
 }
 
-static int start_program(struct job *j, uint32_t *step)
+static int start_program(struct job *j, uint32_t *step, int32_t *op)
 {
     const nsbox_request *r = j->req;
     *step = NSBOX_STEP_FDS;
     int ret = descriptors(j);
-    if (ret >= 0 && !needs_root_first(r))
+    if (ret >= 0 && !needs_root_first(r) && !(r->flags & NSBOX_PLAIN))
         ret = pass_gate(j);
     if (ret >= 0 && !(r->flags & NSBOX_FORK_COMMAND))
-        ret = enter_cwd(r, step);
+        ret = enter_cwd(j, step);
     if (ret < 0)
         return ret;
-    ret = landlock_confine(r, step);
+    ret = landlock_confine(r, step, op);
     if (ret < 0)
         return ret;
     *step = NSBOX_STEP_RLIMIT;
@@ -341,28 +331,31 @@ void command(void *arg)
     struct job *j = arg;
     uint32_t step = NSBOX_STEP_NONE;
     int32_t op = -1;
-    int ret = prepare(j, &step);
-    if (ret >= 0 && !(j->req->flags & NSBOX_FORK_COMMAND))
+    int ret = prepare(j, &step, &op);
+    if (ret >= 0 && !(j->req->flags & NSBOX_FORK_COMMAND) && !is_warm(j->req))
         ret = init_join_net(j, &step, &op);
     if (ret >= 0)
         ret = confine(j, &step);
+    if (ret >= 0)
+        ret = hold(j, &step);
     if (ret >= 0 && j->req->flags & NSBOX_PREEXEC) {
         close_own(j);
         unblock_signals(j);
         arch_resume(&j->context); /* nsbox_spawn() returns */
     }
     if (ret >= 0)
-        ret = start_program(j, &step);
+        ret = start_program(j, &step, &op);
     give_up(j, ret, step, op);
 }
 
 void command_after_preexec(struct job *j, int failed)
 {
     uint32_t step = NSBOX_STEP_PREEXEC;
+    int32_t op = -1;
     int ret = failed ? -EINVAL : 0;
     if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST)
         sys_setsid(); /* EPERM: it was done there */
     if (ret >= 0)
-        ret = start_program(j, &step);
-    give_up(j, ret, step, -1);
+        ret = start_program(j, &step, &op);
+    give_up(j, ret, step, op);
 }

@@ -3,7 +3,8 @@
  * A plan binds directories that untrusted commands have written to, so any component of a destination
  * may be a planted symlink. Paths resolve inside the new root (openat2(2), RESOLVE_IN_ROOT, no magic
  * links), and nothing is ever created but in file systems made for this sandbox: CVE-2026-87766 was
- * mkdir and open following a link out of bubblewrap's half-built root, onto the host.
+ * mkdir and open following a link out of bubblewrap's half-built root, onto the host. (With NSBOX_HOST_WRITES, for
+ * bubblewrap's own command line, also in what is bound writable; still never outside of what the new root shows.)
  */
 #include "ops.h"
 
@@ -34,17 +35,26 @@ int own_add(struct builder *b, int fd)
     return 0;
 }
 
-int own_check(struct builder *b, int fd)
+/* Was its file system made for this sandbox? 1, 0, or -errno. */
+static int is_own(const struct builder *b, int fd)
 {
-    if (fd == b->parent)
-        return 0; /* checked when it was kept */
     uint64_t dev;
     int ret = file_kind(fd, 0, &dev);
     if (ret < 0)
         return ret;
     for (uint32_t i = b->n_own; i > 0; i--)
         if (b->own[i - 1] == dev)
-            return 0;
+            return 1;
+    return 0;
+}
+
+int own_check(struct builder *b, int fd)
+{
+    if (b->host_writes || fd == b->parent)
+        return 0; /* the latter was checked when it was kept */
+    int ret = is_own(b, fd);
+    if (ret != 0)
+        return ret < 0 ? ret : 0;
     b->step = NSBOX_STEP_HOST;
     return -EROFS;
 }
@@ -134,7 +144,7 @@ static int open_dirs(struct builder *b, char *path, size_t len, size_t have, uns
         have = (size_t)(name - path);
         while (path[have])
             have++;
-        int ret = make_step(b, &dir, name, have == len ? mode : 0755);
+        int ret = make_step(b, &dir, name, have == len ? mode : b->parent_mode);
         if (ret < 0) {
             sys_close(dir);
             return ret;
@@ -184,14 +194,12 @@ static int is_kept(const struct builder *b, const char *path, size_t len)
  * mount on an existing place: attach() forgets it then. */
 static void keep_parent(struct builder *b, int dir, const char *path, size_t len)
 {
-    uint32_t step = b->step;
-    if (own_check(b, dir) == 0) {
+    if (is_own(b, dir) > 0) {
         forget_parent(b);
         b->parent = dir;
         b->parent_path = path;
         b->parent_len = len;
     }
-    b->step = step;
 }
 
 void forget_parent(struct builder *b)
@@ -218,7 +226,7 @@ int dest_parent(struct builder *b, const char *path, const char **name)
     if (is_kept(b, path, cut))
         return b->parent;
     TRY(b, NSBOX_STEP_DEST, copy_path(buf, path, &len));
-    int dir = open_dirs(b, buf, cut, cut, 0755);
+    int dir = open_dirs(b, buf, cut, cut, b->parent_mode);
     if (dir >= 0)
         keep_parent(b, dir, path, cut);
     return dir;

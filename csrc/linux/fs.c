@@ -135,6 +135,14 @@ int fs_scratch(struct builder *b)
     return ret;
 }
 
+/* What a descriptor refers to, opened anew. */
+int fs_reopen(struct builder *b, int fd, int flags)
+{
+    char link[32];
+    put_uint(put_str(link, "self/fd/"), (uint64_t)fd, 10);
+    return sys_openat(b->proc, link, flags, 0);
+}
+
 /* The host's /dev/null by a read-only mount, which hinders neither reading nor writing of a device, but chmod(2):
  * uid 0 needs no capability for that, and everybody uses the host's node. */
 int fs_devnull(struct builder *b)
@@ -143,11 +151,8 @@ int fs_devnull(struct builder *b)
     if (tree < 0)
         return tree;
     int ret = mount_attrs(tree, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0);
-    if (ret >= 0) {
-        char link[32];
-        put_uint(put_str(link, "self/fd/"), (uint64_t)tree, 10);
-        ret = sys_openat(b->proc, link, O_RDWR, 0);
-    }
+    if (ret >= 0)
+        ret = fs_reopen(b, tree, O_RDWR);
     sys_close(tree);
     return ret;
 }

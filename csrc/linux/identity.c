@@ -18,7 +18,7 @@ static int write_file(int dir, const char *path, const char *text)
 }
 
 /* Writes the maps of the process whose /proc directory is at `path`, below dir. */
-static int write_maps(int dir, const char *path, const char *uids, const char *gids, int deny, uint32_t *step)
+int write_maps(int dir, const char *path, const char *uids, const char *gids, int deny, uint32_t *step)
 {
     char file[64];
     char *tail = put_str(file, path);
@@ -138,30 +138,157 @@ static int unshare_with_helper(struct job *j)
     return j->map_error;
 }
 
+/* Namespaces of the caller's choice. Our children will be in the pid namespace, with processes that nobody here trusts,
+ * and with the caller's memory: which mustn't be traceable then (CVE-2016-9962). */
+static int join_namespaces(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    if (r->pid_fd >= 0)
+        TRY(&j->b, NSBOX_STEP_JOIN, sys_prctl(PR_GET_DUMPABLE, 0, 0) == 0 ? 0 : -EPERM);
+    /* Who has power over both may do it from here; others have it in the user namespace only, from where, in turn, one
+     * above its pid namespace can't be joined. */
+    int joined = r->pid_fd >= 0 && sys_setns(r->pid_fd, CLONE_NEWPID) >= 0;
+    if (r->user_fd >= 0)
+        TRY(&j->b, is_warm(r) ? NSBOX_STEP_STALE : NSBOX_STEP_JOIN, sys_setns(r->user_fd, CLONE_NEWUSER));
+    if (r->pid_fd >= 0 && !joined)
+        TRY(&j->b, NSBOX_STEP_JOIN, sys_setns(r->pid_fd, CLONE_NEWPID));
+    /* By the init's pidfd: who has power over the user namespace has it over the init, which isn't dumpable. */
+    if (is_parked(r))
+        TRY(&j->b, NSBOX_STEP_STALE, sys_setns(r->park_fd, (int)(r->namespaces & ~(uint64_t)CLONE_NEWCGROUP)));
+    else if (r->mnt_fd >= 0)
+        TRY(&j->b, is_warm(r) ? NSBOX_STEP_STALE : NSBOX_STEP_JOIN, sys_setns(r->mnt_fd, CLONE_NEWNS));
+    return 0;
+}
+
 /* All but the net namespace, which takes longer than all others together: the init makes it meanwhile. */
 int enter_namespaces(struct job *j)
 {
     const nsbox_request *r = j->req;
     if (r->flags & NSBOX_DROP_GROUPS)
         TRY(&j->b, NSBOX_STEP_GROUPS, sys_setgroups(0, 0));
-    int ret;
-    if (r->flags & NSBOX_MAP_BY_HELPER) {
-        ret = unshare_with_helper(j);
-    } else {
-        TRY(&j->b, NSBOX_STEP_UNSHARE, sys_unshare(r->namespaces & ~(unsigned long)CLONE_NEWNET));
-        ret = write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, (r->flags & NSBOX_DENY_SETGROUPS) != 0,
-                         &j->b.step);
+    int ret = join_namespaces(j);
+    if (ret < 0)
+        return ret;
+    if (r->flags & NSBOX_MAP_BY_HELPER && r->user_fd < 0)
+        return unshare_with_helper(j);
+    if (is_warm(r) && !is_parked(r)) { /* before there is a pid namespace, in which the command has a certain number */
+        ret = make_userns2(j);
+        if (ret < 0) {
+            j->b.step = NSBOX_STEP_STALE; /* who starts anew has other ways to write maps, and to say what is wrong */
+            return ret;
+        }
     }
-    return ret;
+    unsigned long made = is_parked(r) ? CLONE_NEWCGROUP : ~(unsigned long)CLONE_NEWNET;
+    TRY(&j->b, NSBOX_STEP_UNSHARE, sys_unshare(r->namespaces & made));
+    if (r->user_fd >= 0 || r->flags & NSBOX_HOLD_MAPS)
+        return 0;
+    return write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, (r->flags & NSBOX_DENY_SETGROUPS) != 0,
+                      &j->b.step);
+}
+
+/* The second user namespace is the last below this one (namespaces(7), /proc/sys/user): who is in it can set a limit of its
+ * own, but not this one. */
+int limit_userns(struct job *j)
+{
+    TRY(&j->b, NSBOX_STEP_LIMIT_USERNS, write_file(j->b.proc, "sys/user/max_user_namespaces", "1"));
+    return 0;
+}
+
+/* Is the command dead, or has it given up? Its number is the one that it has here, where a namespace counts anew. */
+static int command_is_gone(const struct job *j, int *pidfd)
+{
+    static const int64_t at_once[2] = {0, 0};
+    int made = __atomic_load_n(&j->command_made, __ATOMIC_ACQUIRE) && !forks(j->req);
+    if (__atomic_load_n(&j->res->error, __ATOMIC_ACQUIRE) ||
+        (made && !__atomic_load_n(&j->command_tid, __ATOMIC_ACQUIRE)))
+        return 1;
+    if (*pidfd < 0 && j->res->pid > 0 && j->req->pid_fd < 0) /* in one that was joined nobody knows its number */
+        *pidfd = sys_pidfd_open(j->req->flags & NSBOX_AS_INIT ? 1 : has_init(j) ? 3 : j->res->pid);
+    struct pollfd fd = {.fd = *pidfd, .events = POLLIN};
+    return *pidfd >= 0 && sys_ppoll(&fd, 1, at_once) > 0;
+}
+
+/* Who may map several ids for the command, once that is in its second user namespace, has capabilities in the first. */
+static void map2_helper(void *arg)
+{
+    static const int64_t fifty_ms[2] = {0, 50000000};
+    struct job *j = arg;
+    int command = -1;
+    sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    while (__atomic_load_n(&j->userns2, __ATOMIC_ACQUIRE) == USERNS2_NONE) {
+        int given_up = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE) == GATE_ABORT;
+        if (given_up || command_is_gone(j, &command) || caller_is_gone(j)) /* before our death signal was set, too */
+            sys_exit(0);
+        sys_futex_wait(&j->userns2, USERNS2_NONE, fifty_ms);
+    }
+    if (__atomic_load_n(&j->userns2, __ATOMIC_ACQUIRE) != USERNS2_ENTERED)
+        sys_exit(0);
+    char path[32];
+    put_str(put_uint(path, (uint64_t)j->res->pid, 10), "/");
+    j->map2_error = write_maps(j->b.proc, path, j->req->uid_map2, j->req->gid_map2, 0, &j->map2_step);
+    __atomic_store_n(&j->userns2, USERNS2_MAPPED, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->userns2);
+    sys_exit(0);
+}
+
+int start_map2_helper(struct job *j)
+{
+    if (!(j->req->flags & NSBOX_MAP2_BY_HELPER))
+        return 0;
+    TRY(&j->b, NSBOX_STEP_SECOND_USERNS, clone_sharer(&j->helper, 0, j->helper_stack, map2_helper, j));
+    return 0;
+}
+
+void await_map2_helper(struct job *j)
+{
+    if (!(j->req->flags & NSBOX_MAP2_BY_HELPER) || j->helper.pid <= 0)
+        return;
+    if (forks(j->req)) { /* then that has executed, or ended */
+        uint32_t none = USERNS2_NONE;
+        __atomic_compare_exchange_n(&j->userns2, &none, USERNS2_MAPPED, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+        sys_futex_wake(&j->userns2);
+    }
+    while (sys_waitid(P_PID, j->helper.pid, 0, WEXITED | __WALL) == -EINTR)
+        continue;
+}
+
+static int await_maps(struct job *j, uint32_t *step)
+{
+    __atomic_store_n(&j->userns2, USERNS2_ENTERED, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->userns2);
+    static const int64_t fifty_ms[2] = {0, 50000000};
+    while (__atomic_load_n(&j->userns2, __ATOMIC_ACQUIRE) == USERNS2_ENTERED) {
+        int alive = __atomic_load_n(&j->helper.tid, __ATOMIC_ACQUIRE) != 0;
+        if (!alive && __atomic_load_n(&j->userns2, __ATOMIC_ACQUIRE) == USERNS2_ENTERED)
+            return -ESRCH; /* killed from outside */
+        sys_futex_wait(&j->userns2, USERNS2_ENTERED, fifty_ms);
+    }
+    if (j->map2_error < 0)
+        *step = j->map2_step;
+    return j->map2_error;
 }
 
 /* The wished ids in a namespace of their own, since some mounts (devpts) need uid 0 in the first. What was
- * mounted there can't be changed from here, whatever capabilities a process may get. "self" in the
- * caller's procfs is the command, though the root that it was mounted in has gone. */
+ * mounted there can't be changed from here, whatever capabilities a process may get; one that keeps some gets its
+ * mounts as a copy, in which what they are is locked (mount_namespaces(7)). "self" in the caller's procfs is the
+ * command, though the root that it was mounted in has gone. */
 int enter_second_userns(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
     *step = NSBOX_STEP_SECOND_USERNS;
-    int ret = sys_unshare(CLONE_NEWUSER);
-    return ret < 0 ? ret : write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, 0, step);
+    int given = j->userns2_fd >= 0 ? j->userns2_fd : r->user2_fd;
+    int ret = given >= 0 ? sys_setns(given, CLONE_NEWUSER)
+                         : sys_unshare(CLONE_NEWUSER | (r->caps ? (unsigned long)CLONE_NEWNS : 0));
+    if (ret < 0 || given >= 0)
+        return ret;
+    if (r->flags & NSBOX_MAP2_BY_HELPER)
+        return await_maps(j, step);
+    return write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, 0, step);
+}
+
+/* Tried, since a limit may be set anywhere above; with the ids that the command has, since others could be refused. */
+int check_no_userns(const nsbox_request *r, uint32_t *step)
+{
+    *step = NSBOX_STEP_LIMIT_USERNS;
+    return r->flags & NSBOX_NO_USERNS && sys_unshare(CLONE_NEWUSER) >= 0 ? -EEXIST : 0;
 }

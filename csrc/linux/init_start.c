@@ -115,19 +115,67 @@ static int make_net(struct job *j)
     return ret;
 }
 
+/* One detached procfs of this process's pid namespace for each op that mounts one. */
+static void make_procs(struct job *j)
+{
+    const char *const no_options[] = {0};
+    struct builder own = {.step = 0};
+    unsigned wanted = 0;
+    for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n; i++)
+        wanted += plan_op(j->req->plan, i)->code == NSBOX_OP_PROC;
+    for (unsigned i = 0; i < wanted && i < MAX_PROCS; i++)
+        j->init_procs[i] = fs_make(&own, "proc", no_options, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
+}
+
+/* The command as pid 1. It has shared the mediator's descriptors to here; when the gate opens there will be no more. */
+static _Noreturn void become_command(struct job *j, int ret)
+{
+    static const int64_t fifty_ms[2] = {0, 50000000};
+    if (ret >= 0 && j->init_net < 0) { /* nobody else looks */
+        report(j->res, j->init_net, j->init_net_step, j->init_net_op);
+        sys_exit(127);
+    }
+    for (uint32_t gate; ret >= 0 && (gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE)) != GATE_OPEN;) {
+        if (gate == GATE_ABORT || caller_is_gone(j))
+            sys_exit(127);
+        sys_futex_wait(&j->gate, gate, fifty_ms);
+    }
+    if (ret >= 0)
+        ret = sys_unshare(CLONE_FILES);
+    if (ret >= 0)
+        command(j);
+    report(j->res, ret, NSBOX_STEP_COMMAND, -1);
+    sys_exit(127);
+}
+
+/* Who writes the maps is told our pid; his permission to ends with our exec, from which on we are non-dumpable. */
+static void await_first_maps(struct job *j)
+{
+    static const int64_t fifty_ms[2] = {0, 50000000};
+    while (j->req->flags & NSBOX_HOLD_MAPS && !__atomic_load_n(&j->has_maps, __ATOMIC_ACQUIRE)) {
+        if (__atomic_load_n(&j->gate, __ATOMIC_ACQUIRE) == GATE_ABORT || caller_is_gone(j))
+            sys_exit(127);
+        sys_futex_wait(&j->has_maps, 0, fifty_ms);
+    }
+}
+
 static void init_main(void *arg)
 {
     struct job *j = arg;
     struct builder own = {.step = 0};
     /* "/", so that pivot_root(2) moves our working directory along with our root. */
     int ret = sys_chdir("/");
-    const char *const no_options[] = {0};
-    j->init_proc = fs_make(&own, "proc", no_options, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
+    if (ret >= 0 && j->req->flags & NSBOX_AS_INIT)
+        ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    make_procs(j);
     publish(j, INIT_HAS_PROC);
-    if (j->req->namespaces & CLONE_NEWNET) {
+    if (makes_net(j->req)) {
         j->init_net = make_net(j);
         publish(j, INIT_HAS_NET);
     }
+    if (j->req->flags & NSBOX_AS_INIT)
+        become_command(j, ret);
+    await_first_maps(j);
     int image = ret < 0 ? ret : open_image(&own);
     j->init_image = image;
     /* The table is the mediator's up to here; from here on it has a copy of its own. */
@@ -148,10 +196,18 @@ static int hold_init_pidfd(struct job *j, int pid)
 
 int init_start(struct job *j)
 {
-    TRY(&j->b, NSBOX_STEP_INIT, sys_pipe2(j->setup_pipe, SYS_O_CLOEXEC));
+    if (!(j->req->flags & NSBOX_PARK)) /* then it is the caller's */
+        TRY(&j->b, NSBOX_STEP_INIT, sys_pipe2(j->setup_pipe, SYS_O_CLOEXEC));
     unsigned long flags = CLONE_VM | CLONE_FILES | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
-    if (j->req->flags & NSBOX_ADOPT_INIT)
+    if (j->req->flags & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT))
         flags |= CLONE_PARENT;
+    if (j->req->flags & NSBOX_AS_INIT) {
+        j->command_tid = 1;
+        j->command_made = j->init_up = 1;
+        TRY(&j->b, NSBOX_STEP_COMMAND,
+            arch_clone(flags, j->command_stack, &j->res->pid, (int *)(void *)&j->command_tid, init_main, j));
+        return 0;
+    }
     j->init_tid = 1;
     long pid = arch_clone(flags, j->init_stack, &j->res->init_pid, (int *)(void *)&j->init_tid, init_main, j);
     if (pid < 0) {
@@ -167,7 +223,7 @@ static int await_stage(struct job *j, enum init_stage stage)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
     for (;;) {
-        int alive = __atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE) != 0;
+        int alive = __atomic_load_n(has_init(j) ? &j->init_tid : &j->command_tid, __ATOMIC_ACQUIRE) != 0;
         uint32_t now = __atomic_load_n(&j->init_stage, __ATOMIC_ACQUIRE);
         if (now >= (uint32_t)stage)
             return 0;
@@ -177,20 +233,54 @@ static int await_stage(struct job *j, enum init_stage stage)
     }
 }
 
+static void procs_maker(void *arg)
+{
+    make_procs(arg);
+    sys_exit(0);
+}
+
+/* Of a pid namespace that was joined: our children are in it, we aren't. */
+static int procs_of_joined(struct job *j)
+{
+    if (j->n_procs)
+        return 0;
+    int pid = (int)clone_sharer(&j->map_program, CLONE_VFORK | CLONE_FILES, j->init_stack, procs_maker, j);
+    return pid < 0 ? pid : sys_waitid(P_PID, pid, 0, WEXITED | __WALL);
+}
+
+/* Returns when the net namespace has been made, or couldn't be: init_join_net() tells. */
+int init_await_net(struct job *j)
+{
+    return j->req->namespaces & CLONE_NEWPID && makes_net(j->req) ? await_stage(j, INIT_HAS_NET) : 0;
+}
+
 int init_new_proc(struct builder *b)
 {
     struct job *j = job_of(b);
-    int ret = await_stage(j, INIT_HAS_PROC);
-    if (ret < 0 || j->init_proc < 0)
-        return ret < 0 ? ret : j->init_proc;
-    int fd = j->init_proc;
-    j->init_proc = -EBUSY; /* a detached mount is attached once; the planner allows one Proc */
+    int ret = j->req->namespaces & CLONE_NEWPID ? await_stage(j, INIT_HAS_PROC) : procs_of_joined(j);
+    if (ret < 0)
+        return ret;
+    if (j->n_procs == MAX_PROCS)
+        return -EBUSY;
+    int fd = j->init_procs[j->n_procs];
+    j->init_procs[j->n_procs++] = -EBUSY; /* a detached mount is attached once */
     return fd;
+}
+
+/* Without an init the mediator makes it, and so shares it with the command. */
+int net_without_init(struct job *j, int32_t *op)
+{
+    if (!makes_net(j->req))
+        return 0;
+    int ret = make_net(j);
+    j->b.step = j->init_net_step;
+    *op = ret < 0 ? j->init_net_op : -1;
+    return ret;
 }
 
 int init_join_net(struct job *j, uint32_t *step, int32_t *op)
 {
-    if (!(j->req->namespaces & CLONE_NEWNET))
+    if (!makes_net(j->req) || !has_init(j))
         return 0;
     *step = NSBOX_STEP_INIT;
     int ret = await_stage(j, INIT_HAS_NET);
@@ -224,6 +314,12 @@ static int init_is_gone(struct job *j)
     if (j->init_error < 0 || (j->command_made && !__atomic_load_n(&j->command_tid, __ATOMIC_ACQUIRE)))
         return 1;
     return sys_ppoll(&fd, 1, at_once) > 0;
+}
+
+/* Why it ended before it was up; 0 when it didn't. */
+int init_failed(const struct job *j)
+{
+    return has_init(j) && !__atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE) ? j->init_error : 0;
 }
 
 /* Returns when it is up, or is gone. */

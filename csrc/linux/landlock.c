@@ -42,11 +42,13 @@ static int add_rule(int ruleset, int fd, uint64_t rights)
 }
 
 /* A path that the command can't reach needs no rule: without one it has no rights there. */
-static int add_paths(int ruleset, const nsbox_ruleset *r)
+static int add_paths(int ruleset, const nsbox_ruleset *r, int32_t *at)
 {
     for (uint32_t i = 0; i < r->n_paths; i++) {
         const nsbox_path_rule *path = &r->paths[i];
-        int fd = sys_openat2(AT_FDCWD, path->path, O_PATH, 0, RESOLVE_NO_MAGICLINKS);
+        uint64_t how = path->flags & NSBOX_NOFOLLOW ? RESOLVE_NO_SYMLINKS : RESOLVE_NO_MAGICLINKS;
+        *at = (int32_t)i;
+        int fd = sys_openat2(AT_FDCWD, path->path, O_PATH, 0, how);
         if (fd == -EACCES || (fd == -ENOENT && path->flags & NSBOX_OPTIONAL))
             continue;
         int ret = fd < 0 ? fd : add_rule(ruleset, fd, path->rights & r->files);
@@ -55,6 +57,7 @@ static int add_paths(int ruleset, const nsbox_ruleset *r)
         if (ret < 0)
             return ret;
     }
+    *at = -1;
     return 0;
 }
 
@@ -65,8 +68,11 @@ static int add_descriptor(int ruleset, int fd, uint64_t files)
     int mode = sys_get_status_flags(fd);
     if (mode < 0)
         return mode == -EBADF ? 0 : mode;
+    if (mode & O_PATH)
+        return 0;
     int writes = (mode & O_ACCMODE) != O_RDONLY, reads = (mode & O_ACCMODE) != O_WRONLY;
-    uint64_t rights = IOCTL_DEV | (reads ? EXECUTE | READ_FILE : 0U) | (writes ? WRITE_FILE | TRUNCATE : 0U);
+    uint64_t rights = IOCTL_DEV | (reads ? EXECUTE | READ_FILE : 0U);
+    rights |= writes ? WRITE_FILE | (mode & O_APPEND ? 0U : TRUNCATE) : 0U;
     int ret = is_directory(fd);
     if (ret >= 0)
         ret = add_rule(ruleset, fd, files & (ret ? ~0ULL : rights));
@@ -83,7 +89,7 @@ static int add_descriptors(int ruleset, const nsbox_request *r)
     return ret;
 }
 
-int landlock_confine(const nsbox_request *r, uint32_t *step)
+int landlock_confine(const nsbox_request *r, uint32_t *step, int32_t *at)
 {
     *step = NSBOX_STEP_LANDLOCK;
     const nsbox_ruleset *wish = r->ruleset;
@@ -93,7 +99,7 @@ int landlock_confine(const nsbox_request *r, uint32_t *step)
     int ruleset = sys_landlock_create_ruleset(&attributes, sizeof attributes, 0);
     int ret = ruleset;
     if (ret >= 0 && wish->files)
-        ret = add_paths(ruleset, wish);
+        ret = add_paths(ruleset, wish, at);
     if (ret >= 0 && wish->files)
         ret = add_descriptors(ruleset, r);
     if (ret >= 0)

@@ -89,14 +89,16 @@ int op_data(struct builder *b, const nsbox_op *op)
     return ret;
 }
 
-/* Is there the very same link already? As bubblewrap since 0.9. */
-static int same_link(int dir, const char *name, const char *target)
+/* Is there the very same link already? As bubblewrap since 0.9. What another one says is told. */
+static int same_link(struct builder *b, int dir, const char *name, const char *target)
 {
     char there[NSBOX_PATH_MAX];
     long n = sys_readlinkat(dir, name, there, sizeof there - 1);
     if (n < 0)
         return 0;
     there[n] = 0;
+    for (unsigned i = 0; i < sizeof((nsbox_result *)0)->detail - 1 && i <= n; i++)
+        b->detail[i] = there[i];
     long i = 0;
     while (i < n && there[i] == target[i])
         i++;
@@ -115,7 +117,7 @@ int op_symlink(struct builder *b, const nsbox_op *op)
         b->step = NSBOX_STEP_CREATE;
         ret = sys_symlinkat(target, dir, name);
     }
-    if (ret < 0 && same_link(dir, name, target))
+    if (ret < 0 && same_link(b, dir, name, target))
         ret = 0;
     release_parent(b, dir);
     return ret;

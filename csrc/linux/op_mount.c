@@ -48,11 +48,10 @@ static int bind_source(struct builder *b, const nsbox_op *op)
 }
 
 /* Mounts the detached tree on the op's destination, made as a directory or a file like the tree's root. */
-static int place(struct builder *b, const nsbox_op *op, int tree, unsigned attrs)
+static int place(struct builder *b, const nsbox_op *op, int tree)
 {
     unsigned mode;
     TRY(b, NSBOX_STEP_SOURCE, file_kind(tree, &mode, 0));
-    TRY(b, NSBOX_STEP_ATTR, mount_attrs(tree, attrs, AT_RECURSIVE));
     const char *path = plan_str(b->plan, op->dst);
     int dest = dest_open(b, path, (mode & SYS_S_IFMT) == SYS_S_IFDIR ? DEST_DIR : DEST_FILE, 0755);
     if (dest < 0)
@@ -81,22 +80,41 @@ static int terminal_source(struct builder *b)
     return tree;
 }
 
-int op_bind(struct builder *b, const nsbox_op *op)
+/* Is there nothing to bind, and is that no error? */
+static int may_be_missing(const nsbox_op *op, int error)
 {
-    int tree = op->flags & NSBOX_PROBE_TTY ? terminal_source(b) : bind_source(b, op);
-    if (tree == -ENOENT && (op->flags & (NSBOX_OPTIONAL | NSBOX_PROBE_TTY)))
-        return 0;
+    if (error == -ENOENT)
+        return (op->flags & (NSBOX_OPTIONAL | NSBOX_PROBE_TTY)) != 0;
     /* Below a file there is nothing to keep in its place either; bwrap's -try forms don't take that for missing. */
-    if (tree == -ENOTDIR && (op->flags & NSBOX_OPTIONAL) && (op->flags & NSBOX_NOFOLLOW))
-        return 0;
-    if (tree < 0)
-        return tree;
+    return error == -ENOTDIR && (op->flags & NSBOX_OPTIONAL) && (op->flags & NSBOX_NOFOLLOW);
+}
+
+/* What the tree may be used for; one that was lifted has that already. */
+static int restrict_tree(struct builder *b, const nsbox_op *op, int tree)
+{
     unsigned attrs = MOUNT_ATTR_NOSUID;
     if (!(op->flags & NSBOX_DEVICES))
         attrs |= MOUNT_ATTR_NODEV;
     if (op->flags & NSBOX_RDONLY)
         attrs |= MOUNT_ATTR_RDONLY;
-    int ret = place(b, op, tree, attrs);
+    TRY(b, NSBOX_STEP_ATTR, op->flags & NSBOX_LIFTED ? 0 : mount_attrs(tree, attrs, AT_RECURSIVE));
+    return 0;
+}
+
+int op_bind(struct builder *b, const nsbox_op *op)
+{
+    int tree = op->flags & NSBOX_LIFTED      ? take_lifted(b, op)
+               : op->flags & NSBOX_PROBE_TTY ? terminal_source(b)
+                                             : bind_source(b, op);
+    if (tree < 0) {
+        b->skipped = may_be_missing(op, tree);
+        return b->skipped ? 0 : tree;
+    }
+    int ret = stamp_source(b, op, tree);
+    if (ret >= 0)
+        ret = restrict_tree(b, op, tree);
+    if (ret >= 0)
+        ret = place(b, op, tree);
     sys_close(tree);
     return ret;
 }
@@ -116,7 +134,8 @@ static int mount_dir(struct builder *b, const nsbox_op *op, int mount)
 
 int op_tmpfs(struct builder *b, const nsbox_op *op)
 {
-    return mount_dir(b, op, fs_tmpfs(b, op->mode, op->size));
+    int ret = lift(b, op);
+    return ret < 0 ? ret : mount_dir(b, op, fs_tmpfs(b, op->mode, op->size));
 }
 
 int op_devpts(struct builder *b, const nsbox_op *op)
@@ -159,8 +178,11 @@ static int cover_proc(struct builder *b, int proc)
 
 int op_proc(struct builder *b, const nsbox_op *op)
 {
+    int ret = lift(b, op);
+    if (ret < 0)
+        return ret;
     b->step = NSBOX_STEP_FS;
-    int ret = mount_dir(b, op, b->new_proc(b));
+    ret = mount_dir(b, op, b->new_proc(b));
     if (ret < 0 || !(op->flags & NSBOX_COVER))
         return ret;
     int proc = dest_find(b, plan_str(b->plan, op->dst));
@@ -232,8 +254,10 @@ int op_mask(struct builder *b, const nsbox_op *op)
 {
     const char *path = plan_str(b->plan, op->dst);
     int dest = op->flags & NSBOX_NOFOLLOW ? dest_find_plain(b, path) : dest_find(b, path);
-    if ((dest == -ENOENT || dest == -ENOTDIR) && (op->flags & NSBOX_OPTIONAL))
+    if ((dest == -ENOENT || dest == -ENOTDIR) && (op->flags & NSBOX_OPTIONAL)) {
+        b->skipped = 1;
         return 0;
+    }
     if (dest < 0)
         return dest;
     int ret = mask_over(b, dest, path);

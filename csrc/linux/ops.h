@@ -20,8 +20,12 @@ struct builder {
     int proc;         /* the caller's /proc, O_PATH */
     int stdout_fd;    /* what descriptor 1 of the command will be */
     uint64_t root_id; /* the mount that the root is in the end */
-    uint32_t n_data;  /* names given out in scratch */
-    uint64_t *own;    /* devices of the file systems made for this sandbox */
+    int *lifted;      /* mounts, NSBOX_MAX_LIFTED at most */
+    uint32_t n_lifted;
+    nsbox_stamp *stamps; /* of a template, or NULL */
+    int skipped;         /* the op at hand has found nothing to bind or to mask */
+    uint32_t n_data;     /* names given out in scratch */
+    uint64_t *own;       /* devices of the file systems made for this sandbox */
     uint32_t n_own, max_own;
     int (*new_proc)(struct builder *b); /* a detached procfs of the sandbox's pid namespace (init_start.c) */
     int (*after_op)(struct builder *b); /* child.c */
@@ -29,7 +33,10 @@ struct builder {
     int parent;
     const char *parent_path;
     size_t parent_len;
-    int fresh; /* the destination at hand was made just now */
+    int fresh;            /* the destination at hand was made just now */
+    unsigned parent_mode; /* of directories that are made on the way to a destination */
+    int host_writes;      /* NSBOX_HOST_WRITES */
+    char *detail;         /* nsbox_result's */
 };
 
 #define MOUNT_ATTR_SAFE (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
@@ -61,6 +68,7 @@ int fs_make(struct builder *b, const char *type, const char *const *options, uns
 int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size);
 int base_read_only(struct builder *b, int on);
 int fs_scratch(struct builder *b);
+int fs_reopen(struct builder *b, int fd, int flags);
 int fs_devnull(struct builder *b);
 int mount_attrs(int fd, unsigned set, unsigned flags);
 int attach(struct builder *b, int mount, int dest, const char *path);
@@ -86,8 +94,18 @@ int loopback_up(void);
 int op_hostname(struct builder *b, const nsbox_op *op);
 int op_loopback(struct builder *b, const nsbox_op *op);
 
+/* template.c */
+int stamp_source(struct builder *b, const nsbox_op *op, int tree);
+void stamp_made(struct builder *b, uint32_t i);
+
+/* lift.c: mounts that go along from what is covered onto what covers it */
+int lift(struct builder *b, const nsbox_op *op);
+int take_lifted(struct builder *b, const nsbox_op *op);
+
 /* build.c: the whole root, from the new tmpfs to the pivot. *op tells how far the plan came. */
 int build_root(struct builder *b, int32_t *op);
+int renew_root(struct builder *b, int32_t *op); /* the same in a copy of a template's: what each command has anew */
+int here(struct builder *b);                    /* the root is what it is */
 int drop_old_root(struct builder *b);
 int old_root_is_gone(struct builder *b); /* 1, 0 or -errno */
 

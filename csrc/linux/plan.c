@@ -34,15 +34,9 @@ static int is_data(uint32_t size, uint32_t start, uint32_t offset, uint32_t coun
     return offset >= start && offset <= size && count <= size - offset;
 }
 
-static int are_layers(const uint8_t *plan, uint32_t size, uint32_t start, const nsbox_op *op)
+static int are_paths(const uint8_t *plan, uint32_t size, uint32_t start, uint32_t at, uint32_t count)
 {
-    uint32_t extra = op->flags & (NSBOX_OVL_TMP | NSBOX_OVL_RO) ? 0 : 2;
-    if ((op->flags & NSBOX_OVL_TMP) && (op->flags & NSBOX_OVL_RO))
-        return 0;
-    if (op->count < 1 + extra || op->count > NSBOX_MAX_LAYERS + extra)
-        return 0;
-    uint32_t at = op->src;
-    for (uint32_t i = 0; i < op->count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         if (!is_path(plan, size, start, at))
             return 0;
         at = string_end(plan, size, start, at) + 1;
@@ -50,11 +44,29 @@ static int are_layers(const uint8_t *plan, uint32_t size, uint32_t start, const 
     return 1;
 }
 
+static int are_layers(const uint8_t *plan, uint32_t size, uint32_t start, const nsbox_op *op)
+{
+    uint32_t extra = op->flags & (NSBOX_OVL_TMP | NSBOX_OVL_RO) ? 0 : 2;
+    if ((op->flags & NSBOX_OVL_TMP) && (op->flags & NSBOX_OVL_RO))
+        return 0;
+    if (op->count < 1 + extra || op->count > NSBOX_MAX_LAYERS + extra)
+        return 0;
+    return are_paths(plan, size, start, op->src, op->count);
+}
+
+static int is_source(const uint8_t *plan, uint32_t size, uint32_t start, const nsbox_op *op)
+{
+    if (op->flags & NSBOX_LIFTED)
+        return op->flags == NSBOX_LIFTED && op->fd >= 0 && op->fd < NSBOX_MAX_LIFTED;
+    return op->flags & NSBOX_FROM_FD ? op->fd >= 0 : is_path(plan, size, start, op->src);
+}
+
 static uint32_t allowed_flags(uint32_t code)
 {
     switch (code) {
     case NSBOX_OP_BIND:
-        return NSBOX_RDONLY | NSBOX_DEVICES | NSBOX_OPTIONAL | NSBOX_FROM_FD | NSBOX_NOFOLLOW | NSBOX_PROBE_TTY;
+        return NSBOX_RDONLY | NSBOX_DEVICES | NSBOX_OPTIONAL | NSBOX_FROM_FD | NSBOX_NOFOLLOW | NSBOX_PROBE_TTY |
+               NSBOX_LIFTED;
     case NSBOX_OP_DATA:
         return NSBOX_RDONLY;
     case NSBOX_OP_PROC:
@@ -78,7 +90,12 @@ static int check_op(const uint8_t *plan, uint32_t size, uint32_t start, const ns
     case NSBOX_OP_HOSTNAME:
         return is_text(plan, size, start, op->src) && string_end(plan, size, start, op->src) - op->src <= 64;
     case NSBOX_OP_BIND:
-        if (op->flags & NSBOX_FROM_FD ? op->fd < 0 : !is_path(plan, size, start, op->src))
+        if (!is_source(plan, size, start, op))
+            return 0;
+        break;
+    case NSBOX_OP_TMPFS:
+    case NSBOX_OP_PROC:
+        if (op->count > NSBOX_MAX_LIFTED || !are_paths(plan, size, start, op->src, op->count))
             return 0;
         break;
     case NSBOX_OP_SYMLINK:

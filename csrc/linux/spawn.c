@@ -16,7 +16,7 @@ static uint64_t own_bytes(uint32_t nops)
 
 uint64_t nsbox_arena_size(uint32_t nops)
 {
-    return own_bytes(nops) + MEDIATOR_STACK + INIT_STACK + COMMAND_STACK + JOB_BYTES;
+    return own_bytes(nops) + MEDIATOR_STACK + INIT_STACK + COMMAND_STACK + HELPER_STACK + JOB_BYTES;
 }
 
 const uint8_t *nsbox_init_bytes(void)
@@ -27,6 +27,16 @@ const uint8_t *nsbox_init_bytes(void)
 uint64_t nsbox_init_size(void)
 {
     return nsbox_init_image_len;
+}
+
+const uint8_t *nsbox_session_bytes(void)
+{
+    return nsbox_session_image;
+}
+
+uint64_t nsbox_session_size(void)
+{
+    return nsbox_session_image_len;
 }
 
 const char *nsbox_syscalls(void)
@@ -67,6 +77,16 @@ int nsbox_wait(int pidfd, int init_says, int timeout_ms)
     return nsbox_wait(pidfd, -1, timeout_ms);
 }
 
+int nsbox_die_with_parent(int yes)
+{
+    return sys_prctl(PR_SET_PDEATHSIG, yes ? SIGKILL : 0, 0);
+}
+
+int nsbox_open_in_root(int root, const char *path)
+{
+    return sys_openat2(root, path, O_RDONLY | SYS_O_CLOEXEC | O_NONBLOCK, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+}
+
 /* A descriptor from 3 up in place of one that may be lower, or -errno. */
 static int move_high(int fd)
 {
@@ -82,19 +102,18 @@ static int open_pidfd(int pid)
     return move_high(sys_pidfd_open(pid));
 }
 
-/* The pipe on which the init speaks. Neither end blocks: what it says fits in, and who reads has polled. */
-static int open_said(struct job *j)
+static int open_pipe(int ends[2], int flags)
 {
     int fds[2];
-    int ret = sys_pipe2(fds, SYS_O_CLOEXEC | O_NONBLOCK);
+    int ret = sys_pipe2(fds, SYS_O_CLOEXEC | flags);
     if (ret < 0)
         return ret;
     /* One page: of an ordinary user's pipes only so many may be larger (pipe-user-pages-soft, pipe(7)). A refusal
      * changes nothing but that. */
     sys_set_pipe_size(fds[0], 4096);
-    j->said[0] = move_high(fds[0]);
-    j->said[1] = move_high(fds[1]);
-    return j->said[0] < 0 ? j->said[0] : j->said[1] < 0 ? j->said[1] : 0;
+    ends[0] = move_high(fds[0]);
+    ends[1] = move_high(fds[1]);
+    return ends[0] < 0 ? ends[0] : ends[1] < 0 ? ends[1] : 0;
 }
 
 /* A descriptor for the init, which is an orphan and may be gone and reaped by now (-ESRCH). Its number can't have been
@@ -182,8 +201,8 @@ static void clean_up(struct job *j)
 /* A sandbox whose end can't be awaited is not to be: another thread took the number that was kept for this. */
 static void hold_init(struct job *j)
 {
-    int fd = open_init(j->res);
-    if (fd < 0 && fd != -ESRCH) {
+    int fd = has_init(j) ? open_init(j->res) : -ESRCH;
+    if (fd < 0 && (fd != -ESRCH || j->req->flags & NSBOX_PARK)) { /* gone with a command is fine, but not before one */
         report(j->res, fd, NSBOX_STEP_LIFELINE, -1);
         clean_up(j);
     }
@@ -200,16 +219,9 @@ static int mediator_killed(int pid)
     return info[SI_CODE] != 1; /* CLD_EXITED */
 }
 
-/* Returns 0, or 1 in the command. */
-static int start(struct job *j)
+/* Returns when it has gone. exit_signal 0, of which no SIGCHLD comes: no waitpid(-1) elsewhere in the program sees it. */
+static void start_mediator(struct job *j)
 {
-    sys_sigset all = ~(sys_sigset)0;
-    sys_sigprocmask(SIG_SETMASK, &all, &j->mask);
-    if (j->req->flags & NSBOX_PREEXEC && arch_save(&j->context)) {
-        j->req->after_fork();
-        return 1;
-    }
-    /* exit_signal 0: no SIGCHLD, and no waitpid(-1) elsewhere in the program ever sees the mediator. */
     unsigned long flags = CLONE_VM | CLONE_VFORK;
     long pid = j->req->cgroup_fd >= 0 ? clone_into_cgroup(flags, j->mediator_stack, j->req->cgroup_fd, mediator, j)
                                       : arch_clone(flags, j->mediator_stack, 0, 0, mediator, j);
@@ -221,16 +233,51 @@ static int start(struct job *j)
     else if (j->res->pid > 0)
         while (!await_exec(&j->command_tid) && !is_dead(j->res->pid))
             continue;
+}
+
+/* Returns when it has executed its program, or ended. No mediator: nothing is to be built, and in a sandbox a filter may
+ * refuse the CLONE_PARENT that one needs. exit_signal 0 here too: it becomes SIGCHLD with the exec. */
+static void start_plain(struct job *j)
+{
+    unsigned long flags = CLONE_VFORK | (j->req->flags & NSBOX_FORK_COMMAND ? 0 : CLONE_VM);
+    long pid = j->req->cgroup_fd >= 0 ? clone_into_cgroup(flags, j->command_stack, j->req->cgroup_fd, plain_command, j)
+                                      : arch_clone(flags, j->command_stack, 0, 0, plain_command, j);
+    if (pid < 0)
+        report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
+    else
+        j->res->pid = (int)pid;
+}
+
+/* Returns 0, or 1 in the command. */
+static int start(struct job *j)
+{
+    sys_sigset all = ~(sys_sigset)0;
+    sys_sigprocmask(SIG_SETMASK, &all, &j->mask);
+    if (j->req->flags & NSBOX_PREEXEC && arch_save(&j->context)) {
+        j->req->after_fork();
+        return 1;
+    }
+    if (j->req->flags & NSBOX_PLAIN)
+        start_plain(j);
+    else
+        start_mediator(j);
     sys_close(j->lifeline);
     sys_close(j->said[1]);
+    sys_close(j->parked_pipe[0]);
+    int with_init = !(j->req->flags & NSBOX_PLAIN) && !is_parked(j->req);
     if (j->res->error)
         clean_up(j);
-    else
+    else if (with_init)
         hold_init(j);
-    if (j->res->error)
-        sys_close(j->said[0]);
-    else
+    with_init = with_init && !j->res->error && has_init(j);
+    if (with_init)
         j->res->init_says = j->said[0];
+    else
+        sys_close(j->said[0]);
+    if (with_init && j->parked_pipe[1] >= 0)
+        j->res->go_fd = j->parked_pipe[1];
+    else
+        sys_close(j->parked_pipe[1]);
     sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
     return 0;
 }
@@ -241,23 +288,31 @@ static struct job *job_in(const nsbox_request *req)
     return (struct job *)(void *)(req->arena + own_bytes(plan_nops(req->plan)));
 }
 
-/* No initializer: compilers make it a call of memset. */
+/* No initializer, and no loop that is seen through: compilers make these a call of memset. */
+static void clear(void *what, size_t n)
+{
+    volatile uint64_t *words = what;
+    for (size_t i = 0; i < n / sizeof *words; i++)
+        words[i] = 0;
+}
+
 static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
 {
-    uint64_t *words = (uint64_t *)(void *)j;
-    for (size_t i = 0; i < sizeof *j / sizeof *words; i++)
-        words[i] = 0;
+    clear(j, sizeof *j);
     uint8_t *stacks = (uint8_t *)j + JOB_BYTES;
     j->req = req;
     j->res = req->result;
     j->mediator_stack = stacks + MEDIATOR_STACK;
     j->init_stack = j->mediator_stack + INIT_STACK;
     j->command_stack = j->init_stack + COMMAND_STACK;
+    j->helper_stack = j->command_stack + HELPER_STACK;
     j->caller = sys_getpid();
     j->lifeline = j->said[0] = j->said[1] = -1;
     j->setup_pipe[0] = j->setup_pipe[1] = -1;
-    j->devnull = j->init_pidfd = j->init_image = -1;
-    j->init_proc = -ESRCH;
+    j->has_handlers = 1;
+    j->devnull = j->init_pidfd = j->init_image = j->userns2_fd = -1;
+    for (unsigned i = 0; i < MAX_PROCS; i++)
+        j->init_procs[i] = -ESRCH;
     struct builder *b = &j->b;
     b->plan = req->plan;
     b->root = b->base = b->scratch = b->masked = b->proc = b->parent = -1;
@@ -266,16 +321,36 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     b->max_own = nops + 4;
     b->new_proc = init_new_proc;
     b->after_op = create_command_early;
+    b->host_writes = (req->flags & NSBOX_HOST_WRITES) != 0;
+    b->detail = req->result->detail;
+    b->lifted = j->lifted;
+    b->stamps = req->flags & NSBOX_TEMPLATE ? req->stamps : 0;
 }
 _Static_assert(sizeof(struct job) % sizeof(uint64_t) == 0, "cleared by words");
+_Static_assert(sizeof(nsbox_result) % sizeof(uint64_t) == 0, "cleared by words");
 
 int nsbox_spawn(const nsbox_request *req)
 {
     nsbox_result *res = req->result;
-    *res = (nsbox_result){.op = -1, .init_pidfd = -1, .init_says = -1};
+    clear(res, sizeof *res);
+    res->op = res->init_pidfd = res->init_says = res->go_fd = -1;
     int32_t bad;
     if (nsbox_plan_check(req->plan, req->plan_len, &bad) < 0) {
         report(res, -EINVAL, NSBOX_STEP_PLAN, bad);
+        return 0;
+    }
+    /* In the user namespace that the mounts belong to they would be power over these. */
+    if (req->caps && req->caps->permitted && !req->uid_map2) {
+        report(res, -EINVAL, NSBOX_STEP_CAPS, -1);
+        return 0;
+    }
+    if (is_warm(req) && ((req->mnt_fd < 0) == (req->park_fd < 0) || (is_parked(req) && req->user2_fd < 0) ||
+                         !req->uid_map2 || !req->gid_map2)) {
+        report(res, -EINVAL, NSBOX_STEP_STALE, -1);
+        return 0;
+    }
+    if (is_warm(req) && nsbox_plan_check(req->template_plan, req->template_plan_len, &bad) < 0) {
+        report(res, -EINVAL, NSBOX_STEP_STALE, bad);
         return 0;
     }
     uint32_t nops = plan_nops(req->plan);
@@ -285,15 +360,22 @@ int nsbox_spawn(const nsbox_request *req)
     }
     struct job *j = job_in(req);
     set_up(j, req, nops);
-    int ret = open_said(j);
+    /* On it the init speaks. Neither end blocks: what it says fits in, and who reads has polled. */
+    int ret = is_parked(req) ? 0 : open_pipe(j->said, O_NONBLOCK);
+    /* Its end tells the init that the set-up is over; that of one which is parked is the caller's. */
+    if (ret >= 0 && req->flags & NSBOX_PARK)
+        ret = open_pipe(j->setup_pipe, 0);
+    j->parked_pipe[0] = j->setup_pipe[0];
+    j->parked_pipe[1] = j->setup_pipe[1];
     if (ret >= 0)
         ret = j->lifeline = open_pidfd(j->caller);
     if (ret >= 0)
         return start(j);
     report(res, ret, NSBOX_STEP_LIFELINE, -1);
-    for (int i = 0; i < 2; i++)
-        if (j->said[i] >= 0)
-            sys_close(j->said[i]);
+    for (int i = 0; i < 2; i++) {
+        sys_close(j->said[i]);
+        sys_close(j->parked_pipe[i]);
+    }
     return 0;
 }
 

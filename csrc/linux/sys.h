@@ -55,7 +55,6 @@
 #define SYS_S_IFMT 0170000
 #define SYS_S_IFDIR 0040000
 #define SYS_SIGSET_BYTES 8
-#define SYS_NSIG 64
 
 #define S0(nr) arch_syscall((nr), 0, 0, 0, 0, 0, 0)
 #define S1(nr, a) arch_syscall((nr), (long)(a), 0, 0, 0, 0, 0)
@@ -204,6 +203,10 @@ static inline int sys_socket(int family, int type, int protocol)
 {
     return (int)S3(__NR_socket, family, type, protocol);
 }
+static inline int sys_sendmsg(int fd, const void *message)
+{
+    return (int)S3(__NR_sendmsg, fd, message, 0x4000 /* MSG_NOSIGNAL */);
+}
 
 /* mounts */
 static inline int sys_open_tree(int dir, const char *path, unsigned flags)
@@ -238,6 +241,14 @@ static inline int sys_pivot_root(const char *new_root, const char *put_old)
 {
     return (int)S2(__NR_pivot_root, new_root, put_old);
 }
+static inline int sys_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    return (int)S5(__NR_renameat2, from_dir, from, to_dir, to, flags);
+}
+static inline int sys_syncfs(int fd)
+{
+    return (int)S1(__NR_syncfs, fd);
+}
 static inline int sys_umount2(const char *path, int flags)
 {
     return (int)S2(__NR_umount2, path, flags);
@@ -271,10 +282,6 @@ static inline int sys_capset(struct __user_cap_header_struct *h, const struct __
 static inline int sys_prctl(int op, unsigned long a, unsigned long b)
 {
     return (int)S5(__NR_prctl, op, a, b, 0, 0);
-}
-static inline int sys_seccomp(unsigned op, unsigned flags, void *args)
-{
-    return (int)S3(__NR_seccomp, op, flags, args);
 }
 static inline int sys_landlock_create_ruleset(const void *attributes, size_t n, unsigned flags)
 {

@@ -197,8 +197,8 @@ static void lengths(void)
 static void flags(void)
 {
     const uint32_t allowed[NSBOX_OP_END] = {
-        [NSBOX_OP_BIND] =
-            NSBOX_RDONLY | NSBOX_DEVICES | NSBOX_OPTIONAL | NSBOX_FROM_FD | NSBOX_NOFOLLOW | NSBOX_PROBE_TTY,
+        [NSBOX_OP_BIND] = NSBOX_RDONLY | NSBOX_DEVICES | NSBOX_OPTIONAL | NSBOX_FROM_FD | NSBOX_NOFOLLOW |
+                          NSBOX_PROBE_TTY | NSBOX_LIFTED,
         [NSBOX_OP_DATA] = NSBOX_RDONLY,
         [NSBOX_OP_PROC] = NSBOX_COVER,
         [NSBOX_OP_OVERLAY] = NSBOX_OVL_TMP | NSBOX_OVL_RO,
@@ -222,6 +222,43 @@ static void flags(void)
         op.mode = 010000;
         CHECK(!takes(op));
     }
+}
+
+/* Mounts that go along: as many as there is room for, each with a path; and their way back. */
+static void lifted(void)
+{
+    const uint32_t covering[] = {NSBOX_OP_TMPFS, NSBOX_OP_PROC};
+    for (unsigned i = 0; i < 2; i++) {
+        nsbox_op op = valid(covering[i]);
+        op.src += P_LAYERS;
+        op.count = 13;
+        CHECK(takes(op));
+        op.count = 14; /* the pool's next string is empty */
+        CHECK(!takes(op));
+        op.count = NSBOX_MAX_LIFTED + 1;
+        CHECK(!takes(op));
+        op.count = UINT32_MAX;
+        CHECK(!takes(op));
+        op = valid(covering[i]);
+        op.src = UINT32_MAX;
+        CHECK(takes(op));
+        op.count = 1;
+        CHECK(!takes(op));
+    }
+    nsbox_op op = valid(NSBOX_OP_BIND);
+    op.flags = NSBOX_LIFTED;
+    CHECK(!takes(op));
+    op.fd = 0;
+    CHECK(takes(op));
+    op.fd = NSBOX_MAX_LIFTED - 1;
+    CHECK(takes(op));
+    op.fd = NSBOX_MAX_LIFTED;
+    CHECK(!takes(op));
+    op.fd = 0;
+    op.flags |= NSBOX_RDONLY;
+    CHECK(!takes(op));
+    op.flags = NSBOX_LIFTED | NSBOX_FROM_FD;
+    CHECK(!takes(op));
 }
 
 static void descriptors(void)
@@ -352,6 +389,7 @@ int main(void)
     lengths();
     flags();
     descriptors();
+    lifted();
     contents();
     layers();
     which();

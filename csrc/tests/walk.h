@@ -34,12 +34,9 @@ static inline uint32_t walk_path(const uint8_t *plan, uint32_t offset)
     return n && path[0] == '/' ? n : 0;
 }
 
-/* As open_layers() steps from string to string; the handler has room for MAX_LAYERS and two more. */
-static inline int walk_layers(const uint8_t *plan, const nsbox_op *op)
+/* Paths one behind the other, as open_layers() and lift() step from string to string. */
+static inline int walk_paths(const uint8_t *plan, const nsbox_op *op)
 {
-    uint32_t own = op->flags & NSBOX_OVL_TMP ? 2 : 0;
-    if (op->count == 0 || op->count + own > NSBOX_MAX_LAYERS + 2)
-        return 0;
     uint32_t at = op->src;
     for (uint32_t i = 0; i < op->count; i++) {
         uint32_t n = walk_path(plan, at);
@@ -50,10 +47,22 @@ static inline int walk_layers(const uint8_t *plan, const nsbox_op *op)
     return 1;
 }
 
+/* The handler has room for MAX_LAYERS and two more. */
+static inline int walk_layers(const uint8_t *plan, const nsbox_op *op)
+{
+    uint32_t own = op->flags & NSBOX_OVL_TMP ? 2 : 0;
+    return op->count != 0 && op->count + own <= NSBOX_MAX_LAYERS + 2 && walk_paths(plan, op);
+}
+
 static inline int walk_source(const uint8_t *plan, const nsbox_op *op)
 {
     switch (op->code) {
+    case NSBOX_OP_TMPFS:
+    case NSBOX_OP_PROC:
+        return op->count <= NSBOX_MAX_LIFTED && walk_paths(plan, op);
     case NSBOX_OP_BIND:
+        if (op->flags & NSBOX_LIFTED)
+            return op->fd >= 0 && op->fd < NSBOX_MAX_LIFTED;
         return op->flags & NSBOX_FROM_FD ? op->fd >= 0 : walk_path(plan, op->src) != 0;
     case NSBOX_OP_SYMLINK:
         return walk_text(plan_str(plan, op->src), NSBOX_PATH_MAX - 1) != 0;

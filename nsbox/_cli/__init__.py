@@ -35,6 +35,16 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
         "--best-effort", action="append", default=[], metavar="WISH", help="may go unfulfilled, such as limits.cpus"
     )
     parser.add_argument(
+        "--backend",
+        choices=("auto", "namespaces", "bwrap", "landlock", "passthrough"),
+        help="what contains the command",
+    )
+    parser.add_argument(
+        "--require",
+        choices=("isolated", "filesystem", "nothing"),
+        help="what has to be contained at least (default: filesystem)",
+    )
+    parser.add_argument(
         "--seccomp", choices=("default", "hardened", "off"), help="which system calls there are (default: default)"
     )
     parser.add_argument("--uid", type=int, metavar="N", help="the command's user id, inside")
@@ -60,8 +70,9 @@ def _policy(options: argparse.Namespace) -> Policy:
     )
     common: dict[str, Any] = {"limits": limits, "env": dict(options.setenv), "pass_env": options.pass_env}
     common |= {"uid": options.uid, "gid": options.gid, "best_effort": options.best_effort}
-    if options.seccomp is not None:
-        common["seccomp"] = options.seccomp
+    common |= {
+        name: value for name in ("seccomp", "backend", "require") if (value := getattr(options, name)) is not None
+    }
     if options.keep_session:
         common["new_session"] = False
     if options.host:
@@ -126,6 +137,30 @@ def _bench(options: argparse.Namespace) -> int:
     return bench.main(options)
 
 
+def _bwrap(words: Sequence[str]) -> int:
+    """Do what bwrap does; --install and --completion, alone with their argument, are nsbox's own."""
+    if list(words[:1]) == ["--install"]:
+        from nsbox._bwrap.install import install
+
+        if len(words) != 2:
+            return _complain(PolicyError("--install", "takes a directory"), 2)
+        try:
+            print(install(words[1]))
+        except OSError as error:
+            return _complain(error, 1)
+        return 0
+    if list(words[:1]) == ["--completion"]:
+        from nsbox._bwrap_options import completion
+
+        if len(words) != 2 or words[1] not in ("bash", "zsh", "fish"):
+            return _complain(PolicyError("--completion", "takes bash, zsh or fish"), 2)
+        print(completion(words[1]), end="")
+        return 0
+    from nsbox._bwrap import main as bwrap
+
+    return bwrap(["nsbox bwrap", *words])
+
+
 def _complain(error: BaseException, status: int) -> int:
     notes = getattr(error, "__notes__", [])
     print("nsbox:", "; ".join([str(error), *notes]), file=sys.stderr)
@@ -154,6 +189,9 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="show what a policy comes to on this machine")
     _policy_options(explain)
     explain.set_defaults(call=_explain, parser=explain)
+    bwrap = commands.add_parser("bwrap", add_help=False, help="do what bwrap does with these options; --install DIR")
+    bwrap.add_argument("words", nargs=argparse.REMAINDER)
+    bwrap.set_defaults(call=lambda options: _bwrap(options.words))
     doctor = commands.add_parser("doctor", help="try what sandboxes need on this machine, and say what helps")
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.add_argument(
@@ -166,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
-    parts = "spawn, overhead, memory, binds, threads, files, hardening, import"
+    parts = "spawn, overhead, warm, rate, memory, binds, threads, files, hardening, import, front"
     bench.add_argument("--only", action="append", default=[], metavar="PART", help=f"of {parts}; may be repeated")
     bench.set_defaults(call=_bench, parser=bench)
     return parser
@@ -174,6 +212,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the nsbox command with these arguments; return its exit status (2: the arguments or the policy are wrong)."""
+    if (sys.argv[1:] if argv is None else argv)[:1] == ["bwrap"]:
+        return _bwrap((sys.argv[1:] if argv is None else argv)[1:])
     parser = _parser()
     options, unknown = parser.parse_known_args(argv)
     if unknown:  # said by the subcommand, whose usage helps

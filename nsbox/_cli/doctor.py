@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import asdict
 
 from nsbox._causes import apparmor_profile
-from nsbox._doctor import Check, doctor
+from nsbox._doctor import DEFAULT, Check, doctor
 
 _MARKS = {"works": "ok", "fails": "FAILS", "not tried": "-"}
 
@@ -29,7 +29,7 @@ def main(options: argparse.Namespace) -> int:
         print(apparmor_profile(os.path.realpath(sys.executable)), end="")
         return 0
     checks = doctor()
-    holds = all(check.state == "works" for check in checks if check.is_needed)
+    holds = checks[-1].name == DEFAULT and checks[-1].state == "works"
     if options.json:
         print(json.dumps({"holds": holds, "checks": [asdict(check) for check in checks]}, indent=1))
     else:

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from nsbox import _core, _failure, _spawn, _wire
+from nsbox import _bwrap, _core, _failure, _layout, _request, _session, _spawn, _template, _wire
+from nsbox._bwrap import watch
 from nsbox._core import constants as c
 
-NAMES = {"nsbox_plan": _wire._HEAD, "nsbox_op": _wire._OP}
+NAMES = {
+    "nsbox_plan": _wire._HEAD,
+    "nsbox_op": _wire._OP,
+    "nsbox_entry": _wire._ENTRY,
+    "nsbox_told_entry": _wire.TOLD,
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +77,7 @@ def test_wire_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nsbox_plan", "nsbox_op", "nsbox_rlimit", "nsbox_filter", "nsbox_result", "nsbox_request"]
+    "name", ["nsbox_plan", "nsbox_op", "nsbox_rlimit", "nsbox_filter", "nsbox_result", "nsbox_request", "nsbox_stamp"]
 )
 def test_no_hidden_padding(name: str) -> None:
     """No struct of the boundary has bytes that belong to no field: none are left uninitialized."""
@@ -112,7 +118,7 @@ def test_every_step_has_a_name(abi: str) -> None:
     assert set(_failure._STEPS) == steps
     assert len(set(_failure._STEPS.values())) == len(steps)
     for name, text in _failure._STEPS.items():
-        assert _failure._step_name(getattr(c, f"STEP_{name}")) == text
+        assert _failure.step_name(getattr(c, f"STEP_{name}")) == text
 
 
 def test_every_step_is_reported(abi: str, source: Path) -> None:
@@ -135,9 +141,19 @@ def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> N
         assert re.search(rf"\bc\.{name}\b", wire), name
 
 
+def test_settings_in_proc_are_the_same_ones(source: Path) -> None:
+    """What is made read-only in a new procfs, by C, and in the caller's, by the planner."""
+    body = re.search(r"names\[\]\[16\] = \{(.*?)\}", (source / "csrc/linux/op_mount.c").read_text(), re.S)
+    assert body is not None
+    assert tuple(re.findall(r'"([^"]+)"', body[1])) == _layout._PROC_SETTINGS
+
+
 def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
     """Each flag is set in Python and looked at in C."""
-    ours = "".join(Path(module.__file__ or "").read_text() for module in (_wire, _spawn, _core))
+    ours = "".join(
+        Path(module.__file__ or "").read_text()
+        for module in (_wire, _request, _spawn, _core, _session, _template, _bwrap)
+    )
     theirs = "".join(path.read_text() for path in (source / "csrc/linux").glob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
         assert re.search(rf"\bc(onstants)?\.{name}\b", ours), name
@@ -209,10 +225,10 @@ def test_a_request_arrives() -> None:
 
 def test_every_field_of_a_result_is_read() -> None:
     """_core reads each field that C writes for it."""
-    text = Path(_core.__file__).read_text()
+    text = Path(_core.__file__).read_text() + Path(watch.__file__).read_text()
     for field, _, _ in struct_fields("nsbox_result"):
         if field not in ("init_ino", "reserved"):  # between the mediator and the caller's side
-            assert re.search(rf"\bresult\.{field}\b", text), field
+            assert re.search(rf"\b(result|known)\.{field}\b", text), field
 
 
 def c_files(source: Path) -> list[Path]:
@@ -224,7 +240,7 @@ def c_files(source: Path) -> list[Path]:
 def test_system_calls_are_in_the_audit_list(source: Path) -> None:
     """Every system call is made through sys.h: no other file names a number or enters the kernel."""
     for path in c_files(source):
-        if path.name == "sys.h":
+        if path.name in ("sys.h", "sys_session.h"):
             assert "__NR_" in path.read_text()
             continue
         text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
@@ -264,7 +280,7 @@ def test_clone_flags() -> None:
         for name, value in re.findall(r"#define CLONE_NEW(\w+)\s+(0x[0-9a-f]+)", header.read_text())
     }
     kernel = {"mount": "NS", **{name: name.upper() for name in ("cgroup", "uts", "ipc", "user", "pid", "net", "time")}}
-    assert {name: flags[kernel[name]] for name in kernel} == _spawn._NAMESPACES
+    assert {name: flags[kernel[name]] for name in kernel} == _request._NAMESPACES
 
 
 def test_arena_grows_with_the_plan() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nsbox import _core
 from nsbox import _plan as p
 from nsbox._core import constants as c
+from nsbox._renew import Lifted, Over
 from nsbox._wire import encode
 
 calm = settings(deadline=None)
@@ -41,6 +42,9 @@ OPS: list[p.Op] = [
     p.Mask("/etc/shadow", optional=True, nofollow=True),
     p.Hostname("box"),
     p.Loopback(),
+    Over(p.Tmpfs("/tmp", size=4096), ("/tmp/a", "/tmp/b")),
+    Over(p.Proc("/proc", cover=True)),
+    Lifted(1, "/tmp/b"),
 ]
 HEAD, OP = 16, 40
 FIELDS = {"code": 0, "flags": 4, "mode": 8, "fd": 12, "src": 16, "dst": 20, "count": 24, "reserved": 28, "size": 32}
@@ -48,7 +52,7 @@ BLOB = encode(OPS)
 
 # Written down once more, not taken from plan.c: which flags mean something to which op.
 FLAGS: dict[int, int] = {
-    c.OP_BIND: c.RDONLY | c.DEVICES | c.OPTIONAL | c.FROM_FD | c.NOFOLLOW | c.PROBE_TTY,
+    c.OP_BIND: c.RDONLY | c.DEVICES | c.OPTIONAL | c.FROM_FD | c.NOFOLLOW | c.PROBE_TTY | c.LIFTED,
     c.OP_DATA: c.RDONLY,
     c.OP_PROC: c.COVER,
     c.OP_OVERLAY: c.OVL_TMP | c.OVL_RO,
@@ -88,8 +92,15 @@ def read(blob: bytes) -> None:
         assert flags & ~FLAGS.get(code, 0) == 0
         if code not in (c.OP_HOSTNAME, c.OP_LOOPBACK):
             string(blob, start, dst)
-        if code == c.OP_BIND:
+        if code == c.OP_BIND and flags & c.LIFTED:
+            assert 0 <= fd < c.MAX_LIFTED
+            assert flags == c.LIFTED
+        elif code == c.OP_BIND:
             assert fd >= 0 if flags & c.FROM_FD else string(blob, start, src)
+        elif code in (c.OP_TMPFS, c.OP_PROC):
+            assert count <= c.MAX_LIFTED
+            for _ in range(count):
+                src = string(blob, start, src) + 1
         elif code == c.OP_SYMLINK:
             string(blob, start, src, path=False)
         elif code == c.OP_HOSTNAME:

@@ -40,9 +40,15 @@ def test_every_source_was_looked_at(core_build: Path, source: Path) -> None:
     assert len(names) > 10
 
 
-def test_init_is_static(each_build: Path, elf: Any) -> None:
+@pytest.fixture(params=["nsbox-init", "nsbox-session"])
+def image(request: pytest.FixtureRequest) -> str:
+    """Each program that becomes a pid 1."""
+    return str(request.param)
+
+
+def test_init_is_static(each_build: Path, image: str, elf: Any) -> None:
     """Pid 1 of a sandbox is one static program: no interpreter, no dynamic section, no symbol left open."""
-    init = elf(each_build / "nsbox-init")
+    init = elf(each_build / image)
     assert init.type == elf.EXEC
     kinds = [segment.kind for segment in init.segments()]
     assert elf.LOAD in kinds
@@ -59,9 +65,9 @@ def test_init_object_needs_nothing(each_build: Path, elf: Any) -> None:
     assert "nsbox_init_main" in {symbol.name for symbol in symbols}
 
 
-def test_init_memory(each_build: Path, elf: Any) -> None:
+def test_init_memory(each_build: Path, image: str, elf: Any) -> None:
     """No memory of the init's is writable and executable, its stack isn't executable, and it starts in its code."""
-    init = elf(each_build / "nsbox-init")
+    init = elf(each_build / image)
     segments = init.segments()
     assert not [segment for segment in segments if segment.flags & 3 == 3]
     assert [segment.flags for segment in segments if segment.kind == elf.STACK] == [6]
@@ -69,9 +75,9 @@ def test_init_memory(each_build: Path, elf: Any) -> None:
     assert [segment.flags for segment in code] == [5]
 
 
-def test_init_is_small(each_build: Path) -> None:
+def test_init_is_small(each_build: Path, image: str) -> None:
     """The init costs each spawn a copy into a memfd: it stays below 8 kB."""
-    assert 0 < (each_build / "nsbox-init").stat().st_size < 8192
+    assert 0 < (each_build / image).stat().st_size < 8192
 
 
 def test_embedded_init(elf: Any, tmp_path: Path) -> None:

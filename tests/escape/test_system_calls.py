@@ -81,7 +81,7 @@ def int80():
     ret = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
     return -ret if ret < 0 else 0
 def tempname():
-    return open(os.path.join("/tmp", f"lock{os.getpid()}"), "w")
+    return tempfile.TemporaryFile(mode="w", dir="/tmp")
 r, w = os.pipe()
 ATTEMPTS = {
     "unshare a user namespace": lambda: call(272, 97, 0x10000000),

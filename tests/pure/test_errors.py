@@ -132,8 +132,10 @@ def test_missing(changes: dict[str, object], words: list[str]) -> None:
         assert compile_policy(Policy.host(), host).backend == "namespaces"
         return
     with pytest.raises(UnavailableError) as caught:
-        compile_policy(Policy.host(), host)
-    assert caught.value.reasons == namespaces.missing(host)
+        compile_policy(Policy.host(backend="namespaces"), host)
+    assert [reason.what for reason in caught.value.reasons] == [
+        f"namespaces: {reason.what}" for reason in namespaces.missing(host)
+    ]
 
 
 def test_all_reasons_at_once() -> None:

@@ -221,6 +221,27 @@ HEAVY = (
     "typing_extensions",
     "tomllib",
     "hypothesis",
+    "dataclasses",
+    "inspect",
+    "typing",
+)
+
+# What a program that starts one command and ends imports.
+HOT = (
+    *("_arguments", "_backends.namespaces", "_bpf", "_bwrap", "_bwrap_parse", "_bwrap_policy", "_core", "_details"),
+    *("_filters", "_host", "_landlock", "_layout", "_limits", "_plan", "_policy", "_probe", "_request", "_seccomp"),
+    *("_spawn", "_wire"),
+)
+# What that must not load: each takes longer than what it would be needed for, or is only needed when something fails.
+SLOW = frozenset(
+    {
+        *("argparse", "ast", "collections", "contextlib", "dataclasses", "enum", "functools", "importlib", "inspect"),
+        *("logging", "operator", "platform", "psutil", "re", "resource", "select", "selectors", "shutil", "signal"),
+        *("socket", "struct", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "weakref"),
+        *(f"nsbox._backends.{name}" for name in ("bwrap", "landlock", "passthrough")),
+        *(f"nsbox.{name}" for name in ("_causes", "_cgroup", "_doctor", "_failure", "_popen", "_reap", "_usage")),
+        *("nsbox._confine", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
+    }
 )
 
 
@@ -231,9 +252,29 @@ def test_import_is_light(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     bare, used = (set(line.split()) for line in done.stdout.splitlines())
     assert "nsbox" in bare
-    assert not bare & {*HEAVY, "subprocess", "dataclasses", "nsbox._popen", "nsbox._nsbox", "_cffi_backend"}
+    assert not bare & {*HEAVY, "subprocess", "nsbox._popen", "nsbox._nsbox", "_cffi_backend"}
     assert "nsbox._popen" in used
     assert not used & {*HEAVY, "nsbox._cli"}
+
+
+def test_the_way_to_a_spawn_is_short(tmp_path: Path) -> None:
+    """All that starts a command can be imported without the slow parts of the standard library."""
+    import _cffi_backend
+
+    places = [str(Path(nsbox.__file__).parent.parent), str(Path(_cffi_backend.__file__).parent)]
+    names = ", ".join(f"nsbox.{name}" for name in HOT)
+    code = f"import sys; before = {{*sys.modules}}; sys.path += {places}; import {names}; print(*{{*sys.modules}} - before)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "nsbox._spawn" in loaded
+    assert not loaded & SLOW
 
 
 def test_import_asks_and_starts_nothing(tmp_path: Path) -> None:
@@ -305,7 +346,7 @@ def test_without_the_core(before: str, why: str, tmp_path: Path) -> None:
     assert backend == "backend     namespaces"
     assert len(errors) == 3
     for line in errors:
-        assert line.startswith(f"UnavailableError {problem} | ")
+        assert line.startswith(f"UnavailableError namespaces: {problem} | ")
         assert not line.endswith("| ")
 
 

@@ -15,6 +15,7 @@ from nsbox import (
     BindData,
     BindFd,
     Dev,
+    Device,
     Op,
     Policy,
     PolicyError,
@@ -75,7 +76,10 @@ def test_never_stricter_than_the_mounts(ops: list[Op]) -> None:
     rules = ruleset(ops, 7)
     writable = {"/": True}
     for op in ops:
-        writable[op.dest] = isinstance(op, Bind | Tmpfs)  # type: ignore[attr-defined]
+        dest: str = op.dest  # type: ignore[attr-defined]
+        if not isinstance(op, RemountRo):  # a mount covers what was below
+            writable = {path: value for path, value in writable.items() if not path.startswith(dest + "/")}
+        writable[dest] = isinstance(op, Bind | Tmpfs)
     for path, is_writable in writable.items():
         if is_writable:
             assert given_rights(rules, path) == ALL[7]
@@ -92,11 +96,14 @@ def test_ops_that_are_written_to() -> None:
     ops = (
         *(Tmpfs("/tmp"), Dev("/dev"), Proc("/proc"), TmpOverlay(("/x",), "/overlay")),
         *(BindFd(3, "/fd"), BindFd(4, "/fd-ro", read_only=True)),
+        *(Device("/dev/null", "/null"), Bind("/x", "/covered/below"), RoBind("/y", "/covered")),
         *(BindData("/data", b""), BindData("/data-ro", b"", read_only=True), Bind("/x", "/maybe", optional=True)),
         RemountRo("/"),
     )
     rules = ruleset(ops, 7)
-    assert {rule.path for rule in rules.paths} == {"/", "/tmp", "/dev", "/proc", "/overlay", "/fd", "/data", "/maybe"}
+    assert {rule.path for rule in rules.paths} == {
+        *("/", "/tmp", "/dev", "/proc", "/overlay", "/fd", "/data", "/maybe", "/null")
+    }
     assert {rule.path for rule in rules.paths if rule.optional} == {"/maybe"}
     assert rules.paths[0].rights == READ
 

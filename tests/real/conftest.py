@@ -14,17 +14,21 @@ from nsbox_testing.running import Face, Orphans, python
 
 import nsbox
 
+_FACES: dict[str, Callable[[Path], nsbox.Policy | None]] = {
+    "plain": lambda _: None,
+    "host": lambda _: nsbox.Policy.host(),
+    "landlock": lambda _: nsbox.Policy.host(backend="landlock", best_effort={"processes"}),
+    "workspace": nsbox.Policy.workspace,
+}
 
-@pytest.fixture(params=["plain", "host", "workspace"])
+
+@pytest.fixture(params=_FACES)
 def sub(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Face:
     """The faces to compare; the current directory is one that all can write to."""
     monkeypatch.chdir(workspace)
-    policies = {
-        "plain": lambda: None,
-        "host": nsbox.Policy.host,
-        "workspace": lambda: nsbox.Policy.workspace(workspace),
-    }
-    return Face(request.param, policies[request.param](), workspace)
+    if request.param == "landlock" and nsbox.probe().landlock_abi < 2:
+        pytest.skip("no Landlock of version 2 or later")
+    return Face(request.param, _FACES[request.param](workspace), workspace)
 
 
 @pytest.fixture(params=["workspace", "host"])

@@ -61,7 +61,7 @@ def test_quick_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "nsbox", "bench", "--quick", "--only", "spawn", "--json", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    for text in ("nsbox worker", "bwrap unshare-all", "targets for cold spawns", "don't quote", os.uname().release):
+    for text in ("nsbox worker", "bwrap unshare-all", "targets", "don't quote", os.uname().release):
         assert text in done.stdout
     document = json.loads(path.read_text())
     assert set(document) == {"machine", "quick", "scale", "parts", "targets"}
@@ -90,14 +90,15 @@ def test_picture(tmp_path: Path) -> None:
 
 # In a process of its own: the warnings of matplotlib's own imports are not ours.
 DRAW_ALL = """
-from nsbox._cli.bench import chart, parts
+from nsbox._cli import bench
+from nsbox._cli.bench import chart
 from nsbox._cli.bench.machine import look
 from nsbox._cli.bench.stats import Part, Row
 
 names = {"binds": ["bwrap, 0 binds", "nsbox, 0 binds"], "threads": ["Popen, 1 thread", "nsbox, 4 threads"]}
-some = [Part(n, "", "ms", [Row(r, (1.0, 2.0)) for r in names.get(n, ["Popen", "nsbox"])]) for n in parts.PARTS]
+some = [Part(n, "", "ms", [Row(r, (1.0, 2.0)) for r in names.get(n, ["Popen", "nsbox"])]) for n in bench.PARTS]
 chart.draw("full.png", look(), some, is_quick=True)
-none = [Part(n, "", "ms", [Row("bwrap, 1 thread", (), "absent")]) for n in parts.PARTS]
+none = [Part(n, "", "ms", [Row("bwrap, 1 thread", (), "absent")]) for n in bench.PARTS]
 chart.draw("none.png", look(), none, is_quick=False)
 """
 
@@ -182,10 +183,10 @@ def test_failure_in_a_round_is_an_error() -> None:
 # ---- the parts
 
 
-@pytest.mark.parametrize("name", parts.PARTS)
+@pytest.mark.parametrize("name", bench.PARTS)
 def test_part(name: str, tiny: parts.Bench) -> None:
     """Every part gives figures for every contender that is there, and leaves the workspace empty."""
-    part = parts.PARTS[name](tiny)
+    part = bench.PARTS[name](tiny)
     assert part.name == name
     for row in part.rows:
         assert row.samples or row.note, row
@@ -199,12 +200,13 @@ def test_part(name: str, tiny: parts.Bench) -> None:
 def test_targets_name_rows_that_exist(tiny: parts.Bench) -> None:
     """Each target finds its rows in a full run (a misspelt one would be "not measured" for ever)."""
     names = {
-        name: {row.name for row in parts.PARTS[name](tiny).rows}
-        for name in ("spawn", "overhead", "files", "hardening", "import")
+        name: {row.name for row in bench.PARTS[name](tiny).rows}
+        for name in ("spawn", "overhead", "warm", "files", "hardening", "import", "front")
     }
     full = {2048: "2 GiB", 20: "20 MB"}
     assert {size: parts.size_name(size) for size in full} == full
     names["memory"] = {f"nsbox, {size}" for size in full.values()}
+    names["warm"] |= {f"nsbox warm, {size}" for size in full.values()}
     names["binds"] = {f"{who}, {count} binds" for who in ("nsbox", "bwrap") for count in parts.FULL.binds}
     for _, part, of, against, *_ in report._TARGETS:
         assert {of, against} <= names[part]
@@ -291,7 +293,7 @@ def test_verdicts() -> None:
     rows += [stats.Row("nsbox unshare-all", (0.5,)), stats.Row("bwrap unshare-all", (1.0,))]
     part = stats.Part("spawn", "", "ms", rows)
     part.compare([("nsbox worker", "bwrap worker"), ("nsbox unshare-all", "bwrap unshare-all")])
-    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 8]
+    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 12]
     text = report.table(bench.look(), [part], is_quick=False)
     assert "holds" in text and "MISSED" in text and "not measured" in text
 

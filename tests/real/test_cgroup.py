@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nsbox_testing.running import in_fork
 
 import nsbox
-from nsbox import Limits, Policy, Popen, SetupError, UnavailableError
+from nsbox import Limits, Policy, Popen, SetupError, UnavailableError, _cgroup
 from nsbox._cgroup import Leaf, Place, look
 
 HERE = look()
@@ -110,7 +112,7 @@ def test_pids_max_itself(workspace: Path) -> None:
     """The cgroup's own limit, whoever the caller is."""
     leaf = Leaf(HERE.directory, [("pids.max", "8")])
     try:
-        leaf.started([("pids.max", "8")])
+        leaf.started([("pids.max", "8")], os.getpid())
         assert Path(leaf.path, "pids.max").read_text() == "6\n"
     finally:
         leaf.remove()
@@ -193,8 +195,80 @@ def test_a_failed_spawn_leaves_nothing(workspace: Path) -> None:
     with pytest.raises(FileNotFoundError):
         nsbox.run(["/no/such/program"], policy=policy)
     with pytest.raises(SetupError) as caught:
-        Leaf(HERE.directory, [("memory.max", "many")])
-    assert "memory.max many" in str(caught.value)
+        Leaf(HERE.directory, [("cpu.max", "many")])
+    assert "cpu.max many" in str(caught.value)
+
+
+@delegated
+def test_one_that_nobody_has(workspace: Path) -> None:
+    """One whose owner was lost (a signal's handler raised) is removed by the next."""
+    Leaf(HERE.directory, [("pids.max", "8")])._close()
+    assert [name for name in os.listdir(HERE.directory) if name.startswith("nsbox-box")]
+    Leaf(HERE.directory, [("pids.max", "8")]).remove()
+
+
+@delegated
+@pytest.mark.parametrize("limit", [1, 65536, 262144])
+def test_less_than_a_start_takes(workspace: Path, limit: int) -> None:
+    """The command is killed, or fails, and the caller isn't, whose memory it shares until its exec."""
+    policy = Policy.workspace(workspace, limits=Limits(total_memory=limit))
+
+    def run() -> str:
+        with Popen(["/bin/true", "x" * 100_000], policy=policy) as process:
+            status = process.wait()
+        _cgroup._at_exit()  # as a process does that isn't a fork of a test's
+        return f"{status} {process.sandbox.usage.cause}" if process.sandbox.usage else ""
+
+    status, cause = in_fork(run).split()
+    assert cause == "limit" if status == "-9" else cause in ("exit", "signal"), (status, cause)
+
+
+IN_A_FRESH_ONE = """
+import os, sys, nsbox
+from nsbox import Limits, Policy
+directory, workspace = sys.argv[1:]
+with open(directory + "/cgroup.procs", "w") as file: file.write("0")
+for limits in ({"cpus": 1}, {"total_memory": "256M"}, {"cpus": 1, "total_memory": "256M"}):
+    print(nsbox.run(["/bin/true"], policy=Policy.workspace(workspace, limits=Limits(**limits))).returncode)
+print(open(directory + "/cgroup.type").read())
+"""
+
+
+@delegated
+def test_the_first_is_about_processors(workspace: Path) -> None:
+    """A controller that would make the cgroup a threaded one, if it was handed out while processes are in it."""
+    Leaf(HERE.directory, [("memory.max", "1G"), ("cpu.max", "max 100000"), ("pids.max", "8")]).remove()
+    fresh = Path(HERE.directory, "fresh")
+    fresh.mkdir()
+    try:
+        command = [sys.executable, "-c", IN_A_FRESH_ONE, str(fresh), str(workspace)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=workspace)
+        assert done.stdout.split() == ["0", "0", "0", "domain"], done.stderr
+    finally:
+        for path in (*fresh.glob("nsbox-*"), fresh):
+            path.rmdir()
+
+
+@delegated
+def test_a_limit_above(workspace: Path) -> None:
+    """Killed by another limit than its own: the cause is a signal."""
+    policy = Policy.workspace(workspace, limits=Limits(cpus=1))
+    with Popen(["/bin/sh", "-c", "kill -9 $$"], policy=policy) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert process.sandbox.usage is not None and process.sandbox.usage.cause == "signal"
+
+
+@delegated
+def test_a_caller_that_ends(workspace: Path) -> None:
+    """A caller that doesn't wait for its commands leaves no cgroup either."""
+    code = (
+        "import os, sys, nsbox\nfrom nsbox import Limits, Policy\n"
+        "policy = Policy.workspace(sys.argv[1], limits=Limits(total_memory='256M'))\n"
+        "p = nsbox.Popen(['sleep', '1000'], policy=policy)\nprint(p._leaf.path)\nsys.stdout.flush()\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(workspace)], stdout=-1, cwd=workspace)
+    path = done.stdout.decode().strip()
+    assert path and not os.path.exists(path)
 
 
 @delegated
@@ -204,12 +278,8 @@ def test_stale_ones_are_removed() -> None:
         "import os, sys\nfrom nsbox._cgroup import Leaf\nLeaf(sys.argv[1], [('pids.max', '8')])\nprint('made', flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
-    import subprocess
-
     subprocess.run([sys.executable, "-c", code, HERE.directory], capture_output=True)
     assert [name for name in os.listdir(HERE.directory) if name.startswith("nsbox-box")]
-    from nsbox import _cgroup
-
     _cgroup._swept.clear()
     Leaf(HERE.directory, [("pids.max", "8")]).remove()
 
@@ -248,7 +318,6 @@ def tree(root: Path, own: str, *, controllers: str = "cpu memory pids", enabled:
 )
 def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str, line: str, found: str) -> None:
     """The own cgroup, or the one that its processes were moved away from."""
-    from nsbox import _cgroup
 
     root = tmp_path / "cgroup"
     tree(root, own)

@@ -93,7 +93,7 @@ except TypeError as error:
     seen.append(str(error))
 report([*seen, os.path.exists("made")])
 """
-    problem = "policy is a {}, must be nsbox.Policy"
+    problem = "policy is a {}, must be nsbox.Policy or nsbox.Sandbox"
     assert child(code) == [*(problem.format(kind) for kind in ("NoneType", "str", "dict", "str")), False]
 
 
@@ -217,7 +217,7 @@ with nsbox.confined(policy), ProcessPoolExecutor(1, mp_context=context) as pool:
         "subprocess.getoutput('readlink /proc/self/ns/pid').encode()",
         "by_call(subprocess.call)",
         "by_call(subprocess.check_call)",
-        "os.popen('readlink /proc/self/ns/pid').buffer.read()",
+        "os.popen('readlink /proc/self/ns/pid').read().encode()",
         "by_asyncio(asyncio.create_subprocess_exec(*NAMESPACE, stdout=-1))",
         "by_asyncio(asyncio.create_subprocess_shell('readlink /proc/self/ns/pid', stdout=-1))",
         "earlier_run(NAMESPACE, capture_output=True).stdout",

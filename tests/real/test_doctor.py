@@ -1,7 +1,7 @@
 """doctor(): each thing is tried for real, and what fails is said with its cause and a remedy.
 
 In a virtual machine that refuses something on purpose the environment says what is expected, so that the true cause is
-compared with the one that is named: NSBOX_EXPECT is "works", or "CHECK|words of the cause|words of the remedy".
+compared with the one that is named: NSBOX_EXPECT is "works", or "CHECK|words of the cause|words of the remedy|BACKEND".
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 import nsbox
 from nsbox import Check, Host, Policy, PolicyError, RoBind, SetupError, UnavailableError, _probe, doctor
 from nsbox._causes import apparmor_profile, refused_userns
+from nsbox._policy import BEST_EFFORT
 
 EXPECTED = os.environ.get("NSBOX_EXPECT", "")
 USERNS = "user, mount and pid namespaces"
@@ -28,24 +29,37 @@ def by_name(checks: tuple[Check, ...]) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
+def contained_by(tmp_path: Path) -> str:
+    """Return which backend a policy gets that can do without much, after a look at whether it contains."""
+    (tmp_path / "workspace").mkdir()
+    policy = Policy.workspace(tmp_path / "workspace", best_effort=BEST_EFFORT)
+    with nsbox.Popen(["sh", "-c", "echo x > inside; echo x > ../outside"], policy=policy, stderr=nsbox.DEVNULL) as p:
+        p.wait()
+    assert os.listdir(tmp_path / "workspace") == ["inside"]
+    assert os.listdir(tmp_path) == ["workspace"]
+    return p.sandbox.backend
+
+
 @pytest.mark.vm
 @pytest.mark.skipif(not EXPECTED, reason="NSBOX_EXPECT doesn't say what is to be expected")
-def test_the_true_cause_is_named() -> None:
+def test_the_true_cause_is_named(tmp_path: Path) -> None:
     """On a machine that refuses one thing, that is what doctor says, with what helps; and nothing runs contained less."""
     checks = by_name(doctor())
     if EXPECTED == "works":
         assert {check.name for check in checks.values() if check.is_needed and check.state != "works"} == set()
+        assert contained_by(tmp_path) == "namespaces"
         return
-    name, cause, remedy = EXPECTED.split("|")
+    name, cause, remedy, backend = EXPECTED.split("|")
     check = checks[name]
     assert check.state == "fails"
     assert all(word in check.said + check.remedy for word in cause.split(","))
     assert all(word in check.remedy for word in remedy.split(","))
+    assert (checks["the default policy, whole"].state == "works") is (backend != "landlock")
     if check.is_needed:
-        assert checks["the default policy, whole"].state == "fails"
         with pytest.raises((SetupError, UnavailableError)) as caught:
-            nsbox.run(["/bin/true"], policy=Policy.layers(RoBind("/", "/")), cwd="/")
+            nsbox.run(["/bin/true"], policy=Policy.layers(RoBind("/", "/"), backend="namespaces"), cwd="/")
         assert all(word in str(caught.value) for word in cause.split(","))
+    assert contained_by(tmp_path) == backend
 
 
 @pytest.mark.skipif(bool(EXPECTED), reason="this machine refuses something on purpose")
@@ -79,7 +93,7 @@ def test_in_a_sandbox(workspace: Path) -> None:
     assert done.returncode == 1 and not found["holds"]
     checks = {check["name"]: check for check in found["checks"]}
     assert checks[USERNS]["state"] == "fails"
-    assert "EPERM" in checks[USERNS]["said"] and "seccomp filter" in checks[USERNS]["remedy"]
+    assert "EPERM" in checks[USERNS]["said"] and "seccomp filter" in checks[USERNS]["said"]
     assert checks["net namespace"]["state"] == "not tried"
     assert checks["pidfds"]["state"] == "works"
 

@@ -320,7 +320,7 @@ def test_descriptors_of_the_caller_are_left_alone(sub: Face) -> None:
     with sub.Popen(["cat"], stdin=subprocess.PIPE) as p:
         new = set(os.listdir("/proc/self/fd")) - before
         assert str(p.stdin.fileno()) in new
-        assert len(new) == (3 if sub.contained else 1)
+        assert len(new) == (3 if sub.isolated else 1)
         flags = [os.get_inheritable(int(fd)) for fd in new]
         assert not any(flags)
 

@@ -423,7 +423,7 @@ def test_process_group(sub: Face) -> None:
 def test_process_group_of_another(sub: Face) -> None:
     """process_group=N joins a group of the session; in a sandbox, whose pid namespace has no such group, it is an error."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, process_group=0) as leader:
-        if sub.contained:
+        if sub.isolated:
             with pytest.raises(nsbox.SetupError, match="setpgid") as caught:
                 sub.Popen(["cat"], stdin=subprocess.DEVNULL, process_group=leader.pid)
             assert caught.value.errno in (errno.EPERM, errno.ESRCH)

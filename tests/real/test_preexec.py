@@ -37,7 +37,7 @@ def test_it_runs_in_the_command(sub: Face, workspace: Path) -> None:
     words = Path(marks).read_text().split()
     assert said == f"from preexec_fn; {words[0]}"
     assert words[1:] == [str(workspace), "27"]
-    assert words[0] == "2" or not sub.contained
+    assert words[0] == "2" or not sub.isolated
 
 
 @pytest.mark.parametrize("kind", ["workspace", "host"])

@@ -12,11 +12,29 @@ import os
 import random
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 
 from nsbox._cli.bench import chart, report
+from nsbox._cli.bench import parts as _parts
 from nsbox._cli.bench.machine import look
-from nsbox._cli.bench.parts import FULL, PARTS, QUICK, Bench
+from nsbox._cli.bench.parts import FULL, QUICK, Bench
 from nsbox._cli.bench.stats import Part
+from nsbox._cli.bench.warm import rate, transaction, warm
+
+PARTS: Mapping[str, Callable[[Bench], Part]] = {
+    "spawn": _parts.spawn,
+    "overhead": _parts.overhead,
+    "warm": warm,
+    "rate": rate,
+    "memory": _parts.memory,
+    "binds": _parts.binds,
+    "threads": _parts.threads,
+    "files": _parts.files,
+    "transaction": transaction,
+    "hardening": _parts.hardening,
+    "import": _parts.imports,
+    "front": _parts.front,
+}
 
 
 def _complaint(options: argparse.Namespace) -> str:

@@ -1,6 +1,7 @@
 """A caller of a given size, as a process of its own: touches memory, then measures one spawn for each line it reads.
 
-A line is the name of a contender of `three()`; the answer is the seconds. The first line written is the resident size.
+A line is the name of a contender of `three()`, or "nsbox warm"; the answer is the seconds. The first line written is
+the resident size.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import mmap
 import sys
 
-from nsbox._cli.bench.contenders import three
+from nsbox._cli.bench.contenders import Contender, three
 from nsbox._cli.bench.machine import resident_mib
+from nsbox._policy import Policy
+from nsbox.sandbox import Sandbox
 
 
 def _grow_to(mib: int) -> bytearray:
@@ -24,10 +27,13 @@ def _grow_to(mib: int) -> bytearray:
 def main() -> None:
     """Serve the parent until it closes our stdin."""
     ballast = _grow_to(int(sys.argv[1]))
-    contenders = {contender.name: contender for contender in three(sys.argv[2])}
+    box = Sandbox(Policy.workspace(sys.argv[2], network="host"))
+    warm = Contender("nsbox warm", popen=box.Popen)
+    contenders = {contender.name: contender for contender in (*three(sys.argv[2]), warm)}
     print(resident_mib(), flush=True)
     for line in sys.stdin:
         print(contenders[line.strip()].spawn(), flush=True)
+    box.close()
     del ballast
 
 

@@ -91,6 +91,11 @@ def _draw_files(axes: Any, part: Part) -> None:
     axes.set_title("work on many small files")
 
 
+def _draw_transaction(axes: Any, part: Part) -> None:
+    _bars(axes, part)
+    axes.set_title("the same on an overlay")
+
+
 def _draw_hardening(axes: Any, part: Part) -> None:
     _bars(axes, part)
     axes.set_title("seccomp profiles: a spawn, loops of system calls")
@@ -101,20 +106,39 @@ def _draw_overhead(axes: Any, part: Part) -> None:
     axes.set_title("the constructor of Popen, and the C call in it")
 
 
+def _draw_warm(axes: Any, part: Part) -> None:
+    _bars(axes, part)
+    axes.set_title("a command in a copy of what a Sandbox keeps")
+
+
+def _draw_rate(axes: Any, part: Part) -> None:
+    _bars(axes, part)
+    axes.set_title("commands a second from eight threads")
+
+
 def _draw_imports(axes: Any, part: Part) -> None:
     _bars(axes, part)
     axes.set_title("a new interpreter")
 
 
+def _draw_front(axes: Any, part: Part) -> None:
+    _bars(axes, part)
+    axes.set_title("bubblewrap's command line")
+
+
 _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "spawn": _draw_spawn,
     "overhead": _draw_overhead,
+    "warm": _draw_warm,
+    "rate": _draw_rate,
     "memory": _draw_memory,
     "binds": _draw_binds,
     "threads": _draw_threads,
     "files": _draw_files,
+    "transaction": _draw_transaction,
     "hardening": _draw_hardening,
     "import": _draw_imports,
+    "front": _draw_front,
 }
 
 

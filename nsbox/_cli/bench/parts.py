@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from nsbox import _core
+from nsbox._bwrap.install import install
 from nsbox._cli.bench import contenders as who
 from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.machine import available_mib
@@ -161,7 +162,7 @@ def overhead(bench: Bench) -> Part:
 # ---- memory
 
 
-class _Caller:
+class Caller:
     """A process of a certain size that spawns for us."""
 
     def __init__(self, mib: int, bench: Bench) -> None:
@@ -176,8 +177,16 @@ class _Caller:
             raise ChildProcessError(f"the helper process ended with status {self._process.wait()}")
         return line
 
-    def spawn(self, name: str) -> tuple[float]:
-        """Let it run /bin/true by the contender of this name; milliseconds."""
+    def asked(self, name: str, pause: float = 0) -> Callable[[], tuple[float]]:
+        """Return what lets it run /bin/true by the contender of this name, after so many seconds; milliseconds."""
+
+        def measure() -> tuple[float]:
+            time.sleep(pause)
+            return self._spawn(name)
+
+        return measure
+
+    def _spawn(self, name: str) -> tuple[float]:
         assert self._process.stdin is not None
         self._process.stdin.write(name + "\n")
         self._process.stdin.flush()
@@ -189,12 +198,13 @@ class _Caller:
 
 
 @contextmanager
-def _caller(mib: int, bench: Bench) -> Iterator[_Caller]:
-    caller = _Caller(mib, bench)
+def caller(mib: int, bench: Bench) -> Iterator[Caller]:
+    """Have a process of this size that spawns for us."""
+    started = Caller(mib, bench)
     try:
-        yield caller
+        yield started
     finally:
-        caller.close()
+        started.close()
 
 
 def size_name(mib: int) -> str:
@@ -211,12 +221,12 @@ def memory(bench: Bench) -> Part:
         lacking = f"skipped: needs {big * 5 // 4} MiB, {available} MiB available"
     tried = [contender.tried() for contender in who.three(bench.workspace)]
     with ExitStack() as stack:
-        small = stack.enter_context(_caller(SMALL_MIB, bench))
-        large = small if lacking else stack.enter_context(_caller(big, bench))
+        small = stack.enter_context(caller(SMALL_MIB, bench))
+        large = small if lacking else stack.enter_context(caller(big, bench))
         subjects = []
         for contender in tried:
-            for caller, mib, absent in ((small, SMALL_MIB, ""), (large, big, lacking)):
-                measure = _asking(caller, contender.name)
+            for one, mib, absent in ((small, SMALL_MIB, ""), (large, big, lacking)):
+                measure = one.asked(contender.name)
                 name = f"{contender.name}, {size_name(mib)}"
                 subjects.append(Subject((name,), measure, contender.absent or absent))
         rows = interleave(subjects, scale.memory_rounds, scale.warmup, bench.rng)
@@ -225,10 +235,6 @@ def memory(bench: Bench) -> Part:
     part = Part("memory", title, "ms", rows)
     part.compare((f"{c.name}, {size_name(big)}", f"{c.name}, {size_name(SMALL_MIB)}") for c in tried)
     return part
-
-
-def _asking(caller: _Caller, name: str) -> Callable[[], tuple[float, ...]]:
-    return lambda: caller.spawn(name)
 
 
 # ---- binds
@@ -281,7 +287,7 @@ def threads(bench: Bench) -> Part:
     title = f"/bin/true a second, worker layers; {scale.thread_rounds} x {scale.thread_seconds:g} s each"
     part = Part("threads", title, "1/s")
     for count in counts:
-        subjects = [_rating(entry, count, scale.thread_seconds) for entry in entries]
+        subjects = [rating(entry, count, scale.thread_seconds) for entry in entries]
         part.rows += interleave(subjects, scale.thread_rounds, 0, bench.rng)
         part.compare([(f"nsbox, {_threads(count)}", f"{name}, {_threads(count)}") for name in ("bwrap", "Popen")])
         bench.say(f"  {_threads(count)} done")
@@ -292,7 +298,8 @@ def _threads(count: int) -> str:
     return f"{count} thread{'' if count == 1 else 's'}"
 
 
-def _rating(contender: Contender, count: int, seconds: float) -> Subject:
+def rating(contender: Contender, count: int, seconds: float) -> Subject:
+    """Return the subject of commands a second from so many threads."""
     return Subject(
         (f"{contender.name}, {_threads(count)}",), lambda: _rate(contender, count, seconds), contender.absent
     )
@@ -316,10 +323,10 @@ for i in range(count):
 print(time.perf_counter() - begin)
 """
 
-_FILES_INSIDE = "/files"
+FILES_INSIDE = "/files"
 
 
-def _working(contender: Contender, place: str, count: int) -> Subject:
+def working(contender: Contender, place: str, count: int) -> Subject:
     """Return the subject of the file work in a place, in milliseconds: by a clock inside, and in all."""
     python = os.path.realpath(sys.executable)  # without a virtual environment, which the layers needn't show
     command = [python, "-I", "-S", "-c", _FILE_WORK, place, str(count)]
@@ -336,19 +343,28 @@ def _working(contender: Contender, place: str, count: int) -> Subject:
     return Subject((f"{contender.name}, inside", f"{contender.name}, whole"), measure, contender.absent)
 
 
+def interpreter() -> list[RoBind]:
+    """Return what layers lack to show the interpreter."""
+    prefix = os.path.realpath(sys.base_prefix)
+    return [] if prefix == "/usr" else [RoBind(prefix, prefix)]
+
+
+def in_memory_or(scratch: str) -> str:
+    """Return /dev/shm, where work on files is the same twice; without one the scratch."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else scratch
+
+
 def files(bench: Bench) -> Part:
     """Measure work on many small files in a writable directory: in memory where /dev/shm is, else in the scratch.
 
     On a disk the work isn't the same twice: ext4 doesn't give the number of a deleted inode away again for some
     seconds, and passes over each such one whenever it makes a file, so that what was deleted a moment ago counts.
     """
-    scale, prefix = bench.scale, os.path.realpath(sys.base_prefix)
-    interpreter = [] if prefix == "/usr" else [RoBind(prefix, prefix)]
-    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else bench.scratch
+    scale, in_memory = bench.scale, in_memory_or(bench.scratch)
     with tempfile.TemporaryDirectory(prefix="nsbox-bench-", dir=in_memory) as place:
-        entries = [entry.tried() for entry in who.three(bench.workspace, [*interpreter, Bind(place, _FILES_INSIDE)])]
-        places = [place, *[_FILES_INSIDE] * (len(entries) - 1)]
-        subjects = [_working(entry, seen, scale.files) for entry, seen in zip(entries, places, strict=True)]
+        entries = [entry.tried() for entry in who.three(bench.workspace, [*interpreter(), Bind(place, FILES_INSIDE)])]
+        places = [place, *[FILES_INSIDE] * (len(entries) - 1)]
+        subjects = [working(entry, seen, scale.files) for entry, seen in zip(entries, places, strict=True)]
         rows = interleave(subjects, scale.file_rounds, min(2, scale.warmup), bench.rng)
     title = f"create, read, delete {scale.files} files in a directory of {in_memory}; {scale.file_rounds} rounds"
     part = Part("files", title, "ms", rows)
@@ -434,13 +450,32 @@ def _importing(name: str, code: str, bench: Bench) -> Subject:
     return Subject((name,), measure)
 
 
-PARTS: Mapping[str, Callable[[Bench], Part]] = {
-    "spawn": spawn,
-    "overhead": overhead,
-    "memory": memory,
-    "binds": binds,
-    "threads": threads,
-    "files": files,
-    "hardening": hardening,
-    "import": imports,
-}
+# ---- bubblewrap's command line
+
+
+def front(bench: Bench) -> Part:
+    """Measure a bwrap that is nsbox, from its start to its end, against an interpreter that does nothing."""
+    layers, interpreter = who.minimal(), os.path.realpath(sys.executable)
+    options, spawning = layers.bwrap(), who.nsbox("spawn", layers.policy()).tried()
+    program = install(tempfile.mkdtemp(dir=bench.scratch))
+
+    def ours() -> tuple[float, float]:
+        whole, alone = _lasts([program, *options, who.TRUE]), spawning.spawn() * 1e3
+        return whole, whole - alone
+
+    subjects = [
+        Subject(("python -I -S",), lambda: (_lasts([interpreter, "-I", "-S", "-c", "pass"]),)),
+        Subject(("nsbox bwrap", "nsbox bwrap, but for the spawn"), ours, spawning.absent),
+        _spawning(who.bwrap("bwrap", layers).tried()),
+    ]
+    rows = interleave(subjects, bench.scale.import_rounds, bench.scale.warmup, bench.rng)
+    part = Part("front", f"a program that runs /bin/true; {bench.scale.import_rounds} rounds", "ms", rows)
+    part.compare([("nsbox bwrap, but for the spawn", "python -I -S"), ("nsbox bwrap", "bwrap")])
+    return part
+
+
+def _lasts(command: Sequence[str]) -> float:
+    """Run a command; return the milliseconds that it took."""
+    begin = time.perf_counter()
+    subprocess.run(command, check=True)
+    return (time.perf_counter() - begin) * 1e3

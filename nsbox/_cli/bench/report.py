@@ -30,6 +30,7 @@ class Target:
 # name, part, of, against, bar, is it a ratio (or milliseconds)
 _BIG = f"nsbox, {size_name(2048)}"
 _SMALL = f"nsbox, {size_name(SMALL_MIB)}"
+_WARM_SMALL = f"nsbox warm, {size_name(SMALL_MIB)}"
 _TARGETS = (
     ("cold, worker policy, against bwrap with the same layers", "spawn", "nsbox worker", "bwrap worker", 0.40, True),
     (
@@ -40,6 +41,9 @@ _TARGETS = (
         0.45,
         True,
     ),
+    ("warm, against uncontained Popen", "warm", "nsbox warm", "Popen", 1.4, True),
+    ("warm with its own net namespace", "warm", "nsbox warm, own net", "Popen", 1.6, True),
+    ("warm, a caller of 2 GiB against 20 MB", "warm", f"nsbox warm, {size_name(2048)}", _WARM_SMALL, 1.15, True),
     ("Python's own time in Popen()", "overhead", "nsbox, Popen()", "nsbox, the C call", 0.12, False),
     ("cold, a caller of 2 GiB against 20 MB", "memory", _BIG, _SMALL, 1.15, True),
     ("1000 extra read-only binds, against bwrap", "binds", "nsbox, 1000 binds", "bwrap, 1000 binds", 0.05, True),
@@ -48,11 +52,19 @@ _TARGETS = (
     ("the same, in a loop of read(2)", "hardening", "nsbox default, read", "nsbox off, read", 1.05, True),
     ("the same, in a loop of fcntl(2)", "hardening", "nsbox default, fcntl", "nsbox off, fcntl", 1.05, True),
     ("import nsbox, against import subprocess", "import", "import nsbox", "import subprocess", 15.0, False),
+    (
+        "nsbox bwrap but for the spawn, against python -I -S",
+        "front",
+        "nsbox bwrap, but for the spawn",
+        "python -I -S",
+        1.6,
+        True,
+    ),
 )
 
 
 def targets(parts: Sequence[Part]) -> list[Target]:
-    """Return the targets for cold spawns with what these parts say about them."""
+    """Return the targets with what these parts say about them."""
     by_name = {part.name: part for part in parts}
     return [
         Target(name, part, bar, by_name[part].comparison(of, against) if part in by_name else None, is_ratio)
@@ -102,7 +114,7 @@ def _part_lines(part: Part) -> Iterator[str]:
 
 
 def _target_lines(found: Sequence[Target]) -> Iterator[str]:
-    yield "targets for cold spawns"
+    yield "targets"
     rows = []
     for target in found:
         verdict = {None: "not measured", True: "holds", False: "MISSED"}[target.holds]

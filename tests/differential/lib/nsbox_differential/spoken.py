@@ -86,10 +86,10 @@ class Spoken:
             case Hostname():
                 return ["--hostname", op.name]
             case Bind() | RoBind() | DevBind() if op.optional and _is_missing(op.src):
-                parents = []
-            case _:
-                parents = [os.path.dirname(op.dest)]  # type: ignore[attr-defined]
-        return [*(word for parent in parents if parent != "/" for word in ("--dir", parent)), *self._creating(op)]
+                return self._creating(op)
+        words = self._creating(op)
+        parent = os.path.dirname(op.dest)  # type: ignore[attr-defined]
+        return words if "--perms" in words or parent == "/" else ["--dir", parent, *words]
 
     def _creating(self, op: Op) -> list[str]:
         match op:

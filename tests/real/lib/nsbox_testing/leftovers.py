@@ -42,9 +42,9 @@ def fds() -> dict[int, str]:
 
 def kept_fd() -> int:
     """Return the one descriptor that nsbox may keep: of an ended init, until it is known whether pid 1 reaps here."""
-    from nsbox import _spawn
+    from nsbox import _reap
 
-    return getattr(_spawn.orphans, "_watched", -1)
+    return getattr(_reap.orphans, "_watched", -1)
 
 
 def _read(path: str) -> str:

@@ -44,6 +44,11 @@ class Face:
     def contained(self) -> bool:
         return self.policy is not None
 
+    @property
+    def isolated(self) -> bool:
+        """Say if the command is in a pid namespace, with an init."""
+        return self.policy is not None and self.policy.backend == "auto"
+
 
 def python(code: str, *args: str) -> list[str]:
     """Return a command that runs this Python code, without site packages, which take time to find."""

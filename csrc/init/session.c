@@ -1,0 +1,330 @@
+/* session.c: pid 1 of a session; starts commands for the caller, one after the other or at once, in one sandbox.
+ *
+ * A static program without a C library, as init.c. It is executed as the command of a sandbox, after all that confines
+ * one: what it starts inherits the filters, the namespaces, the ids and the limits. So it has nothing that its commands
+ * haven't, but for its three descriptors: a socket (0) on which the caller asks, and a pidfd of the caller (1); the third
+ * (2) is this image. It isn't dumpable, and as pid 1 it can't be killed from inside. When the caller ends, or closes its
+ * end of the socket, it exits, and the kernel kills all that is left (pid_namespaces(7)).
+ *
+ * Each command has a socket of its own to the caller, who is told its pidfd there, says that it may go on, and is told its
+ * end; and a pipe that ends with its exec, or says why there was none. Nothing here waits for a command, which others in
+ * the sandbox can stop as soon as it is there (SIGSTOP): else they could keep this program from seeing the caller end.
+ */
+#include "../abi.h"
+#include "../linux/message.h"
+#include "sys_session.h"
+
+enum { MOST = 256, MOST_FDS = 250, STACK = 65536, ALIGNED = 64 };
+
+struct child {
+    int pid, told; /* told: its socket */
+};
+
+/* What comes with a request before the descriptors that the command gets. */
+enum { REQUEST, TOLD, FAILED, GIVEN };
+
+/* One request; the child has a copy. */
+struct entry {
+    const nsbox_entry *head;
+    int fds[MOST_FDS];
+    int n_fds;
+};
+
+static struct child children[MOST];
+static struct entry entry;
+static uint8_t stack[STACK] __attribute__((aligned(ALIGNED)));
+
+/* ---- messages */
+
+struct rights {
+    size_t len;
+    int level, type, fds[MOST_FDS];
+};
+
+static void close_all(const int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        sys_close(fds[i]);
+}
+
+/* How many descriptors have come; 0 at the end, or -errno. */
+static int receive(int *fds)
+{
+    static struct rights control;
+    uint8_t byte[8];
+    struct iovec data = {byte, sizeof byte};
+    struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = sizeof control};
+    int got = sys_recvmsg(0, &message, 0x40000040 /* MSG_CMSG_CLOEXEC | MSG_DONTWAIT */);
+    if (got <= 0)
+        return got;
+    if (message.n_control < 16)
+        return -EAGAIN;
+    int n = (int)((control.len - 16) / sizeof *fds);
+    for (int i = 0; i < n; i++)
+        fds[i] = control.fds[i];
+    if (!(message.flags & 8 /* MSG_CTRUNC: no room in our table */) && n >= GIVEN)
+        return n;
+    close_all(fds, n);
+    return -EAGAIN;
+}
+
+static int tell(int socket, const nsbox_told_entry *what, int fd)
+{
+    static struct rights control;
+    struct iovec data = {(void *)(uintptr_t)what, sizeof *what};
+    struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = fd < 0 ? 0 : 20};
+    control.len = 20;
+    control.level = 1; /* SOL_SOCKET */
+    control.type = 1;  /* SCM_RIGHTS */
+    control.fds[0] = fd;
+    return sys_sendmsg_flags(socket, &message, 0x4040 /* MSG_NOSIGNAL | MSG_DONTWAIT */);
+}
+
+/* ---- the command, up to its exec */
+
+static const char *text(uint64_t offset)
+{
+    return (const char *)entry.head + offset;
+}
+
+static _Noreturn void give_up(int error, uint32_t step)
+{
+    const nsbox_told_entry said = {.what = NSBOX_ENTRY_FAILED, .error = -error, .step = step};
+    sys_write(entry.fds[FAILED], &said, sizeof said);
+    sys_exit(127);
+}
+
+/* A descriptor of ours that has the number which another is about to get makes room for that. */
+static int move_away(int i, int number)
+{
+    for (int k = TOLD; k < entry.n_fds; k++) {
+        if (entry.fds[k] != number || k == i)
+            continue;
+        int fd = sys_dupfd_cloexec(number, 3);
+        if (fd < 0)
+            return fd;
+        entry.fds[k] = fd;
+    }
+    return 0;
+}
+
+/* The descriptors that came get their numbers; all others, but for the pipe that is to end with the exec, are closed by it. */
+static int place_fds(void)
+{
+    const nsbox_entry *head = entry.head;
+    const int32_t *targets = (const int32_t *)(const void *)text(head->targets);
+    for (int i = 0; i < (int)head->n_targets; i++) {
+        int *fd = &entry.fds[i + GIVEN], ret = move_away(i + GIVEN, targets[i]);
+        if (ret >= 0)
+            ret = *fd == targets[i] ? 0 : sys_dup3(*fd, targets[i], SYS_O_CLOEXEC);
+        if (ret < 0)
+            return ret;
+        *fd = targets[i];
+    }
+    int ret = sys_close_range_cloexec(0, ~0U);
+    for (int i = 0; i < (int)head->n_targets && ret >= 0; i++)
+        ret = sys_set_fd_flags(targets[i], 0);
+    return ret;
+}
+
+/* Those of 0 to 2 that came are there; the others are ours still, which end with the exec. */
+static int open_nulls(void)
+{
+    for (int i = 0; i < 3; i++) {
+        if (!(entry.head->flags & (uint32_t)NSBOX_ENTRY_NULL << i))
+            continue;
+        int fd = sys_openat2(AT_FDCWD, "/dev/null", O_RDWR, 0, RESOLVE_NO_SYMLINKS);
+        int ret = fd < 0 ? fd : sys_dup3(fd, i, 0);
+        if (ret < 0)
+            return ret;
+    }
+    return 0;
+}
+
+static int enter_directory(void)
+{
+    if (!entry.head->cwd)
+        return 0;
+    int fd = sys_openat2(AT_FDCWD, text(entry.head->cwd), O_PATH | O_DIRECTORY, 0, RESOLVE_NO_MAGICLINKS);
+    int ret = fd < 0 ? fd : sys_fchdir(fd);
+    if (fd >= 0)
+        sys_close(fd);
+    return entry.head->flags & NSBOX_ENTRY_CWD_OPTIONAL ? 0 : ret;
+}
+
+/* The first error that says more than "not here" is the one to report, as execvp does. */
+static int execute(void)
+{
+    const char *const *programs = (const char *const *)(const void *)text(entry.head->programs);
+    const char *const *argv = (const char *const *)(const void *)text(entry.head->argv);
+    const char *const *envp = (const char *const *)(const void *)text(entry.head->envp);
+    int error = 0, last = -ENOENT;
+    for (; *programs; programs++) {
+        last = sys_execve(*programs, argv, envp);
+        if (last != -ENOENT && last != -ENOTDIR && !error)
+            error = last;
+    }
+    return error ? error : last;
+}
+
+/* Makes pointers of the offsets in one of the request's arrays, which end in 0. */
+static void relocate(uint64_t base, uint64_t at)
+{
+    uint64_t *words = (uint64_t *)(uintptr_t)(base + at);
+    for (; *words; words++)
+        *words += base;
+}
+
+static int map_request(void)
+{
+    struct statx st;
+    int ret = sys_statx(entry.fds[REQUEST], "", AT_EMPTY_PATH, STATX_SIZE, &st);
+    if (ret < 0)
+        return ret;
+    if (st.stx_size < sizeof *entry.head)
+        return -EINVAL;
+    long base = sys_map_private(entry.fds[REQUEST], st.stx_size);
+    if (base < 0)
+        return (int)base;
+    entry.head = (const nsbox_entry *)base;
+    if (entry.head->size != st.stx_size || (int)entry.head->n_targets + GIVEN != entry.n_fds)
+        return -EINVAL;
+    relocate((uint64_t)base, entry.head->programs);
+    relocate((uint64_t)base, entry.head->argv);
+    relocate((uint64_t)base, entry.head->envp);
+    return 0;
+}
+
+static void command(void *unused)
+{
+    uint8_t byte;
+    (void)unused;
+    /* The caller knows our pid, and nobody has reaped us yet. Or he has given up. */
+    if (sys_read(entry.fds[TOLD], &byte, 1) != 1)
+        sys_exit(127);
+    int ret = map_request();
+    if (ret >= 0)
+        ret = place_fds();
+    if (ret >= 0)
+        ret = open_nulls();
+    if (ret < 0)
+        give_up(ret, NSBOX_STEP_FDS);
+    const nsbox_entry *head = entry.head;
+    if (head->umask >= 0)
+        sys_umask((unsigned)head->umask);
+    if (head->flags & NSBOX_ENTRY_SETSID && (ret = sys_setsid()) < 0)
+        give_up(ret, NSBOX_STEP_SESSION);
+    if (head->pgid >= 0 && (ret = sys_setpgid(0, head->pgid)) < 0)
+        give_up(ret, NSBOX_STEP_PGID);
+    if ((ret = enter_directory()) < 0)
+        give_up(ret, NSBOX_STEP_CHDIR);
+    const sys_sigset none = 0;
+    sys_sigprocmask(SIG_SETMASK, &none, 0);
+    give_up(execute(), NSBOX_STEP_EXEC);
+}
+
+/* ---- requests */
+
+static struct child *free_place(void)
+{
+    for (int i = 0; i < MOST; i++)
+        if (!children[i].pid)
+            return &children[i];
+    return 0;
+}
+
+/* With a copy of our memory, and not waited for. */
+static void start(int n_fds)
+{
+    struct child *place = free_place();
+    nsbox_told_entry said = {.what = NSBOX_ENTRY_FAILED, .step = NSBOX_STEP_COMMAND, .error = EAGAIN};
+    int pidfd = -1;
+    entry.n_fds = n_fds;
+    long pid = place ? arch_clone(CLONE_PIDFD | 17 /* SIGCHLD */, stack + STACK, &pidfd, 0, command, 0) : -EAGAIN;
+    if (pid > 0)
+        said.what = NSBOX_ENTRY_STARTED;
+    else
+        said.error = (int32_t)-pid;
+    int ret = tell(entry.fds[TOLD], &said, pidfd);
+    if (pid > 0 && ret >= 0) {
+        place->pid = (int)pid;
+        place->told = entry.fds[TOLD];
+        entry.fds[TOLD] = -1;
+    } /* else the caller sees that nobody has the other end any more, and so does the child */
+    close_all(entry.fds, n_fds);
+    sys_close(pidfd);
+}
+
+/* 0: the caller has closed its end, or nothing more can come. */
+static int serve(void)
+{
+    int n = receive(entry.fds);
+    if (n > 0)
+        start(n);
+    return n > 0 || n == -EAGAIN || n == -EINTR;
+}
+
+/* ---- the end of commands, and of orphans */
+
+/* 1: there may be more. */
+static int reap(void)
+{
+    struct sys_rusage used;
+    int status;
+    for (int n = 0; n < 64; n++) { /* however fast orphans are made: there is the caller's end to look for */
+        int pid = sys_wait_usage(-1, &status, WNOHANG | __WALL, &used);
+        if (pid == -EINTR)
+            continue;
+        if (pid <= 0)
+            return 0;
+        for (int i = 0; i < MOST; i++) {
+            if (children[i].pid != pid)
+                continue;
+            nsbox_told_entry said = {
+                .what = NSBOX_ENTRY_ENDED,
+                .error = status,
+                .user_us = used.user[0] * 1000000 + used.user[1],
+                .system_us = used.system[0] * 1000000 + used.system[1],
+                .max_rss = used.max_rss * 1024,
+            };
+            tell(children[i].told, &said, -1);
+            sys_close(children[i].told);
+            children[i].pid = 0;
+            break;
+        }
+    }
+    return 1;
+}
+
+_Noreturn __attribute__((used)) void nsbox_session_main(void)
+{
+    struct sys_sigaction standard = {.handler = SIG_DFL};
+    uint8_t info[128];
+    sys_prctl(PR_SET_DUMPABLE, 0, 0);
+    sys_prctl(PR_SET_NAME, (unsigned long)"nsbox-init", 0);
+    const sys_sigset all = ~(sys_sigset)0;
+    sys_sigprocmask(SIG_SETMASK, &all, 0);
+    sys_sigaction(SIGCHLD, &standard, 0);
+    sys_close(2);
+    int ended = sys_signalfd(SIGNAL_BIT(SIGCHLD), SYS_O_CLOEXEC | O_NONBLOCK);
+    if (ended < 0 || sys_set_fd_flags(0, 1) < 0 || sys_set_fd_flags(1, 1) < 0)
+        sys_exit(1);
+    static const int64_t at_once[2] = {0, 0};
+    int more = 1;
+    for (;;) {
+        struct pollfd watched[3] = {
+            {.fd = 0, .events = POLLIN}, {.fd = 1, .events = POLLIN}, {.fd = ended, .events = POLLIN}};
+        int n = sys_ppoll(watched, 3, more ? at_once : 0);
+        if (n < 0 && n != -EINTR)
+            sys_exit(1);
+        if (n > 0 && watched[1].revents)
+            sys_exit(0);
+        if (n > 0 && watched[2].revents)
+            sys_read(ended, info, sizeof info);
+        more = reap();
+        if (n > 0 && watched[0].revents && !serve())
+            sys_exit(0);
+    }
+}
+
+ARCH_START(nsbox_session_main);

@@ -1,0 +1,90 @@
+"""What Popen's arguments come to: programs, ids, descriptors, the directory, and the policy when none is given."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._policy import Policy
+from nsbox._spawn import null_free
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+
+def arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:
+    """Return the argument list and the program, as subprocess's POSIX constructor makes them."""
+    items: list[Any]
+    if type(args) is list or type(args) is tuple:  # the usual, first: the others take longer to recognise
+        items = list(args)
+    elif isinstance(args, str | bytes):
+        items = [args]
+    elif isinstance(args, os.PathLike):
+        if shell:
+            raise TypeError("path-like args is not allowed when shell is true")
+        items = [args]
+    else:
+        items = list(args)
+    if shell:
+        items = ["/bin/sh", "-c", *items]
+        if executable:
+            items[0] = executable
+    return items, items[0] if executable is None else executable
+
+
+def programs(program: Any, directories: Callable[[], Iterable[str | bytes]]) -> list[bytes]:
+    """Return the paths to try: the program itself if it has a slash, else one in each directory of PATH."""
+    name = null_free(os.fsencode(program))
+    if b"/" in name:
+        return [name]
+    return [os.path.join(os.fsencode(directory), name) for directory in directories()]
+
+
+def check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
+    """Raise what the standard library does for numbers that no id has."""
+    if (uid, gid, groups) == (None, None, None):
+        return
+    for name, value in (("uid", uid), ("gid", gid)):
+        if value is not None and value >= 2**32:
+            raise OverflowError(f"{name} is greater than maximum")
+    if groups is not None and len(groups) > 65536:
+        raise ValueError("too many extra_groups")
+    if any(group >= 2**32 for group in groups or ()):
+        raise ValueError("invalid group id")
+
+
+def descriptors(fds: Sequence[int]) -> list[int]:
+    """Return pass_fds as the C core takes them: in order, each once."""
+    numbers = {int(fd) for fd in fds}
+    if any(not 0 <= number < 2**31 for number in numbers):
+        raise ValueError("bad value(s) in fds_to_keep")
+    return sorted(numbers)
+
+
+def default_policy(cwd: Any) -> Policy:
+    """Return the policy for work in cwd; raises the standard library's errors if it is no directory."""
+    if cwd is None:
+        return Policy.workspace(os.getcwd())
+    path = os.fsdecode(cwd)
+    if not os.path.isdir(null_free(os.fsencode(cwd))):
+        os.stat(path)  # raises with the reason
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
+    return Policy.workspace(path)
+
+
+def directory(policy: Policy, cwd: Any) -> tuple[bytes | None, bool]:
+    """Return where the command starts, and whether it is an error if that isn't there."""
+    if cwd is not None:
+        path = null_free(os.fsencode(cwd))
+        if policy.base == "workspace":
+            return os.path.realpath(path), True
+        return (path if os.path.isabs(path) else os.path.abspath(path)), True
+    if policy.base != "host" and policy.workdir is not None:
+        here = os.getcwd()
+        return os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir), True
+    try:
+        return os.fsencode(os.getcwd()), False
+    except FileNotFoundError:
+        return None, False

@@ -1,0 +1,168 @@
+"""The backend of bubblewrap: the same plan as arguments of the system's bwrap(1).
+
+For machines where a security profile lets that program make user namespaces, and nobody else (Ubuntu since 23.10 binds
+one to /usr/bin/bwrap). _bwrap_words says the plan in its language; _wrap carries it out.
+"""
+
+from __future__ import annotations
+
+from nsbox._errors import Reason, UnavailableError
+from nsbox._filters import programs, refused
+from nsbox._host import Host
+from nsbox._layout import layout, pinned_paths, wants_full, with_interpreter
+from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
+from nsbox._plan import (
+    Bind,
+    BindData,
+    BindFd,
+    Chmod,
+    Dev,
+    DevBind,
+    Dir,
+    File,
+    Hostname,
+    Identity,
+    Loopback,
+    Mask,
+    Mqueue,
+    Op,
+    Plan,
+    Proc,
+    RemountRo,
+    RoBind,
+    Symlink,
+    Tmpfs,
+)
+from nsbox._policy import Policy
+
+NAME = "bwrap"
+_FLOOR = (0, 8)  # --disable-userns and what came with it; what older ones lack isn't looked into
+_SPOKEN = (
+    *(Bind, RoBind, DevBind, BindFd, Tmpfs, Proc, Dev, Mqueue, Dir, File, BindData, Symlink, RemountRo, Chmod),
+    *(Mask, Hostname, Loopback),
+)
+
+
+def missing(host: Host) -> tuple[Reason, ...]:
+    """Return why this backend can't be used on this host."""
+    reasons = []
+    if host.system != "Linux":
+        return (Reason(f"{host.system} has no bubblewrap"),)
+    if host.core_problem:
+        reasons.append(Reason(host.core_problem, "install nsbox where it has a C core: Linux on x86_64 or aarch64"))
+    if host.is_kernel_root:
+        # Its own cover of /proc skips /proc/sys, whose mode lets uid 0 write to the files in it without a capability.
+        reasons.append(Reason("bwrap leaves kernel settings writable to the kernel's uid 0", "run as an ordinary user"))
+    if not host.bwrap:
+        reasons.append(Reason("there is no /usr/bin/bwrap", "install the package bubblewrap"))
+    elif host.bwrap_problem:
+        reasons.append(Reason(f"{host.bwrap} doesn't work here: {host.bwrap_problem}"))
+    elif () < host.bwrap_version < _FLOOR:
+        have = ".".join(map(str, host.bwrap_version))
+        reasons.append(Reason(f"{host.bwrap} is version {have}", "bubblewrap 0.8 or later"))
+    return tuple(reasons)
+
+
+def compile(policy: Policy, host: Host) -> Plan:
+    """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
+    policy = with_interpreter(policy, host)
+    ops = layout(policy, host)
+    _check_possible(policy, ops)
+    in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)
+    not_granted = check_lacking(policy, _lacking(policy, host) | lacking)
+    limits = rlimits(policy, host, own_userns=False)
+    uid = host.euid if policy.uid is None else policy.uid
+    gid = host.egid if policy.gid is None else policy.gid
+    namespaces = policy.unshare | (frozenset({"net"}) if policy.network == "none" else frozenset())
+    return Plan(
+        ops=ops,
+        namespaces=namespaces,
+        identity=Identity(uid, gid, "", "", deny_setgroups=False),
+        rlimits=limits,
+        new_session=policy.new_session,
+        cgroup=host.cgroup if in_cgroup else "",
+        cgroup_limits=in_cgroup,
+        programs=programs(policy, host, by_second_userns=False),
+        drop_groups=host.can_set_groups,
+        plain=True,
+        wrapper=(host.bwrap, *_options(policy, namespaces, uid, gid)),
+        backend=NAME,
+        enforced=(
+            *_enforced(policy),
+            *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits),
+            *(f"limits: {name} {value}" for name, value in in_cgroup),
+        ),
+        not_enforced=(*_not_enforced(policy, host), *cgroup_caveats(policy, in_cgroup), *not_granted),
+    )
+
+
+def _options(policy: Policy, namespaces: frozenset[str], uid: int, gid: int) -> tuple[str, ...]:
+    """Return what doesn't depend on the order."""
+    words = [f"--unshare-{name}" for name in sorted(namespaces - {"mount"})]
+    words += ["--uid", str(uid), "--gid", str(gid), "--cap-drop", "ALL", "--die-with-parent"]
+    return (*words, "--new-session") if policy.new_session else tuple(words)
+
+
+def _check_possible(policy: Policy, ops: tuple[Op, ...]) -> None:
+    """Refuse what can't be left out either, since the command would fail or be another."""
+    for op in ops:
+        if not isinstance(op, _SPOKEN) or (isinstance(op, Mask) and policy.base != "workspace"):
+            raise UnavailableError(Reason(f"bwrap: {op.describe()}: it has no option for that"))
+    if "time" in policy.unshare:
+        raise UnavailableError(Reason("bwrap: unshare: it makes no time namespaces"))
+    if not policy.kill_on_exit:
+        raise UnavailableError(Reason("bwrap: kill_on_exit=False: its sandbox ends with the command"))
+
+
+def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
+    found = {}
+    inside = pinned_paths(policy)
+    if inside and not host.bwrap_binds_fds:
+        raise UnavailableError(
+            Reason(
+                f"bwrap: {', '.join(inside)} in a writable place: while it looks a link could be put there",
+                "a bubblewrap with --bind-fd (0.10 and later, and security updates of earlier ones)",
+            )
+        )
+    if wants_full(policy, host):
+        found["ids"] = Reason("bwrap: ids: it maps one uid and gid only")
+    if policy.landlock:
+        found["landlock"] = Reason("bwrap: landlock: it has none")
+    return found
+
+
+# ---- what it amounts to
+
+
+def _enforced(policy: Policy) -> tuple[str, ...]:
+    said = ["processes: own pid namespace; all are killed when the command ends"]
+    said.append("privileges: no capabilities, no new privileges, own user namespace")
+    said.append(f"system calls: {refused(policy)}")
+    if policy.base != "host":
+        said.append("files: only what the plan mounts; the host's mounts are gone")
+    if not policy.inherit_env:
+        said.append("environment: built, not inherited")
+    if policy.network == "none":
+        said.append("network: own net namespace, loopback only")
+    return tuple(said)
+
+
+def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
+    said = ["system calls: flaws of the kernel in those that are allowed"]
+    if policy.base == "host":
+        said.append("files: the whole file system is visible and writable by the user's own permissions")
+    said.append("mounts: what the host mounts later below a visible directory appears in the sandbox")
+    said.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
+    if policy.network == "host":
+        said.append("network: the host's, with its abstract unix sockets")
+    said.append("sockets: unix sockets in visible directories can be connected to")
+    said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
+    if pinned_paths(policy):
+        said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")
+    said.append("pid 1: bwrap's own, which a command can take over (ptrace); then the caller's death needn't end it")
+    said.append("the caller's thread: when the one that started the command ends, so does the sandbox")
+    if not host.can_set_groups:
+        said.append("groups: the caller's supplementary groups stay in force")
+    if not policy.new_session:
+        said.append("terminal and signals: the caller's session and process group can be reached")
+    return tuple(said)

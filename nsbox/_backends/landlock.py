@@ -1,0 +1,244 @@
+"""The backend of Landlock: a plain child behind Landlock, seccomp and resource limits, where namespaces are refused.
+
+Nothing is mounted, so files have their usual names, and nothing can be hidden in what is allowed. _lacking() says what
+the backend can't do, each with the name by which a policy can do without it.
+"""
+
+from __future__ import annotations
+
+from nsbox import _landlock
+from nsbox._bpf import Program
+from nsbox._errors import Reason, UnavailableError
+from nsbox._filters import refused
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._host import Host
+from nsbox._layout import with_interpreter
+from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
+from nsbox._plan import DEVICES, Identity, Plan, Ruleset
+from nsbox._policy import Policy, is_below
+from nsbox._seccomp import no_truncation, no_user_namespaces, profile, without_namespaces
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+NAME = "landlock"
+_REMEDY = "Linux 5.19 or later, with landlock among the modules of lsm= on its command line"
+
+
+def missing(host: Host) -> tuple[Reason, ...]:
+    """Return why this backend can't be used on this host."""
+    reasons = []
+    if host.system != "Linux":
+        return (Reason(f"{host.system} has no Landlock"),)
+    if host.core_problem:
+        reasons.append(Reason(host.core_problem, "install nsbox where it has a C core: Linux on x86_64 or aarch64"))
+    if host.landlock_abi < _landlock.FILES_ABI:
+        have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
+        reasons.append(Reason(f"this kernel has {have} of Landlock, version {_landlock.FILES_ABI} is needed", _REMEDY))
+    return tuple(reasons)
+
+
+def compile(policy: Policy, host: Host) -> Plan:
+    """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
+    _check_possible(policy)
+    policy = with_interpreter(policy, host)
+    in_cgroup, lacking = cgroup_limits(policy, host, own=0, own_userns=False)
+    not_granted = check_lacking(policy, _lacking(policy, host) | lacking)
+    contains_files = policy.base == "workspace"
+    limits = rlimits(policy, host, own_userns=False)
+    return Plan(
+        ops=(),
+        namespaces=frozenset(),
+        identity=_identity(policy, host),
+        rlimits=limits,
+        new_session=policy.new_session,
+        cgroup=host.cgroup if in_cgroup else "",
+        cgroup_limits=in_cgroup,
+        programs=_programs(policy, host),
+        ruleset=_ruleset(policy, host),
+        drop_groups=host.can_set_groups and contains_files,
+        kill_on_exit=policy.kill_on_exit,
+        plain=True,
+        tmpdir=_tmpdir(policy),
+        backend=NAME,
+        enforced=(
+            *_enforced(policy, host),
+            *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits),
+            *(f"limits: {name} {value}" for name, value in in_cgroup),
+        ),
+        not_enforced=(*_not_enforced(policy, host), *cgroup_caveats(policy, in_cgroup), *not_granted),
+    )
+
+
+# ---- what it can't do
+
+
+def _check_possible(policy: Policy) -> None:
+    """Refuse what can't be left out either, since the command would fail or be another."""
+    if policy.base == "layers":
+        raise UnavailableError(Reason("landlock: Policy.layers() is made of mounts, which take namespaces"))
+    if policy.nested:
+        raise UnavailableError(Reason("landlock: nested=True: behind Landlock nothing can be mounted"))
+
+
+def _within(path: str, roots: dict[str, Literal["read", "write"]]) -> str | None:
+    """Return the allowed path that this one lies in."""
+    return next((root for root in roots if is_below(path, root)), None)
+
+
+def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
+    """Return the wishes that this backend can't grant, by their names in best_effort, and why."""
+    signals = "signalled and " if host.landlock_abi < _landlock.SCOPES_ABI else ""
+    found = {
+        "processes": Reason(
+            f"landlock: processes: those of the same user can be seen, {signals}slowed down; "
+            f"what the command leaves running goes on{', out of its process group' if policy.new_session else ''}"
+        )
+    }
+    if policy.hostname is not None:
+        found["hostname"] = Reason("landlock: hostname: there is no uts namespace to set it in")
+    if not host.can_set_ids:
+        wished, own = (policy.uid, policy.gid), (host.euid, host.egid)
+        others = any(wish not in (None, have) for wish, have in zip(wished, own, strict=True))
+        if others or policy.ids == "full":
+            found["ids"] = Reason(f"landlock: ids: only the caller's own uid and gid are there, {own[0]} and {own[1]}")
+    return found | _lacking_files(policy, host) if policy.base == "workspace" else found
+
+
+def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
+    rights = _rights(policy, host)
+    found = {
+        "attributes": Reason(
+            "landlock: attributes: modes, owners, times and extended attributes of the user's own files can be changed "
+            "anywhere"
+        )
+    }
+    if "/tmp" not in rights:
+        found["tmp"] = Reason(
+            f"landlock: tmp: there is no private /tmp: the host's is closed, TMPDIR is {_tmpdir(policy)}"
+        )
+    hidden = [path for path in policy.deny if _within(path, rights)]
+    if hidden:
+        found["deny"] = Reason(f"landlock: deny: {', '.join(hidden)} can't be closed inside of what is open")
+    inside = [p for p in _read_only(policy, host) if any(is_below(p, w) for w in policy.write)]
+    if inside:
+        found["read"] = Reason(f"landlock: read: {', '.join(inside)} can't be read-only inside of what is writable")
+    named = (*policy.write, *policy.read)
+    secrets = [p for p in (*host.secrets, *host.private) if _within(p, rights) and p not in named]
+    if secrets:
+        more = f" and {len(secrets) - 2} more" if len(secrets) > 2 else ""
+        what = f"landlock: secrets: {', '.join(secrets[:2])}{more} can't be closed inside of what is readable"
+        found["secrets"] = Reason(what, "run as an ordinary user, who can't read them")
+    return found
+
+
+# ---- files
+
+
+def _tmpdir(policy: Policy) -> str:
+    """Return where temporary files go: without a /tmp of its own, the workspace."""
+    if policy.base != "workspace" or any(is_below("/tmp", path) for path in policy.write):
+        return "/tmp"
+    return policy.workdir or policy.write[0]
+
+
+def _read_only(policy: Policy, host: Host) -> tuple[str, ...]:
+    """Return what is to be readable and not writable: what is named, and the running interpreter."""
+    own = (p for p in (*host.prefixes, host.package) if p and not any(is_below(p, w) for w in policy.write))
+    return tuple(dict.fromkeys((*policy.read, *own)))
+
+
+def _rights(policy: Policy, host: Host) -> dict[str, Literal["read", "write"]]:
+    """Return what may be done where. Links need no rule: it counts where a file is."""
+    system = (path for path, target in host.directories if target is None)
+    rights: dict[str, Literal["read", "write"]] = {}
+    for path in (*system, *_read_only(policy, host), "/proc"):
+        if not any(is_below(path, denied) for denied in policy.deny):
+            rights[path] = "read"
+    resolv_conf = host.resolv_conf if policy.network == "host" else None
+    if resolv_conf is not None and not any(is_below(resolv_conf, denied) for denied in policy.deny):
+        rights[resolv_conf] = "read"
+    for path in (*(f"/dev/{name}" for name in DEVICES), *policy.write):
+        rights[path] = "write"
+    return rights
+
+
+def _ruleset(policy: Policy, host: Host) -> Ruleset:
+    if policy.base != "workspace":
+        # Scopes are enough for a domain, which closes other processes; where there are none, all files are allowed.
+        allowed: dict[str, Literal["read", "write"]] = {"/": "write"}
+        scopes = None if policy.landlock else _landlock.scopes(host.landlock_abi)
+        return scopes or _landlock.paths_alone(allowed, (), host.landlock_abi)
+    return _landlock.paths_alone(_rights(policy, host), (*policy.read, *policy.write), host.landlock_abi)
+
+
+# ---- who it is, and what it may ask of the kernel
+
+
+def _identity(policy: Policy, host: Host) -> Identity:
+    """Return the ids: the caller's, or with capabilities any."""
+    if not host.can_set_ids:
+        return Identity(host.euid, host.egid, "", "", deny_setgroups=False)
+    uid = host.euid if policy.uid is None else policy.uid
+    gid = host.egid if policy.gid is None else policy.gid
+    changes = (uid, gid) != (host.euid, host.egid)
+    return Identity(uid, gid, "", "", deny_setgroups=False, by_helper=True, change_ids=changes)
+
+
+def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
+    wish = policy.filter
+    own = without_namespaces(
+        network=policy.network == "host", files=policy.base == "workspace", ipc="ipc" in policy.unshare
+    )
+    rules = (*own, *profile(wish.base, nested=False, for_net=False, allow=wish.allow))
+    if wish.base != "off":
+        rules += no_user_namespaces(wish.allow)
+    contains_files = policy.base == "workspace"
+    shares_all = not contains_files and policy.network == "host" and "ipc" not in policy.unshare
+    # Tables of 32-bit programs only where nothing is refused that they have other numbers for.
+    programs = [Program(rules, with_compatible=shares_all and wish.base == "off" and not wish.rules)]
+    programs += [Program(code=code, stage="last") for code in wish.programs]
+    last = no_truncation() if contains_files and host.landlock_abi < _landlock.TRUNCATE_ABI else ()
+    if wish.rules or last:
+        programs.append(Program((*last, *wish.rules), stage="last"))
+    return tuple(programs)
+
+
+# ---- what it amounts to
+
+
+def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
+    said = ["privileges: no capabilities, no new privileges", f"system calls: {refused(policy)}"]
+    if policy.base == "workspace":
+        said.append("files: the contents of those that the policy names, the system's, and no others (Landlock)")
+        said.append("environment: built, not inherited")
+        if host.landlock_abi < _landlock.TRUNCATE_ABI:
+            said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
+    if policy.network == "none":
+        said.append("network: no sockets, not even on loopback, nor unix sockets; but pairs of streams (seccomp)")
+    elif policy.base == "workspace":
+        said.append("sockets: no unix sockets but pairs of streams (seccomp)")
+    if "ipc" in policy.unshare:
+        said.append("ipc: no System V ipc and no message queues (seccomp)")
+    said.append("memory and tracing: none of processes outside (Landlock)")
+    if host.landlock_abi >= _landlock.SCOPES_ABI:
+        said.append("signals: none to processes outside (Landlock)")
+    return tuple(said)
+
+
+def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
+    said = ["system calls: flaws of the kernel in those that are allowed"]
+    if policy.base == "host":
+        said.append("files: the whole file system is visible and writable by the user's own permissions")
+    else:
+        said.append("files: names, sizes and owners of all files can be seen; their contents can't")
+    if policy.network == "host":
+        said.append("network: the host's")
+    said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
+    said.append("namespaces: none of its own; /proc is the machine's, with the names of keys")
+    said.append("the caller's end: only what the main thread started is killed with it, unless it objects (prctl(2))")
+    if not host.can_set_groups:
+        said.append("groups: the caller's supplementary groups stay in force")
+    if not policy.new_session:
+        said.append("terminal and signals: the caller's session and process group can be reached")
+    return tuple(said)

@@ -1,0 +1,31 @@
+"""The backend that contains nothing: the standard library's own child, with the environment that the policy builds."""
+
+from __future__ import annotations
+
+from nsbox._errors import Reason
+from nsbox._host import Host
+from nsbox._plan import Identity, Plan
+from nsbox._policy import Policy
+
+NAME = "passthrough"
+
+
+def missing(host: Host) -> tuple[Reason, ...]:
+    """Return nothing: it can be used everywhere."""
+    return ()
+
+
+def compile(policy: Policy, host: Host) -> Plan:
+    """Return a plan that does nothing but say so."""
+    builds = not policy.inherit_env
+    return Plan(
+        ops=(),
+        namespaces=frozenset(),
+        identity=Identity(host.euid, host.egid, "", "", deny_setgroups=False),
+        new_session=policy.new_session,
+        kill_on_exit=False,
+        plain=True,
+        backend=NAME,
+        enforced=("environment: built, not inherited",) if builds else (),
+        not_enforced=("everything else: the command can do whatever the caller can",),
+    )

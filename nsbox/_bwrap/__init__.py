@@ -1,0 +1,311 @@
+"""bubblewrap's command line, carried out by nsbox: `nsbox bwrap`, `nsbox-bwrap`, and the bwrap that --install makes.
+
+One process, which is over when the command is: it imports little, and nothing that it doesn't need (the start of an
+interpreter is most of what it takes).
+"""
+
+from __future__ import annotations
+
+import _signal  # signal is this, with enums that take longer to make than a sandbox
+import errno
+import os
+import sys
+
+from nsbox import _core, _probe, _spawn
+from nsbox._bwrap_asked import Asked, Refused, Usage, Version
+from nsbox._bwrap_parse import parse
+from nsbox._bwrap_policy import policy_of, read_all
+from nsbox._core import constants as c
+from nsbox._errors import NsboxError, PolicyError
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._plan import Identity
+from nsbox._policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nsbox._bwrap.watch import Watch
+
+VERSION = "0.11.1"  # whose behaviour this is; clients ask for it
+
+_FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1, _signal.SIGUSR2)
+_WALL = 0x40000000  # also a command that was killed before its exec
+_BY_KERNEL = 0x80  # SI_KERNEL, <asm-generic/siginfo.h>: such as a terminal's key, which the whole group gets
+
+
+class Failed(Exception):
+    """The sandbox, or the command, can't be started; the text is what is said after "bwrap: "."""
+
+
+def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
+    """Do what bwrap does with these arguments, the program's name first; return the exit status.
+
+    parent: who had started this process when it began, as far as that is known.
+    """
+    prog, *words = sys.argv if argv is None else argv
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # which raises
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    if "--die-with-parent" in words:  # before anything that takes time
+        _tie(os.getppid() if parent is None else parent)
+    say = _to_stderr
+    try:
+        asked = parse(
+            words,
+            os.environ,
+            read=read_all,
+            say=say,
+            cwd=_cwd(os.environ),
+            real_uid=os.getuid(),
+            real_gid=os.getgid(),
+        )
+    except Refused as error:
+        say(str(error))
+        return 1
+    except Version:
+        return _to_stdout(f"bubblewrap {VERSION}\n")
+    except Usage as wanted:
+        from nsbox._bwrap_options import usage
+
+        if wanted.status == 0:
+            return _to_stdout(usage(prog))
+        say(usage(prog).rstrip("\n"))
+        return wanted.status
+    try:
+        return run(asked)
+    except Failed as error:
+        say(f"{'<3>' if asked.level_prefix else ''}bwrap: {error}")
+        return 1
+
+
+def _to_stderr(text: str) -> None:
+    try:
+        os.write(2, os.fsencode(text + "\n"))
+    except OSError:
+        return  # there is nobody to tell
+
+
+def _to_stdout(text: str) -> int:
+    data = os.fsencode(text)
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError:
+        return 1
+    return 0
+
+
+def _cwd(env: Mapping[str, str]) -> str:
+    """Return the current directory, by the name that PWD has for it if it has one (get_current_dir_name(3))."""
+    name = env.get("PWD", "")
+    try:
+        return name if name.startswith("/") and os.path.samefile(name, ".") else os.getcwd()
+    except OSError:
+        return "/"
+
+
+# ---- one run
+
+
+def run(asked: Asked) -> int:
+    """Make the sandbox, run the command in it, and return its exit status, 128 + N after signal N; raises Failed."""
+    if asked.exec_label is not None or asked.file_label is not None:
+        raise Failed("labeling not supported on this system")
+    for fd in asked.fds:
+        _check_open(fd)
+    policy, prepared = _prepared(asked)
+    if asked.pidns is not None:
+        _hide()
+    _core.die_with_parent(asked.die_with_parent)  # it may have been said in an --args file, or to the command
+    command = _command(asked)
+    waiting: list[int] = []
+    _catch(waiting)
+    watch = _watch(asked, policy, command)
+    try:
+        template = _spawn.template_of(prepared, command)
+    except NsboxError as error:
+        raise Failed(str(error)) from None
+    result = _core.spawn(template, command)
+    problem = watch.started(result) if watch else ""
+    if result.error and waiting:
+        _die_of(waiting[0])
+    if result.error:
+        from nsbox._bwrap.said import failure
+
+        raise Failed(problem or failure(result, asked, policy, prepared))
+    for fd in (result.init_says, result.init_pidfd) if not watch else ():
+        if fd >= 0:
+            os.close(fd)
+    code = _wait(result.pid, waiting, asked)
+    if watch:
+        watch.ended(code)
+    return code
+
+
+def _tie(parent: int) -> None:
+    """Have this process killed with its parent, which may have ended already."""
+    _core.die_with_parent(True)
+    if os.getppid() != parent:
+        _die_of(_signal.SIGKILL)
+
+
+def _die_of(number: int) -> None:
+    if number != _signal.SIGKILL:
+        _signal.signal(number, _signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _check_open(fd: int) -> None:
+    try:
+        os.fstat(fd)
+    except OSError as error:
+        raise Failed(f"Invalid fd: {fd}: {error.strerror}") from None
+
+
+def _inherited(asked: Asked) -> list[int]:
+    """Return what COMMAND gets besides its standard streams: all that this process was given and no option names."""
+    found = []
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError as error:
+        raise Failed(f"Can't open /proc/self/fd: {error.strerror}") from None
+    for name in names:
+        fd = int(name)
+        try:
+            if fd > 2 and fd not in asked.fds and os.get_inheritable(fd):
+                found.append(fd)
+        except OSError:
+            continue  # the directory's own
+    return sorted(found)
+
+
+def _prepared(asked: Asked) -> tuple[Policy, _spawn.Prepared]:
+    filters = asked.filters
+    try:
+        if asked.seccomp_fd is not None:
+            filters = (_filter(asked.seccomp_fd),)
+        host = _probe.identity()
+        policy = policy_of(asked, filters, is_root=host.euid == 0)
+        prepared = _spawn.prepare(policy, host)
+    except PolicyError as error:
+        raise Failed(f"{error.field}: {error.problem}") from None
+    except NsboxError as error:
+        raise Failed(str(error)) from None
+    if asked.userns_block_fd is not None:  # somebody else writes the maps
+        plan = prepared.plan
+        identity = Identity(plan.identity.uid, plan.identity.gid, "", "")
+        prepared = _spawn.with_plan(prepared, replace(plan, identity=identity))
+    return policy, prepared
+
+
+def _filter(fd: int) -> bytes:
+    try:
+        data = read_all(fd)
+    except OSError as error:
+        raise Failed(f"Can't read seccomp data: {error.strerror}") from None
+    if len(data) % 8:
+        raise Failed("Invalid seccomp data, must be multiple of 8")
+    if not data:
+        raise Failed(f"prctl(PR_SET_SECCOMP): {os.strerror(errno.EINVAL)}")
+    return data
+
+
+def _hide() -> None:
+    """Make this process non-dumpable: those in a pid namespace that is joined could trace its children otherwise."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+
+
+def _command(asked: Asked) -> _core.Command:
+    flags = c.CLOSE_FDS | c.RESTORE_SIGNALS | c.SHELL
+    flags |= c.AS_INIT if asked.as_pid_1 else 0
+    flags |= c.HOLD_MAPS if asked.userns_block_fd is not None else 0
+    if asked.die_with_parent and (asked.as_pid_1 or "pid" not in asked.unshare):
+        flags |= c.DIE_WITH_THREAD  # there is no init to see to it
+    program = asked.command[0]
+    argv = [asked.command[0] if asked.argv0 is None else asked.argv0, *asked.command[1:]]
+    directories = asked.env.get("PATH", "/bin:/usr/bin").split(":")  # confstr(3)
+    found = [program] if "/" in program or not program else [os.path.join(at or ".", program) for at in directories]
+    if asked.chdir is None:
+        names = [_cwd(asked.env), *([asked.env["HOME"]] if asked.env.get("HOME") else []), "/"]
+        places = [(os.fsencode(name), _environment(asked, name)) for name in dict.fromkeys(names)]
+        cwd, envp = None, places[0][1]
+    else:
+        places, cwd, envp = [], os.fsencode(asked.chdir), _environment(asked, asked.chdir)
+    return _core.Command(
+        programs=[os.fsencode(path) for path in found],
+        argv=[os.fsencode(word) for word in argv],
+        envp=envp,
+        cwd=cwd,
+        places=places,
+        flags=flags,
+        pass_fds=_inherited(asked),
+    )
+
+
+def _environment(asked: Asked, directory: str) -> _core.Strings:
+    pairs = asked.env | {"PWD": directory}
+    return _core.Strings([os.fsencode(f"{name}={value}") for name, value in pairs.items()])
+
+
+def _watch(asked: Asked, policy: Policy, command: _core.Command) -> Watch | None:
+    needs = (asked.info_fd, asked.json_status_fd, asked.block_fd, asked.userns_block_fd, asked.sync_fd)
+    if needs == (None,) * len(needs) and not asked.lock_files:
+        return None
+    from nsbox._bwrap.watch import Watch
+
+    return Watch(asked, policy, command)
+
+
+# ---- signals, and the end
+
+
+def _catch(waiting: list[int]) -> None:
+    """Take note of signals from now on. What this process was told to ignore, it and the command go on ignoring."""
+    for number in _FORWARDED:
+        if _signal.getsignal(number) is not _signal.SIG_IGN:
+            _signal.signal(number, lambda number, frame: waiting.append(number))
+
+
+def _wait(pid: int, waiting: list[int], asked: Asked) -> int:
+    """Hand on signals until the command has ended; return its exit status."""
+    patience = 0.05  # seconds
+    fatal = 0  # that a pid 1 doesn't die of, which has no handler for it (pid_namespaces(7))
+    watched = {_signal.SIGCHLD, *_FORWARDED}
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, watched)
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG | _WALL)
+        if ended:
+            killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            return 128 + (fatal or killed) if killed else os.WEXITSTATUS(status)
+        if waiting:
+            number = waiting.pop(0)
+        else:
+            info = _signal.sigtimedwait(watched, patience)
+            if info is None:  # a command that was killed before its exec sends no SIGCHLD
+                patience = min(patience * 2, 60)
+                continue
+            number = info.si_signo
+            if number == _signal.SIGCHLD or (info.si_code == _BY_KERNEL and not asked.new_session):
+                continue
+        if asked.as_pid_1 and not _is_caught(pid, number):
+            fatal, number = number, _signal.SIGKILL
+        _send(pid, number)
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return  # it has become somebody else
+
+
+def _is_caught(pid: int, number: int) -> bool:
+    """Say if a process handles a signal, or ignores it on purpose."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return True
+    masks = [int(row[1], 16) for row in rows if row[0] in ("SigCgt:", "SigIgn:")]
+    return any(mask >> number - 1 & 1 for mask in masks)

@@ -1,0 +1,108 @@
+"""What bubblewrap says when a step of the set-up fails, which its clients match; and what we know besides."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+from nsbox import _core, _spawn
+from nsbox._bwrap_asked import Asked
+from nsbox._core import constants as c
+from nsbox._failure import exception
+from nsbox._host import Host
+from nsbox._plan import (
+    Bind,
+    BindData,
+    BindFd,
+    Chmod,
+    DevBind,
+    Dir,
+    File,
+    Hostname,
+    Mqueue,
+    Op,
+    Overlay,
+    Proc,
+    RemountRo,
+    RoBind,
+    RoOverlay,
+    Symlink,
+    Tmpfs,
+    TmpOverlay,
+)
+from nsbox._policy import Policy
+
+# Where the machine may be configured in a way that doesn't let us.
+_OF_THE_MACHINE = {
+    getattr(c, f"STEP_{name}") for name in ("UNSHARE", "UID_MAP", "GID_MAP", "SETGROUPS", "SECOND_USERNS", "ROOT", "FS")
+}
+_MOUNTED: dict[type[Op], str] = {Proc: "proc", Tmpfs: "tmpfs", Mqueue: "mqueue"}
+
+
+def failure(result: _core.Result, asked: Asked, policy: Policy, prepared: _spawn.Prepared) -> str:
+    """Return what is said after "bwrap: "."""
+    step, why = result.step, os.strerror(result.error)
+    if step == c.STEP_EXEC:
+        return f"execvp {asked.command[0]}: {why}"
+    if step == c.STEP_CHDIR:
+        return f"Can't chdir to {asked.chdir}: {why}"
+    if step == c.STEP_LIMIT_USERNS and result.error == errno.EEXIST:
+        return "creation of new user namespaces was not disabled as requested"
+    if step == c.STEP_SECCOMP:
+        return f"prctl(PR_SET_SECCOMP): {why}"
+    if step == c.STEP_JOIN:
+        return f"Joining specified {'pid' if asked.userns is None else 'user'} namespace failed: {why}"
+    op = prepared.ops[result.op] if 0 <= result.op < len(prepared.ops) else None
+    said = _about(op, step, why, result) if op is not None else ""
+    error = exception(result, policy, prepared.plan, prepared.ops, _host(), program=asked.command[0], cwd=asked.chdir)
+    hint = getattr(error, "hint", "") if step in _OF_THE_MACHINE else ""
+    text = said or _beginning(result, why) or str(error)
+    return f"{text} ({hint})" if hint and hint not in text else text
+
+
+def _host() -> Host:
+    from nsbox._probe import probe
+
+    return probe()
+
+
+def _beginning(result: _core.Result, why: str) -> str:
+    if result.step == c.STEP_UNSHARE:
+        return f"Creating new namespace failed: {why}"
+    if result.step in (c.STEP_UID_MAP, c.STEP_GID_MAP):
+        return f"setting up {'uid' if result.step == c.STEP_UID_MAP else 'gid'} map: {why}"
+    return ""
+
+
+def _about(op: Op, step: int, why: str, result: _core.Result) -> str:
+    if isinstance(op, Symlink):
+        there = result.detail.decode(errors="surrogateescape")
+        if result.error == errno.EEXIST:
+            other = f"existing destination is {there}" if there else "destination exists and is not a symlink"
+            return f"Can't make symlink at {op.dest}: {other}"
+        return f"Can't make symlink at {op.dest}: {why}"
+    if step == c.STEP_SOURCE and isinstance(op, Bind | RoBind | DevBind):
+        return f"Can't find source path {op.src}: {why}"
+    if (
+        step == c.STEP_ATTACH
+        and result.error in (errno.EINVAL, errno.ENOTDIR)
+        and isinstance(op, Bind | RoBind | DevBind)
+    ):
+        what = "directory" if os.path.isdir(op.src) else "file"
+        return f"Can't bind mount {op.src} on {op.dest}: the destination is not a {what}"
+    name = next((name for kind, name in _SAID if isinstance(op, kind)), None)
+    return f"{name(op)}: {why}" if name else ""
+
+
+_SAID: tuple[tuple[type[Op] | tuple[type[Op], ...], Callable[..., str]], ...] = (
+    ((Bind, RoBind, DevBind), lambda op: f"Can't bind mount {op.src} on {op.dest}"),
+    (BindFd, lambda op: f"Can't bind mount fd {op.fd} on {op.dest}"),
+    (tuple(_MOUNTED), lambda op: f"Can't mount {_MOUNTED[type(op)]} on {op.dest}"),
+    ((Overlay, RoOverlay, TmpOverlay), lambda op: f"Can't make overlay mount on {op.dest}"),
+    (RemountRo, lambda op: f"Can't remount readonly on {op.dest}"),
+    (Dir, lambda op: f"Can't mkdir {op.dest}"),
+    ((File, BindData), lambda op: f"Can't create file {op.dest}"),
+    (Chmod, lambda op: f"Can't chmod {op.mode:#o} {op.dest}"),
+    (Hostname, lambda op: f"Can't set hostname to {op.name}"),
+)

@@ -1,0 +1,198 @@
+"""What is told to others about a sandbox, and what is held for it, as long as it lives: the monitor's part of bwrap.
+
+The command waits, all set up, until what is to be known about it has been written, the locks are held and whoever
+blocks it lets it go. A thread sees to that, since the first one is with the command until its exec.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _thread
+import contextlib
+import fcntl
+import os
+import select
+import struct
+
+from nsbox import _core
+from nsbox._bwrap import Failed
+from nsbox._bwrap_asked import Asked
+from nsbox._policy import Policy
+
+_NAMESPACES = (("cgroup", "cgroup"), ("ipc", "ipc"), ("mnt", "mount"), ("net", "net"), ("pid", "pid"), ("uts", "uts"))
+
+
+class Watch:
+    """Those who watch one sandbox."""
+
+    def __init__(self, asked: Asked, policy: Policy, command: _core.Command) -> None:
+        """Make the pipes by which the command is held, and the thread."""
+        self._asked, self._command = asked, command
+        new = policy.unshare | ({"net"} if policy.network == "none" else set())
+        self._namespaces = [(name, f"{name}-namespace") for name, ours in _NAMESPACES if ours in new]
+        for fd in (asked.info_fd, asked.json_status_fd):
+            if fd is not None:
+                self._check_open(fd, "Write to info_fd")
+        self._is_locked = bool(policy.details.capabilities)
+        self._locks: list[int] = []
+        self._problem = ""
+        self._told, command.report_fd = os.pipe()
+        command.hold_fd, self._go = os.pipe()
+        self._signalled, self._signal = os.pipe()
+        os.set_blocking(self._signal, False)
+        _signal.set_wakeup_fd(self._signal, warn_on_full_buffer=False)
+        self._is_over = _thread.allocate_lock()
+        self._is_over.acquire()
+        _thread.start_new_thread(self._thread, ())
+
+    def _check_open(self, fd: int, what: str) -> None:
+        try:
+            os.fstat(fd)
+        except OSError as error:
+            raise Failed(f"{what}: {error.strerror}") from None
+
+    # ---- before the command runs, in a thread of its own
+
+    def _thread(self) -> None:
+        try:
+            self._attend()
+        except Exception as error:
+            self._problem = self._problem or str(error)
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, 32))  # from here on they are the first thread's
+            os.close(self._go)  # if it wasn't let go: now it gives up
+            self._is_over.release()
+
+    def _attend(self) -> None:
+        asked = self._asked
+        if asked.userns_block_fd is not None:
+            if not os.read(self._told, 1):
+                return
+            self._inform(early=True)
+            if not self._may_go_on(asked.userns_block_fd, self._command.progress.set_up_pid):
+                return
+            os.write(self._go, b"m")
+        if not os.read(self._told, 1):
+            return
+        self._lock()
+        self._inform(early=False)
+        if asked.block_fd is None or self._may_go_on(asked.block_fd, self._command.progress.pid):
+            os.write(self._go, b"g")
+
+    def _may_go_on(self, fd: int, pid: int) -> bool:
+        """Wait for a byte, or the end, of what somebody blocks the sandbox by; not when it is to end, or has ended."""
+        end = os.pidfd_open(pid)
+        try:
+            poller = select.poll()
+            for one in (fd, end, self._signalled):
+                poller.register(one, select.POLLIN)
+            ready = {one for one, _ in poller.poll()}
+            if fd not in ready:
+                self._problem = "killed while it was blocked"
+                return False
+            os.read(fd, 1)
+            return True
+        finally:
+            os.close(end)
+
+    def _inform(self, *, early: bool) -> None:
+        """Write to --info-fd, which is closed then, and to --json-status-fd, each once."""
+        asked, known = self._asked, self._command.progress
+        if asked.info_fd is None and asked.json_status_fd is None:
+            return
+        blocks = asked.userns_block_fd is not None
+        of = known.init_pid or known.pid or known.set_up_pid if early else known.pid
+        # Pid 1, unless the command's mounts are a copy of its own: who is given a pid goes by its namespaces.
+        child = of if self._is_locked and not early else known.init_pid or of
+        rows = [("child-pid", child)]
+        rows += [(word, os.stat(f"/proc/{of}/ns/{name}").st_ino) for name, word in self._namespaces]
+        if asked.info_fd is not None and early == blocks:
+            said = ",\n".join(f'    "{word}": {number}' for word, number in rows)
+            self._write(asked.info_fd, f"{{\n{said}\n}}\n")
+            _end(asked.info_fd)
+        if asked.json_status_fd is not None and not early:
+            said = ", ".join(f'"{word}": {number}' for word, number in rows)
+            self._write(asked.json_status_fd, f"{{ {said} }}\n")
+
+    def _write(self, fd: int, text: str) -> None:
+        try:
+            os.write(fd, text.encode())
+        except OSError as error:
+            self._problem = f"Write to info_fd: {error.strerror}"
+            raise
+
+    def _lock(self) -> None:
+        """Take a read lock on each file, as it is named inside. Of the open file, so that who holds it can change."""
+        if not self._asked.lock_files:
+            return
+        root = os.open(f"/proc/{self._command.progress.pid}/root", os.O_PATH | os.O_DIRECTORY)
+        try:
+            for path in self._asked.lock_files:
+                verb = "open lock"
+                try:
+                    self._locks.append(_core.open_in_root(root, os.fsencode(path)))
+                    verb = "lock"
+                    fcntl.fcntl(self._locks[-1], fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
+                except OSError as error:
+                    self._problem = f"Unable to {verb} file {path}: {error.strerror}"
+                    raise
+        finally:
+            os.close(root)
+
+    # ---- when it runs, and at its end
+
+    def started(self, result: _core.Result) -> str:
+        """Take over what spawn() returned; return what went wrong here, if something did."""
+        os.close(self._command.report_fd)
+        self._is_over.acquire()
+        _signal.set_wakeup_fd(-1)
+        for fd in (self._told, self._command.hold_fd, self._signalled, self._signal):
+            os.close(fd)
+        if not result.error:
+            self._hold(result)
+        for fd in (result.init_says, result.init_pidfd):
+            if fd >= 0:
+                os.close(fd)
+        return self._problem
+
+    def _hold(self, result: _core.Result) -> None:
+        """Keep the locks and --sync-fd for as long as the sandbox lives, which may be longer than this process."""
+        fds = [*self._locks, *([self._asked.sync_fd] if self._asked.sync_fd is not None else [])]
+        if not fds:
+            return
+        end = result.init_pidfd if result.init_pidfd >= 0 else os.pidfd_open(result.pid)
+        if os.fork() == 0:
+            try:
+                _close_but({*fds, end})
+                poller = select.poll()
+                poller.register(end, select.POLLIN)
+                poller.poll()
+            finally:
+                os._exit(0)
+        for fd in fds:
+            os.close(fd)
+        if end != result.init_pidfd:
+            os.close(end)
+
+    def ended(self, code: int) -> None:
+        """Write the exit status to --json-status-fd, of a command that has been started."""
+        if not self._problem and self._asked.json_status_fd is not None:
+            with contextlib.suppress(OSError):  # nobody wants to know any more
+                self._write(self._asked.json_status_fd, f'{{ "exit-code": {code} }}\n')
+
+
+def _end(fd: int) -> None:
+    """Close a descriptor; in the place of a standard stream is /dev/null then, so that nothing else gets the number."""
+    if fd > 2:
+        os.close(fd)
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, fd)
+    os.close(nothing)
+
+
+def _close_but(kept: set[int]) -> None:
+    low = 0
+    for fd in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(low, fd)
+        low = fd + 1

@@ -1,0 +1,129 @@
+"""From what a command line of bubblewrap asks for to a policy. Only from_argv() asks anybody anything: descriptors."""
+
+from __future__ import annotations
+
+import os
+
+from nsbox._bwrap_asked import Asked, Refused, Usage, Version
+from nsbox._bwrap_parse import parse
+from nsbox._details import Details
+from nsbox._errors import PolicyError
+from nsbox._plan import Bind, Mqueue, Op
+from nsbox._policy import Policy
+from nsbox._seccomp import Filter
+
+
+def policy_of(asked: Asked, filters: tuple[bytes, ...], *, is_root: bool) -> Policy:
+    """Return the policy. filters: seccomp programs in their order; is_root: the caller is uid 0.
+
+    Without a user namespace asked for, a caller that is uid 0 gets one in which all ids are what they were; bubblewrap
+    makes none, and the capabilities that it leaves are over the whole machine. Background processes go on when the
+    command has ended, and the command may make sandboxes itself, as bubblewrap has it.
+    """
+    new_user = bool({"user"} & (asked.unshare | asked.attempts))
+    joins = asked.userns is not None
+    if asked.pidns is not None and "pid" in asked.unshare:
+        raise PolicyError("--pidns", "can't be combined with --unshare-pid here")
+    shares_ipc = "ipc" not in asked.unshare
+    return Policy.layers(
+        *(_shared(op, is_root) if shares_ipc and isinstance(op, Mqueue) else op for op in asked.ops),
+        unshare=(asked.unshare | asked.attempts) - {"user", "pid"},
+        ids="auto" if is_root and not new_user and not joins else "single",
+        uid=asked.uid,
+        gid=asked.gid,
+        seccomp=Filter(base="off", programs=filters) if filters else "off",
+        nested=True,
+        kill_on_exit=False,
+        new_session=asked.new_session,
+        details=Details(
+            share=frozenset({"pid"} - asked.unshare),
+            capabilities=_capabilities(asked, is_root),
+            userns=asked.userns,
+            userns2=asked.userns2,
+            pidns=asked.pidns,
+            disable_userns=asked.disable_userns,
+            assert_userns_disabled=asked.assert_userns_disabled,
+            host_writes=True,
+            die_with_parent=asked.die_with_parent,
+        ),
+    )
+
+
+_OF_A_RUN = {
+    "argv0": "--argv0",
+    "lock_files": "--lock-file",
+    "sync_fd": "--sync-fd",
+    "info_fd": "--info-fd",
+    "json_status_fd": "--json-status-fd",
+    "block_fd": "--block-fd",
+    "userns_block_fd": "--userns-block-fd",
+    "exec_label": "--exec-label",
+    "file_label": "--file-label",
+    "as_pid_1": "--as-pid-1",
+    "pidns": "--pidns",
+}
+
+
+def from_argv(argv: list[str]) -> Policy:
+    """Return the policy of these options; see Policy.from_bwrap()."""
+    words = argv[1:] if argv and os.path.basename(argv[0]) in ("bwrap", "nsbox-bwrap") else argv
+    present = {"": "is there"}
+    try:
+        asked = parse(
+            [*words, "--", ""],
+            present,
+            read=read_all,
+            say=lambda text: None,
+            cwd=os.getcwd(),
+            real_uid=os.getuid(),
+            real_gid=os.getgid(),
+        )
+    except (Usage, Version):
+        raise PolicyError("argv", "asks for --help or --version") from None
+    except Refused as error:
+        raise PolicyError("argv", str(error)) from None
+    if asked.command != ("",):
+        raise PolicyError("argv", f"has a command, which is no part of a policy: {asked.command[0]}")
+    for name, option in _OF_A_RUN.items():
+        if getattr(asked, name) not in (None, (), False):
+            raise PolicyError("argv", f"{option} is about one run, not about a policy")
+    if "" not in asked.env:
+        raise PolicyError("argv", "--clearenv: give the command its environment by env=")
+    filters = asked.filters if asked.seccomp_fd is None else (read_all(asked.seccomp_fd),)
+    policy = policy_of(asked, filters, is_root=os.geteuid() == 0)
+    env = {name: value for name, value in asked.env.items() if name}
+    return policy.with_(env=env, workdir=asked.chdir)
+
+
+def read_all(fd: int) -> bytes:
+    """Return what a descriptor holds, and close it, unless it is a standard stream; raises OSError."""
+    with open(fd, "rb", buffering=0, closefd=fd > 2) as file:
+        return file.read()
+
+
+def _shared(op: Mqueue, is_root: bool) -> Op:
+    """Return what shows the message queues of the caller's ipc namespace; only its owner can mount them."""
+    if not is_root:
+        raise PolicyError(f"Can't mount mqueue on {op.dest}", "Operation not permitted (without --unshare-ipc)")
+    return Bind("/dev/mqueue", op.dest)
+
+
+def _capabilities(asked: Asked, is_root: bool) -> tuple[str, ...]:
+    """Return the capabilities that are left: of none, or for uid 0 of all that it has.
+
+    In a user namespace of somebody else's, where they can't be had without power over the mounts too, uid 0 has none
+    unless it says so (which is refused).
+    """
+    elsewhere = asked.userns is not None or asked.userns2 is not None or asked.userns_block_fd is not None
+    words = ["caller"] if is_root and not elsewhere else []
+    if asked.userns_block_fd is not None and any(verb == "add" for verb, _ in asked.capabilities):
+        raise PolicyError("--cap-add", "can't be combined with --userns-block-fd here")
+    for verb, name in asked.capabilities:
+        word = "all" if name == "ALL" else name
+        if verb == "add":
+            words.append(word)
+        elif word == "all":
+            words.clear()
+        elif words:
+            words.append(f"-{word}")
+    return tuple(words)

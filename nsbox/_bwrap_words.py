@@ -1,0 +1,142 @@
+"""Ops and plans in the words of bubblewrap's command line."""
+
+from __future__ import annotations
+
+from nsbox._details import CAPABILITIES
+from nsbox._errors import PolicyError, Reason, UnavailableError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._plan import (
+    Bind,
+    BindData,
+    BindFd,
+    Chmod,
+    Dev,
+    DevBind,
+    Dir,
+    File,
+    Hostname,
+    Loopback,
+    Mask,
+    Mqueue,
+    Op,
+    Overlay,
+    Plan,
+    Proc,
+    RemountRo,
+    RoBind,
+    RoOverlay,
+    Symlink,
+    Tmpfs,
+    TmpOverlay,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
+    Kind = Literal["directory", "file", "missing"]
+
+
+def command_line(plan: Plan, put: Callable[[bytes | int], int] | None = None) -> list[str]:
+    """Return a plan as options of bwrap, without its name and the command; see Plan.to_bwrap()."""
+
+    def own(data: bytes | int) -> int:
+        if not isinstance(data, int):
+            raise PolicyError("ops", "has contents, which bwrap reads from descriptors: say put=")
+        return data
+
+    def unknown(path: str) -> Kind:
+        raise PolicyError("ops", f"mask {path}: bwrap hides files and directories in different ways")
+
+    put = put or own
+    words = [*_namespaces(plan), *arguments(plan.ops, unknown, put)]
+    for program in plan.programs:
+        if program.code:
+            words += ["--add-seccomp-fd", str(put(program.code))]
+    return words
+
+
+def _namespaces(plan: Plan) -> list[str]:
+    """Return what doesn't depend on the order."""
+    identity = plan.identity
+    if "time" in plan.namespaces:
+        raise PolicyError("unshare", "has time, a namespace that bwrap doesn't make")
+    hidden = {"mount", *({"user"} if identity.by_helper else ())}  # all ids of root's: without a user namespace
+    words = [f"--unshare-{name}" for name in sorted(plan.namespaces - hidden)]
+    for name, fd in (("--userns", identity.userns), ("--userns2", identity.userns2), ("--pidns", plan.pidns)):
+        words += [name, str(fd)] if fd is not None else []
+    for name, number in (("--uid", identity.uid), ("--gid", identity.gid)):
+        words += [name, str(number)] if number != 2**32 - 1 else []  # that is nobody: no change, in a joined namespace
+    words += ["--cap-drop", "ALL"]
+    kept = plan.capabilities.permitted if plan.capabilities else 0
+    for number, name in enumerate(CAPABILITIES):
+        words += ["--cap-add", name] if kept >> number & 1 else []
+    words += ["--new-session"] if plan.new_session else []
+    words += ["--die-with-parent"] if plan.die_with_parent else []
+    words += ["--disable-userns"] if plan.limit_userns else []
+    return [*words, "--assert-userns-disabled"] if plan.no_userns and not plan.limit_userns else words
+
+
+def arguments(ops: tuple[Op, ...], kind: Callable[[str], Kind], put: Callable[[bytes | int], int]) -> list[str]:
+    """Return the ops as arguments. kind: what is at a path; put: a descriptor that contents can be read from."""
+    words: list[str] = []
+    for op in ops:
+        words += _words(op, kind, put)
+    return words
+
+
+def _words(op: Op, kind: Callable[[str], Kind], put: Callable[[bytes | int], int]) -> list[str]:
+    match op:
+        case Bind() | RoBind() | DevBind():
+            name = {Bind: "--bind", RoBind: "--ro-bind", DevBind: "--dev-bind"}[type(op)]
+            return [f"{name}-try" if op.optional else name, op.src, op.dest]
+        case BindFd():
+            return ["--ro-bind-fd" if op.read_only else "--bind-fd", str(put(op.fd)), op.dest]
+        case Tmpfs():
+            size = ["--size", str(op.size)] if op.size else []
+            return ["--perms", f"{op.mode:04o}", *size, "--tmpfs", op.dest]
+        case File():
+            return ["--perms", f"{op.mode:04o}", "--file", str(put(op.data)), op.dest]
+        case BindData():
+            name = "--ro-bind-data" if op.read_only else "--bind-data"
+            return ["--perms", f"{op.mode:04o}", name, str(put(op.data)), op.dest]
+        case Dir():
+            return ["--perms", f"{op.mode:04o}", "--dir", op.dest]
+        case Chmod():
+            return ["--chmod", f"{op.mode:04o}", op.dest]
+        case Symlink():
+            return ["--symlink", op.target, op.dest]
+        case Mask():
+            return _mask(op, kind(op.dest))
+        case Hostname():
+            return ["--hostname", op.name]
+        case Loopback():  # comes with the namespace
+            return []
+        case Dev() if op.size:
+            at = op.dest.rstrip("/")
+            shm = ["--perms", "1777", "--size", str(op.size), "--tmpfs", f"{at}/shm"]
+            return ["--dev", op.dest, *shm, "--remount-ro", op.dest]
+        case Overlay() | RoOverlay() | TmpOverlay():
+            return _overlay(op)
+        case Proc() | Dev() | Mqueue() | RemountRo():
+            return [f"--{op.row()[0]}", op.dest]
+        case _:
+            raise TypeError(f"no argument for {op!r}")
+
+
+def _overlay(op: Overlay | RoOverlay | TmpOverlay) -> list[str]:
+    layers = [word for path in op.lower for word in ("--overlay-src", path)]
+    if isinstance(op, Overlay):
+        return [*layers, "--overlay", op.upper, op.work, op.dest]
+    return [*layers, "--ro-overlay" if isinstance(op, RoOverlay) else "--tmp-overlay", op.dest]
+
+
+def _mask(op: Mask, kind: Kind) -> list[str]:
+    """Hide a directory behind an empty one, a file behind a device that can't be opened there (nodev)."""
+    if kind == "missing":
+        if not op.optional:
+            raise UnavailableError(Reason(f"{op.describe()}: there is nothing to hide"))
+        return []
+    if kind == "file":
+        return ["--ro-bind", "/dev/null", op.dest]
+    return ["--perms", "0000", "--tmpfs", op.dest, "--remount-ro", op.dest]

@@ -1,0 +1,462 @@
+"""How the changes of a transaction come into the workspace: all of them or none.
+
+A commit first copies what is new into a directory in the workspace, its spare, and has it all written to the device.
+Then comes the journal, then the steps: each is one system call that is atomic, can be seen to have been done, and can
+be undone. Whatever ends the process, recover() finds either no journal, and the workspace untouched, or one, and
+finishes. What others change in the workspace meanwhile is seen, and then nothing is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+from _collections_abc import Callable
+
+from nsbox import _files
+from nsbox._changes import Change
+from nsbox._errors import CommitError, ConflictError
+from nsbox._files import EXCHANGE, NOREPLACE, Tree
+from nsbox._frozen import frozen
+from nsbox._store import VERSION, Store, left_behind
+
+_log = logging.getLogger("nsbox")
+_OPEN = 0o300  # what a directory's owner needs to change what is in it, and to move it (rename(2))
+
+
+@frozen
+class Step:
+    """One step of a commit. spare: the name in the spare directory that something comes from or goes to.
+
+    what: "put" (spare -> path, where nothing is), "swap" (spare <-> path), "drop" (path -> spare) or "mode" (of a
+    directory). new, was: of what is put there, and of what was there: inode, mtime, size, ctime (nanoseconds).
+    mode, old_mode: with "mode"; with "drop" of a directory that has to be made writable first.
+    """
+
+    what: str
+    path: str
+    spare: str = ""
+    new: tuple[int, ...] = ()
+    was: tuple[int, ...] = ()
+    mode: int = 0
+    old_mode: int = 0
+
+    def row(self) -> list[object]:
+        """Return it as the journal has it."""
+        return [self.what, self.path, self.spare, list(self.new), list(self.was), self.mode, self.old_mode]
+
+    @classmethod
+    def of_row(cls, row: list[object]) -> Step:
+        """Return what row() was made of; raises ValueError for anything else."""
+        match row:
+            case [str(what), str(path), str(spare), [*new], [*was], int(mode), int(old)] if what in _STEPS:
+                return cls(what, path, spare, _numbers(new), _numbers(was), mode, old)
+        raise ValueError(f"{row!r} is no step of a commit")
+
+
+_STEPS = ("put", "swap", "drop", "mode")
+
+
+def _numbers(row: list[object]) -> tuple[int, ...]:
+    return tuple(int(str(number)) for number in row)
+
+
+class _ChangedError(OSError):
+    """Somebody else has changed what a step is about."""
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
+
+
+def _is(found: os.stat_result | None, known: tuple[int, ...]) -> bool:
+    """Say if this is what is known, and as it was; it may have been moved, which changes its ctime.
+
+    Moving a directory may change its mtime too.
+    """
+    if found is None:
+        return False
+    return found.st_ino == known[0] and (stat.S_ISDIR(found.st_mode) or _identity(found)[:3] == known[:3])
+
+
+# ---- from changes to steps
+
+
+class Staging:
+    """Copies what is new into the spare directory, and says which steps bring it in."""
+
+    def __init__(self, upper: Tree, real: Tree, spare: str) -> None:
+        self._upper, self._real, self._spare = upper, real, spare
+        self._links: dict[tuple[int, int], str] = {}
+        self._n = 0
+        self._closed: dict[str, int] = {}  # directories that nothing can be moved into or out of, and their modes
+        self._modes: dict[str, tuple[int, int]] = {}  # of directories, before and after
+        os.mkdir(spare, 0o700, dir_fd=real.fd)
+        self._can_exchange = self._try_exchange()
+
+    def _try_exchange(self) -> bool:
+        """Say if two files can change places at once: not on NFS, or vfat."""
+        with self._real.dir(self._spare) as fd:
+            for name in ("a", "b"):
+                os.mkdir(name, dir_fd=fd)
+            try:
+                _files.rename(fd, "a", fd, "b", EXCHANGE)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
+                return False
+            finally:
+                for name in ("a", "b"):
+                    os.rmdir(name, dir_fd=fd)
+        return True
+
+    def steps(self, changes: list[Change]) -> list[Step]:
+        """Return the steps for all changes (without renames): ways in, parents first, modes of directories at last."""
+        found: list[Step] = []
+        whole = ""  # of which all that is below is part
+        for change in changes:
+            if whole and change.path.startswith(whole):
+                continue
+            if change.kind == "modified" and change.type == change.old_type == "directory":
+                self._modes[change.path] = (change.old_mode or 0, change.mode)
+                continue
+            whole = change.path + "/"
+            steps = self._of(change)
+            found += steps
+            if steps:
+                self._look_at_parent(change.path)
+        opened = [Step("mode", path, mode=mode | _OPEN, old_mode=mode) for path, mode in self._closed.items()]
+        for path, mode in self._closed.items():
+            self._modes[path] = (mode | _OPEN, self._modes.get(path, (0, mode))[1])
+        last = [Step("mode", path, mode=new, old_mode=old) for path, (old, new) in self._modes.items()]
+        return [*opened, *found, *sorted(last, key=lambda step: step.path, reverse=True)]
+
+    def _look_at_parent(self, path: str) -> None:
+        """Remember a directory of this user's that was made read-only, as caches of packages are."""
+        above = path.rpartition("/")[0] or "."
+        found = self._real.stat(above)
+        if found is not None and found.st_mode & _OPEN != _OPEN and found.st_uid == os.geteuid() != 0:
+            self._closed[above] = stat.S_IMODE(found.st_mode)
+
+    def _of(self, change: Change) -> list[Step]:
+        old = self._real.stat(change.path)
+        if change.kind == "deleted":
+            return self._drop(change.path, old)
+        if not _files.is_copied(self._mode(change.path)):
+            return self._drop(change.path, old)
+        name = self._name()
+        _files.copy(self._upper, change.path, self._real, f"{self._spare}/{name}", self._links)
+        with self._real.dir(self._spare) as fd:
+            made = os.lstat(name, dir_fd=fd)
+            if change.type == "directory" and change.mode & _OPEN != _OPEN:
+                made = _files.set_mode(fd, name, stat.S_IFDIR, change.mode | _OPEN)
+                self._modes[change.path] = (change.mode | _OPEN, change.mode)
+        if old is None:
+            return [Step("put", change.path, name, _identity(made))]
+        if self._can_exchange and not _is_closed(old):
+            return [Step("swap", change.path, name, _identity(made), _identity(old))]
+        return [*self._drop(change.path, old), Step("put", change.path, name, _identity(made))]
+
+    def _drop(self, path: str, old: os.stat_result | None) -> list[Step]:
+        if old is None:
+            return []
+        mode = stat.S_IMODE(old.st_mode)
+        modes = (mode | _OPEN, mode) if _is_closed(old) else (0, 0)
+        return [Step("drop", path, self._name(), (), _identity(old), *modes)]
+
+    def _mode(self, path: str) -> int:
+        found = self._upper.stat(path)
+        return found.st_mode if found is not None else 0
+
+    def _name(self) -> str:
+        self._n += 1
+        return str(self._n)
+
+
+def _is_closed(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_mode & _OPEN != _OPEN
+
+
+# ---- from steps to a changed workspace
+
+
+class Steps:
+    """Carries out steps, or takes them back; by what is in the spare it is seen whether one has been done.
+
+    began, certain: nanoseconds, when the transaction began and when all was copied. What was changed in the workspace
+    from the one on, or in what has come in from the other on, is somebody else's, and never dropped.
+    """
+
+    def __init__(self, real: Tree, spare: str, began: int, certain: int) -> None:
+        self._real, self._spare, self._began, self.certain = real, spare, began, certain
+        self.kept: list[str] = []  # what undoing has left beside somebody else's
+
+    def sync(self) -> None:
+        """Have it all written to the device."""
+        _files.sync(self._real.fd)
+
+    def do(self, step: Step) -> None:
+        """Do a step, unless it is done already; raises OSError."""
+        if step.what == "mode":
+            self._mode(step.path, step.mode)
+            return
+        with self._real.parent(step.path) as (above, name), self._real.dir(self._spare) as spare:
+            found = _lstat(spare, step.spare)
+            if step.what == "drop":
+                if found is None:
+                    self._drop(step, above, name, spare)
+            elif found is not None and found.st_ino == step.new[0]:
+                if step.what == "swap":
+                    self._check(step, above, name)
+                    self._exchange(step, above, name, spare)
+                else:
+                    _put(spare, step.spare, above, name)
+            elif found is None and step.what == "swap":
+                raise _ChangedError(errno.ESTALE, "what was copied has gone", step.path)
+
+    def _check(self, step: Step, above: int, name: str) -> None:
+        """Raise if what is there isn't what was looked at, or anything below it has been changed."""
+        found = _lstat(above, name)
+        count = 3 if found is not None and _has_names(found) else 4  # an earlier step may have moved another name of it
+        is_same = found is not None and _identity(found)[:count] == step.was[:count]
+        is_directory = found is not None and stat.S_ISDIR(found.st_mode)
+        if not is_same or (is_directory and _is_newer(self._real, step.path, self._began)):
+            raise _ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
+
+    def _drop(self, step: Step, above: int, name: str, spare: int) -> None:
+        self._check(step, above, name)
+        if step.mode:
+            self._mode(step.path, step.mode)
+        _files.rename(above, name, spare, step.spare, NOREPLACE)
+        if not _is(_lstat(spare, step.spare), step.was):
+            _put(spare, step.spare, above, name)
+            raise _ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
+
+    def _exchange(self, step: Step, above: int, name: str, spare: int) -> None:
+        _files.rename(spare, step.spare, above, name, EXCHANGE)
+        if not _is(_lstat(spare, step.spare), step.was):
+            _files.rename(spare, step.spare, above, name, EXCHANGE)
+            raise _ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
+
+    def undo(self, step: Step) -> None:
+        """Take a step back, if it has been done; raises OSError.
+
+        What somebody else has put there meanwhile, or changed, stays; what was there before is put beside it.
+        """
+        if step.what == "mode":
+            self._mode_back(step)
+            return
+        with self._real.parent(step.path) as (above, name), self._real.dir(self._spare) as spare:
+            found, there = _lstat(spare, step.spare), _lstat(above, name)
+            if step.what != "drop" and (found is None) == (step.what == "swap"):
+                return  # it can't be told any more, or hasn't been done
+            if step.what == "swap" and found is not None and found.st_ino == step.new[0]:
+                return
+            if step.what == "drop" and found is None:
+                return
+            if step.what != "drop" and self._is_ours(there, step):
+                _files.rename(above, name, spare, step.spare, EXCHANGE if step.what == "swap" else 0)
+            elif step.what != "put":
+                self._restore(step, above, name, spare)
+                if step.mode and there is None:
+                    self._mode(step.path, step.old_mode)
+
+    def _is_ours(self, there: os.stat_result | None, step: Step) -> bool:
+        """Say if what a step has put there is as it was put."""
+        if there is None or not _is(there, step.new):
+            return False
+        return not stat.S_ISDIR(there.st_mode) or not _is_newer(self._real, step.path, self.certain)
+
+    def _restore(self, step: Step, above: int, name: str, spare: int) -> None:
+        try:
+            _put(spare, step.spare, above, name)
+        except _ChangedError:
+            _put(spare, step.spare, above, name + self._spare)
+            self.kept.append(step.path + self._spare)
+
+    def _mode(self, path: str, mode: int) -> None:
+        with self._real.parent(path) as (above, name):
+            _files.set_mode(above, name, stat.S_IFDIR, mode)
+
+    def _mode_back(self, step: Step) -> None:
+        found = self._real.stat(step.path)
+        if found is not None and stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == step.mode:
+            self._mode(step.path, step.old_mode)
+
+
+def _has_names(found: os.stat_result) -> bool:
+    """Say if it has more than one name: its ctime is also about the others."""
+    return found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode)
+
+
+def _is_newer(tree: Tree, path: str, since: int) -> bool:
+    """Say if anything below a directory has been changed since then."""
+    todo = [path]
+    with tree.walking():
+        while todo:
+            here = todo.pop()
+            for name, found in tree.entries(here).items():
+                if (found.st_mtime_ns if _has_names(found) else found.st_ctime_ns) >= since:
+                    return True
+                if stat.S_ISDIR(found.st_mode):
+                    todo.append(_files.join(here, name))
+    return False
+
+
+def _lstat(above: int, name: str) -> os.stat_result | None:
+    with contextlib.suppress(FileNotFoundError):
+        return os.lstat(name, dir_fd=above)
+    return None
+
+
+def _put(spare: int, name: str, above: int, new: str) -> None:
+    try:
+        _files.rename(spare, name, above, new, NOREPLACE)
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            raise _ChangedError(errno.EEXIST, "was made in the workspace meanwhile", new) from error
+        if error.errno != errno.EINVAL:
+            raise
+        if _lstat(above, new) is not None:
+            raise _ChangedError(errno.EEXIST, "was made in the workspace meanwhile", new) from error
+        _files.rename(spare, name, above, new)
+
+
+def commit(store: Store, upper: Tree, real: Tree, changes: list[Change], began: int, check: Callable[[], None]) -> None:
+    """Bring all changes (without renames) into the workspace; raises CommitError and ConflictError.
+
+    began: when the transaction did, as the workspace's file system stamps inodes. check: raises if something there has
+    changed meanwhile; called at the last moment before the journal is written.
+    """
+    if store.has_journal:
+        raise CommitError(OSError(errno.EBUSY, "one is under way"), "commit", is_undone=False)
+    steps: list[Step] = []
+    worker = Steps(real, store.spare, began, 0)
+    at = ["copy what is new into the workspace"]
+    try:
+        try:
+            steps = Staging(upper, real, store.spare).steps(changes)
+            _files.sync(real.fd)
+            worker = Steps(real, store.spare, began, _files.start_of_time(real))
+            check()
+            store.write("journal", {"began": began, "certain": worker.certain, "steps": [step.row() for step in steps]})
+            _carry_out(worker, steps, at)
+        except BaseException as error:
+            _take_back(store, worker, steps, at[-1], error)
+            told = _told(error, at[-1], worker)
+            if told is error:
+                raise
+            raise told from error
+        _finish(store)
+    finally:
+        if not store.has_journal:
+            store.clean(real)
+
+
+def _carry_out(worker: Steps, steps: list[Step], at: list[str]) -> None:
+    for step in steps:
+        at.append(f"{step.what} {step.path}")
+        worker.do(step)
+    at.append("sync")
+    worker.sync()
+
+
+def _take_back(store: Store, worker: Steps, steps: list[Step], at: str, cause: BaseException) -> None:
+    """Undo all steps and the journal; raises CommitError if that can't be done."""
+    try:
+        if store.has_journal:
+            for step in reversed(steps):
+                worker.undo(step)
+            worker.sync()
+            store.withdraw()
+    except OSError as error:
+        raise CommitError(error, f"{at} failed ({cause}), and so did undoing it", is_undone=False) from cause
+
+
+def _told(error: BaseException, at: str, worker: Steps) -> BaseException:
+    """Return what an error is to the caller of commit()."""
+    if worker.kept:
+        _log.warning("somebody has changed what a commit had brought in; as it was: %s", ", ".join(worker.kept))
+    if isinstance(error, _ChangedError):
+        return ConflictError([(at.partition(" ")[2], "changed")])
+    return CommitError(error, at) if isinstance(error, OSError) else error
+
+
+def _finish(store: Store) -> None:
+    try:
+        store.finish()
+    except OSError as error:
+        raise CommitError(error, "finish the journal", is_undone=False) from error
+
+
+# ---- after a crash
+
+
+def recover(base: str) -> list[tuple[str, CommitError]]:
+    """Finish or take back what transactions that have ended without a word left below base.
+
+    A commit that had begun is completed; where that isn't possible any more it is undone. Returns what failed, and the
+    workspaces. Raises PolicyError if others may write to base.
+    """
+    failed: list[tuple[str, CommitError]] = []
+    for store in left_behind(base):
+        workspace = ""
+        try:
+            about = store.read("about")
+            if about is not None:
+                if not isinstance(about, dict) or about.get("version") != VERSION:
+                    raise ValueError("it is of another version of nsbox")
+                workspace = str(about["workspace"])
+                _recover(store, workspace, int(about["ino"]))
+            store.end()
+        except CommitError as error:
+            failed.append((workspace, error))
+        except (OSError, ValueError, KeyError) as error:
+            cause = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+            failed.append((workspace, CommitError(cause, f"recover the transaction in {store.path}", is_undone=False)))
+    return failed
+
+
+def _recover(store: Store, workspace: str, ino: int) -> None:
+    journal = store.read("journal")
+    try:
+        real = _files.opened_plainly(workspace)
+    except (FileNotFoundError, NotADirectoryError):
+        real = None
+    with real or contextlib.nullcontext():
+        if real is None or os.fstat(real.fd).st_ino != ino:
+            if journal is not None:
+                gone = OSError(errno.ENOENT, "the workspace has gone", workspace)
+                raise CommitError(gone, f"finish the commit in {store.path}", is_undone=False)
+            return
+        if isinstance(journal, dict):
+            _redo(store, real, journal)
+        elif journal is not None:
+            raise ValueError("its journal is none")
+        store.clean(real)
+
+
+def _redo(store: Store, real: Tree, journal: dict[str, object]) -> None:
+    rows = journal["steps"]
+    if not isinstance(rows, list):
+        raise ValueError("its journal is none")
+    steps = [Step.of_row(row) for row in rows]
+    worker = Steps(real, store.spare, int(str(journal["began"])), int(str(journal["certain"])))
+    if steps and real.stat(store.spare) is None:
+        store.withdraw()  # nothing is left to be done, or undone
+        gone = OSError(errno.ENOENT, "what was copied into the workspace has been removed", store.spare)
+        raise CommitError(gone, "finish an interrupted commit", is_undone=False)
+    _log.warning("a commit into the workspace of %s was interrupted; it is completed now", store.path)
+    at = [""]
+    with _files.locked(real):
+        try:
+            _carry_out(worker, steps, at)
+        except (OSError, KeyboardInterrupt) as error:
+            _take_back(store, worker, steps, at[-1], error)
+            if not isinstance(error, OSError):
+                raise
+            _log.warning("it can't be completed any more, and has been undone: %s", _told(error, at[-1], worker))
+            return
+        _finish(store)

@@ -1,0 +1,418 @@
+"""Files by descriptors: trees that others may change meanwhile, or have made, are never followed through a symlink.
+
+Any depth, any names, any modes: nothing here is recursive, and what this user owns but can't enter is opened all the
+same where it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import time
+from _collections_abc import Iterator
+
+from nsbox import _core
+
+NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_COARSE = 5  # CLOCK_REALTIME_COARSE
+_KEPT = 64  # directories
+_DEEPEST = 100_000  # levels; somebody who goes on adding to what is removed is not waited for
+_OVERLAY = "user.overlay."  # the names of overlayfs's own attributes, with its mount option userxattr
+
+
+class Tree:
+    """A directory and what is below it. Paths in it are relative; "" is the directory itself.
+
+    forceful: what can't be read or entered is given that permission as long as it is open here; for trees of our own.
+    """
+
+    def __init__(self, path: str | int, *, forceful: bool = False) -> None:
+        """Open it by its path, or by another descriptor of it; raises OSError."""
+        name, above = (path, None) if isinstance(path, str) else (".", path)
+        self.fd = os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=above)
+        self._forceful = forceful and os.geteuid() != 0
+        self._kept: list[_Opened] = []  # the innermost directories of the last path
+        self._keeps = False
+
+    def close(self) -> None:
+        self._let_go(0)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def walking(self) -> Iterator[None]:
+        """Keep some directories open for the next path. Not where they are moved: paths lead to where they led then."""
+        before, self._keeps = self._keeps, True
+        try:
+            yield
+        finally:
+            self._keeps = before
+            if not before:
+                self._let_go(0)
+
+    @contextlib.contextmanager
+    def dir(self, path: str) -> Iterator[int]:
+        """Open a directory. Raises FileNotFoundError, and NotADirectoryError also where a symlink is in the way."""
+        while self._kept and not f"{path}/".startswith(f"{self._kept[-1].path}/"):
+            self._let_go(len(self._kept) - 1)
+        at, fd = (self._kept[-1].path, self._kept[-1].fd) if self._kept else ("", self.fd)
+        try:
+            for name in path[len(at) :].strip("/").split("/") if path != at else ():
+                opened = self._open(name, fd, os.O_DIRECTORY)
+                at, fd = join(at, name), opened.fd
+                opened.path = at
+                self._kept.append(opened)
+                if len(self._kept) > _KEPT:
+                    self._kept.pop(0).close()
+            given = os.dup(fd)
+            try:
+                yield given
+            finally:
+                os.close(given)
+        finally:
+            if not self._keeps:
+                self._let_go(0)
+
+    def _let_go(self, count: int) -> None:
+        """Close what is kept but for the outermost ones, and give it the modes that it had."""
+        while len(self._kept) > count:
+            self._kept.pop().close()
+
+    @contextlib.contextmanager
+    def parent(self, path: str) -> Iterator[tuple[int, str]]:
+        """Open the directory that path is in; gives also the name that it has there."""
+        above, _, name = path.rpartition("/")
+        with self.dir(above) as fd:
+            yield fd, name
+
+    @contextlib.contextmanager
+    def file(self, path: str) -> Iterator[int]:
+        """Open a regular file for reading; raises OSError (EINVAL) if it is none."""
+        with self.parent(path) as (above, name):
+            if not stat.S_ISREG(os.lstat(name, dir_fd=above).st_mode):
+                raise OSError(errno.EINVAL, "is no regular file any more", path)
+            opened = self._open(name, above, 0)
+        try:
+            if not stat.S_ISREG(os.fstat(opened.fd).st_mode):
+                raise OSError(errno.EINVAL, "is no regular file any more", path)
+            yield opened.fd
+        finally:
+            opened.close()
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """Return what is at path, which isn't followed; None if nothing is."""
+        try:
+            with self.parent(path) as (above, name):
+                return os.lstat(name or ".", dir_fd=above)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def link(self, path: str) -> str:
+        """Return the target of a symlink."""
+        with self.parent(path) as (above, name):
+            return os.readlink(name, dir_fd=above)
+
+    def entries(self, path: str) -> dict[str, os.stat_result]:
+        """Return the names in a directory, sorted, and what they are."""
+        with self.dir(path) as fd, os.scandir(fd) as found:
+            return dict(sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in found))
+
+    def _open(self, name: str, above: int, flags: int) -> _Opened:
+        needed = 0o700 if flags & os.O_DIRECTORY else 0o400
+        try:
+            opened = _Opened(os.open(name, _OPEN | flags, dir_fd=above))
+        except PermissionError:
+            if not self._forceful:
+                raise
+        else:
+            if not self._forceful or os.fstat(opened.fd).st_mode & needed == needed:
+                return opened
+            opened.close()
+        handle = os.open(name, _PATH, dir_fd=above)
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", mode | needed)
+            return _Opened(os.open(name, _OPEN | flags, dir_fd=above), handle, mode)
+        except BaseException:
+            _Opened(-1, handle, mode).close()
+            raise
+
+
+class _Opened:
+    """A descriptor, and another of the same file (O_PATH) whose mode is `mode` again when it is closed."""
+
+    __slots__ = ("fd", "handle", "mode", "path")
+
+    def __init__(self, fd: int, handle: int = -1, mode: int = 0) -> None:
+        self.fd, self.handle, self.mode = fd, handle, mode
+        self.path = ""
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        if self.handle >= 0:
+            now = stat.S_IMODE(os.fstat(self.handle).st_mode)
+            if now in (self.mode | 0o400, self.mode | 0o700):  # else its owner has changed it meanwhile
+                with contextlib.suppress(OSError):
+                    os.chmod(f"/proc/self/fd/{self.handle}", self.mode)
+            os.close(self.handle)
+
+
+def opened_plainly(path: str) -> Tree:
+    """Open a directory by an absolute path, on the whole of which there is no symlink; raises OSError."""
+    fd = os.open("/", _PATH | os.O_DIRECTORY)
+    try:
+        for name in path.strip("/").split("/") if path != "/" else ():
+            inner = os.open(name, _PATH | os.O_DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        return Tree(fd)
+    finally:
+        os.close(fd)
+
+
+def set_mode(above: int, name: str, kind: int, mode: int) -> os.stat_result:
+    """Give a file of this kind (S_IFMT) a mode, and return what it is. A link in its place isn't followed: OSError."""
+    handle = os.open(name, _PATH, dir_fd=above)
+    try:
+        if stat.S_IFMT(os.fstat(handle).st_mode) != kind:
+            raise OSError(errno.ENOTDIR, "has become something else", name)
+        os.chmod(f"/proc/self/fd/{handle}", mode)
+        return os.fstat(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(tree: Tree) -> Iterator[None]:
+    """Have no other commit change this directory in the block; where there are no such locks (flock), it may."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(tree.fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if tree.fd >= 0:  # else it has been closed, and that is the same
+            with contextlib.suppress(OSError):
+                fcntl.flock(tree.fd, fcntl.LOCK_UN)
+
+
+def start_of_time(tree: Tree) -> int:
+    """Return a time in nanoseconds such that all changes from now on have it or a later one, and none before has.
+
+    Inodes are stamped by a clock that stands still for some milliseconds (4 with HZ=250) and is late by as much, or by
+    the exact one if somebody has asked for their time since the last change (Linux 6.13): it is waited for until the
+    one is past the other. On file systems that know only whole seconds, changes of this second count as later ones.
+    """
+    now, exact = 0, time.time_ns()
+    while now <= exact:
+        time.sleep(0.0005)
+        now = time.clock_gettime_ns(_COARSE)
+    has_seconds = os.fstat(tree.fd).st_ctime_ns % 1_000_000_000 == 0
+    return now - now % 1_000_000_000 if has_seconds else now
+
+
+def high(fd: int) -> int:
+    """Return a descriptor from 3 up in place of one that may be lower, where the caller has closed a standard one."""
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def join(path: str, name: str) -> str:
+    """Return the path of what is called name in path."""
+    return f"{path}/{name}" if path else name
+
+
+def rename(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> None:
+    """As renameat2(2); raises OSError."""
+    ffi = _core.ffi
+    old_name, new_name = ffi.from_buffer("char[]", os.fsencode(name)), ffi.from_buffer("char[]", os.fsencode(new))
+    ret = _core.lib.nsbox_rename(from_dir, old_name, to_dir, new_name, flags)
+    if ret < 0:
+        raise OSError(-ret, os.strerror(-ret), name, None, new)
+
+
+def sync(fd: int) -> None:
+    """Have all of a file system written to its device, as syncfs(2); raises OSError."""
+    ret = _core.lib.nsbox_sync(fd)
+    if ret < 0:
+        raise OSError(-ret, os.strerror(-ret))
+
+
+def remove(tree: Tree, path: str) -> None:
+    """Remove what is at path, if anything is, with all below it."""
+    found = tree.stat(path)
+    if found is None:
+        return
+    if stat.S_ISDIR(found.st_mode):
+        with tree.dir(path) as fd:
+            _empty(fd)
+    with tree.parent(path) as (above, name):
+        (os.rmdir if stat.S_ISDIR(found.st_mode) else os.unlink)(name, dir_fd=above)
+
+
+def _entries(fd: int) -> list[tuple[str, bool]]:
+    with os.scandir(fd) as found:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+
+
+def _empty(root: int) -> None:
+    """Remove all in a directory. What is deeper is moved up into it first: then no path is long."""
+    prefix, n = os.urandom(8).hex(), 0
+    for _ in range(_DEEPEST):
+        found = _entries(root)
+        if not found:
+            break
+        for name, is_directory in found:
+            if not is_directory:
+                os.unlink(name, dir_fd=root)
+                continue
+            fd = _entered(name, root)
+            try:
+                for inner, is_inner_directory in _entries(fd):
+                    if is_inner_directory:
+                        n += 1
+                        os.close(_entered(inner, fd))  # who may not write to it may not move it, rename(2)
+                        rename(fd, inner, root, f"{prefix}-{n}")
+                    else:
+                        os.unlink(inner, dir_fd=fd)
+            finally:
+                os.close(fd)
+            os.rmdir(name, dir_fd=root)
+
+
+def _entered(name: str, above: int) -> int:
+    """Return a descriptor of a directory, whose owner may do all with it from then on."""
+    handle = os.open(name, _PATH | os.O_DIRECTORY, dir_fd=above)
+    try:
+        mode = os.fstat(handle).st_mode
+        if mode & 0o700 != 0o700 and os.geteuid() != 0:
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) | 0o700)
+    finally:
+        os.close(handle)
+    return os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=above)
+
+
+# ---- copies
+
+
+def is_copied(mode: int) -> bool:
+    """Say if there is a use for a copy: sockets and device nodes stay where they are."""
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode) or stat.S_ISFIFO(mode)
+
+
+def copy(source: Tree, path: str, target: Tree, new: str, links: dict[tuple[int, int], str]) -> None:
+    """Copy what is at path in one tree, with all below it, to a new path in the other: contents, modes, times.
+
+    links: what is linked more than once, to become links of the copy; filled in here. Owners are kept by root only.
+    """
+    with source.walking(), target.walking():
+        _copy(source, path, target, new, links)
+
+
+def _copy(source: Tree, path: str, target: Tree, new: str, links: dict[tuple[int, int], str]) -> None:
+    todo, made = [(path, new)], []
+    while todo:
+        old, at = todo.pop()
+        found = source.stat(old)
+        if found is None or not is_copied(found.st_mode):
+            continue
+        with target.parent(at) as (above, name):
+            if stat.S_ISDIR(found.st_mode):
+                os.mkdir(name, 0o700, dir_fd=above)
+                made.append((old, at, found))
+                todo += [(join(old, inner), join(at, inner)) for inner in source.entries(old)]
+            elif stat.S_ISREG(found.st_mode):
+                _copy_file(source, old, found, target, at, links)
+            elif stat.S_ISLNK(found.st_mode):
+                os.symlink(source.link(old), name, dir_fd=above)
+                _own(name, above, found)
+            else:
+                os.mkfifo(name, 0o600, dir_fd=above)
+                _own(name, above, found)
+                set_mode(above, name, stat.S_IFIFO, stat.S_IMODE(found.st_mode))
+    for old, at, found in reversed(made):
+        with source.dir(old) as inside, target.dir(at) as copied:
+            _complete(inside, copied, found)
+
+
+def _copy_file(
+    source: Tree, old: str, found: os.stat_result, target: Tree, at: str, links: dict[tuple[int, int], str]
+) -> None:
+    first = links.setdefault((found.st_dev, found.st_ino), at) if found.st_nlink > 1 else at
+    with target.parent(at) as (above, name):
+        if first != at:
+            with target.parent(first) as (beside, other):
+                os.link(other, name, src_dir_fd=beside, dst_dir_fd=above, follow_symlinks=False)
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        written = os.open(name, flags, 0o600, dir_fd=above)
+    try:
+        with source.file(old) as read:
+            _copy_data(read, written, found.st_size)
+            _complete(read, written, found)
+    finally:
+        os.close(written)
+
+
+def _own(name: str, above: int, found: os.stat_result) -> None:
+    if os.geteuid() == 0:
+        os.chown(name, found.st_uid, found.st_gid, dir_fd=above, follow_symlinks=False)
+    os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=above, follow_symlinks=False)
+
+
+def _complete(read: int, written: int, found: os.stat_result) -> None:
+    """Give a copy its owner, attributes, mode and times."""
+    if os.geteuid() == 0:
+        os.fchown(written, found.st_uid, found.st_gid)
+    with contextlib.suppress(OSError):  # no attributes there, or none that this user may set
+        for name in os.listxattr(read):
+            if name.startswith(("user.", "system.posix_acl")) and not name.startswith(_OVERLAY):
+                os.setxattr(written, name, os.getxattr(read, name))
+    os.fchmod(written, stat.S_IMODE(found.st_mode))
+    os.utime(written, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _copy_data(read: int, written: int, size: int) -> None:
+    """Copy what a file has, but not its holes."""
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(read, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a hole to the end
+                raise
+            break
+        at = os.lseek(read, start, os.SEEK_HOLE)
+        os.lseek(read, start, os.SEEK_SET)
+        os.lseek(written, start, os.SEEK_SET)
+        _copy_range(read, written, at - start)
+    os.ftruncate(written, size)
+
+
+def _copy_range(read: int, written: int, count: int) -> None:
+    while count > 0:
+        try:
+            done = os.copy_file_range(read, written, min(count, 1 << 30))
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            done = os.sendfile(written, read, None, min(count, 1 << 30))
+        if done == 0:  # it has become shorter
+            return
+        count -= done

@@ -1,0 +1,55 @@
+"""The seccomp filters that a policy comes to, and what they refuse, in words. Pure."""
+
+from __future__ import annotations
+
+from nsbox._bpf import Program, Rule
+from nsbox._errors import PolicyError
+from nsbox._host import Host
+from nsbox._layout import needs_no_userns
+from nsbox._policy import Policy
+from nsbox._seccomp import no_user_namespaces, profile
+
+
+def programs(policy: Policy, host: Host, *, by_second_userns: bool) -> tuple[Program, ...]:
+    """Return the seccomp filters. The first is installed beside the mounts, where its cost is hidden.
+
+    by_second_userns: the set-up enters a second user namespace after that.
+    """
+    wish = policy.filter
+    rules = profile(wish.base, nested=policy.nested, for_net=policy.network == "none", allow=wish.allow)
+    way_out = not policy.nested and needs_no_userns(policy, host)
+    if way_out and not {"clone", "unshare"}.isdisjoint(wish.allow):
+        raise PolicyError(
+            "seccomp.allow",
+            "in a user namespace of its own a command could leave behind what protects files here; "
+            "nested=True allows them, and gives that up",
+        )
+    no_userns: tuple[Rule, ...] = ()
+    if way_out or (wish.base != "off" and not policy.nested):
+        no_userns = no_user_namespaces(wish.allow)
+    with_compatible = wish.base == "off" and not wish.rules
+    if not by_second_userns:
+        found = [Program((*rules, *no_userns), with_compatible=with_compatible)]
+    else:
+        found = [Program(rules, with_compatible=with_compatible)]
+        if no_userns:
+            found.append(Program(no_userns, with_compatible=with_compatible, stage="confined"))
+    found += [Program(code=code, stage="last") for code in wish.programs]
+    if wish.rules:  # after the ready ones: they may be about seccomp(2) itself
+        found.append(Program(wish.rules, stage="last"))
+    return tuple(found)
+
+
+def refused(policy: Policy) -> str:
+    """Say what the seccomp filters refuse."""
+    wish = policy.filter
+    words = ["keyrings"] if policy.nested else ["keyrings", "children of the caller"]
+    if wish.base != "off":
+        words += ["administration", "bpf", "io_uring", "file handles", "raw and unusual sockets"]
+        words += [] if policy.nested else ["namespaces", "mounts"]
+    if wish.base == "hardened":
+        words += ["tracing", "file locks"]
+    text = f"no {', '.join(words)}"
+    text += f", but {', '.join(wish.allow)} allowed" if wish.allow else ""
+    own = len(wish.rules), len(wish.programs)
+    return text + (f"; {own[0]} rules and {own[1]} programs of the policy's own" if any(own) else "")

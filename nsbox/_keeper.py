@@ -1,0 +1,151 @@
+"""A policy brought to life: what is kept for its commands, made at the first one and made anew when it doesn't fit."""
+
+from __future__ import annotations
+
+import errno
+import time
+from _thread import RLock
+
+from nsbox import _spawn
+from nsbox._errors import NsboxError, SetupError, StaleError, UnavailableError
+from nsbox._frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsbox import _core
+    from nsbox._policy import Policy
+    from nsbox._spawn import Prepared
+    from nsbox._template import Kept
+
+
+class Way:
+    """How the commands of one policy are started. Threads may use it at the same time."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+        """Start a command; as _spawn.spawn()."""
+        raise NotImplementedError
+
+
+class KeptWay(Way):
+    """In copies of a sandbox that is kept or, where that can't be, anew.
+
+    Starting anew is never wrong, only slower, and it has the better errors: whatever is odd about the kept one ends
+    there.
+    """
+
+    def __init__(self, policy: Policy, stock: int) -> None:
+        super().__init__(policy)
+        self.why_cold = ""  # why nothing is kept, if that is so
+        self._stock = stock
+        self._kept: Kept | None = None
+        self._lock = RLock()  # a signal's handler may use it too
+        self._is_closed = False
+        self._is_hopeless = False
+        self._not_before = 0.0  # after a failure
+
+    @property
+    def is_keeping(self) -> bool:
+        """Say if there is something that has to be let go."""
+        return self._kept is not None
+
+    def keep(self, prepared: Prepared) -> Kept | None:
+        """Return what is kept, which is made now if there is nothing yet; None if there can be nothing."""
+        kept = self._kept
+        if kept is not None and self._fits(kept, prepared):
+            return kept
+        if self._is_hopeless or self._is_closed or time.monotonic() < self._not_before:
+            return None
+        with self._lock:
+            kept = self._kept
+            if kept is None or not self._fits(kept, prepared):
+                self._let_go()  # first
+                kept = None
+                kept = self._make(prepared)
+                self._kept = None if self._is_closed else kept
+        return kept
+
+    @staticmethod
+    def _fits(kept: Kept, prepared: Prepared) -> bool:
+        """Say if it is what the policy comes to now: this process may be another user's by now."""
+        return kept.prepared is prepared and not kept.stale
+
+    def _let_go(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.retire()
+
+    def _make(self, prepared: Prepared) -> Kept | None:
+        from nsbox._template import Kept
+
+        try:
+            kept = Kept(prepared, self._stock)
+            kept.refill()
+        except UnavailableError as error:  # the plan is none that anything can be kept of, ever
+            self._is_hopeless = True
+            self.why_cold = "; ".join(str(reason) for reason in error.reasons)
+            return None
+        except (NsboxError, OSError) as error:  # a command that is started anew tells what is wrong, if it still is
+            self.why_cold = str(error)
+            self._not_before = time.monotonic() + 1.0
+            return None
+        self.why_cold = ""
+        return kept
+
+    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+        result = self._spawn(policy, prepared, command, program, cwd)
+        result.on_end = self._make_up
+        return result
+
+    def _spawn(
+        self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any
+    ) -> _core.Result:
+        kept = self.keep(prepared) if policy is self.policy else None
+        if kept is None or kept.wants_console(command):
+            return _spawn.spawn(policy, prepared, command, program, cwd)
+        try:
+            return kept.spawn(policy, command, program, cwd)
+        except StaleError:
+            kept.stale = True
+        except SetupError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._let_go()  # its descriptors are what the command lacks
+            self._not_before = time.monotonic() + 1.0
+        del kept
+        command.parked = None
+        return _spawn.spawn(policy, prepared, command, program, cwd)
+
+    def _make_up(self) -> None:
+        """Make up for what a command that has ended had taken."""
+        kept = self._kept
+        if kept is not None:
+            kept.refill()
+
+    def close(self) -> None:
+        """Keep nothing any more. Commands that run go on."""
+        self._is_closed = True
+        with self._lock:
+            self._let_go()
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child, whose lock another thread of the parent may have held."""
+        self._lock = RLock()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.forget()
+
+
+class Keeper:
+    """What can be given wherever a policy is asked for: it has one, and what is kept for it."""
+
+    def way(self) -> Way:
+        """Return how commands are started now; raises ValueError when it is closed."""
+        raise NotImplementedError
+
+    def popen(self, kind: type[Any]) -> type[Any]:
+        """Return the class of Popen that its commands need in the place of this one."""
+        return kind

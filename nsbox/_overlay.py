@@ -1,0 +1,171 @@
+"""A user and a mount namespace in which an overlay lies on the workspace: commands have their roots built in copies.
+
+Kept by descriptors, as what a Sandbox keeps is: there is no process to be killed, and the kernel drops it all with this
+process. All commands share the one overlay, since two of them must not have the same upper directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+from _collections_abc import Iterator
+from _thread import RLock
+from functools import partial
+
+from nsbox import _core, _renew, _request, _spawn, _template
+from nsbox._core import constants as c
+from nsbox._errors import Reason, SetupError, UnavailableError
+from nsbox._filters import programs
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._keeper import Way
+from nsbox._plan import DevBind, Mask, Overlay
+from nsbox._policy import is_below
+from nsbox._probe import host_for
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsbox._policy import Policy
+    from nsbox._spawn import Prepared
+
+_HINT = (
+    "overlayfs can't write to every file system: dir= in one on ext4, xfs, btrfs or tmpfs (Linux 6.6) will do; in user "
+    "namespaces it exists since Linux 5.11"
+)
+
+
+def _check(prepared: Prepared) -> None:
+    """Raise UnavailableError for a plan that can't be built in namespaces that others share."""
+    _renew.check(prepared.plan)
+    if prepared.template is None:
+        raise UnavailableError(Reason("contents that come from descriptors are there for one command"))
+    if not prepared.plan.kill_on_exit:
+        raise UnavailableError(Reason("kill_on_exit=False: what goes on would write while changes are committed"))
+    if prepared.plan.identity.by_helper and os.geteuid() != 0:
+        raise UnavailableError(
+            Reason("ids='full': files of subordinate ids can't be read, nor committed, by this user")
+        )
+
+
+def _check_mounts(workspace: str) -> None:
+    """Raise UnavailableError if anything is mounted below: an overlay shows the directory that it is mounted on."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            at = line.split()[4].decode("unicode_escape").encode("latin-1")
+            if os.fsdecode(at) != workspace and is_below(os.fsdecode(at), workspace):
+                raise UnavailableError(Reason(f"{os.fsdecode(at)} is mounted in the workspace", "unmount it"))
+
+
+def _check_attributes(upper: str) -> None:
+    """Raise UnavailableError where overlayfs can be mounted, but not mark a directory that hides what is below."""
+    try:
+        os.setxattr(upper, "user.nsbox", b"")
+        os.removexattr(upper, "user.nsbox")
+    except OSError as error:
+        what = f"the file system of {upper} has no user.* attributes ({error.strerror}), which overlayfs needs"
+        remedy = "dir= in one that has: ext4, xfs, btrfs, tmpfs since Linux 6.6"
+        raise UnavailableError(Reason(what, remedy)) from None
+
+
+class OverlayWay(Way):
+    """Starts commands that see the overlay where the workspace is."""
+
+    def __init__(self, policy: Policy, workspace: str, base: str, upper: str, work: str) -> None:
+        """Mount it; raises UnavailableError and OSError. base: where upper and work are, hidden inside."""
+        super().__init__(policy)
+        prepared = _spawn.prepare(policy, host_for(policy))
+        _check(prepared)
+        _check_mounts(workspace)
+        _check_attributes(upper)
+        plan = prepared.plan
+        ops = (DevBind("/", "/"), Overlay((workspace,), workspace, upper, work), Mask(base))
+        request = _request.template(
+            plan,
+            ops,
+            flags=c.TEMPLATE,
+            without=plan.namespaces - {"user", "mount"},
+            stamps=_core.Stamps((False,) * len(ops)),
+        )
+        try:
+            _, self._fds = _template.made(request, "begin a transaction", ops)
+        except SetupError as error:
+            is_overlay = error.op is not None and error.op.startswith("overlay")
+            raise SetupError(error.errno or 0, error.step, error.op, _HINT if is_overlay else "") from None
+        if len(self._fds) != c.SENT:
+            self._close()
+            raise SetupError(errno.EMFILE, "begin a transaction", None, "no descriptor was free for its namespaces")
+        os.close(self._fds.pop(c.SENT_NULL))
+        self._inside: tuple[Prepared, Prepared] | None = None
+        self._running: dict[object, int] = {}  # for each command the pidfd of its sandbox's pid 1
+        self._lock = RLock()
+        self._is_resting = False
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Have no command run, and none be started, in the block; raises ValueError if some do."""
+        with self._lock:
+            if self._running:
+                raise ValueError("commands of the transaction still run, or haven't been waited for")
+            self._is_resting = True  # a signal's handler has the lock too
+            try:
+                yield
+            finally:
+                self._is_resting = False
+
+    def _prepared(self, prepared: Prepared) -> Prepared:
+        known = self._inside
+        if known is None or known[0] is not prepared:
+            _check(prepared)
+            self._inside = known = (prepared, self._within(prepared))
+        return known[1]
+
+    def _within(self, prepared: Prepared) -> Prepared:
+        """Return the same for commands in the shared namespaces, each of which has a last user namespace of its own."""
+        plan = prepared.plan
+        uids, gids = _renew.last_maps(plan.identity)
+        identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=plan.identity.by_helper)
+        own = programs(self.policy, host_for(self.policy), by_second_userns=True)
+        inside = replace(plan, identity=identity, programs=own)
+        user, mount = self._fds
+        template = _request.template(inside, prepared.ops, without=frozenset({"user"}), within=(user, mount))
+        return replace(prepared, template=template)
+
+    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+        """Start a command; as _spawn.spawn()."""
+        key, result = object(), None
+        try:
+            with self._lock:
+                if not self._fds:
+                    raise ValueError("the transaction is over")
+                if self._is_resting:
+                    raise ValueError("a commit is under way")
+                result = _spawn.spawn(policy, self._prepared(prepared), command, program, cwd)
+                self._running[key] = result.init_pidfd
+                result.on_end = partial(self._running.pop, key, None)
+            return result
+        except BaseException:  # of a signal's handler: nobody owns the command
+            if result is not None:
+                self._running.pop(key, None)
+                _core.end(result.pid, result.init_pidfd, result.init_says)
+            raise
+
+    def close(self) -> None:
+        """Start nothing more, let go of the namespaces, and kill what runs."""
+        with self._lock:
+            self._close()
+        for pidfd in tuple(self._running.values()):
+            if pidfd >= 0:
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    def _close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def forget(self) -> None:
+        """Close what is the parent's, in a forked child."""
+        self._lock = RLock()
+        self._running.clear()
+        self._close()

@@ -1,0 +1,170 @@
+"""Changes as a unified diff, in the form that git makes and git apply takes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+from collections import Counter
+
+from nsbox._changes import Change
+from nsbox._files import Tree
+from nsbox._frozen import TYPE_CHECKING, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Literal
+
+    _Code = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
+
+_NO_NEWLINE = "\\ No newline at end of file\n"
+_KNOWN = ("symlink", "file")  # to git
+_MOST_LINES, _MOST_PAIRS, _MOST_WORK = 10_000, 500_000, 50_000_000
+
+
+@frozen
+class _Side:
+    """A file before or after: its mode as git has it and what it contains; None: it is too large to be shown."""
+
+    mode: str
+    content: bytes | None
+
+
+def _side(tree: Tree, path: str, kind: str, mode: int, most: int) -> _Side:
+    if kind == "symlink":
+        return _Side("120000", os.fsencode(tree.link(path)))
+    with tree.file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+        content = file.read(most + 1)
+    return _Side("100755" if mode & stat.S_IXUSR else "100644", content if len(content) <= most else None)
+
+
+def _quoted(prefix: str, path: str) -> str:
+    """Return a name as git writes it: with anything unusual in it, as a string of C."""
+    raw = os.fsencode(prefix + path)
+    if all(0x20 <= byte < 0x7F and byte not in b'"\\' for byte in raw):
+        return prefix + path
+    special = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x09: "\\t"}
+    return '"' + "".join(special.get(b, chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}") for b in raw) + '"'
+
+
+def _lines(content: bytes) -> list[str]:
+    text = content.decode("utf-8", "surrogateescape")
+    lines = [line + "\n" for line in text.split("\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+def _is_too_much(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Say if difflib would take long: at worst it is quadratic in lines, and in how often each is there.
+
+    Of 200 lines or more it passes over those that make up more than a hundredth.
+    """
+    counts = Counter(before), Counter(after)
+    popular = len(after) // 100 + 1 if len(after) >= 200 else len(after)
+    pairs = sum(count * counts[1][line] for line, count in counts[0].items() if counts[1][line] <= popular)
+    lines = max(len(before), len(after))
+    return lines > _MOST_LINES or pairs > _MOST_PAIRS or pairs * lines > _MOST_WORK
+
+
+class _Compared(difflib.SequenceMatcher[str]):
+    """Groups opcodes that are known."""
+
+    def __init__(self, codes: list[_Code]) -> None:
+        super().__init__()
+        self._codes = codes
+
+    def get_opcodes(self) -> list[_Code]:
+        return self._codes
+
+
+def _groups(before: list[str], after: list[str]) -> Iterable[Sequence[tuple[str, int, int, int, int]]]:
+    """Return the opcodes of each hunk, as difflib has them. What is the same at both ends isn't compared by it."""
+    shorter = min(len(before), len(after))
+    head = next((n for n in range(shorter) if before[n] != after[n]), shorter)
+    tail = next((n for n in range(shorter - head) if before[-1 - n] != after[-1 - n]), shorter - head)
+    one, other = before[head : len(before) - tail], after[head : len(after) - tail]
+    if _is_too_much(one, other):
+        middle: list[_Code] = [("replace", 0, len(one), 0, len(other))]
+    else:
+        middle = list(difflib.SequenceMatcher(None, one, other).get_opcodes())
+    shifted: list[_Code] = [(what, i + head, k + head, j + head, m + head) for what, i, k, j, m in middle]
+    ends: list[_Code] = [("equal", 0, head, 0, head)] if head else []
+    last: list[_Code] = [("equal", len(before) - tail, len(before), len(after) - tail, len(after))] if tail else []
+    return _Compared([*ends, *shifted, *last]).get_grouped_opcodes()
+
+
+def _range(start: int, stop: int) -> str:
+    count = stop - start
+    return f"{start + 1}" if count == 1 else f"{start + 1 if count else start},{count}"
+
+
+def _hunks(before: bytes, after: bytes) -> str:
+    one, other = _lines(before), _lines(after)
+    made: list[str] = []
+    if one == other:
+        return ""
+    for group in _groups(one, other):
+        (_, i, _, j, _), (_, _, k, _, m) = group[0], group[-1]
+        made.append(f"@@ -{_range(i, k)} +{_range(j, m)} @@\n")
+        for what, old, old_end, new, new_end in group:
+            if what == "equal":
+                made += [" " + line for line in one[old:old_end]]
+                continue
+            made += ["-" + line for line in one[old:old_end]]
+            made += ["+" + line for line in other[new:new_end]]
+    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in made)
+
+
+def _label(prefix: str, path: str) -> str:
+    name = _quoted(prefix, path)
+    return name + "\t" if " " in name and not name.startswith('"') else name
+
+
+def _body(old: str, new: str, before: _Side | None, after: _Side | None) -> str:
+    """Return what follows a file's header: nothing where the contents are the same."""
+    one, other = (b"" if side is None else side.content for side in (before, after))
+    names = (_label("a/", old) if before else "/dev/null", _label("b/", new) if after else "/dev/null")
+    if one is None or other is None or b"\0" in one or b"\0" in other:
+        return "" if one == other is not None else f"Binary files {names[0]} and {names[1]} differ\n"
+    hunks = _hunks(one, other)
+    return f"--- {names[0]}\n+++ {names[1]}\n{hunks}" if hunks else ""
+
+
+class Patch:
+    """Makes the diff of one change after the other. most: files of more bytes are only said to differ."""
+
+    def __init__(self, upper: Tree, real: Tree, most: int) -> None:
+        self._upper, self._real, self._most = upper, real, most
+
+    def of(self, change: Change) -> str:
+        """Return the diff of a change; "" for what git knows nothing of, such as directories."""
+        before = after = None
+        old_type, old_mode = change.old_type or change.type, change.old_mode or change.mode
+        old_path = change.old_path or change.path
+        if change.kind != "added" and old_type in _KNOWN:
+            before = _side(self._real, old_path, old_type, old_mode, self._most)
+        if change.kind != "deleted" and change.type in _KNOWN:
+            after = _side(self._upper, change.path, change.type, change.mode, self._most)
+        if before is not None and after is not None and before.mode[:3] != after.mode[:3]:  # as git: away, and new
+            return self._text(change.path, change.path, before, None) + self._text(
+                change.path, change.path, None, after
+            )
+        return self._text(old_path, change.path, before, after) if before or after else ""
+
+    @staticmethod
+    def _text(old: str, new: str, before: _Side | None, after: _Side | None) -> str:
+        said = []
+        if before is None and after is not None:
+            said.append(f"new file mode {after.mode}")
+        elif after is None and before is not None:
+            said.append(f"deleted file mode {before.mode}")
+        elif before is not None and after is not None and before.mode != after.mode:
+            said += [f"old mode {before.mode}", f"new mode {after.mode}"]
+        if old != new:
+            same = ["similarity index 100%"] if before == after else []
+            said += [*same, f"rename from {_quoted('', old)}", f"rename to {_quoted('', new)}"]
+        body = _body(old, new, before, after)
+        if not said and not body:
+            return ""
+        head = f"diff --git {_quoted('a/', old)} {_quoted('b/', new)}\n"
+        return head + "".join(f"{line}\n" for line in said) + body

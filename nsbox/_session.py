@@ -1,0 +1,334 @@
+"""A sandbox that many commands enter one after the other: its pid 1 starts them, when it is asked to.
+
+Who enters a pid namespace where untrusted processes run must come from clean memory (CVE-2016-9962), so nobody enters
+this one from outside: pid 1 is a small program that has been confined as a command is, and each command is its child.
+It tells the pidfd of each and, by a socket for each, its end.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+from _thread import RLock
+
+from nsbox import _core, _spawn, _wire
+from nsbox._core import constants as c
+from nsbox._errors import Reason, SetupError, UnavailableError
+from nsbox._files import high
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._keeper import Way
+from nsbox._probe import host_for
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsbox._policy import Policy
+    from nsbox._spawn import Prepared
+
+_WALL = 0x40000000
+_MFD_EXEC = 0x10  # Linux 6.3, for where vm.memfd_noexec is set
+_MOST_FDS = 240  # SCM_MAX_FD is 253
+_LONGEST = 60_000  # milliseconds that a command may take to its exec: others in the session can stop it
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Return two ends of a connection, from 3 up: 0 to 2 may be free in this process, and are a command's then."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pair = socket.socket(fileno=high(ours.detach())), socket.socket(fileno=high(theirs.detach()))
+    for one in pair:
+        one.settimeout(None)  # whatever the default is
+    return pair
+
+
+class Entered:
+    """A command of a session. pid: as this process numbers it. status: its wait status, once it has ended.
+
+    It is known by a pidfd, a socket by which its end is told, and up to its exec a pipe that says why there was none.
+    """
+
+    def __init__(self, told: socket.socket, failed: int) -> None:
+        self._told, self._failed = told, failed
+        self._lock = RLock()
+        self._pidfd = self.pid = -1
+        self.status: int | None = None
+        self.used: tuple[int, int, int] | None = None  # user and system microseconds, bytes of the largest
+
+    def start(self, session: int) -> _core.Result:
+        """Let it go on when it is there, and wait until it has executed its program; return what a spawn would.
+
+        session: the pidfd of pid 1. Raises SetupError if the session ends, or nothing happens.
+        """
+        result = _core.Result(0, 0, -1, 0, 0, -1, -1)
+        self._await(self._told.fileno(), session)
+        message, fds = self._receive(0)
+        if message is not None and message[0] == c.ENTRY_FAILED:
+            result.error, result.step = message[1], message[2]
+            return result
+        if message is None or message[0] != c.ENTRY_STARTED or len(fds) != 1:
+            raise SetupError(errno.ESRCH, "enter the session", None, "it can't start a command, or has ended")
+        self._pidfd = fds[0]
+        self.pid = _number(self._pidfd)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the other has ended as well
+            self._told.send(b"\0")
+        self._await(self._failed, session)
+        failure = os.read(self._failed, 64)
+        self._let_go()
+        if failure:
+            _, result.error, result.step, *_ = _wire.TOLD.unpack(failure)
+        result.pid = self.pid
+        return result
+
+    def _await(self, fd: int, session: int) -> None:
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        poller.register(session, select.POLLIN)
+        ready = poller.poll(_LONGEST)
+        if not ready:
+            raise SetupError(errno.ETIMEDOUT, "enter the session", None, "somebody in it may have stopped the command")
+        if fd not in dict(ready):  # a forked process may have the other end still
+            raise SetupError(errno.ESRCH, "enter the session", None, "it has ended")
+
+    def _receive(self, flags: int) -> tuple[tuple[int, ...] | None, list[int]]:
+        """Return the next message, None at the end of the session, and the descriptors that come with it."""
+        fds = array.array("i")
+        try:
+            data, ancillary, _, _ = self._told.recvmsg(
+                _wire.TOLD.size, socket.CMSG_LEN(fds.itemsize), flags | socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionResetError:
+            return None, []
+        for _, _, content in ancillary:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+        return (_wire.TOLD.unpack(data) if len(data) == _wire.TOLD.size else None), [high(fd) for fd in fds]
+
+    def try_wait(self, flags: int) -> bool:
+        """Say if it has ended; without WNOHANG, when it has."""
+        if self.status is not None:
+            return True
+        try:
+            message, _ = self._receive(socket.MSG_DONTWAIT if flags & os.WNOHANG else 0)
+        except BlockingIOError:
+            return False
+        if message is None:
+            self.status = int(signal.SIGKILL)
+        else:
+            _, self.status, _, _, user, system, rss = message
+            self.used = (user, system, rss)
+        return True
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when it has ended."""
+        return self._told.fileno()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it is there."""
+        with self._lock:
+            if self._pidfd >= 0:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, number)
+
+    def _let_go(self) -> None:
+        failed, self._failed = self._failed, -1
+        if failed >= 0:
+            os.close(failed)
+
+    def close(self) -> None:
+        """Let go of its descriptors. One that hasn't been let go on ends then."""
+        with self._lock:
+            self._told.close()
+            self._let_go()
+            pidfd, self._pidfd = self._pidfd, -1
+            if pidfd >= 0:
+                os.close(pidfd)
+
+
+def _number(pidfd: int) -> int:
+    """Return the pid behind a pidfd, as this process's procfs numbers it; raises SetupError when it is gone."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name == "Pid" and int(value) > 0:
+                return int(value)
+    raise SetupError(errno.ESRCH, "enter the session", None, "somebody in it has killed the command before its exec")
+
+
+def _sealed(name: str, content: bytes, mode: int) -> int:
+    """Return a descriptor of a file in memory that nobody can change any more."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        fd = high(os.memfd_create(name, flags | (_MFD_EXEC if mode & 0o100 else 0)))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fd = high(os.memfd_create(name, flags))
+    try:
+        while content:
+            content = content[os.write(fd, content) :]
+        os.fchmod(fd, mode)
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check(prepared: Prepared) -> None:
+    plan = prepared.plan
+    if plan.backend != "namespaces" or plan.plain or not {"mount", "pid"} <= plan.namespaces:
+        raise UnavailableError(Reason(f"a session needs namespaces of its own; the backend is {plan.backend}"))
+    if plan.capabilities is not None or plan.identity.change_ids or not plan.die_with_parent or plan.pidns is not None:
+        raise UnavailableError(Reason("details, or ids that are changed to, belong to one command"))
+
+
+class SessionWay(Way):
+    """Has commands started by pid 1 of one sandbox."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Make the sandbox; raises what starting a command raises."""
+        super().__init__(policy)
+        host = host_for(policy)
+        self._lock = RLock()
+        self._prepared = prepared = _spawn.prepare(policy, host)
+        _check(prepared)
+        self._pidfd = -1
+        self._socket, theirs = _pair()
+        with contextlib.ExitStack() as stack:
+            stack.callback(theirs.close)
+            caller = high(os.pidfd_open(os.getpid()))
+            stack.callback(os.close, caller)
+            image = _sealed("nsbox-session", _core.init_image("session"), 0o100)
+            stack.callback(os.close, image)
+            command = _core.Command(
+                programs=[],
+                argv=[b"nsbox-init"],
+                envp=_core.Strings([]),
+                cwd=None if policy.workdir is None else os.fsencode(policy.workdir),
+                flags=c.CLOSE_FDS | c.RESTORE_SIGNALS | c.AS_INIT | c.BY_FD | c.CWD_OPTIONAL,
+                stdio=(theirs.fileno(), caller, image),
+            )
+            try:
+                result = _spawn.spawn(policy, prepared, command, "nsbox-init", policy.workdir)
+                self.pid, self._leaf = result.pid, command.leaf
+                self._pidfd = high(os.pidfd_open(result.pid))
+            except BaseException:
+                self._socket.close()
+                raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Say if pid 1 is gone, and with it the session."""
+        poller = select.poll()
+        poller.register(self._pidfd, select.POLLIN)
+        return self._pidfd < 0 or bool(poller.poll(0))
+
+    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+        """Have a command started; as _spawn.spawn()."""
+        if policy is not self.policy:
+            raise ValueError("kill_on_exit= is no matter of a session's commands: what they leave behind goes on")
+        _check_command(command)
+        ours, theirs = _pair()
+        try:
+            reader, writer = (high(fd) for fd in os.pipe2(os.O_CLOEXEC))
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        entered = Entered(ours, reader)
+        try:
+            try:
+                self._ask(command, theirs, writer)
+            finally:
+                theirs.close()
+                os.close(writer)
+            result = entered.start(self._pidfd)
+            if result.error:
+                from nsbox._failure import exception
+
+                plan = prepared.plan
+                raise exception(result, policy, plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
+            result.init_pid, result.entered, result.on_end = self.pid, entered, entered.close
+            return result
+        except BaseException:
+            entered.signal(signal.SIGKILL)
+            entered.close()
+            raise
+
+    def _ask(self, command: _core.Command, told: socket.socket, failed: int) -> None:
+        flags = c.ENTRY_SETSID if self._prepared.plan.new_session or command.flags & c.SETSID else 0
+        flags |= c.ENTRY_CWD_OPTIONAL if command.flags & c.CWD_OPTIONAL else 0
+        given: dict[int, int] = {fd: fd for fd in command.pass_fds}
+        for target, fd in enumerate(command.stdio):
+            given.pop(target, None)
+            if fd == c.DEVNULL:
+                flags |= c.ENTRY_NULL << target
+            elif fd >= 0 or _is_inherited(target):
+                given[target] = fd if fd >= 0 else target
+        targets = sorted(given)
+        if len(targets) > _MOST_FDS:
+            raise ValueError(f"a session passes at most {_MOST_FDS} descriptors to a command")
+        pgid = -1 if flags & c.ENTRY_SETSID else command.pgid
+        entry = _wire.encode_entry(
+            command.programs, command.argv, command.envp.items, command.cwd, targets, flags, command.umask, pgid
+        )
+        request = _sealed("nsbox-entry", entry, 0o400)
+        try:
+            fds = array.array("i", [request, told.fileno(), failed, *(given[target] for target in targets)])
+            with self._lock:
+                if self._pidfd < 0:
+                    raise ValueError("the session is closed")
+                self._socket.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        except (BrokenPipeError, ConnectionResetError):
+            raise SetupError(errno.ESRCH, "enter the session", None, "it has ended") from None
+        finally:
+            os.close(request)
+
+    def close(self) -> None:
+        """End all that runs in it, and return when it is gone."""
+        pidfd, self._pidfd = self._pidfd, -1
+        if pidfd < 0:
+            return
+        try:
+            with contextlib.suppress(ProcessLookupError):  # first: who is about to ask it has the lock
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            with self._lock:
+                self._socket.close()
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, pidfd, os.WEXITED | _WALL)
+        finally:
+            os.close(pidfd)
+            if self._leaf is not None:
+                self._leaf.end(kill=True)
+
+    def forget(self) -> None:
+        """Close what is the parent's, in a forked child."""
+        self._lock = RLock()
+        pidfd, self._pidfd = self._pidfd, -1
+        self._socket.close()
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def _is_inherited(fd: int) -> bool:
+    """Say if a standard descriptor is one that any child would inherit, and not something else's number."""
+    try:
+        return not fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    except OSError:
+        return False
+
+
+def _check_command(command: _core.Command) -> None:
+    """Refuse what only a child of this process could be given."""
+    for name, is_given in (
+        ("preexec_fn", command.preexec is not None),
+        ("user, group and extra_groups", (command.uid, command.gid, command.groups) != (None, None, None)),
+        ("close_fds=False", not command.flags & c.CLOSE_FDS),
+    ):
+        if is_given:
+            raise ValueError(f"{name} can't be had in a session: its commands are no children of this process")

@@ -1,0 +1,224 @@
+"""Where a transaction keeps its files: a directory of its own in one that is nobody else's.
+
+lock        held (flock) as long as the transaction lives; who gets it may clean up
+about       which workspace it is for
+upper work  overlayfs's
+journal     from the moment on when the changes are certain: the steps that bring them in
+done        the journal, when nothing is left of it but to clean up
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import stat
+import time
+from _collections_abc import Iterator
+
+from nsbox import _files
+from nsbox._errors import PolicyError
+from nsbox._files import Tree
+
+VERSION = 1
+_log = logging.getLogger("nsbox")
+
+
+class Store:
+    """The directory of one transaction, and the lock on it."""
+
+    def __init__(self, path: str, lock: int) -> None:
+        self.path, self._lock = path, lock
+        self.upper, self.work = (os.path.join(path, name) for name in ("upper", "work"))
+        self.is_needed = False  # something is left that the next recover() has to see to
+
+    @property
+    def spare(self) -> str:
+        """The name of the directory in the workspace that a commit uses."""
+        return ".nsbox-" + os.path.basename(self.path)
+
+    @property
+    def has_journal(self) -> bool:
+        """Say if changes are certain that may be in the workspace only in part."""
+        return os.path.exists(os.path.join(self.path, "journal"))
+
+    @classmethod
+    def make(cls, base: str, workspace: str, found: os.stat_result) -> Store:
+        """Make one below base for a workspace; raises PolicyError for a base that others may write to, and OSError."""
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        with locked_base(base):
+            path = os.path.join(base, os.urandom(8).hex())
+            os.mkdir(path, 0o700)
+            store = cls(path, lock(os.path.join(path, "lock")))
+        try:
+            _sync(base)
+            for name in (store.upper, store.work):
+                os.mkdir(name, 0o700)
+            if os.geteuid() == 0:
+                os.chown(store.upper, found.st_uid, found.st_gid)
+            os.chmod(store.upper, stat.S_IMODE(found.st_mode))  # it is what the workspace looks like inside
+            store.write("about", {"version": VERSION, "workspace": workspace, "ino": found.st_ino})
+        except BaseException:
+            store.end()
+            raise
+        return store
+
+    def write(self, name: str, content: object) -> None:
+        """Write a file of its own, so that it is there whole or not at all, also after a power failure."""
+        text = json.dumps(content).encode("ascii")
+        path = os.path.join(self.path, name)
+        with open(path + ".new", "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(path + ".new", path)
+        _sync(self.path)
+
+    def read(self, name: str) -> object:
+        """Return what write() has written; None if it hasn't. Raises ValueError for anything else."""
+        try:
+            with open(os.path.join(self.path, name), "rb") as file:
+                return json.load(file)
+        except FileNotFoundError:
+            return None
+
+    def finish(self) -> None:
+        """Say that the journal is done with."""
+        os.rename(os.path.join(self.path, "journal"), os.path.join(self.path, "done"))
+        _sync(self.path)
+
+    def withdraw(self) -> None:
+        """Say that nothing has come of the journal, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, "journal"))
+            _sync(self.path)
+
+    def clean(self, real: Tree) -> None:
+        """Remove the spare directory, with what the commit has taken out of the workspace; or note that it couldn't."""
+        self.is_needed = True
+        try:
+            with Tree(real.fd, forceful=True) as tree:
+                _files.remove(tree, self.spare)
+            self.is_needed = False
+        except OSError as error:
+            _log.warning("%s in the workspace can't be removed now: %s", self.spare, error)
+
+    def end(self) -> None:
+        """Remove it, unless it is needed. Commands that were killed a moment ago may still be at work in it."""
+        try:
+            for attempt in range(20):
+                if self.is_needed or self.has_journal:
+                    return
+                try:
+                    self._remove()
+                    return
+                except OSError as error:
+                    if attempt == 19:
+                        _log.warning("%s can't be removed now: %s", self.path, error)
+                time.sleep(0.01)
+        finally:
+            self.let_go()
+
+    def _remove(self) -> None:
+        above, name = os.path.split(self.path)
+        with Tree(above, forceful=True) as tree:
+            for part in ("upper", "work", ""):  # the rest at last: without it nobody knows what the others are
+                _files.remove(tree, f"{name}/{part}" if part else name)
+
+    def let_go(self) -> None:
+        """Unlock it."""
+        held, self._lock = self._lock, -1
+        if held >= 0:
+            os.close(held)
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def lock(path: str) -> int:
+    """Return a descriptor of a locked file; raises BlockingIOError if somebody else has locked it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_base(base: str) -> None:
+    """Refuse a directory where somebody else could leave a journal, which is carried out with our rights."""
+    found = os.stat(base)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PolicyError("dir", f"{base} has to belong to this user, and nobody else may write to it (chmod go-w)")
+
+
+_held: set[int] = set()  # locks of bases, which a forked child would keep
+
+
+def _after_fork() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextlib.contextmanager
+def locked_base(base: str) -> Iterator[None]:
+    """Keep others from taking a store that is just being made for one that has been left behind."""
+    _check_base(base)
+    fd = os.open(os.path.join(base, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    _held.add(fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        _held.discard(fd)
+        os.close(fd)
+
+
+def _lock_of(path: str) -> int:
+    """Lock a store, if it has been left behind. One with a journal is waited for: somebody is just committing.
+
+    Or has just been killed, and a process that shares his descriptors hasn't gone yet.
+    """
+    for _ in range(200 if os.path.exists(os.path.join(path, "journal")) else 0):
+        try:
+            return lock(os.path.join(path, "lock"))
+        except BlockingIOError:
+            time.sleep(0.01)
+    return lock(os.path.join(path, "lock"))
+
+
+def left_behind(base: str) -> Iterator[Store]:
+    """Yield, locked, the stores below base whose transactions have ended without a word."""
+    try:
+        names = [name for name in os.listdir(base) if name != "lock"]
+    except FileNotFoundError:
+        return
+    if not names:
+        return
+    with locked_base(base):
+        for name in sorted(names):
+            path = os.path.join(base, name)
+            try:
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    continue
+                store = Store(path, _lock_of(path))
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.ENOENT):
+                    raise
+                continue
+            try:
+                yield store
+            finally:
+                store.let_go()

@@ -1,0 +1,291 @@
+"""One sandbox that is kept, and entered by many commands instead of building one for each.
+
+It is kept by descriptors: of its user namespace and of its mount namespace, a finished tree that each command gets a
+copy of. No process holds it, so there is none to be killed, and the kernel drops it with this process. Some copies are
+made ahead, by a thread that ends when there are enough: complete sandboxes, with a net namespace of their own where the
+policy says so, whose pid 1 waits for the command.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import os
+import select
+import socket
+import sys
+import weakref
+from _thread import allocate_lock, start_new_thread
+
+from nsbox import _core, _renew, _request, _spawn
+from nsbox._core import constants as c
+from nsbox._errors import NsboxError, SetupError, StaleError
+from nsbox._files import high
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._plan import Console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from nsbox._plan import Op
+    from nsbox._policy import Policy
+    from nsbox._spawn import Prepared
+
+_ANEW = frozenset({"uts", "cgroup", "time"})  # namespaces that each command has for itself
+
+
+def _received(sock: socket.socket, most: int) -> list[int]:
+    """Return the descriptors that have come."""
+    fds = array.array("i")
+    _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_LEN(most * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return [high(fd) for fd in fds]
+
+
+class _MountWatch:
+    """Tells whether the caller's mounts have changed: those below what is bound would be others now."""
+
+    def __init__(self) -> None:
+        self._fd = high(os.open("/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC))
+        self._poller = select.poll()
+        self._poller.register(self._fd, select.POLLPRI)
+        self._poller.poll(0)
+        self._lock = allocate_lock()  # a poll object serves one thread at a time
+        self._has_changed = False
+
+    def changed(self) -> bool:
+        with self._lock:
+            self._has_changed = self._has_changed or bool(self._poller.poll(0))  # proc(5): once for each change
+            return self._has_changed
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        _close(fd)
+
+
+class Parked:
+    """A sandbox where only the command is missing. result: of making it; user2_fd: the command's user namespace."""
+
+    def __init__(self, result: _core.Result, stamps: _core.Stamps) -> None:
+        self.result, self.stamps, self.user2_fd = result, stamps, -1
+        self.is_taken = False  # its command has been started, whose is all but go_fd and user2_fd
+        self._creator = os.getpid()
+
+    def __del__(self) -> None:
+        if sys.is_finalizing():  # the kernel closes all, and ends it
+            return
+        own = self.result
+        if not self.is_taken and self._creator == os.getpid():
+            _core.end(0, own.init_pidfd, own.init_says)
+        elif not self.is_taken:  # the parent's, in a forked child
+            _close(own.init_pidfd, own.init_says)
+        _close(own.go_fd, self.user2_fd)
+
+
+def _close(*fds: int) -> None:
+    """Close those that aren't -1. One that has been closed is no error: in a fork for preexec_fn they are."""
+    for fd in fds:
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+class Kept:
+    """A sandbox that is kept for commands of one policy, and some copies of it that are ready. Threads may share it.
+
+    Its descriptors are closed when nobody uses it any more.
+    """
+
+    def __init__(self, prepared: Prepared, stock: int) -> None:
+        """Make it; raises UnavailableError for a plan that doesn't allow it, OSError when something fails."""
+        self._fds: list[int] = []
+        self._ready: list[Parked] = []
+        self._mounts: _MountWatch | None = None
+        self._is_refilling = allocate_lock()
+        self.stale = False
+        _all.add(self)
+        self.prepared = prepared
+        self._plan = plan = prepared.plan
+        _renew.check(plan)
+        parts = _renew.parts(prepared.ops)
+        self._has_console = any(isinstance(op, Console) for op in prepared.ops)
+        self._stock = 0 if "time" in plan.namespaces else stock  # setns(2) of one: EUSERS, in memory that is shared
+        self._mounts = _MountWatch()  # before anything is bound
+        self._watched = parts.watched
+        self._stamps = _core.Stamps(parts.watched)
+        request = _request.template(plan, parts.kept, flags=c.TEMPLATE, without=_ANEW | {"net"}, stamps=self._stamps)
+        self._blob = request.plan
+        self._make(request, parts.kept)
+        found = zip(parts.kept, self._stamps.array, strict=True)
+        missing = {op for op, stamp in found if not stamp.made and getattr(op, "optional", False)}
+        renewed = _renew.parts(tuple(op for op in prepared.ops if op not in missing)).renewed
+        self._renewed = renewed
+        self._anew = replace(prepared, ops=renewed, template=self._request(renewed, {"user"}))
+        self._entering = replace(prepared, ops=(), template=self._request((), {"user"}, is_parked=True))
+
+    def _request(
+        self,
+        ops: tuple[Op, ...],
+        without: set[str],
+        *,
+        flags: int = 0,
+        parked: _core.Stamps | None = None,
+        is_parked: bool = False,
+    ) -> _core.Template:
+        user, mnt, null = self._fds
+        return _request.template(
+            self._plan,
+            ops,
+            flags=flags,
+            without=frozenset(without),
+            entered=_core.Entered(
+                (user, -1 if is_parked else mnt, null), self._blob, self._stamps, self._root_id, parked
+            ),
+            last_maps=_renew.last_maps(self._plan.identity),
+        )
+
+    def _make(self, request: _core.Template, ops: Sequence[Op]) -> None:
+        result, self._fds = made(request, "keep a sandbox", ops)
+        self._root_id = result.root_id
+        if len(self._fds) != c.SENT:
+            raise SetupError(errno.EMFILE, "keep a sandbox", None, "no descriptor was free for its namespaces")
+
+    # ---- copies that are ready
+
+    def refill(self) -> None:
+        """Have copies made in another thread, until there are as many as there should be.
+
+        Not when a command starts, which it would only hold up, but when one has ended, or has found none.
+        """
+        if len(self._ready) < self._stock and not self.stale and not self._is_refilling.locked():
+            with contextlib.suppress(RuntimeError):  # no new thread can be started: commands have their copies made
+                start_new_thread(_refill, (weakref.ref(self),))
+
+    def make_ready(self) -> None:
+        """Make as many copies as are missing; raises OSError when one can't be made."""
+        while len(self._ready) < self._stock and not self.stale:
+            self._ready.append(self._park())
+
+    def _park(self) -> Parked:
+        stamps = _core.Stamps(self._watched)
+        request = self._request(self._renewed, {"user", "cgroup"}, flags=c.PARK, parked=stamps)
+        result, fds = made(request, "make a sandbox ready", self._renewed)
+        parked = Parked(result, stamps)
+        if len(fds) != 1:
+            raise SetupError(errno.EMFILE, "make a sandbox ready", None, "no descriptor was free for its namespace")
+        parked.user2_fd = fds[0]
+        return parked
+
+    # ---- commands
+
+    def spawn(self, policy: Policy, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+        """Start a command in a copy; as _spawn.spawn(). Raises StaleError, before anything is done, if none fits."""
+        if self.stale or self._mounts is None or self._mounts.changed():
+            raise StaleError(errno.ESTALE, "enter a sandbox that is kept")
+        try:
+            command.parked = self._ready.pop(0)
+        except IndexError:
+            command.parked = None
+        if command.parked is None:
+            self.refill()
+            result = _spawn.spawn(policy, self._anew, command, program, cwd)
+            result.warm = True
+            return result
+        try:
+            result = _spawn.spawn(policy, self._entering, command, program, cwd)
+        except BaseException:
+            command.parked = None  # now, not when the exception is forgotten
+            raise
+        # No call in these lines, after which a signal's handler could raise while nobody owns the command.
+        parked: Parked = command.parked
+        copy = parked.result
+        result.init_pid = copy.init_pid
+        result.init_pidfd = copy.init_pidfd
+        result.init_says = copy.init_says
+        result.warm = parked.is_taken = True
+        return result
+
+    def retire(self) -> None:
+        """Be used no more by commands to come. Returns when no copy is being made any longer."""
+        self.stale = True
+        with self._is_refilling:
+            pass
+
+    def wants_console(self, command: _core.Command) -> bool:
+        """Say if the command's standard output is a terminal that the plan shows it as a device."""
+        out = command.stdio[1]
+        return self._has_console and out != c.DEVNULL and os.isatty(1 if out == -1 else out)
+
+    # ---- the end
+
+    def forget(self) -> None:
+        """Let go of all; in a forked child too, where what is ready is the parent's."""
+        self.stale = True
+        self._is_refilling = allocate_lock()
+        self._ready.clear()
+        if self._mounts is not None:
+            self._mounts.close()
+        while self._fds:
+            _close(self._fds.pop())
+
+    def __del__(self) -> None:
+        # Nowhere else: a descriptor's number may not become another's while a thread is about to start a command by it.
+        if not sys.is_finalizing():  # the kernel closes all
+            self.forget()
+
+
+def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.Result, list[int]]:
+    """Have something made that has no command yet; return it, and the descriptors that it sends. Raises SetupError."""
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = (socket.socket(fileno=high(one.detach())) for one in pair)
+    with ours, theirs:
+        nothing = _core.Strings([])
+        command = _core.Command(programs=[], argv=[], envp=nothing, cwd=None, report_fd=theirs.fileno())
+        command.flags = c.CLOSE_FDS | (c.ADOPT_INIT if _core.adopt_inits else 0)
+        command.uid = command.gid = 0
+        result = _core.spawn(request, command)
+        if result.error:
+            from nsbox._failure import step_name  # seldom needed
+
+            op = ops[result.op].describe() if 0 <= result.op < len(ops) else None
+            raise SetupError(result.error, f"{what}: {step_name(result.step)}", op)
+        if result.go_fd < 0:  # no copy: its pid 1 has nothing to wait for
+            _core.end(0, result.init_pidfd, result.init_says)
+            return result, _received(ours, c.SENT)
+        try:
+            return result, _received(ours, c.SENT)
+        except BaseException:
+            _core.end(0, result.init_pidfd, result.init_says, result.go_fd)
+            raise
+
+
+def _refill(reference: weakref.ref[Kept]) -> None:
+    """Fill up in a thread of its own. What it has of the others is let go of before it says that it has ended."""
+    kept = reference()
+    if kept is None:
+        return
+    lock = kept._is_refilling
+    if not lock.acquire(False):
+        return
+    try:
+        kept.make_ready()
+    except (NsboxError, OSError):
+        pass  # the next command tells, if it still can't be done
+    finally:
+        del kept
+        lock.release()
+
+
+_all: weakref.WeakSet[Kept] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for kept in list(_all):
+        kept.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

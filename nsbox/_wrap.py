@@ -1,0 +1,244 @@
+"""A command in a sandbox that bubblewrap makes: its arguments, what it says meanwhile, and how it ended.
+
+bwrap is the caller's child, and stands for the command: with the command's standard streams and descriptors, and with
+nothing of its environment, since a loader's variables would be obeyed outside of the sandbox. All options go through a
+descriptor (--args), where nobody sees them; it tells the pid of the sandbox's init, and if the command has run, by
+another (--json-status-fd).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import stat
+
+from nsbox import _core
+from nsbox._bwrap_words import arguments
+from nsbox._errors import IdsError, Reason, SetupError, UnavailableError
+from nsbox._files import high
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._host import Host
+from nsbox._plan import Bind, BindFd, DevBind, Op, Plan, RoBind
+from nsbox._policy import Policy, is_below
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from nsbox._bwrap_words import Kind
+
+FAILED = 125  # the status of a command that bwrap couldn't start; it said why
+_ARGV0 = (0, 9)
+
+
+def _kind(path: str) -> Kind:
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return "missing"
+    return "directory" if stat.S_ISDIR(mode) else "file"
+
+
+def _memory(data: bytes) -> int:
+    fd = high(os.memfd_create("nsbox"))
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_open(command: _core.Command) -> None:
+    """Refuse descriptors that are closed: one of ours would soon have the number."""
+    for fd in command.pass_fds:
+        try:
+            fcntl.fcntl(fd, fcntl.F_GETFD)
+        except OSError as error:
+            raise SetupError(error.errno or errno.EBADF, "pass_fds") from error
+
+
+def _check_directory(command: _core.Command, policy: Policy) -> None:
+    if command.cwd is None or command.flags & _core.constants.CWD_OPTIONAL or policy.base == "layers":
+        return
+    if not os.path.isdir(command.cwd):
+        os.stat(command.cwd)  # raises with the reason
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fsdecode(command.cwd))
+
+
+def _without_links(path: str) -> int:
+    """Open what is at a path, of which no part may be a symlink (ELOOP)."""
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    for part in filter(None, path.split("/")):
+        try:
+            deeper = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = deeper
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return fd
+
+
+def _check_program(command: _core.Command, policy: Policy, ops: Sequence[Op], program: Any) -> None:
+    """Raise what an exec would, as far as it can be told from outside: bwrap only says it to the command's stderr."""
+    if policy.base == "layers":
+        return
+    error = errno.ENOENT
+    mounted = [op.dest for op in ops if isinstance(op, Bind | RoBind | DevBind)]
+    for name in command.programs:
+        path = os.path.join(command.cwd or b"/", name)
+        real = os.fsdecode(os.path.realpath(path))
+        if not os.path.exists(real) or not any(is_below(real, dest) for dest in mounted):
+            continue
+        if os.path.isfile(real) and os.access(real, os.X_OK):
+            return
+        error = errno.EACCES
+    raise OSError(error, os.strerror(error), program)
+
+
+def _named(command: _core.Command, host: Host, program: Any) -> tuple[list[bytes], bytes]:
+    """Return the option for the name that the program is told, and the program that bwrap looks for."""
+    wanted = os.fsencode(program)
+    if not command.argv or wanted == command.argv[0]:
+        return [], wanted
+    if host.bwrap_version < _ARGV0:
+        raise UnavailableError(Reason("bwrap: executable= needs --argv0", "bubblewrap 0.9 or later"))
+    return [b"--argv0", command.argv[0]], wanted
+
+
+class Wrapped:
+    """The arguments and descriptors of one bwrap. close() when it has been started, or has not been."""
+
+    def __init__(self, policy: Policy, plan: Plan, filters: Sequence[bytes], host: Host) -> None:
+        """Take what doesn't depend on the command. filters: the plan's programs, assembled."""
+        self.policy, self.plan, self.filters, self.host = policy, plan, filters, host
+        self.status = -1  # where bwrap's words can be read; the caller's from start() on
+        self._fds: list[int] = []
+        self._lent: list[int] = []  # the policy's
+        self._line = b""
+
+    def _put(self, data: bytes | int) -> int:
+        if isinstance(data, int):
+            self._lent.append(data)
+            return data
+        self._fds.append(_memory(data))
+        return self._fds[-1]
+
+    def _held(self, op: Op) -> Op | None:
+        """Return the op with its source as a descriptor, reached without links; None: an optional one is missing."""
+        if not isinstance(op, Bind | RoBind) or not op.nofollow:
+            return op
+        try:
+            self._fds.append(high(_without_links(op.src)))
+        except OSError as error:
+            if error.errno == errno.ENOENT and op.optional:
+                return None
+            raise SetupError(error.errno or errno.EIO, "open source", op.describe()) from error
+        return BindFd(self._fds[-1], op.dest, read_only=isinstance(op, RoBind))
+
+    def prepare(self, command: _core.Command, program: Any) -> None:
+        """Turn the command into bwrap's; raises what its exec would, where that can be known."""
+        plan = self.plan
+        if command.preexec is not None:
+            raise UnavailableError(Reason("bwrap: preexec_fn would be called outside of the sandbox"))
+        own = (plan.identity.uid, plan.identity.gid)
+        if command.groups is not None or (command.uid, command.gid) not in ((None, None), own):
+            raise IdsError(errno.EPERM, "setuid", None, "bwrap makes sandboxes with one id; see uid= of the policy")
+        _check_open(command)
+        _check_directory(command, self.policy)
+        _check_program(command, self.policy, plan.ops, program)
+        name, target = _named(command, self.host, program)
+        status, said = os.pipe()
+        try:
+            self.status = high(status)
+        finally:
+            self._fds.append(high(said))
+        words = [os.fsencode(word) for word in plan.wrapper[1:]]
+        words += [b"--json-status-fd", str(self._fds[0]).encode(), *name]
+        for entry in command.envp.items:
+            variable, _, value = entry.partition(b"=")
+            words += [b"--setenv", variable, value]
+        ops = plan.ops
+        if self.host.bwrap_binds_fds:
+            ops = tuple(op for op in map(self._held, ops) if op is not None)
+        words += map(os.fsencode, arguments(ops, _kind, self._put))
+        for code in self.filters:
+            words += [b"--add-seccomp-fd", str(self._put(code)).encode()]
+        if command.cwd is not None and not command.flags & _core.constants.CWD_OPTIONAL:
+            words += [b"--chdir", command.cwd]
+        args = self._put(b"".join(word + b"\0" for word in words))
+        command.pass_fds = sorted({*command.pass_fds, *self._fds, *self._lent})
+        command.programs = [os.fsencode(plan.wrapper[0])]
+        command.argv = [b"bwrap", b"--args", str(args).encode(), b"--", target, *command.argv[1:]]
+        command.envp = _core.Strings([])
+        command.cwd = None
+        command.uid, command.gid = self.host.euid, self.host.egid
+
+    def started(self, result: _core.Result) -> None:
+        """Wait for the sandbox's init, and hold it; raises SetupError for a bwrap that makes none."""
+        self._close()
+        self._hear(result)
+        if not result.init_pid:
+            raise SetupError(errno.ECANCELED, "start bwrap", None, "it said why on the command's standard error")
+        with contextlib.suppress(ProcessLookupError):  # it is over already
+            result.init_pidfd = os.pidfd_open(result.init_pid)
+        os.set_blocking(self.status, False)
+        result.init_says, self.status = self.status, -1
+
+    def _hear(self, result: _core.Result) -> None:
+        """Read the first line, byte by byte: what comes after it is for the end."""
+        while not self._line.endswith(b"\n") and (chunk := os.read(self.status, 1)):
+            self._line += chunk
+        with contextlib.suppress(ValueError, KeyError):
+            result.init_pid = int(json.loads(self._line)["child-pid"])
+
+    def abandon(self, result: _core.Result) -> None:
+        """End what started() wasn't let wait for. Killed before it has said so, bwrap would leave an init behind."""
+        self._close()
+        if self.status >= 0:
+            self._hear(result)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(result.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            if result.init_pid:
+                os.kill(result.init_pid, signal.SIGKILL)
+        _core.end(result.pid, result.init_pidfd, result.init_says)
+
+    def _close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def close(self) -> None:
+        """Close all that is still open."""
+        self._close()
+        if self.status >= 0:
+            os.close(self.status)
+            self.status = -1
+
+
+def command_of(init_pid: int) -> int:
+    """Return the pid of the command below this init of bwrap's; 0 if it isn't there (yet)."""
+    try:
+        with open(f"/proc/{init_pid}/task/{init_pid}/children", encoding="ascii") as file:
+            return int(file.read().split()[0])
+    except (OSError, IndexError):
+        return 0
+
+
+def status(raw: int, said: bytes) -> int:
+    """Return the command's wait status, from bwrap's and its words: those above 128 stand for signals there."""
+    if raw & 0x7F:
+        return raw
+    if b'"exit-code"' not in said:
+        return FAILED << 8
+    code = raw >> 8
+    return code - 128 if 128 < code <= 128 + 64 else raw

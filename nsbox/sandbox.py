@@ -1,0 +1,218 @@
+"""Sandbox: a policy brought to life, for many commands.
+
+    with nsbox.Sandbox(nsbox.Policy.workspace("repo")) as box:
+        box.run(["make"], check=True)
+        print(box.shell("grep -r TODO . | wc -l", capture_output=True, text=True).stdout)
+
+Each command has a sandbox of its own, as if it had been started with policy=; what is the same for all of them is made
+once and kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from _thread import RLock
+
+from nsbox._commands import Commands
+from nsbox._errors import PolicyError, Reason, UnavailableError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._keeper import KeptWay
+from nsbox._policy import Policy
+from nsbox._probe import host_for, transactions_dir
+from nsbox._spawn import prepare
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from nsbox.session import Session
+    from nsbox.transaction import Transaction
+
+__all__ = ["Sandbox"]
+
+_MODES = ("enabled", "disabled")
+
+
+class Sandbox(Commands):
+    """One policy, many commands, each of which starts in a copy of what is kept: a mount tree, net namespaces.
+
+    Every function of nsbox that takes policy= takes a Sandbox as well. Its own methods take and raise what those of the
+    same name in nsbox and nsbox.asyncio do. Threads may share one. A forked child of this process makes its own; what
+    the parent keeps is none of its business.
+
+    Nothing of a command is left for the next one but what the policy binds writable: /tmp, /dev, /proc, message queues
+    and all namespaces, but for the user namespace that the mounts belong to, are its own. What has changed on the host
+    since a command before (a source replaced, a file that is to be hidden come into being, anything mounted) is
+    noticed: that command is started as without a Sandbox, and then all is made anew.
+    """
+
+    def __init__(self, policy: Policy, *, mode: str = "enabled", stock: int = 2) -> None:
+        """Take the policy; nothing happens before start() or the first command.
+
+        mode: "disabled" starts commands without any containment, but in the environment and the directory that the
+        policy says. stock: how many sandboxes, with net namespaces of their own where the policy has no network, are
+        made ahead (0 to 64), each for one command; a command that finds none has its own made from what is kept.
+        Raises TypeError, ValueError and PolicyError.
+        """
+        if isinstance(stock, bool) or not isinstance(stock, int) or not 0 <= stock <= 64:
+            raise ValueError(f"stock is {stock!r}, must be 0 to 64")
+        self._stock = stock
+        self._lock = RLock()
+        self._is_closed = False
+        self._policy, self._mode = _checked(policy, mode)
+        self._way = self._new_way()
+        _all.add(self)
+
+    def _new_way(self) -> KeptWay:
+        policy = self._policy
+        if self._mode == "disabled":
+            policy = policy.with_(backend="passthrough", require="nothing")
+        return KeptWay(policy, self._stock)
+
+    def way(self) -> KeptWay:
+        """Return how commands are started now; raises ValueError when it is closed."""
+        if self._is_closed:
+            raise ValueError("the Sandbox is closed")
+        return self._way
+
+    # ---- what it is
+
+    @property
+    def policy(self) -> Policy:
+        """What commands may do."""
+        return self._policy
+
+    @property
+    def mode(self) -> str:
+        """Whether commands are contained: "enabled" or "disabled", in a word."""
+        return self._mode
+
+    @property
+    def why_cold(self) -> str:
+        """Why each command is started anew: what about the policy allows nothing to be kept, or what failed.
+
+        "" as long as nothing is known against it. Popen.sandbox.is_warm tells of one command.
+        """
+        return self._way.why_cold
+
+    # ---- its life
+
+    def start(self) -> Sandbox:
+        """Make now what the first command would wait for, and return this. Raises what starting a command raises.
+
+        Also finishes commits of transactions that were interrupted: see nsbox.transaction.recover(), whose errors it
+        raises if they are about this policy's working directory.
+        """
+        way = self.way()
+        _finish_commits(self._policy.workdir)
+        prepared = prepare(way.policy, host_for(way.policy))
+        way.keep(prepared)
+        return self
+
+    def update(self, policy: Policy | None = None, *, mode: str | None = None) -> None:
+        """Change the policy, the mode, or both: from one moment to the other, for commands that start from then on.
+
+        Those that run keep what they have. Raises TypeError, ValueError and PolicyError, and has changed nothing then.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ValueError("the Sandbox is closed")
+            chosen = _checked(self._policy if policy is None else policy, self._mode if mode is None else mode)
+            if chosen == (self._policy, self._mode):
+                return
+            self._policy, self._mode = chosen
+            old, self._way = self._way, self._new_way()
+        old.close()
+
+    def transaction(
+        self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
+    ) -> Transaction:
+        """Begin a transaction under this policy: commands whose changes to the workspace are only kept if committed.
+
+        workspace: by default the policy's working directory. dir: where the changes are kept until then; by default
+        nsbox/transactions in $XDG_STATE_HOME (~/.local/state). It has to be on a file system that overlayfs can write
+        to, and remains. Raises PolicyError, UnavailableError where the policy, the backend or what is mounted in the
+        workspace doesn't allow it, and OSError.
+        """
+        from nsbox.transaction import Transaction  # seldom needed
+
+        if self._mode == "disabled":
+            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so nothing can be kept aside"))
+        way = self.way()
+        return Transaction(way.policy, None if workspace is None else os.fspath(workspace), dir)
+
+    def session(self) -> Session:
+        """Begin a session under this policy: one sandbox in which commands run, and leave things behind, until its end.
+
+        Raises UnavailableError where the policy or the backend doesn't allow it, and what starting a command raises.
+        """
+        from nsbox.session import Session  # seldom needed
+
+        if self._mode == "disabled":
+            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
+        return Session(self.way().policy)
+
+    def close(self) -> None:
+        """Let go of what is kept. Commands that run go on; no new one can be started. Twice is no error."""
+        with self._lock:
+            self._is_closed = True
+        self._way.close()
+
+    def __enter__(self) -> Sandbox:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        way = getattr(self, "_way", None)
+        if way is None or self._is_closed or not way.is_keeping or sys.is_finalizing():
+            return
+        import warnings
+
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else self._mode
+        return f"<nsbox.Sandbox {state} {self._policy.base}>"
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child, whose locks other threads of the parent may have held."""
+        self._lock = RLock()
+        self._way.after_fork()
+
+
+def _finish_commits(workspace: str | None) -> None:
+    """Have what transactions left behind dealt with, before anybody sees a workspace that is changed in part."""
+    base = transactions_dir()
+    try:
+        left = os.listdir(base)
+    except OSError:
+        return
+    if workspace is not None and left not in ([], ["lock"]):
+        from nsbox.transaction import recover_for  # seldom needed
+
+        recover_for(workspace, base)
+
+
+def _checked(policy: Policy, mode: str) -> tuple[Policy, str]:
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+    if mode not in _MODES:
+        raise PolicyError("mode", f"{mode!r} is unknown, must be one of {', '.join(_MODES)}")
+    return policy, mode
+
+
+_all: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for box in list(_all):
+        box.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

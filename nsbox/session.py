@@ -1,0 +1,202 @@
+"""Session: one sandbox for many commands, with all that they leave behind.
+
+    with box.session() as s:
+        s.run("cd src && make")
+        server = s.Popen(["python3", "-m", "http.server", "8000"])
+        s.run("curl -s localhost:8000")
+
+The processes of one command are there for the next, and so are /tmp, the host name and the network: a server that one
+has started can be reached by another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from types import SimpleNamespace
+
+from nsbox import _popen
+from nsbox._commands import Commands
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._session import SessionWay
+from nsbox._usage import processes
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+    import psutil
+
+    from nsbox import subprocess as _subprocess
+    from nsbox._policy import Policy
+
+__all__ = ["Session"]
+
+_MOST_KEPT = 1 << 20  # bytes of a shell's state
+# What a shell says when it ends: where it is, and its exported variables.
+_KEEP = (
+    "trap '_nsbox_status=$?;"
+    ' {{ printf "%s\\0" "$PWD"; env -0 && printf "nsbox\\0"; }} >|/proc/self/fd/{fd};'
+    " exit $_nsbox_status' EXIT\n"
+)
+
+
+class EnteredPopen(_popen.Popen):
+    """A command of a session: no child of this process, so that its end is told by the session's pid 1."""
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        entered = self._entered
+        if self._creator != os.getpid():  # no child of a fork's: as the base has it
+            return self.pid, 0
+        if self._raw_status is None:
+            if not entered.try_wait(wait_flags):
+                return 0, 0
+            self._raw_status = entered.status
+            if entered.used is not None:
+                user, system, rss = entered.used
+                self._rusage = SimpleNamespace(ru_utime=user / 1e6, ru_stime=system / 1e6, ru_maxrss=rss // 1024)  # type: ignore[assignment]
+        status = self._raw_status
+        assert status is not None
+        return self.pid, status
+
+    def watch(self) -> tuple[list[int], float | None]:
+        """Return a descriptor, to be closed, that becomes readable when the command has ended."""
+        try:
+            return [os.dup(self._entered.fileno())], None
+        except OSError:  # no descriptor is free, or another thread is just taking its end
+            return [], 0.001
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to the command."""
+        if self.poll() is not None:
+            return
+        if self._timed_out:
+            self._last_signal = sig
+        self._entered.signal(sig)
+
+
+class Session(Commands):
+    """One sandbox under one policy, in which commands run until it is closed. Sandbox.session() makes it.
+
+    Its methods that start commands are those of Sandbox, and every function that takes policy= takes it too; but a
+    string is a command line for /bin/sh. A command ends when its own process does: what it leaves behind goes on.
+    Commands aren't children of this process: preexec_fn, user=, group=, extra_groups= and close_fds=False are a
+    ValueError, and they can't be waited for by os.waitpid(). When this process ends, so does the session. Threads may
+    share one; a forked child has none of it.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._way: SessionWay | None = None
+        self._directory: str | None = None  # of the shell that is kept
+        self._environment: dict[str, str] | None = None
+        self._way = SessionWay(policy)
+        _all.add(self)
+
+    def way(self) -> SessionWay:
+        """Return how commands are started; raises ValueError when it is closed."""
+        if self._way is None:
+            raise ValueError("the session is closed")
+        return self._way
+
+    def popen(self, kind: type[Any]) -> type[Any]:
+        """Return the class of Popen that its commands need in the place of this one."""
+        if not issubclass(EnteredPopen, kind):
+            raise TypeError(f"a session's commands are started by nsbox.Popen, not by {kind.__name__}")
+        return EnteredPopen
+
+    def _own(self, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+        command = args[0] if args else options.get("args")
+        if isinstance(command, str | bytes) and "shell" not in options:
+            options = options | {"shell": True}
+        return super()._own(args, options)
+
+    def shell(self, command: str | bytes, *, keep: bool = False, **options: Any) -> _subprocess.CompletedProcess[Any]:
+        """Run a command line of /bin/sh to its end; as nsbox.run with shell=True.
+
+        keep: begin in the directory, and with the exported variables, in which the last one with keep=True has ended,
+        as in one shell that goes on. A shell that is killed, or executes another program in its place, changes nothing
+        about that.
+        """
+        if not keep:
+            return super().shell(command, **options)
+        if self._directory is not None and "cwd" not in options:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                return self._kept_shell(command, options | {"cwd": self._directory})
+            self._directory = None  # it has gone
+        return self._kept_shell(command, options)
+
+    def _kept_shell(self, command: str | bytes, options: dict[str, Any]) -> _subprocess.CompletedProcess[Any]:
+        state = os.memfd_create("nsbox-shell", os.MFD_CLOEXEC)
+        try:
+            if self._environment is not None:
+                options = {"env": self._environment} | options
+            options["pass_fds"] = (*options.get("pass_fds", ()), state)
+            try:
+                done = Commands.shell(self, _KEEP.format(fd=state) + os.fsdecode(command), **options)
+            finally:
+                self._remember(os.pread(state, _MOST_KEPT + 1, 0))
+            done.args = command
+        finally:
+            os.close(state)
+        return done
+
+    def _remember(self, state: bytes) -> None:
+        if len(state) > _MOST_KEPT or not state.startswith(b"/") or not state.endswith(b"\0"):
+            return
+        self._directory, *pairs = os.fsdecode(state[:-1]).split("\0")
+        if pairs and pairs.pop() == "nsbox":  # env(1) was found
+            self._environment = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can run in it any more: it was closed, or killed from outside."""
+        return self._way is None or self._way.has_ended
+
+    def processes(self) -> list[psutil.Process]:
+        """Return what runs in it now; [] when it has ended. Needs psutil (ImportError)."""
+        return [] if self.has_ended or self._way is None else processes(None, self._way.pid)
+
+    def close(self) -> None:
+        """End all that runs in it, and return when it is gone. Twice is no error."""
+        way, self._way = self._way, None
+        if way is not None:
+            way.close()
+
+    def __enter__(self) -> Session:
+        self.way()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_way", None) is None or sys.is_finalizing():
+            return  # at the interpreter's end the kernel ends it
+        import warnings
+
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<nsbox.Session {'closed' if self._way is None else self._way.pid}>"
+
+    def after_fork(self) -> None:
+        """Be closed, in a forked child: it is the parent's."""
+        way, self._way = self._way, None
+        if way is not None:
+            way.forget()
+
+
+_all: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for session in list(_all):
+        session.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,230 @@
+"""Transaction: commands that change the workspace for themselves, until somebody says that it is to be so.
+
+    with box.transaction() as tx:
+        tx.run(["npm", "install", "left-pad"])
+        for change in tx.diff():
+            print(change)
+        if approved(tx.patch()):
+            tx.commit()
+
+Inside, the workspace is an overlay (overlayfs of the kernel): all that a command writes goes elsewhere, at the speed of
+the file system. Leaving the block drops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+import sys
+import weakref
+from _collections_abc import Iterator
+from _thread import RLock
+
+from nsbox import _commit, _patch
+from nsbox._changes import Change, Comparison
+from nsbox._checks import check_path
+from nsbox._commands import Commands
+from nsbox._errors import ConflictError, PolicyError
+from nsbox._files import Tree, locked, opened_plainly, start_of_time
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._overlay import OverlayWay
+from nsbox._policy import check_size, is_below
+from nsbox._probe import transactions_dir
+from nsbox._store import Store
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from nsbox._policy import Policy
+
+__all__ = ["Change", "Transaction", "recover"]
+
+
+def _store_of(given: str | os.PathLike[str] | None) -> str:
+    if given is None:
+        return os.path.realpath(transactions_dir())
+    return os.path.realpath(check_path("dir", os.path.abspath(os.fspath(given))))
+
+
+def recover(dir: str | os.PathLike[str] | None = None) -> None:
+    """Finish commits that were interrupted, and remove what transactions have left behind that ended without a word.
+
+    dir: as Sandbox.transaction() takes it. Each transaction that begins there does the same before. A commit whose
+    journal was written is completed or, where that isn't possible any more, undone. Raises CommitError for the first
+    that can be neither; nothing of it is lost, and the next call tries again.
+    """
+    for _, error in _commit.recover(_store_of(dir)):
+        raise error
+
+
+def recover_for(workspace: str, base: str) -> None:
+    """Do so below base; raise only what is about this workspace, and warn of the rest."""
+    mine = []
+    for other, error in _commit.recover(base):
+        if other == workspace:
+            mine.append(error)
+        else:
+            logging.getLogger("nsbox").warning("%s: %s", other, error)
+    if mine:
+        raise mine[0]
+
+
+class Transaction(Commands):
+    """Commands whose changes to one directory are kept aside. Sandbox.transaction() makes it; threads may share it.
+
+    Its methods that start commands are those of Sandbox, and every function that takes policy= takes it too. Each
+    command has a sandbox of its own; what they share is the overlay. What else the policy lets them write to is changed
+    at once.
+    """
+
+    def __init__(self, policy: Policy, workspace: str | None, dir: str | os.PathLike[str] | None) -> None:
+        self._way: OverlayWay | None = None
+        self._creator = os.getpid()
+        self._lock = RLock()
+        if workspace is None and policy.workdir is None:
+            raise PolicyError("workspace", "is needed: the policy has no working directory")
+        self.workspace = os.path.realpath(check_path("workspace", os.path.abspath(workspace or policy.workdir or "")))
+        base = _store_of(dir)
+        if is_below(base, self.workspace):
+            raise PolicyError("dir", f"{base} lies in the workspace; give another directory")
+        recover_for(self.workspace, base)
+        self._real = opened_plainly(self.workspace)  # the name may lead elsewhere later
+        self._store: Store | None = None
+        try:
+            found = os.fstat(self._real.fd)
+            self._mode = stat.S_IMODE(found.st_mode)
+            self._store = store = Store.make(base, self.workspace, found)
+            self._way = OverlayWay(policy, self.workspace, base, store.upper, store.work)
+            if not os.path.samestat(found, os.lstat(self.workspace)):
+                raise FileNotFoundError(errno.ESTALE, "has become another directory", self.workspace)
+            self._started = start_of_time(self._real)
+        except BaseException:
+            self.discard()
+            raise
+        _all.add(self)
+
+    def way(self) -> OverlayWay:
+        """Return how commands are started; raises ValueError when the transaction is over."""
+        if self._way is None:
+            raise ValueError("the transaction is over")
+        return self._way
+
+    @contextlib.contextmanager
+    def _trees(self) -> Iterator[tuple[Tree, Tree]]:
+        with self._lock:
+            self.way()
+            assert self._store is not None
+            with Tree(self._store.upper, forceful=True) as upper, Tree(self._real.fd) as real:
+                yield upper, real
+
+    def diff(self) -> list[Change]:
+        """Return what has changed, by path; raises OSError. A file that only has another time hasn't changed.
+
+        While commands run it may be about what they have only half done.
+        """
+        with self._trees() as trees:
+            compared = Comparison(*trees)
+            return compared.with_renames(compared.changes())
+
+    def patch(self, *, max_size: int | str = "1M") -> str:
+        """Return the changes as a unified diff that git apply takes; raises OSError.
+
+        max_size: a file with more bytes than that, or with NUL bytes, is only said to differ. Bytes that are no UTF-8
+        are there as surrogates: os.fsencode() gives them back.
+        """
+        most = check_size("max_size", max_size)
+        with self._trees() as trees:
+            compared, one = Comparison(*trees), _patch.Patch(*trees, most)
+            return "".join(one.of(change) for change in compared.with_renames(compared.changes()))
+
+    def commit(self) -> list[Change]:
+        """Bring all changes into the workspace, or none, and return them; the transaction is over then.
+
+        Files that are changed are replaced (rename(2)): who has one open keeps what was in it. Sockets and device nodes
+        stay behind. Raises ConflictError if anything that was changed here has been changed there since the
+        transaction began; CommitError if a step fails, after having undone the others; ValueError as long as commands
+        run. After these nothing is lost: the transaction goes on, unless a CommitError says that not all could be
+        undone. What steps that were undone had touched may be a conflict the next time.
+        """
+        with self._trees() as (upper, real), self.way().at_rest(), locked(self._real):
+            assert self._store is not None
+            compared = Comparison(upper, real)
+            raw = compared.changes()
+            told = compared.with_renames(raw)
+            renamed = {change.path for change in told if change.kind == "renamed"}
+
+            def check(*, is_top_ours: bool = True) -> None:
+                conflicts = compared.conflicts(raw, renamed, self._started, self._mode, is_top_ours=is_top_ours)
+                if conflicts:
+                    raise ConflictError(conflicts)
+
+            check(is_top_ours=False)
+            try:
+                if raw:
+                    _commit.commit(self._store, upper, real, raw, self._started, check)
+            except BaseException:
+                if self._store.has_journal:
+                    self.discard()
+                raise
+            self.discard()
+        return told
+
+    def discard(self) -> None:
+        """End the transaction: commands that still run are killed, and what they have changed is dropped.
+
+        But for changes that a commit could neither bring in as a whole nor undo: these wait for recover().
+        """
+        with self._lock:
+            way, self._way = self._way, None
+            if way is not None:
+                way.close()
+            store, self._store = self._store, None
+            if store is not None and self._creator == os.getpid():
+                store.end()
+            self._real.close()
+
+    def __enter__(self) -> Transaction:
+        self.way()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._way is not None:
+            self.discard()
+
+    def __del__(self) -> None:
+        if getattr(self, "_way", None) is None or sys.is_finalizing():
+            return  # at the interpreter's end the next recover() does it
+        import warnings
+
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        self.discard()
+
+    def __repr__(self) -> str:
+        return f"<nsbox.Transaction {'over' if self._way is None else 'of'} {self.workspace}>"
+
+    def after_fork(self) -> None:
+        """Be over, in a forked child: it is the parent's."""
+        self._lock = RLock()
+        way, self._way = self._way, None
+        if way is not None:
+            way.forget()
+        store, self._store = self._store, None
+        if store is not None:
+            store.let_go()
+        self._real.close()
+
+
+_all: weakref.WeakSet[Transaction] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for transaction in list(_all):
+        transaction.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,79 @@
+"""The table of bubblewrap's options, and what is made of it: the usage text, and completion files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nsbox._bwrap_options import BY_NAME, OPTIONS, PROGRAMS, completion, usage
+from nsbox._bwrap_parse import _HANDLERS
+from nsbox._details import CAPABILITIES
+
+
+def test_the_table() -> None:
+    """It has all options once, each with a handler, and help that fits a line and needs no quoting anywhere."""
+    assert len(BY_NAME) == len(OPTIONS) == 68
+    assert sum(option.since <= (0, 11) for option in OPTIONS) == 67
+    for option in OPTIONS:
+        assert option.kind in _HANDLERS
+        assert option.help and not set(option.help) & set("[]:'\"\\\n"), option.name
+    assert {option.kind for option in OPTIONS} == set(_HANDLERS)
+    groups = [option.group for option in OPTIONS]
+    assert groups == sorted(groups, key=groups.index)
+
+
+def test_the_usage_text() -> None:
+    """Its first line is bubblewrap's; all options follow, aligned and in the table's order."""
+    lines = usage("./x y").splitlines()
+    assert lines[0] == "usage: ./x y [OPTIONS...] [--] COMMAND [ARGS...]"
+    rows = [line for line in lines if line.startswith("    ")]
+    assert [row.split()[0] for row in rows] == list(BY_NAME)
+    assert len({row.index(option.help) for row, option in zip(rows, OPTIONS, strict=True)}) == 1
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_everything(shell: str) -> None:
+    """Each option and both programs are in the file of each shell."""
+    text = completion(shell)
+    for word in (*PROGRAMS, *CAPABILITIES, *(option.name[2:] for option in OPTIONS)):
+        assert word in text, word
+    assert "@" not in text
+
+
+def test_completion_of_an_unknown_shell() -> None:
+    """The error says which there are."""
+    with pytest.raises(ValueError, match="bash, zsh, fish"):
+        completion("csh")
+
+
+BASH = shutil.which("bash")
+CASES = [
+    (["--unshare-u"], {"--unshare-user", "--unshare-user-try", "--unshare-uts"}),
+    (["--bind", "some"], {"somefile", "somedir"}),
+    (["--bind", "x", "somed"], {"somedir"}),
+    (["--file", "some"], set()),
+    (["--file", "3", "somef"], {"somefile"}),
+    (["--setenv", "--bind", "some"], set()),
+    (["--cap-add", "CAP_SYS_P"], {"CAP_SYS_PTRACE", "CAP_SYS_PACCT"}),
+    (["--chdir", "--bi"], set()),
+    (["--new-session", "cat", "some"], {"somefile", "somedir"}),
+    (["--", "--unshare-u"], set()),
+]
+
+
+@pytest.mark.skipif(BASH is None, reason="bash is not installed")
+@pytest.mark.parametrize(("typed", "offered"), CASES)
+def test_bash_completes(typed: list[str], offered: set[str], tmp_path: Path) -> None:
+    """Options are offered among options, paths where an option takes one, and nothing for a number."""
+    (tmp_path / "somefile").touch()
+    (tmp_path / "somedir").mkdir()
+    script = f'{completion("bash")}\ncompopt() {{ :; }}\nCOMP_WORDS=(bwrap "$@") COMP_CWORD=$#\n_nsbox_bwrap\n'
+    script += 'printf "%s\\n" "${COMPREPLY[@]}"'
+    line = [str(BASH), "--norc", "-c", script, "bash", *typed]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == offered
