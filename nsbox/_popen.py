@@ -351,7 +351,7 @@ class Confinable(subprocess.Popen["Any"]):
         if self._is_plain:
             return super()._internal_poll(_deadstate, *more, **helpers)  # type: ignore[misc, no-any-return]
         if self.returncode is not None or not self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
-            return self.returncode if self.returncode is not None else None
+            return self.returncode
         try:
             if self.returncode is None:
                 pid, status = self._try_wait(os.WNOHANG)
@@ -433,14 +433,16 @@ class Confinable(subprocess.Popen["Any"]):
         if self._raw_status is None and self._plan.wrapper and sig != signal.SIGKILL:
             from nsbox import _wrap
 
-            pid = _wrap.command_of(self._init_pid)
-            os.kill(pid or self.pid, sig)  # of bwrap itself it would be the end, whatever the command does with it
+            os.kill(_wrap.command_of(self._init_pid) or self.pid, sig)  # of bwrap itself it would always be the end
         elif self._raw_status is None:
             super().send_signal(sig)
             if self._plan.wrapper:  # it hasn't tied its init to itself yet, at first
                 self._kill_init()
         elif sig == signal.SIGKILL:
             self._kill_init()
+        else:  # pid 1 is killing the rest. As with the base, what has ended has a returncode after this
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._wait(1.0)
 
     def _kill_init(self) -> None:
         with contextlib.suppress(ProcessLookupError):

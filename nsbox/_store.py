@@ -24,6 +24,7 @@ from nsbox._errors import PolicyError
 from nsbox._files import Tree
 
 VERSION = 1
+_RESERVE = 8  # what end() opens at the same time
 _log = logging.getLogger("nsbox")
 
 
@@ -34,6 +35,7 @@ class Store:
         self.path, self._lock = path, lock
         self.upper, self.work = (os.path.join(path, name) for name in ("upper", "work"))
         self.is_needed = False  # something is left that the next recover() has to see to
+        self._reserve: list[int] = []  # descriptors that nobody else gets, so that it can be removed in any case
 
     @property
     def spare(self) -> str:
@@ -51,8 +53,14 @@ class Store:
         os.makedirs(base, mode=0o700, exist_ok=True)
         with locked_base(base):
             path = os.path.join(base, os.urandom(8).hex())
+            store = cls(path, -1)
+            store._set_aside()
             os.mkdir(path, 0o700)
-            store = cls(path, lock(os.path.join(path, "lock")))
+            try:
+                store._lock = lock(os.path.join(path, "lock"))
+            except BaseException:
+                store.end()
+                raise
         try:
             _sync(base)
             for name in (store.upper, store.work):
@@ -106,9 +114,19 @@ class Store:
         except OSError as error:
             _log.warning("%s in the workspace can't be removed now: %s", self.spare, error)
 
+    def _set_aside(self) -> None:
+        try:
+            for _ in range(_RESERVE):
+                self._reserve.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+        except OSError as error:
+            self._give_back()
+            what = f"{error.strerror} for a transaction, which takes 16 or so: raise RLIMIT_NOFILE (ulimit -n)"
+            raise OSError(error.errno, what) from None
+
     def end(self) -> None:
         """Remove it, unless it is needed. Commands that were killed a moment ago may still be at work in it."""
         try:
+            self._give_back()
             for attempt in range(20):
                 if self.is_needed or self.has_journal:
                     return
@@ -128,8 +146,13 @@ class Store:
             for part in ("upper", "work", ""):  # the rest at last: without it nobody knows what the others are
                 _files.remove(tree, f"{name}/{part}" if part else name)
 
+    def _give_back(self) -> None:
+        while self._reserve:
+            os.close(self._reserve.pop())
+
     def let_go(self) -> None:
         """Unlock it."""
+        self._give_back()
         held, self._lock = self._lock, -1
         if held >= 0:
             os.close(held)

@@ -159,6 +159,7 @@ class Bench:
             check=False,
         )
         assert results.exists(), f"the run with {face} didn't come to its end:\n{done.stdout[-5000:]}"
+        print(done.stdout)  # what failed how, where pytest shows it
         found: dict[str, str] = json.loads(results.read_text())
         return found
 

@@ -150,6 +150,20 @@ def test_waitpid_for_any_child_sees_commands_only(sub: Face) -> None:
     assert in_fork(run) == [True, True]
 
 
+def test_a_signal_for_what_somebody_else_has_reaped(policy: nsbox.Policy) -> None:
+    """There is a return code after it, as with the base, although pid 1 of the sandbox takes its time."""
+    p = nsbox.Popen(["sh", "-c", "read line"], stdin=subprocess.PIPE, policy=policy)
+    os.kill(p.sandbox.init_pid, signal.SIGSTOP)
+    p.stdin.close()
+    os.waitpid(p.pid, 0)
+    assert p.poll() is None
+    goes_on = threading.Timer(0.2, os.kill, (p.sandbox.init_pid, signal.SIGCONT))
+    goes_on.start()
+    p.send_signal(signal.SIGTERM)
+    assert p.returncode is not None
+    goes_on.join()
+
+
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded.*:DeprecationWarning")
 def test_waitpid_loop_during_spawns(sub: Face) -> None:
     """A thread that reaps every child all the time finds commands only, and stops no spawn."""
