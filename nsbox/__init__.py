@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from nsbox._explain import explain
     from nsbox._host import Host
+    from nsbox._path_rules import PathRule
     from nsbox._plan import (
         Bind,
         BindData,
@@ -59,11 +60,12 @@ if TYPE_CHECKING:
         Tmpfs,
         TmpOverlay,
     )
-    from nsbox._policy import Limits, Policy
+    from nsbox._policy import Policy
     from nsbox._probe import probe
     from nsbox._seccomp import Filter
     from nsbox._spawn import Containment
     from nsbox._usage import Usage
+    from nsbox._wished_limits import Limits
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
     from nsbox.subprocess import (
@@ -123,6 +125,7 @@ __all__ = [
     "NsboxError",
     "Op",
     "Overlay",
+    "PathRule",
     "Plan",
     "Policy",
     "PolicyError",
@@ -179,6 +182,7 @@ _HOMES = {
     ),
     "_explain": ("explain",),
     "_host": ("Host",),
+    "_path_rules": ("PathRule",),
     "_plan": (
         "Bind",
         "BindData",
@@ -207,14 +211,12 @@ _HOMES = {
         "TmpOverlay",
     ),
     "_details": ("Details",),
-    "_policy": (
-        "Limits",
-        "Policy",
-    ),
+    "_policy": ("Policy",),
     "_probe": ("probe",),
     "_seccomp": ("Filter",),
     "_spawn": ("Containment",),
     "_usage": ("Usage",),
+    "_wished_limits": ("Limits",),
     "sandbox": ("Sandbox",),
     "session": ("Session",),
     "transaction": ("Transaction",),

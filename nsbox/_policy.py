@@ -14,16 +14,16 @@ from nsbox._checks import check_bool, check_hostname, check_path, check_text
 from nsbox._details import NO_DETAILS, Details
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, field, fields, frozen_by_name, replace
+from nsbox._path_rules import PathRule
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._seccomp import PROFILES, Filter
+from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, Literal, TypeAlias
 
 Path: TypeAlias = str | os.PathLike[str]
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ALWAYS = frozenset({"user", "mount", "pid"})
 _MOST_PROCS = 8  # child.h
 _OPTIONAL = frozenset({"ipc", "uts", "cgroup", "time"})
@@ -35,42 +35,6 @@ BEST_EFFORT = (
 )
 _BASES = ("workspace", "host", "layers")
 _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
-
-
-def check_size(name: str, value: object) -> int:
-    """Return a size in bytes, above 0; a str may end in K, M, G or T (powers of 1024)."""
-    if isinstance(value, str):
-        text = value.strip()
-        number = text[:-1] if text[-1:] in _UNITS else text
-        if not (number.isascii() and number.isdigit() and len(number) < 20):
-            raise PolicyError(name, f"{value!r} is no size, such as 1048576, '512K', '64M' or '2G'")
-        value = int(number) * _UNITS[text[len(number) :]]
-    return _check_count(name, value)
-
-
-def _check_count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise PolicyError(name, f"is a {type(value).__name__}, must be a number")
-    if not 0 < value < 2**63:
-        raise PolicyError(name, f"{value} is out of range, must be above 0")
-    return value
-
-
-def _check_cpus(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 1e6:
-        raise PolicyError(name, f"{value!r} is no number of processors between 0.01 and 1000000")
-    return float(value)
-
-
-def _check_size_or_none(name: str, value: object) -> int:
-    return 0 if type(value) is int and value == 0 else check_size(name, value)
-
-
-_LIMIT_CHECKS: dict[str, Callable[[str, object], int | float]] = {
-    **dict.fromkeys(("memory", "file_size", "total_memory"), check_size),
-    "core_size": _check_size_or_none,
-    "cpus": _check_cpus,
-}
 
 
 def _check_id(name: str, value: object) -> int:
@@ -101,48 +65,6 @@ def is_below(path: str, root: str) -> bool:
 
 
 @frozen_by_name
-class Limits:
-    """What a command may use up; None: no limit of ours. Where nothing else is said, each process by setrlimit(2).
-
-    memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,
-    which the kernel counts per user namespace from 5.14 on, and never for its uid 0). cpu_seconds: processor time
-    (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL five seconds later). file_size: bytes of any file written (RLIMIT_FSIZE).
-    open_files: descriptors (RLIMIT_NOFILE). core_size: bytes of a core dump (RLIMIT_CORE); None: none in a workspace.
-    total_memory: bytes of all processes together, with their files in /tmp and without swap; beyond it all are killed.
-    cpus: how many processors' time all may have together, such as 1.5. These two need a cgroup v2 that was delegated to
-    the caller, and so does processes where RLIMIT_NPROC doesn't hold. Sizes may be strings such as "512M".
-    """
-
-    memory: int | str | None = None
-    processes: int | None = None
-    cpu_seconds: int | None = None
-    file_size: int | str | None = None
-    open_files: int | None = None
-    core_size: int | str | None = None
-    total_memory: int | str | None = None
-    cpus: float | None = None
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if value is not None:
-                check = _LIMIT_CHECKS.get(f.name, _check_count)
-                object.__setattr__(self, f.name, check(f"limits.{f.name}", value))
-
-    def rlimits(self) -> tuple[tuple[str, int], ...]:
-        """Return the limits that are set, by their RLIMIT names."""
-        names = {
-            "AS": self.memory,
-            "NPROC": self.processes,
-            "CPU": self.cpu_seconds,
-            "FSIZE": self.file_size,
-            "NOFILE": self.open_files,
-            "CORE": self.core_size,
-        }
-        return tuple((name, int(value)) for name, value in names.items() if value is not None)
-
-
-@frozen_by_name
 class Policy:
     """A wish. Made by workspace(), host() or layers(), changed by with_(); construction checks every field.
 
@@ -165,6 +87,9 @@ class Policy:
     setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226). kill_on_exit: what the
     command leaves running ends with it; False: it goes on in the sandbox, at most until the caller ends, and wait()
     doesn't wait for it. details: what only layers() can ask for.
+    tools_bin: a directory of programs, read-only inside and the first of PATH. paths: rules about files, which
+    Sandbox.files keeps to; protected: names, in any case, of files that it never writes. symlinks: what it does with
+    links in a path: "refuse", or "beneath" to follow those that stay in the directory that the policy names.
     """
 
     base: Literal["workspace", "host", "layers"] = "layers"
@@ -194,6 +119,10 @@ class Policy:
     nested: bool = False
     kill_on_exit: bool = True
     details: Details = NO_DETAILS
+    tools_bin: str | None = None
+    paths: tuple[PathRule, ...] = ()
+    protected: tuple[str, ...] = ()
+    symlinks: Literal["refuse", "beneath"] = "refuse"
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     # ---- making one
@@ -211,8 +140,9 @@ class Policy:
         """Return the policy for work in one directory, which is readable and writable at its own path.
 
         System directories and the running interpreter are readable; secrets of the host and `deny` are masked; /tmp is
-        private, the network off, the environment built. Relative paths count from the current directory. `wishes` are
-        fields of Policy. Raises PolicyError for a path that doesn't exist (but for deny) or a workspace that is "/".
+        private, the network off, the environment built. Relative paths count from the current directory. tools_bin is
+        readable too. `wishes` are fields of Policy. Raises PolicyError for a path that doesn't exist (but for deny), or
+        a workspace that is "/".
         """
         root = _existing("workspace", path)
         if not os.path.isdir(root):
@@ -224,10 +154,11 @@ class Policy:
         wishes.setdefault("workdir", root)
         wishes.setdefault("home", root)
         wishes.setdefault("seccomp", "default")
+        readable = [_existing("read", p) for p in _sequence("read", read)]
         return cls(
             base="workspace",
             write=(root, *(_existing("write", p) for p in _sequence("write", write))),
-            read=tuple(_existing("read", p) for p in _sequence("read", read)),
+            read=_with_tools(wishes, readable),
             deny=tuple(_resolved("deny", p) for p in _sequence("deny", deny)),
             **_known(wishes, "read", "write", "deny"),
         )
@@ -289,6 +220,8 @@ class Policy:
             for name in ("read", "write", "deny"):
                 if name in changes:
                     changes[name] = tuple(_PATHS[name](name, path) for path in _sequence(name, changes[name]))
+            if changes.get("tools_bin") is not None:
+                changes["read"] = _with_tools(changes, changes.get("read", self.read))
         return replace(self, **changes)
 
     # ---- checking
@@ -299,9 +232,10 @@ class Policy:
         _choice("ids", self.ids, ("single", "full", "auto"))
         _choice("backend", self.backend, ("auto", *BACKENDS))
         _choice("require", self.require, REQUIRE)
+        _choice("symlinks", self.symlinks, ("refuse", "beneath"))
         for name in ("write", "read", "deny"):
             self._set(name, tuple(dict.fromkeys(check_path(name, p) for p in _sequence(name, getattr(self, name)))))
-        for name in ("workdir", "home"):
+        for name in ("workdir", "home", "tools_bin"):
             if getattr(self, name) is not None:
                 self._set(name, check_path(name, getattr(self, name)))
         for name in ("uid", "gid"):
@@ -321,6 +255,7 @@ class Policy:
                 raise PolicyError(name, f"is a {type(getattr(self, name)).__name__}, must be nsbox.{kind.__name__}")
         if not isinstance(self.seccomp, Filter):
             _choice("seccomp", self.seccomp, PROFILES)
+        self._check_files()
         self._check_env()
         self._check_ops()
         self._check_namespaces()
@@ -330,6 +265,27 @@ class Policy:
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+    def _check_files(self) -> None:
+        names = tuple(check_text("protected", name) for name in _sequence("protected", self.protected))
+        for name in names:
+            if "/" in name:
+                raise PolicyError("protected", f"{name!r} is a path; a name protects all files that have it")
+        self._set("protected", names)
+        rules = _sequence("paths", self.paths)
+        for rule in rules:
+            if not isinstance(rule, PathRule):
+                raise PolicyError("paths", f"has a {type(rule).__name__}, must have nsbox.PathRule")
+            if rule.root not in (*self.write, *self.read):
+                raise PolicyError("paths", f"{rule.name}: {rule.root} is neither in read nor in write")
+        for what in ("name", "root"):
+            values = [getattr(rule, what) for rule in rules]
+            if len({*values}) < len(values):
+                raise PolicyError("paths", f"two rules have the same {what}")
+        self._set("paths", rules)
+        if self.base == "workspace" and self.tools_bin is not None and self.tools_bin not in self.read:
+            where = "write, where commands could plant programs" if self.tools_bin in self.write else "no list"
+            raise PolicyError("tools_bin", f"{self.tools_bin} is in {where}; it belongs into read")
 
     def _check_env(self) -> None:
         pairs = self.env.items() if isinstance(self.env, Mapping) else _sequence("env", self.env)
@@ -440,10 +396,20 @@ class Policy:
         """Return the names of the variables that a built environment takes from the caller's."""
         return ("USER", "LANG", "TERM", *self.pass_env)
 
-    def environment(self, caller: Mapping[str, str], path: str, tmpdir: str = "/tmp") -> dict[str, str]:
-        """Return the command's environment. caller: the caller's; path: the PATH of this machine's sandboxes."""
-        env = dict(caller) if self.inherit_env else {"PATH": path, "HOME": self.home or "/", "TMPDIR": tmpdir}
+    def environment(
+        self, caller: Mapping[str, str], path: str, tmpdir: str = "/tmp", *, is_contained: bool = True
+    ) -> dict[str, str]:
+        """Return the command's environment. caller: the caller's; path: the PATH of this machine's sandboxes.
+
+        is_contained: False for a command that nothing contains, whose HOME is the caller's.
+        """
+        home = self.home or "/"
+        home = home if is_contained else caller.get("HOME", home)
+        env = dict(caller) if self.inherit_env else {"PATH": path, "HOME": home, "TMPDIR": tmpdir}
         env |= {name: caller[name] for name in self.taken_from_caller() if name in caller}
+        path = env.get("PATH", "")
+        if self.tools_bin is not None and not f"{path}:".startswith(f"{self.tools_bin}:"):
+            env["PATH"] = f"{self.tools_bin}:{path}".rstrip(":")
         return env | dict(self.env)
 
     def __hash__(self) -> int:
@@ -492,6 +458,16 @@ def _resolved(name: str, path: object) -> str:
         if error.errno == errno.ELOOP:
             raise PolicyError(name, f"{text}: {error.strerror}") from None
         return os.path.realpath(text)
+
+
+def _with_tools(wishes: dict[str, Any], readable: Iterable[str]) -> tuple[str, ...]:
+    """Resolve tools_bin, and return what is readable with it."""
+    if wishes.get("tools_bin") is None:
+        return tuple(readable)
+    wishes["tools_bin"] = tools = _existing("tools_bin", wishes["tools_bin"])
+    if not os.path.isdir(tools):
+        raise PolicyError("tools_bin", f"{tools} is no directory")
+    return (*readable, tools)
 
 
 _PATHS = {"read": _existing, "write": _existing, "deny": _resolved}

@@ -169,7 +169,7 @@ class Confinable(subprocess.Popen["Any"]):
         """Start the command as the base does, but in the environment and the directory that the policy says."""
         chosen = dict(zip(_names, positional, strict=False))
         if chosen["env"] is None:
-            chosen["env"] = policy.environment(os.environ, prepared.path, prepared.tmpdir)
+            chosen["env"] = policy.environment(os.environ, prepared.path, prepared.tmpdir, is_contained=False)
         if chosen["cwd"] is None and policy.base != "host":
             chosen["cwd"] = policy.workdir
         chosen["start_new_session"] = chosen["start_new_session"] or policy.new_session

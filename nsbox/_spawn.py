@@ -126,7 +126,7 @@ def prepare(policy: Policy, host: Host) -> Prepared:
         ops=ops,
         template=None if from_fds or plan.backend == "passthrough" else _request.template(plan, ops),
         says_empty=not outlasts,
-        path=":".join((*host.programs, STANDARD_PATH)),
+        path=":".join((*([policy.tools_bin] if policy.tools_bin else ()), *host.programs, STANDARD_PATH)),
         tmpdir=plan.tmpdir,
         environments={},
     )

@@ -31,9 +31,10 @@ from nsbox._errors import ConflictError, PolicyError
 from nsbox._files import Tree, locked, opened_plainly, start_of_time
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._overlay import OverlayWay
-from nsbox._policy import check_size, is_below
+from nsbox._policy import is_below
 from nsbox._probe import transactions_dir
 from nsbox._store import Store
+from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsbox._errors import NsboxError, PolicyError
-from nsbox._policy import Limits, Policy
+from nsbox._policy import Policy
+from nsbox._wished_limits import Limits
 
 
 def _policy_options(parser: argparse.ArgumentParser) -> None:

@@ -338,14 +338,15 @@ def test_update(box: Sandbox, workspace: Path, tmp_path: Path) -> None:
 
 
 def test_mode(box: Sandbox, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disabled: nothing is contained, but the environment is built and the directory is the policy's."""
+    """Disabled: nothing is contained, and HOME is the caller's, but the environment is built, the directory the policy's."""
     monkeypatch.setenv("FROM_CALLER", "1")
+    monkeypatch.setenv("HOME", "/of-the-caller")
     command = ["sh", "-c", "readlink /proc/self/ns/pid; pwd; echo $FROM_CALLER $HOME"]
     here = os.readlink("/proc/self/ns/pid")
     box.update(mode="disabled")
     assert box.mode == "disabled"
     with box.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.communicate()[0] == f"{here}\n{workspace}\n{workspace}\n"
+        assert process.communicate()[0] == f"{here}\n{workspace}\n/of-the-caller\n"
     assert process.sandbox.backend == "passthrough"
     box.update(mode="enabled")
     assert here not in output(box, *command)

@@ -1,0 +1,89 @@
+"""Limits: what a command may use up, as a wish; and sizes, as all wishes spell them."""
+
+from __future__ import annotations
+
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, fields, frozen_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def check_size(name: str, value: object) -> int:
+    """Return a size in bytes, above 0; a str may end in K, M, G or T (powers of 1024)."""
+    if isinstance(value, str):
+        text = value.strip()
+        number = text[:-1] if text[-1:] in _UNITS else text
+        if not (number.isascii() and number.isdigit() and len(number) < 20):
+            raise PolicyError(name, f"{value!r} is no size, such as 1048576, '512K', '64M' or '2G'")
+        value = int(number) * _UNITS[text[len(number) :]]
+    return _check_count(name, value)
+
+
+def _check_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PolicyError(name, f"is a {type(value).__name__}, must be a number")
+    if not 0 < value < 2**63:
+        raise PolicyError(name, f"{value} is out of range, must be above 0")
+    return value
+
+
+def _check_cpus(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 1e6:
+        raise PolicyError(name, f"{value!r} is no number of processors between 0.01 and 1000000")
+    return float(value)
+
+
+def _check_size_or_none(name: str, value: object) -> int:
+    return 0 if type(value) is int and value == 0 else check_size(name, value)
+
+
+_LIMIT_CHECKS: dict[str, Callable[[str, object], int | float]] = {
+    **dict.fromkeys(("memory", "file_size", "total_memory"), check_size),
+    "core_size": _check_size_or_none,
+    "cpus": _check_cpus,
+}
+
+
+@frozen_by_name
+class Limits:
+    """What a command may use up; None: no limit of ours. Where nothing else is said, each process by setrlimit(2).
+
+    memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,
+    which the kernel counts per user namespace from 5.14 on, and never for its uid 0). cpu_seconds: processor time
+    (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL five seconds later). file_size: bytes of any file written (RLIMIT_FSIZE).
+    open_files: descriptors (RLIMIT_NOFILE). core_size: bytes of a core dump (RLIMIT_CORE); None: none in a workspace.
+    total_memory: bytes of all processes together, with their files in /tmp and without swap; beyond it all are killed.
+    cpus: how many processors' time all may have together, such as 1.5. These two need a cgroup v2 that was delegated to
+    the caller, and so does processes where RLIMIT_NPROC doesn't hold. Sizes may be strings such as "512M".
+    """
+
+    memory: int | str | None = None
+    processes: int | None = None
+    cpu_seconds: int | None = None
+    file_size: int | str | None = None
+    open_files: int | None = None
+    core_size: int | str | None = None
+    total_memory: int | str | None = None
+    cpus: float | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None:
+                check = _LIMIT_CHECKS.get(f.name, _check_count)
+                object.__setattr__(self, f.name, check(f"limits.{f.name}", value))
+
+    def rlimits(self) -> tuple[tuple[str, int], ...]:
+        """Return the limits that are set, by their RLIMIT names."""
+        names = {
+            "AS": self.memory,
+            "NPROC": self.processes,
+            "CPU": self.cpu_seconds,
+            "FSIZE": self.file_size,
+            "NOFILE": self.open_files,
+            "CORE": self.core_size,
+        }
+        return tuple((name, int(value)) for name, value in names.items() if value is not None)
