@@ -368,6 +368,9 @@ int nsbox_die_with_parent(int yes);
 /* Opens a path for reading as it is resolved by who has the directory `root` for a root. A descriptor or -errno. */
 int nsbox_open_in_root(int root, const char *path);
 
+/* openat2(2) of what is there: a descriptor or -errno. */
+int nsbox_open_beneath(int dir, const char *path, uint64_t flags, uint64_t resolve);
+
 /* renameat2(2) and syncfs(2): 0 or -errno. */
 int nsbox_rename(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
 int nsbox_sync(int fd);

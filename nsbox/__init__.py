@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from nsbox._bpf import Arg, Rule
     from nsbox._changes import Change
+    from nsbox._config import Config
+    from nsbox._config_errors import ConfigError
     from nsbox._confine import confined, install
     from nsbox._details import Details
     from nsbox._doctor import Check, doctor
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         UnavailableError,
     )
     from nsbox._explain import explain
+    from nsbox._guarded import Attachment, Binary
     from nsbox._host import Host
     from nsbox._path_rules import PathRule
     from nsbox._plan import (
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from nsbox._probe import probe
     from nsbox._seccomp import Filter
     from nsbox._spawn import Containment
+    from nsbox._tool import ToolResult
     from nsbox._usage import Usage
     from nsbox._wished_limits import Limits
     from nsbox.sandbox import Sandbox
@@ -95,6 +99,8 @@ __all__ = [
     "STDOUT",
     "AccessError",
     "Arg",
+    "Attachment",
+    "Binary",
     "Bind",
     "BindData",
     "BindFd",
@@ -104,6 +110,8 @@ __all__ = [
     "Chmod",
     "CommitError",
     "CompletedProcess",
+    "Config",
+    "ConfigError",
     "ConflictError",
     "Console",
     "Containment",
@@ -145,6 +153,7 @@ __all__ = [
     "TimeoutExpired",
     "TmpOverlay",
     "Tmpfs",
+    "ToolResult",
     "Transaction",
     "UnavailableError",
     "Usage",
@@ -166,6 +175,8 @@ __all__ = [
 _HOMES = {
     "_bpf": ("Arg", "Rule"),
     "_changes": ("Change",),
+    "_config": ("Config",),
+    "_config_errors": ("ConfigError",),
     "_confine": ("confined", "install"),
     "_doctor": ("Check", "doctor"),
     "_errors": (
@@ -181,6 +192,7 @@ _HOMES = {
         "UnavailableError",
     ),
     "_explain": ("explain",),
+    "_guarded": ("Attachment", "Binary"),
     "_host": ("Host",),
     "_path_rules": ("PathRule",),
     "_plan": (
@@ -215,6 +227,7 @@ _HOMES = {
     "_probe": ("probe",),
     "_seccomp": ("Filter",),
     "_spawn": ("Containment",),
+    "_tool": ("ToolResult",),
     "_usage": ("Usage",),
     "_wished_limits": ("Limits",),
     "sandbox": ("Sandbox",),
@@ -239,11 +252,12 @@ _HOMES = {
     ),
 }
 
+_FACES = ("asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subprocess", "transaction")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF and name not in ("asyncio", "sandbox", "session", "subprocess", "transaction"):
+    if name not in _MODULE_OF and name not in _FACES:
         raise AttributeError(f"module 'nsbox' has no attribute {name!r}")
     from importlib import import_module
 

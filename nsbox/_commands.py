@@ -7,9 +7,22 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Mapping, Sequence
+    from typing import Any, TypedDict, Unpack
 
+    from nsbox._tool import ToolResult
     from nsbox.asyncio import Process
+    from nsbox.secrets import Secret, Store
+
+    class ToolOptions(TypedDict, total=False):
+        """What the tools take besides the command."""
+
+        timeout: float | None
+        cwd: str | None
+        env: Mapping[str, str] | None
+        input: str | bytes | None
+        secrets: Store | Mapping[str, Secret | str] | None
+        max_output: int | str
 
 
 class Commands(Keeper):
@@ -23,9 +36,37 @@ class Commands(Keeper):
         """Run a command to its end; as nsbox.run."""
         return _subprocess.run(*args, **self._own(args, options))
 
-    def shell(self, command: str | bytes, **options: Any) -> _subprocess.CompletedProcess[Any]:
-        """Run a command line of /bin/sh to its end; as nsbox.run with shell=True."""
-        return _subprocess.run(command, shell=True, **self._own((), options))
+    def shell(self, command: str, *, check: bool = False, **options: Unpack[ToolOptions]) -> ToolResult:
+        """Run a command line of /bin/sh to its end, and say what it came to, as a tool of an agent does.
+
+        timeout: seconds, after which all of it is killed; None: no limit. cwd: a directory in the sandbox; relative
+        ones count from the policy's workdir. env: variables on top of the built environment; those by which programs
+        execute others' code (LD_PRELOAD, BASH_ENV, ...) raise PolicyError. input: what it reads from stdin, which is
+        empty otherwise. secrets: a store, or names and values: more variables, whose values are masked in what it
+        prints (nsbox.leaks.Scrubber says in which forms). max_output: bytes of stdout, and of stderr, that are kept,
+        the first and the last half; what is more isn't held in memory. check: raise CalledProcessError for a status
+        that isn't 0.
+
+        A command that fails or takes too long is no exception otherwise, but a ToolResult. Raises ValueError,
+        AccessError for a cwd outside of the sandbox, and what Popen raises about the sandbox.
+        """
+        return self._tool(["/bin/sh", "-c", command], command, check, options)
+
+    def exec(
+        self, program: str, args: Sequence[str] = (), *, check: bool = False, **options: Unpack[ToolOptions]
+    ) -> ToolResult:
+        """Run a program with arguments to its end, and say what it came to; as shell(), but no shell reads it."""
+        if isinstance(args, str | bytes):
+            raise TypeError(f"args is a {type(args).__name__}, must be a sequence of arguments")
+        return self._tool([program, *args], [program, *args], check, options)
+
+    def _tool(self, argv: list[str], shown: Any, check: bool, options: Any) -> ToolResult:
+        from nsbox import _tool
+
+        result = _tool.run(self.Popen, self.way().policy, argv, shown, **options)
+        if check:
+            result.check_returncode()
+        return result
 
     def call(self, *args: Any, **options: Any) -> int:
         """Run a command and return its exit status; as nsbox.call."""

@@ -238,6 +238,21 @@ def join(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
+def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
+    """As openat2(2) of something that is there, with its RESOLVE_ flags; raises OSError.
+
+    EAGAIN: something on the way was renamed meanwhile, so that the kernel can't tell whether a ".." has led outside.
+    """
+    name = _core.ffi.from_buffer("char[]", os.fsencode(path))
+    for _ in range(64):
+        fd: int = _core.lib.nsbox_open_beneath(above, name, flags | os.O_CLOEXEC, resolve)
+        if fd >= 0:
+            return fd
+        if fd != -errno.EAGAIN:
+            break
+    raise OSError(-fd, os.strerror(-fd), path)
+
+
 def rename(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> None:
     """As renameat2(2); raises OSError."""
     ffi = _core.ffi

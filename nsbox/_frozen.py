@@ -73,7 +73,8 @@ def _made(cls: Any, *, by_name: bool) -> type[Any]:
     own["__match_args__"] = () if by_name else tuple(f.name for f in fields if f.init)
     own["__frozen_key__"] = attrgetter("__class__", *(f.name for f in fields if f.compare))
     own["__qualname__"] = cls.__qualname__
-    bases = cls.__bases__ if issubclass(cls, _Value) else (_Value,)
+    others = tuple(base for base in cls.__bases__ if base is not object)
+    bases = others if issubclass(cls, _Value) else (_Value, *others)
     made: type[Any] = type(cls)(cls.__name__, bases, own)
     for f in added:
         f.put = made.__dict__[f.name].__set__

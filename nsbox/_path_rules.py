@@ -9,11 +9,11 @@ from _collections_abc import Iterable
 
 from nsbox._checks import check_path, check_text
 from nsbox._errors import PolicyError
-from nsbox._frozen import frozen_by_name
+from nsbox._frozen import frozen
 from nsbox._wished_limits import check_size
 
 
-@frozen_by_name
+@frozen
 class PathRule:
     """A directory of the policy with a name, and what is asked of its files.
 

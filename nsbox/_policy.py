@@ -16,6 +16,7 @@ from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, field, fields, frozen_by_name, replace
 from nsbox._path_rules import PathRule
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
+from nsbox._questions import Questions
 from nsbox._seccomp import PROFILES, Filter
 from nsbox._wished_limits import Limits, check_size
 
@@ -65,7 +66,7 @@ def is_below(path: str, root: str) -> bool:
 
 
 @frozen_by_name
-class Policy:
+class Policy(Questions):
     """A wish. Made by workspace(), host() or layers(), changed by with_(); construction checks every field.
 
     base: which of the three it is. workdir: where commands start when they don't say. write, read, deny: absolute
@@ -195,19 +196,6 @@ class Policy:
             "new_session": False,
         }
         return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known(wishes)))
-
-    @classmethod
-    def from_bwrap(cls, argv: Iterable[str]) -> Policy:
-        """Return the policy that these options of bwrap(1) 0.11 ask for; argv: with or without the program's name.
-
-        Descriptors for filters and --args are read now, those for contents with each spawn. Raises PolicyError for an
-        option that bwrap refuses, and for what isn't a policy's: a command, and what is about one run of it
-        (--info-fd, --json-status-fd, --block-fd, --sync-fd, --lock-file, --as-pid-1, --argv0, ...), or about a variable
-        that is to be missing, for which Popen has env=. `nsbox bwrap` does all of that.
-        """
-        from nsbox._bwrap_policy import from_argv
-
-        return from_argv(list(argv))
 
     def with_(self, **changes: Any) -> Policy:
         """Return a copy with these fields changed; raises PolicyError as the constructor does.

@@ -2,7 +2,8 @@
 
     with nsbox.Sandbox(nsbox.Policy.workspace("repo")) as box:
         box.run(["make"], check=True)
-        print(box.shell("grep -r TODO . | wc -l", capture_output=True, text=True).stdout)
+        print(box.shell("grep -r TODO . | wc -l", timeout=30).stdout)
+        print(box.read("README.md", max_chars=1000))
 
 Each command has a sandbox of its own, as if it had been started with policy=; what is the same for all of them is made
 once and kept.
@@ -17,6 +18,7 @@ from _thread import RLock
 
 from nsbox._commands import Commands
 from nsbox._errors import PolicyError, Reason, UnavailableError
+from nsbox._file_tools import FileTools
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import KeptWay
 from nsbox._policy import Policy
@@ -34,7 +36,7 @@ __all__ = ["Sandbox"]
 _MODES = ("enabled", "disabled")
 
 
-class Sandbox(Commands):
+class Sandbox(Commands, FileTools):
     """One policy, many commands, each of which starts in a copy of what is kept: a mount tree, net namespaces.
 
     Every function of nsbox that takes policy= takes a Sandbox as well. Its own methods take and raise what those of the
@@ -78,8 +80,23 @@ class Sandbox(Commands):
 
     # ---- what it is
 
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        section: str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        stock: int = 2,
+    ) -> Sandbox:
+        """Return one with the policy and the mode that a TOML, JSON or YAML file describes; as Policy.load()."""
+        from nsbox._config import load
+
+        config = load(path, section=section, workspace=workspace)
+        return cls(config.policy, mode=config.mode, stock=stock)
+
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> Policy:  # type: ignore[override]
         """What commands may do."""
         return self._policy
 

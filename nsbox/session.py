@@ -19,18 +19,20 @@ from types import SimpleNamespace
 
 from nsbox import _popen
 from nsbox._commands import Commands
+from nsbox._errors import AccessError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._session import SessionWay
 from nsbox._usage import processes
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any
+    from typing import Any, Unpack
 
     import psutil
 
-    from nsbox import subprocess as _subprocess
+    from nsbox._commands import ToolOptions
     from nsbox._policy import Policy
+    from nsbox._tool import ToolResult
 
 __all__ = ["Session"]
 
@@ -112,35 +114,34 @@ class Session(Commands):
             options = options | {"shell": True}
         return super()._own(args, options)
 
-    def shell(self, command: str | bytes, *, keep: bool = False, **options: Any) -> _subprocess.CompletedProcess[Any]:
-        """Run a command line of /bin/sh to its end; as nsbox.run with shell=True.
+    def shell(
+        self, command: str, *, keep: bool = False, check: bool = False, **options: Unpack[ToolOptions]
+    ) -> ToolResult:
+        """Run a command line of /bin/sh to its end, and say what it came to; as Sandbox.shell().
 
         keep: begin in the directory, and with the exported variables, in which the last one with keep=True has ended,
         as in one shell that goes on. A shell that is killed, or executes another program in its place, changes nothing
         about that.
         """
         if not keep:
-            return super().shell(command, **options)
+            return super().shell(command, check=check, **options)
         if self._directory is not None and "cwd" not in options:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                return self._kept_shell(command, options | {"cwd": self._directory})
+            with contextlib.suppress(AccessError):
+                return self._kept_shell(command, check, {**options, "cwd": self._directory})
             self._directory = None  # it has gone
-        return self._kept_shell(command, options)
+        return self._kept_shell(command, check, {**options})
 
-    def _kept_shell(self, command: str | bytes, options: dict[str, Any]) -> _subprocess.CompletedProcess[Any]:
+    def _kept_shell(self, command: str, check: bool, options: dict[str, Any]) -> ToolResult:
         state = os.memfd_create("nsbox-shell", os.MFD_CLOEXEC)
         try:
-            if self._environment is not None:
-                options = {"env": self._environment} | options
-            options["pass_fds"] = (*options.get("pass_fds", ()), state)
+            own = {"pass_fds": (state,), "basis": self._environment}
+            argv = ["/bin/sh", "-c", _KEEP.format(fd=state) + command]
             try:
-                done = Commands.shell(self, _KEEP.format(fd=state) + os.fsdecode(command), **options)
+                return self._tool(argv, command, check, options | own)
             finally:
                 self._remember(os.pread(state, _MOST_KEPT + 1, 0))
-            done.args = command
         finally:
             os.close(state)
-        return done
 
     def _remember(self, state: bytes) -> None:
         if len(state) > _MOST_KEPT or not state.startswith(b"/") or not state.endswith(b"\0"):

@@ -1,6 +1,11 @@
-/* files.c: what Python's os module lacks for changing a tree in steps that can be undone. For the caller, never a child. */
+/* files.c: what Python's os module lacks for work in a tree that others change meanwhile. For the caller, never a child. */
 #include "../abi.h"
 #include "sys.h"
+
+int nsbox_open_beneath(int dir, const char *path, uint64_t flags, uint64_t resolve)
+{
+    return sys_openat2(dir, path, flags, 0, resolve);
+}
 
 int nsbox_rename(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {

@@ -138,6 +138,27 @@ def _bench(options: argparse.Namespace) -> int:
     return bench.main(options)
 
 
+def _config(options: argparse.Namespace) -> int:
+    from nsbox._cli import config
+
+    return config.main(options)
+
+
+def _config_options(commands: Any) -> None:
+    check = commands.add_parser("check", help="tell what a configuration file comes to")
+    check.add_argument("file", metavar="FILE", help="*.toml, *.json, *.yaml or *.yml")
+    check.add_argument("--section", metavar="TABLE", help="the table to read, such as agents.sandbox")
+    check.add_argument("-w", "--workspace", metavar="DIR", help="the workspace, if the file names none")
+    check.set_defaults(call=_config, parser=check, work="check")
+    init = commands.add_parser("init", help="write a configuration file to begin with")
+    init.add_argument("file", nargs="?", metavar="FILE", help="default: nsbox.toml, or by --format")
+    init.add_argument("--format", choices=("toml", "json", "yaml"), help="default: by FILE's name")
+    init.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: FILE's)")
+    init.set_defaults(call=_config, parser=init, work="init")
+    schema = commands.add_parser("schema", help="print the JSON Schema of configuration files")
+    schema.set_defaults(call=_config, parser=schema, work="schema")
+
+
 def _bwrap(words: Sequence[str]) -> int:
     """Do what bwrap does; --install and --completion, alone with their argument, are nsbox's own."""
     if list(words[:1]) == ["--install"]:
@@ -201,11 +222,12 @@ def _parser() -> argparse.ArgumentParser:
         help="print a profile for /etc/apparmor.d that lets this interpreter make user namespaces",
     )
     doctor.set_defaults(call=_doctor, parser=doctor)
+    _config_options(commands)
     bench = commands.add_parser("bench", help="measure spawn latency against subprocess and bwrap")
     bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
-    parts = "spawn, overhead, warm, rate, memory, binds, threads, files, hardening, import, front"
+    parts = "spawn, overhead, warm, rate, memory, binds, threads, files, transaction, hardening, import, front, leaks"
     bench.add_argument("--only", action="append", default=[], metavar="PART", help=f"of {parts}; may be repeated")
     bench.set_defaults(call=_bench, parser=bench)
     return parser

@@ -240,3 +240,11 @@ def test_is_like() -> None:
     """Dots stand for anything, all else for itself."""
     assert fences.is_like("a...c\n", "a b c") and fences.is_like("a\n...\nd", "a\nb\nc\nd\n")
     assert not fences.is_like("a.c", "abc") and not fences.is_like("a", "ab")
+
+
+@pytest.mark.parametrize("name", ["spacebot.py", "workers.py"])
+def test_promises(name: str, project: Path) -> None:
+    """Each promise of a system of agents holds, by real commands."""
+    lines = [line for line in example(name).stdout.splitlines() if not line.startswith("backend: ")]
+    assert len(lines) > 20
+    assert [line for line in lines if not line.startswith("ok ")] == []

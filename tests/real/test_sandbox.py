@@ -140,7 +140,7 @@ def test_all_ways_to_start(box: Sandbox, workspace: Path) -> None:
     assert box.call("exit 3", shell=True) == 3
     assert box.check_call(["true"]) == 0
     assert box.check_output(["echo", "x"], text=True) == "x\n"
-    assert box.shell("echo $0 y", capture_output=True).stdout == b"/bin/sh y\n"
+    assert box.shell("echo $0 y").stdout == "/bin/sh y\n"
     assert nsbox.run(["pwd"], policy=box, capture_output=True, text=True).stdout == f"{workspace}\n"
     with pytest.raises(TypeError, match="own policy"):
         box.run(["true"], policy=Policy.host())
@@ -221,11 +221,11 @@ def test_what_changes_on_the_host_is_noticed(
     """What is hidden or read-only is so for the next command, whatever somebody has put in its place meanwhile."""
     with Sandbox(guarded, stock=stock) as box:
         await_ready(box)
-        assert "secret" not in box.shell("cat hidden later 2>&1", stdout=subprocess.PIPE, text=True).stdout
+        assert "secret" not in box.shell("cat hidden later 2>&1").stdout
         await_ready(box)
         command = change(workspace)
         for _ in range(2):  # the first starts anew, the second in a copy of what was made anew
-            done = box.shell(command, capture_output=True, text=True)
+            done = box.shell(command)
             assert done.returncode != 0
             assert "secret" not in done.stdout
             await_ready(box)
@@ -361,7 +361,7 @@ def test_updates_while_threads_start_commands(policy: Policy) -> None:
 
         def work() -> None:
             for _ in range(8):
-                seen.append(box.shell('echo "$(uname -n) $NAME"', stdout=-1, text=True).stdout)
+                seen.append(box.shell('echo "$(uname -n) $NAME"').stdout)
 
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -426,11 +426,11 @@ def test_limits_are_each_command_s(policy: Policy) -> None:
     """A limit of processes is for one command, however many run at a time; or each is started anew."""
     with Sandbox(policy.with_(limits=Limits(processes=4), ids="auto")) as box:
         running = [box.Popen(["sleep", "100"]) for _ in range(5)]
-        done = box.shell("sleep 0 & sleep 0 & wait; echo all", stdout=-1, stderr=-1)
+        done = box.shell("sleep 0 & sleep 0 & wait; echo all")
         for process in running:
             process.kill()
             process.wait()
-    assert (done.stdout, done.stderr) == (b"all\n", b"")
+    assert (done.stdout, done.stderr) == ("all\n", "")
 
 
 # ---- its life

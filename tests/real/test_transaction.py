@@ -59,7 +59,7 @@ def tx(box: Sandbox, filled: Path, store: Path) -> Iterator[Transaction]:
 
 
 def sh(tx: Transaction, command: str) -> str:
-    done = tx.shell(command, capture_output=True, text=True)
+    done = tx.shell(command)
     assert (done.returncode, done.stderr) == (0, "")
     return str(done.stdout)
 
@@ -154,8 +154,8 @@ def test_the_policy_holds(filled: Path, store: Path) -> None:
     other.mkdir()
     policy = Policy.workspace(filled, write=[filled, other], deny=[filled / ".env"])
     with Sandbox(policy) as box, box.transaction(dir=store) as tx:
-        assert tx.shell("cat .env", capture_output=True).returncode != 0
-        assert tx.shell("touch /etc/x", capture_output=True).returncode != 0
+        assert tx.shell("cat .env").returncode != 0
+        assert tx.shell("touch /etc/x").returncode != 0
         sh(tx, f"echo x > {other}/x; echo y > y")
         assert (other / "x").exists()
         assert told(tx) == ["A y"]
@@ -336,7 +336,7 @@ def test_patches_that_would_take_long(workspace: Path, tmp_path: Path, store: Pa
     with Sandbox(Policy.workspace(workspace)) as box, box.transaction(dir=store) as tx:
         fill(tmp_path, 7)
         for name in ("often", "many"):
-            tx.shell(f"cat > {name}", input=(tmp_path / name).read_text(), text=True, check=True)
+            tx.shell(f"cat > {name}", input=(tmp_path / name).read_text(), check=True)
         patch = tx.patch()
         tx.commit()
     assert patch.count("@@") == 4
@@ -571,7 +571,7 @@ def test_where_changes_are_kept_is_hidden(tmp_path: Path) -> None:
     workspace.mkdir(parents=True)
     policy = Policy.workspace(workspace, write=[tmp_path / "all"])
     with Sandbox(policy, stock=0) as box, box.transaction(dir=store) as tx:
-        done = tx.shell(f"ls {store}; touch {store}/x; echo > seen", capture_output=True, text=True)
+        done = tx.shell(f"ls {store}; touch {store}/x; echo > seen")
         assert done.stdout == ""
         assert "Permission denied" in done.stderr or "Read-only" in done.stderr
         assert told(tx) == ["A seen"]
@@ -631,7 +631,7 @@ def test_disk_full(filled: Path, store: Path) -> None:
     code = """
 with box.transaction(dir=sys.argv[2]) as tx:
     tx.shell("echo first > first", check=True)
-    done = tx.shell("head -c 100M /dev/zero > big", capture_output=True, text=True)
+    done = tx.shell("head -c 100M /dev/zero > big")
     print("No space left" in done.stderr)
     tx.shell("rm big", check=True)
     print([str(change) for change in tx.commit()])

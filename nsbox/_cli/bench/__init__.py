@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 from nsbox._cli.bench import chart, report
 from nsbox._cli.bench import parts as _parts
+from nsbox._cli.bench.leaks import leaks
 from nsbox._cli.bench.machine import look
 from nsbox._cli.bench.parts import FULL, QUICK, Bench
 from nsbox._cli.bench.stats import Part
@@ -34,6 +35,7 @@ PARTS: Mapping[str, Callable[[Bench], Part]] = {
     "hardening": _parts.hardening,
     "import": _parts.imports,
     "front": _parts.front,
+    "leaks": leaks,
 }
 
 

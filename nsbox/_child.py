@@ -1,0 +1,164 @@
+"""A policy for somebody to whom work is passed on: whatever it says, it never allows more than its parent."""
+
+from __future__ import annotations
+
+import os
+
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, fields
+from nsbox._path_rules import PathRule
+from nsbox._policy import BACKENDS, REQUIRE, is_below
+from nsbox._wished_limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from nsbox._policy import Policy
+
+_SAME = ("base", "ops", "details", "unshare", "ids", "uid", "gid", "inherit_env", "home", "hostname")
+_STRICTNESS = {"seccomp": ("off", "default", "hardened"), "symlinks": ("beneath", "refuse")}
+
+
+def child(policy: Policy, attach: Iterable[str | os.PathLike[str]], wishes: dict[str, Any]) -> Policy:
+    """Return the policy with these changes, if all of them take something away; else raises PolicyError."""
+    from nsbox._view import view
+
+    if policy.base != "workspace":
+        raise PolicyError("base", f"a {policy.base} policy has no paths that could be fewer; see Policy.workspace()")
+    attached = [str(view(policy).resolve(path)) for path in attach]
+    given = dict(wishes)
+    for name in ("deny", "protected"):
+        if name in given:
+            given[name] = (*getattr(policy, name), *given[name])
+    if "limits" in given and isinstance(given["limits"], Limits):
+        given["limits"] = _limits(policy.limits, given["limits"])
+    if "env" in given:
+        given["env"] = dict(given["env"])
+    made = policy.with_(**_fitting(policy, given))
+    if attached:
+        more = [path for path in attached if not made.sees(path)]
+        rules = {rule.root: rule for rule in (*policy.paths, *made.paths)}
+        made = made.with_(read=(*made.read, *more), paths=_carried(rules.values(), (*made.write, *made.read, *more)))
+    check(policy, made)
+    return made
+
+
+def _fitting(policy: Policy, given: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what would lead to nowhere: rules, a directory of tools and a working directory outside of it."""
+    if not {"read", "write"} & given.keys():
+        return given
+    for name in {"read", "write"} & given.keys():
+        given[name] = tuple(given[name])
+    named = [*map(os.path.realpath, (*given.get("write", policy.write), *given.get("read", policy.read)))]
+    if "paths" not in given:
+        given["paths"] = _carried(policy.paths, named)
+    if "tools_bin" not in given and policy.tools_bin is not None and policy.tools_bin not in named:
+        given["read"] = (*given.get("read", policy.read), policy.tools_bin)
+    here = policy.workdir
+    if "workdir" not in given and here is not None and not any(is_below(here, path) for path in named):
+        given["workdir"] = named[0] if named else "/"
+    return given
+
+
+def _limits(parents: Limits, wished: Limits) -> Limits:
+    values = {f.name: getattr(wished, f.name) for f in fields(Limits)}
+    return Limits(**{name: getattr(parents, name) if value is None else value for name, value in values.items()})
+
+
+def check(parent: Policy, policy: Policy) -> None:
+    """Raise PolicyError, naming the field, if a policy allows anything that the parent doesn't."""
+    for name in _SAME:
+        if getattr(policy, name) != getattr(parent, name):
+            raise PolicyError(name, "is another than the parent's, and would be a right of its own")
+    _check_paths(parent, policy)
+    if parent.network == "none" and policy.network != "none":
+        raise PolicyError("network", f"{policy.network!r} is more than the parent's 'none'")
+    for name, order in _STRICTNESS.items():
+        ours, theirs = getattr(policy, name), getattr(parent, name)
+        known = ours in order and theirs in order
+        if ours != theirs and not (known and order.index(ours) > order.index(theirs)):
+            raise PolicyError(name, f"{ours!r} is less strict than the parent's {theirs!r}")
+    for name in ("landlock", "new_session", "kill_on_exit"):
+        if getattr(parent, name) and not getattr(policy, name):
+            raise PolicyError(name, "is True in the parent")
+    if policy.nested and not parent.nested:
+        raise PolicyError("nested", "True is more than the parent's False")
+    _check_backend(parent, policy)
+    _check_values(parent, policy)
+
+
+def _check_paths(parent: Policy, policy: Policy) -> None:
+    for denied in parent.deny:
+        if denied not in policy.deny:
+            raise PolicyError("deny", f"{denied} is denied by the parent")
+    for name in ("write", "read"):
+        for path in getattr(policy, name):
+            if not parent.sees(path):
+                raise PolicyError(name, f"{path} is outside of what the parent sees")
+            roots = [root for root in (*parent.write, *parent.read) if is_below(path, root)]
+            if name == "write" and max(roots, key=len) not in parent.write:
+                raise PolicyError("write", f"{path} is read-only for the parent")
+    for path in parent.read:  # read-only in the midst of something writable
+        if any(is_below(path, root) and path != root for root in policy.write) and path not in policy.read:
+            raise PolicyError("read", f"{path} is read-only for the parent, in a directory that is writable")
+    inside = [rule.root for rule in parent.paths if policy.sees(rule.root)]
+    for path in (*policy.write, *policy.read, *inside):
+        theirs, ours = _rule(parent.paths, path), _rule(policy.paths, path)
+        if theirs is not None and (ours is None or not _is_stricter(ours, theirs)):
+            raise PolicyError("paths", f"the parent's rule {theirs.name} has to hold for {path} too")
+    for name in parent.protected:
+        if name not in policy.protected:
+            raise PolicyError("protected", f"{name} is protected by the parent")
+
+
+def _rule(rules: Iterable[PathRule], path: str) -> PathRule | None:
+    """Return the innermost rule for a path."""
+    return max((rule for rule in rules if is_below(path, rule.root)), key=lambda rule: len(rule.root), default=None)
+
+
+def _carried(rules: Iterable[PathRule], named: Iterable[str]) -> tuple[PathRule, ...]:
+    """Return the rules, and for each path below one of them a rule of its own that says the same."""
+    rules, named = tuple(rules), tuple(named)
+    found = {rule.root: rule for rule in rules if rule.root in named}
+    for path in named:
+        rule = _rule(rules, path)
+        if rule is not None and path not in found:
+            found[path] = PathRule(f"{rule.name}{path[len(rule.root) :]}", path, rule.suffixes, rule.max_file_bytes)
+    return tuple(found.values())
+
+
+def _is_stricter(rule: PathRule, parents: PathRule) -> bool:
+    if parents.suffixes and not (rule.suffixes and all(end.endswith(parents.suffixes) for end in rule.suffixes)):
+        return False
+    most, ours = parents.max_file_bytes, rule.max_file_bytes
+    return most is None or (ours is not None and int(ours) <= int(most))
+
+
+def _check_backend(parent: Policy, policy: Policy) -> None:
+    if REQUIRE[policy.require] > REQUIRE[parent.require]:
+        raise PolicyError("require", f"{policy.require!r} is less than the parent's {parent.require!r}")
+    if policy.backend != parent.backend and parent.backend != "auto":
+        is_more = policy.backend in BACKENDS and BACKENDS.index(policy.backend) < BACKENDS.index(parent.backend)
+        if not is_more:
+            raise PolicyError("backend", f"{policy.backend!r} is another than the parent's {parent.backend!r}")
+    more = policy.best_effort - parent.best_effort
+    if more:
+        raise PolicyError("best_effort", f"{', '.join(sorted(more))} may not be missing for the parent")
+
+
+def _check_values(parent: Policy, policy: Policy) -> None:
+    names = set(policy.pass_env) - set(parent.pass_env)
+    if names:
+        raise PolicyError("pass_env", f"{', '.join(sorted(names))} isn't passed to the parent")
+    for pair in policy.env:
+        if pair not in parent.env:
+            raise PolicyError("env", f"{pair[0]} is set to another value than the parent's")
+    if policy.tools_bin not in (None, parent.tools_bin):
+        raise PolicyError("tools_bin", f"{policy.tools_bin} is another than the parent's")
+    if parent.tmp_size is not None and (policy.tmp_size is None or int(policy.tmp_size) > int(parent.tmp_size)):
+        raise PolicyError("tmp_size", f"is more than the parent's {parent.tmp_size}")
+    for f in fields(Limits):
+        most, ours = getattr(parent.limits, f.name), getattr(policy.limits, f.name)
+        if most is not None and (ours is None or ours > most):
+            raise PolicyError(f"limits.{f.name}", f"{ours} is more than the parent's {most}")

@@ -1,0 +1,166 @@
+"""`nsbox check`, `nsbox init` and `nsbox schema`: configuration files, looked at, begun and described."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+
+from nsbox._config import Config, ConfigError, load, schema
+from nsbox._config_formats import FORMATS, format_of, toml_value, write
+from nsbox._config_keys import KEYS, Key, default, listed
+from nsbox._config_paths import written
+from nsbox._config_write import write_file
+from nsbox._errors import NsboxError, PolicyError
+from nsbox._policy import Policy
+from nsbox._wished_limits import Limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsbox._path_rules import PathRule
+
+
+def _text(value: str) -> str:
+    return value if value.isprintable() else repr(value)
+
+
+# ---- check
+
+
+def check(options: argparse.Namespace) -> int:
+    """Print what a configuration file comes to. 0: it is right; 1: it isn't, and each problem is a line on stderr."""
+    try:
+        config = load(options.file, section=options.section, workspace=options.workspace)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (NsboxError, OSError) as error:
+        problem = error.strerror if isinstance(error, OSError) and not isinstance(error, NsboxError) else str(error)
+        print(f"{_text(options.file)}: {problem}", file=sys.stderr)
+        return 1
+    print(f"{_text(options.file)}: ok")
+    for name, values in _rows(config):
+        for i, value in enumerate(values or ["-"]):
+            print(f"  {'' if i else name:<12}{_text(value)}")
+    return 0
+
+
+def _rows(config: Config) -> Iterator[tuple[str, list[str]]]:
+    policy = config.policy
+    yield "mode", [config.mode + (": NOTHING IS CONTAINED" if config.mode == "disabled" else "")]
+    yield "starts in", [policy.workdir or "."]
+    yield "writable", [*policy.write, "/tmp (its own)"]
+    yield "readable", [*policy.read, "system directories"]
+    yield "hidden", list(policy.deny)
+    yield "network", [policy.network]
+    yield "environment", [_environment(policy)]
+    if policy.tools_bin is not None:
+        yield "tools", [policy.tools_bin]
+    if policy.paths:
+        yield "paths", [_rule(policy, rule) for rule in policy.paths]
+    if policy.limits != Limits():
+        names = (
+            (key.name, getattr(policy.limits, key.name)) for row in KEYS for key in row.keys if row.kind == "table"
+        )
+        yield "limits", [", ".join(f"{name} {value}" for name, value in names if value is not None)]
+    yield "require", [policy.require]
+    told = {"workdir", "read", "write", "deny", "network", "pass_env", "env", "inherit_env", "home", "tools_bin"}
+    for key in KEYS:
+        if key.field in {"", "limits", "paths", "require"} | told:
+            continue
+        value = getattr(policy, key.field)
+        value = listed(value) if isinstance(value, tuple | frozenset) else value
+        if value != default(key):
+            yield key.name, [", ".join(value) if isinstance(value, list) else str(value)]
+
+
+def _environment(policy: Policy) -> str:
+    """Tell the names; values may be secrets."""
+    taken = "all of the caller's" if policy.inherit_env else f"{', '.join(policy.taken_from_caller())} of the caller's"
+    names = ", ".join(dict(policy.env))
+    return f"{taken}; HOME={policy.home or '/'}" + (f"; set: {names}" if names else "")
+
+
+def _rule(policy: Policy, rule: PathRule) -> str:
+    told = ["rw" if rule.root in policy.write else "ro", *rule.suffixes]
+    told += [] if rule.max_file_bytes is None else [f"up to {rule.max_file_bytes} bytes"]
+    return f"{rule.name}: {rule.root} ({', '.join(told)})"
+
+
+# ---- init
+
+
+def init(options: argparse.Namespace) -> int:
+    """Write a configuration file to begin with. 0: done; 1: there is one already, or it can't be written."""
+    file = options.file or f"nsbox{FORMATS[options.format or 'toml'][0]}"
+    format = format_of(file)
+    if options.format not in (None, format):
+        raise PolicyError("--format", f"is {options.format}, but {file!r} is a name for {format}")
+    above = os.path.realpath(os.path.dirname(file) or ".")
+    workspace = os.path.realpath(options.workspace or above)
+    if options.workspace and not os.path.isdir(workspace):
+        raise PolicyError("--workspace", f"{workspace} is no directory")
+    try:
+        write_file(file, starter(format, written(workspace, above)))
+    except OSError as error:
+        print(f"nsbox: {_text(file)}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"{_text(file)}: written; `nsbox check` tells what it comes to")
+    return 0
+
+
+def starter(format: str, workspace: str) -> str:
+    """Return a file with this workspace, and with all other keys as comments where the format has them."""
+    given = {"mode": "enabled", "workspace": workspace, "network": "none"}
+    if format == "json":
+        return write(given, format)
+    lines = ["# What commands may read, write, reach and use up. What is a comment is the default, or an example."]
+    lines += ["# Relative paths count from the directory of this file; ~ and ${NAME} in paths are replaced."]
+    for key in KEYS:
+        if key.name != "require_os_sandbox":
+            lines += ["", *_commented(key, format, given.get(key.name))]
+    return "\n".join(lines) + "\n"
+
+
+def _commented(key: Key, format: str, given: str | None) -> Iterator[str]:
+    words = [word for word in key.words if isinstance(word, str)]
+    told = key.about if all(word in key.about for word in words) else f"{key.about} ({', '.join(words)})"
+    yield from textwrap.wrap(told, 110, initial_indent="# ", subsequent_indent="# ")
+    if key.kind in ("map", "table", "tables"):
+        yield from (f"# {line}" for line in _table(key, format))
+    else:
+        value = given if given is not None else default(key) if key.example is None else key.example
+        yield f"{'' if given is not None else '# '}{_pair(key.name, value, format)}"
+
+
+def _table(key: Key, format: str) -> Iterator[str]:
+    pairs = [(item.name, item.example if default(item) is None else default(item)) for item in key.keys]
+    pairs = pairs or [("NAME", "value")]
+    heads = (key.name, "documents") if key.kind == "tables" else (key.name,)
+    if format == "toml":
+        yield f"[{'.'.join(heads)}]"
+    else:
+        yield from (f"{'  ' * depth}{name}:" for depth, name in enumerate(heads))
+    indent = "" if format == "toml" else "  " * len(heads)
+    yield from (indent + _pair(name, value, format) for name, value in pairs)
+
+
+def _pair(name: str, value: object, format: str) -> str:
+    if format == "toml":
+        return f"{name} = {toml_value(value)}"
+    return f"{name}: {json.dumps(value, ensure_ascii=False)}"
+
+
+def print_schema(_: argparse.Namespace) -> int:
+    """Print the JSON Schema of a configuration file."""
+    print(json.dumps(schema(), indent=2))
+    return 0
+
+
+def main(options: argparse.Namespace) -> int:
+    """Do what the subcommand `options.work` is there for; return its exit status."""
+    return {"check": check, "init": init, "schema": print_schema}[options.work](options)

@@ -1,0 +1,149 @@
+"""A workspace policy as the text of a configuration file, and files that are written as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+from nsbox._checks import check_text
+from nsbox._config_formats import check_format, format_of, write
+from nsbox._config_keys import KEYS, LIMITS, RULES, Key, default, listed
+from nsbox._config_paths import written
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+
+def dumps(policy: Policy, format: str, *, mode: str = "enabled", base: str | os.PathLike[str] | None = None) -> str:
+    """Return the text of a configuration file for a workspace policy, which loads() takes back.
+
+    format: "toml", "json" or "yaml". base: the directory that the file will be in; paths below it are relative then.
+    Only what isn't the default is written, but for mode and network. Raises PolicyError for what no file can say
+    (another policy than a workspace's, a Filter, no workdir), and UnavailableError for YAML without PyYAML.
+    """
+    check_format(format)
+    if mode not in ("enabled", "disabled"):
+        raise PolicyError("mode", f"{mode!r} is unknown, must be one of enabled, disabled")
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy")
+    if policy.base != "workspace":
+        raise PolicyError("base", f"is {policy.base!r}; only a workspace policy can be written to a file")
+    if not isinstance(policy.seccomp, str):
+        raise PolicyError("seccomp", "is a Filter, which can't be written to a file; a profile can")
+    if policy.workdir is None:
+        raise PolicyError("workdir", "is None, which can't be written to a file; say where commands start")
+    above = None if base is None else os.path.realpath(base)
+    return write(_tree(policy, mode, lambda path: written(path, above)), format)
+
+
+def dump(policy: Policy, path: str | os.PathLike[str], *, mode: str = "enabled", replace: bool = False) -> None:
+    """Write a configuration file, whose name says its format, for a workspace policy: whole, or not at all.
+
+    replace: whatever file is there may go. Raises what dumps() raises, FileExistsError, and OSError.
+    """
+    given = check_text("path", os.fspath(path))
+    base = os.path.dirname(given) or "."
+    write_file(given, dumps(policy, format_of(given), mode=mode, base=base), replace=replace)
+
+
+def write_file(path: str, text: str, *, replace: bool = False) -> None:
+    """Write a file that others see whole or not at all; raises FileExistsError if there is one, and OSError."""
+    above, name = os.path.split(path)
+    directory = os.open(above or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    temporary = f".nsbox-{os.urandom(8).hex()}"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(fd)
+            if replace:
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            else:
+                _name_it(directory, temporary, name)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+    except FileExistsError:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+    finally:
+        os.close(directory)
+
+
+def _name_it(directory: int, temporary: str, name: str) -> None:
+    try:
+        os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        from nsbox._files import NOREPLACE, rename  # a file system without hard links
+
+        rename(directory, temporary, directory, name, NOREPLACE)
+
+
+# ---- the tree
+
+
+def _size(value: int) -> int | str:
+    """Return a size as people would write it."""
+    for unit, bits in (("T", 40), ("G", 30), ("M", 20), ("K", 10)):
+        if value and not value & ((1 << bits) - 1):
+            return f"{value >> bits}{unit}"
+    return value
+
+
+def _said(key: Key, value: Any, path: Callable[[str], str]) -> Any:
+    """Return a field's value as a file says it; None: not at all."""
+    if value is None:
+        return None
+    if key.kind == "paths":
+        return [path(item) for item in value]
+    if key.kind in ("path", "size"):
+        return path(value) if key.kind == "path" else _size(value)
+    if key.kind == "table":
+        return _without_none((limit.name, _said(limit, getattr(value, limit.name), path)) for limit in LIMITS)
+    if key.kind == "tables":
+        return {}
+    return dict(value) if key.kind == "map" else listed(value) if key.kind == "texts" else value
+
+
+def _without_none(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if value is not None}
+
+
+def _rest(all: tuple[str, ...], first: list[str], last: list[str]) -> list[str]:
+    """Return what has to be listed so that these come in this order: between what is first, and what is last anyway."""
+    rest = [path for path in all if path not in first and path not in last]
+    return rest if tuple(dict.fromkeys((*first, *rest, *last))) == all else list(all[len(first) :])
+
+
+def _tree(policy: Policy, mode: str, path: Callable[[str], str]) -> dict[str, Any]:
+    workspace = next(iter(policy.write), None)
+    if policy.home is None or workspace not in (policy.workdir, policy.home):
+        workspace = None
+    first = [] if workspace is None else [workspace]
+    roots = {field: [r.root for r in policy.paths if r.root in getattr(policy, field)] for field in ("read", "write")}
+    tools = [policy.tools_bin] if policy.tools_bin in policy.read else []
+    fields = {key.name: getattr(policy, key.field) for key in KEYS if key.field}
+    fields |= {
+        "writable_paths": _rest(policy.write, first, roots["write"]),
+        "readable": _rest(policy.read, [], [*roots["read"], *filter(None, tools)]),
+    }
+    standard = {key.name: default(key) for key in KEYS} | {"workdir": path(workspace) if workspace else None}
+    standard["home"] = standard["workdir"]
+    tree: dict[str, Any] = {"mode": mode} | ({"workspace": path(workspace)} if workspace else {})
+    for key in KEYS:
+        said = _said(key, fields.get(key.name), path)
+        if said is not None and (said != standard[key.name] or key.name == "network"):
+            tree[key.name] = said
+    rules = {rule.name: {"mode": "rw" if rule.root in policy.write else "ro"} for rule in policy.paths}
+    for rule in policy.paths:
+        told = {key.name: _said(key, getattr(rule, key.name), path) for key in RULES if key.name != "mode"}
+        rules[rule.name] |= {name: value for name, value in told.items() if value not in (None, [])}
+    return tree | ({"paths": rules} if rules else {})

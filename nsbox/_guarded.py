@@ -1,0 +1,392 @@
+"""Files that a policy's commands can reach, read and written by this process: without being led elsewhere meanwhile.
+
+A command may change names and links at any moment, also between a check and an open. So nothing here is checked by name
+and then opened by it: openat2(2) walks from the directory that the policy names (Linux 5.6), and refuses to leave it.
+What it has opened is what is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import fnmatch
+import io
+import os
+import stat
+from _collections_abc import Iterator
+
+from nsbox._errors import AccessError
+from nsbox._files import open_beneath
+from nsbox._frozen import TYPE_CHECKING, field, frozen
+from nsbox._policy import is_below
+from nsbox._view import view
+from nsbox._wished_limits import check_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from nsbox._policy import Policy
+    from nsbox._view import Mount, View
+
+    Path = str | os.PathLike[str]
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # not waiting for who writes to a FIFO
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_SYMLINKS, _BENEATH = 4, 8  # openat2(2)
+_DEEPEST = 256  # directories in directories that list_files() enters
+
+
+@frozen
+class Attachment:
+    """A file that is passed out: name, path as it was given, size in bytes, and what it had in it when it was read."""
+
+    name: str
+    path: str
+    size: int
+    data: bytes = field(repr=False)
+
+
+@frozen
+class Binary:
+    """A program in tools_bin: its name, size in bytes, and when it was last changed (UTC)."""
+
+    name: str
+    size: int
+    modified: datetime.datetime
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as values that JSON has."""
+        return {"name": self.name, "size": self.size, "modified": f"{self.modified:%Y-%m-%dT%H:%M:%SZ}"}
+
+
+@frozen
+class _Target:
+    """A path that the policy names: on which mount, and what is left of it there."""
+
+    shown: str
+    inside: str
+    mount: Mount
+    rest: str
+
+
+class Files:
+    """Reads and writes what a policy names, as long as one object."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._view: View = view(policy)
+        self._resolve = _BENEATH | (_NO_SYMLINKS if policy.symlinks == "refuse" else 0)
+
+    # ---- finding
+
+    def _target(self, path: Path, *, write: bool) -> _Target:
+        """Return where a path leads by its name alone; raises AccessError if the policy doesn't allow that."""
+        shown, seen = os.fspath(path), self._view
+        inside = os.path.normpath(seen.absolute(path))
+        inside = "/" + inside.lstrip("/")  # normpath() leaves two at the start
+        mount = seen.mount_of(inside)
+        named = seen.readable()
+        if not any(is_below(inside, root) for root in named):
+            raise seen.refusal(shown, "is in no directory that the policy names", write=write)
+        if self._is_denied(inside) or mount.is_hidden:
+            raise seen.refusal(shown, "is hidden in the sandbox", write=write)
+        if mount.source is None:
+            raise seen.refusal(shown, "is the sandbox's own, and not on this machine", write=write)
+        if write and not mount.is_writable:
+            raise seen.refusal(shown, "is read-only", write=True)
+        return _Target(shown, inside, mount, inside[len(mount.dest) :].strip("/"))
+
+    def _open(self, target: _Target, rest: str, flags: int) -> int:
+        """Open what is at rest below the target's mount; raises AccessError if a link stands in the way."""
+        assert target.mount.source is not None
+        try:
+            root = open_beneath(-1, target.mount.source, os.O_PATH, _NO_SYMLINKS)  # absolute
+        except OSError as error:
+            raise _named(error, target.shown) from None
+        try:
+            if not rest and not stat.S_ISDIR(os.fstat(root).st_mode):  # the policy names a file
+                return _reopened(root, flags)
+            return open_beneath(root, rest or ".", flags, self._resolve)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EXDEV):
+                raise AccessError(target.shown, self._link_problem(error.errno or 0)) from None
+            raise _named(error, target.shown) from None
+        finally:
+            os.close(root)
+
+    def _link_problem(self, number: int) -> str:
+        if self._policy.symlinks == "refuse" and number == errno.ELOOP:
+            return "has a symlink in it; name the file itself, or say symlinks='beneath' in the policy"
+        return "leads out of the directory that the policy names by a symlink"
+
+    def _check_opened(self, fd: int, target: _Target, rest: str, *, write: bool) -> str:
+        """Return what has been opened, as commands would name it: links may have led to where other rules hold.
+
+        What is hidden stays where it is: on its way are mount points, in the namespace of those who could move it.
+        """
+        top, source = target.mount.dest, target.mount.source
+        assert source is not None
+        if self._policy.symlinks != "refuse":
+            here = os.readlink(f"/proc/self/fd/{fd}")
+            if not os.fstat(fd).st_nlink:
+                here = here.removesuffix(" (deleted)")
+            if not is_below(here, source):
+                raise AccessError(target.shown, "was moved away meanwhile")
+            rest = here[len(source) :].strip("/")
+        inside = os.path.join(top, rest) if rest else top
+        mount = self._view.mount_of(inside)
+        if mount.source is None or self._is_denied(inside):
+            raise self._view.refusal(target.shown, "leads by a symlink to what is hidden", write=write)
+        if write and not mount.is_writable:
+            raise self._view.refusal(target.shown, "leads by a symlink to what is read-only", write=True)
+        return inside
+
+    def _is_denied(self, inside: str) -> bool:
+        return any(is_below(inside, denied) for denied in self._policy.deny)
+
+    def _opened_file(self, path: Path) -> int:
+        """Open a regular file that the rules take; raises AccessError and OSError."""
+        target = self._target(path, write=False)
+        fd = self._open(target, target.rest, _READ)
+        try:
+            found = os.fstat(fd)
+            inside = self._check_opened(fd, target, target.rest, write=False)
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target.shown)
+            if not stat.S_ISREG(found.st_mode):
+                raise AccessError(target.shown, "is no regular file")
+            for name in dict.fromkeys((target.inside, inside)):
+                self._view.check_suffix(name, target.shown)
+                self._view.check_size(name, found.st_size, target.shown)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    # ---- reading
+
+    def open(self, path: Path, mode: str, **options: Any) -> Any:
+        """Open a file for reading."""
+        if mode not in ("r", "rb"):
+            raise ValueError(f"mode is {mode!r}, must be 'r' or 'rb'; write() replaces files as a whole")
+        fd = self._opened_file(path)
+        file = open(fd, "rb")  # noqa: SIM115 - it is the caller's
+        try:
+            return file if mode == "rb" else io.TextIOWrapper(file, **options)
+        except BaseException:
+            file.close()
+            raise
+
+    def read(self, path: Path, max_chars: int, encoding: str, errors: str) -> str:
+        """Return the beginning of a text file."""
+        if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 0:
+            raise ValueError(f"max_chars is {max_chars!r}, must be a number from 0 up")
+        with self.open(path, "r", encoding=encoding, errors=errors, newline="") as file:
+            try:
+                text: str = file.read(max_chars)
+            except UnicodeDecodeError as error:
+                what = f"{os.fspath(path)} is no {encoding} text (byte {error.object[error.start]:#04x})"
+                raise ValueError(f"{what}; errors='replace' reads it all the same, open(path, 'rb') as bytes") from None
+        return text
+
+    def attach(self, paths: Iterable[Path], max_count: int, max_bytes: int | str, suffixes: Sequence[str]) -> list[Any]:
+        """Return files with what is in them."""
+        if isinstance(paths, str | os.PathLike):
+            raise TypeError("paths is one path, must be a sequence of them")
+        chosen, most = list(paths), check_size("max_bytes", max_bytes)
+        if len(chosen) > max_count:
+            raise ValueError(f"{len(chosen)} files are too many: {max_count} at most")
+        ends = tuple(suffix.lower() for suffix in suffixes)
+        found = []
+        for path in chosen:
+            shown = os.fspath(path)
+            if ends and not shown.lower().endswith(ends):
+                raise AccessError(shown, f"has no suffix that can be attached: {', '.join(ends)}")
+            with self.open(path, "rb") as file:
+                data = file.read(most + 1)  # it may grow meanwhile
+            if len(data) > most:
+                raise AccessError(shown, f"is too large to be attached: {most} bytes at most")
+            found.append(Attachment(os.path.basename(os.path.normpath(shown)), shown, len(data), data))
+        return found
+
+    # ---- writing
+
+    def write(self, path: Path, content: str | bytes, *, parents: bool) -> None:
+        """Replace a file, or make it."""
+        data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else bytes(content)
+        target = self._target(path, write=True)
+        above, _, name = target.rest.rpartition("/")
+        if not name:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target.shown)
+        with self._directory(target, above, parents=parents) as (fd, inside_dir):
+            inside = os.path.join(inside_dir, name)
+            for at in dict.fromkeys((target.inside, inside)):
+                self._check_written(at, len(data), target.shown)
+            _replace(fd, name, data, target.shown)
+
+    def _check_written(self, inside: str, size: int, shown: str) -> None:
+        name = os.path.basename(inside)
+        if name.casefold() in {protected.casefold() for protected in self._policy.protected}:
+            raise AccessError(shown, "is protected: it is never written")
+        mount = self._view.mount_of(inside)
+        if self._is_denied(inside) or mount.dest == inside:
+            raise self._view.refusal(shown, "is a mount point in the sandbox, or hidden", write=True)
+        self._view.check_suffix(inside, shown)
+        self._view.check_size(inside, size, shown)
+
+    @contextlib.contextmanager
+    def _directory(self, target: _Target, above: str, *, parents: bool) -> Iterator[tuple[int, str]]:
+        """Open the directory that is written to; parents: make what is missing of it."""
+        fd = -1
+        try:
+            try:
+                fd = self._open(target, above, _DIRECTORY)
+            except FileNotFoundError:
+                if not parents:
+                    raise
+                fd = self._made(target, above)
+            yield fd, self._check_opened(fd, target, above, write=True)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _made(self, target: _Target, above: str) -> int:
+        fd = self._open(target, "", _DIRECTORY)
+        try:
+            names = above.split("/")
+            for i, name in enumerate(names):
+                self._check_opened(fd, target, "/".join(names[:i]), write=True)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=fd)
+                inner = open_beneath(fd, name, _DIRECTORY, self._resolve)
+                os.close(fd)
+                fd = inner
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError) and error.errno == errno.ELOOP:
+                raise AccessError(target.shown, self._link_problem(errno.ELOOP)) from None
+            raise
+        return fd
+
+    # ---- listing
+
+    def list_files(self, path: Path, pattern: str, max_files: int) -> list[str]:
+        """Return the regular files below a directory whose relative paths match."""
+        target = self._target(path, write=False)
+        if not isinstance(pattern, str) or not pattern.strip("/"):
+            raise ValueError(f"pattern is {pattern!r}, must be a pattern such as '**/*.py'")
+        parts = pattern.strip("/").split("/")
+        found: list[str] = []
+        fd = self._open(target, target.rest, _DIRECTORY)
+        try:
+            inside = self._check_opened(fd, target, target.rest, write=False)
+            for name in self._walk(fd, inside, self._here(inside), "", target.shown):
+                if _fits(name.split("/"), parts):
+                    found.append(name)
+                if len(found) > max_files:
+                    raise ValueError(f"{target.shown} has more than {max_files} such files; ask for fewer by pattern")
+        finally:
+            os.close(fd)
+        return sorted(found)
+
+    def tools(self) -> list[Binary]:
+        """List the programs in tools_bin."""
+        if self._policy.tools_bin is None:
+            return []
+        found = []
+        fd = open_beneath(-1, self._policy.tools_bin, _DIRECTORY, _NO_SYMLINKS)
+        try:
+            for name in sorted(os.listdir(fd)):
+                with contextlib.suppress(OSError):  # a link to nothing, or it has just gone
+                    st = os.stat(name, dir_fd=fd)
+                    if stat.S_ISREG(st.st_mode) and st.st_mode & 0o111:
+                        changed = datetime.datetime.fromtimestamp(st.st_mtime, datetime.UTC)
+                        found.append(Binary(name, st.st_size, changed))
+        finally:
+            os.close(fd)
+        return found
+
+    def _here(self, inside: str) -> str:
+        mount = self._view.mount_of(inside)
+        return os.path.normpath(f"{mount.source}/{inside[len(mount.dest) :]}")
+
+    def _walk(self, fd: int, inside: str, here: str, above: str, shown: str) -> Iterator[str]:
+        try:
+            with os.scandir(fd) as scanned:
+                entries = [(e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in scanned]
+        except OSError as error:
+            raise _named(error, shown) from None
+        for name, is_directory, is_file in entries:
+            at, relative = os.path.join(inside, name), f"{above}{name}"
+            mount = self._view.mount_of(at)
+            is_other = mount.dest == at and mount.source != os.path.join(here, name)
+            if mount.source is None or is_other or self._is_denied(at):
+                continue
+            if is_file:
+                yield relative
+            if not is_directory or relative.count("/") >= _DEEPEST:
+                continue
+            try:
+                inner = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
+            except OSError:  # it has become something else, or may not be read
+                continue
+            try:
+                yield from self._walk(inner, at, os.path.join(here, name), f"{relative}/", shown)
+            finally:
+                os.close(inner)
+
+
+def _named(error: OSError, shown: str) -> OSError:
+    return OSError(error.errno, error.strerror, shown)
+
+
+def _reopened(handle: int, flags: int) -> int:
+    return os.open(f"/proc/self/fd/{handle}", flags)
+
+
+def _replace(directory: int, name: str, data: bytes, shown: str) -> None:
+    """Put a new file in the place of what has this name, in one step; that has to be a regular file, if anything."""
+    found = None
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(name, dir_fd=directory)
+    if found is not None:
+        if stat.S_ISLNK(found.st_mode):
+            raise AccessError(shown, "is a symlink; write to the file that it names")
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), shown)
+        if not stat.S_ISREG(found.st_mode):
+            raise AccessError(shown, "is no regular file")
+    new = f".nsbox-{os.urandom(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(new, flags, 0o666, dir_fd=directory)
+    except OSError as error:
+        raise _named(error, shown) from None
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            if found is not None:
+                os.fchmod(fd, stat.S_IMODE(found.st_mode) & 0o777)
+                if os.geteuid() == 0:
+                    os.fchown(fd, found.st_uid, found.st_gid)
+        os.rename(new, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(new, dir_fd=directory)
+        if isinstance(error, OSError):
+            raise _named(error, shown) from None
+        raise
+
+
+def _fits(names: list[str], parts: list[str]) -> bool:
+    """Say if a path matches a pattern, part by part: ** is any number of directories."""
+    at = {0}  # how many names the parts until now may have matched
+    for part in parts:
+        if part == "**":
+            at = set(range(min(at, default=len(names) + 1), len(names) + 1))
+        else:
+            at = {i + 1 for i in at if i < len(names) and fnmatch.fnmatchcase(names[i], part)}
+    return len(names) in at

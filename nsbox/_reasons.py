@@ -1,0 +1,199 @@
+"""Why a command may have failed, in the words of its policy, from what it has left: status, output, usage.
+
+Guesses, from the messages that programs print for an errno: for who has to try something else then. The order is from
+what is certain to what is only likely.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._view import view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from nsbox._policy import Policy
+    from nsbox._usage import Usage
+    from nsbox._view import View
+
+_CODE = "it makes programs run code from elsewhere"
+DANGEROUS_ENV = {
+    "LD_PRELOAD": "the dynamic linker loads what it names into every program",
+    "LD_LIBRARY_PATH": "the dynamic linker takes libraries from there first",
+    "LD_AUDIT": "the dynamic linker loads what it names into every program",
+    "PYTHONPATH": "Python imports modules from there first",
+    "PYTHONHOME": "Python takes its library from there",
+    "PYTHONSTARTUP": "Python executes it when it is interactive",
+    "PYTHONBREAKPOINT": "Python imports what it names at breakpoint()",
+    "NODE_OPTIONS": "Node.js loads modules by it (--require)",
+    "NODE_PATH": "Node.js takes modules from there",
+    "RUBYOPT": "Ruby loads libraries by it (-r)",
+    "RUBYLIB": "Ruby takes libraries from there first",
+    "PERL5OPT": "Perl loads modules by it (-M)",
+    "PERL5LIB": "Perl takes modules from there first",
+    "PERLLIB": "Perl takes modules from there first",
+    "JAVA_TOOL_OPTIONS": "Java loads agents by it",
+    "_JAVA_OPTIONS": "Java loads agents by it",
+    "GIT_SSH_COMMAND": "Git executes it",
+    "GIT_EXTERNAL_DIFF": "Git executes it",
+    "BASH_ENV": "bash executes it before a script",
+    "ENV": "sh executes it when it starts",
+    "SHELLOPTS": "bash takes options from it",
+    "PS4": "bash expands it, with commands in it, when it traces",
+    "PROMPT_COMMAND": "bash executes it before each prompt",
+    "IFS": "shells split words by it",
+}
+DANGEROUS_PREFIXES = {
+    "DYLD_": "the dynamic linker of macOS loads libraries by it",
+    "BASH_FUNC_": "bash takes functions from it",
+    "LD_": "it directs the dynamic linker",
+}
+"""Variables by which whoever sets them runs code in programs that are started later, with the reason for each."""
+
+_NETWORK = re.compile(
+    r"Network is (?:unreachable|down)|[Cc]ould not resolve (?:host|proxy)|Temporary failure in name resolution|"
+    r"Name or service not known|nodename nor servname|EAI_AGAIN|ENETUNREACH|ENOTFOUND|"
+    r"No address associated with hostname|"
+    r"failed to lookup address|Cannot assign requested address"
+)
+_READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
+_DENIED = re.compile(r"[Pp]ermission denied|EACCES")
+_MISSING = re.compile(r"No such file or directory|ENOENT")
+_NOT_PERMITTED = re.compile(r"Operation not permitted|EPERM")
+_LIMITS = (
+    ("memory", re.compile(r"[Cc]annot allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|ENOMEM")),
+    ("processes", re.compile(r"Resource temporarily unavailable|fork: retry|[Cc]an't start new thread|EAGAIN")),
+    ("open_files", re.compile(r"Too many open files|EMFILE")),
+    ("file_size", re.compile(r"File too large|[Ff]ile size limit exceeded|EFBIG")),
+)
+_QUOTED = re.compile("['\"`\u2018\u201c]([^'\"`\u2018\u2019\u201c\u201d\n]{1,4096})['\"`\u2019\u201d]")
+_WORD = re.compile(r"[^\s:;,()<>|&'\"]+")
+_LINES = 400
+_PATHS = 5
+
+
+@frozen
+class Hint:
+    """One thing that may have made a command fail. kind: a word that doesn't change; message: for who reads it."""
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def reasons(
+    policy: Policy,
+    status: int,
+    stdout: str,
+    stderr: str,
+    *,
+    cwd: str | None,
+    usage: Usage | None,
+    timeout: float | None,
+) -> tuple[Hint, ...]:
+    """Return what may have made a command fail; () for one that has not. timeout: the one after which it was killed."""
+    if status == 0 and timeout is None:
+        return ()
+    seen = view(policy)
+    text = "\n".join([*stdout.splitlines()[-50:], *stderr.splitlines()[-_LINES:]])
+    found = [*_ended(policy, status, usage, timeout), *_limited(policy, text)]
+    found += [*_missing_program(seen, status, text), *_paths(seen, text, cwd or policy.workdir or "/")]
+    if policy.network == "none" and _NETWORK.search(text):
+        found.append(Hint("network", "the network is off in this sandbox (network='none')"))
+    if _NOT_PERMITTED.search(text) and not found:
+        message = f"commands have no capabilities, and system calls are filtered (seccomp={_profile(policy)!r})"
+        found.append(Hint("not-permitted", message))
+    return tuple(dict.fromkeys(found))
+
+
+def _profile(policy: Policy) -> Any:
+    return policy.seccomp if isinstance(policy.seccomp, str) else policy.seccomp.base
+
+
+def _ended(policy: Policy, status: int, usage: Usage | None, timeout: float | None) -> Iterator[Hint]:
+    if timeout is not None:
+        yield Hint("timeout", f"it was killed after {timeout:g} seconds, the time limit of this call")
+    elif status == -signal.SIGXCPU or (status == -signal.SIGKILL and usage is not None and usage.cause == "limit"):
+        limits = policy.limits
+        if status == -signal.SIGXCPU or limits.total_memory is None:
+            yield Hint("limit", f"it used up its processor time (limits.cpu_seconds={limits.cpu_seconds})")
+        else:
+            yield Hint("limit", f"all together took too much memory (limits.total_memory={limits.total_memory})")
+    elif status == -signal.SIGXFSZ:
+        yield Hint("limit", f"a file became too large (limits.file_size={policy.limits.file_size})")
+    elif status == -signal.SIGSYS:
+        yield Hint("not-permitted", "it made a system call that the sandbox's filter doesn't allow")
+
+
+def _limited(policy: Policy, text: str) -> Iterator[Hint]:
+    for name, pattern in _LIMITS:
+        value = getattr(policy.limits, name)
+        if value is not None and pattern.search(text):
+            yield Hint("limit", f"a limit may have been reached: limits.{name}={value}")
+    if policy.tmp_size is not None and "No space left on device" in text:
+        yield Hint(
+            "no-space",
+            f"/tmp is in memory, and has {policy.tmp_size} bytes (tmp_size); files belong into the workspace",
+        )
+
+
+def _missing_program(seen: View, status: int, text: str) -> Iterator[Hint]:
+    found = re.search(r"(?:^|[\s:])([^\s:]+): (?:command )?not found", text)
+    name = found.group(1) if found else None
+    if name is None and status == 127:
+        first = re.match(r"([^:\n]+): No such file", text)
+        name = first.group(1) if first else None
+    if name is None or status not in (126, 127):
+        return
+    tools = seen.policy.tools_bin
+    more = f", {tools}" if tools else ""
+    yield Hint(
+        "missing-program", f"there is no program {name!r} in the sandbox: system directories are read-only there{more}"
+    )
+
+
+def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:
+    """Look at the paths in messages, each as the policy has it."""
+    told = 0
+    for line in text.splitlines():
+        write = bool(_READ_ONLY.search(line))
+        denied, missing = bool(_DENIED.search(line)), bool(_MISSING.search(line))
+        if told >= _PATHS or not (write or denied or missing):
+            continue
+        reason = _of_line(seen, line, start, write=write, denied=denied)
+        if reason is not None:
+            told += 1
+            yield reason
+
+
+def _of_line(seen: View, line: str, start: str, *, write: bool, denied: bool) -> Hint | None:
+    for path in _named(line, start):
+        try:
+            place, problem = seen.problem(path, write=write or denied)
+        except (OSError, ValueError):
+            continue
+        if write or (denied and problem):
+            what = problem or "is read-only in the sandbox"
+            kind = "read-only" if "read-only" in what else "outside"
+            return Hint(kind, f"{path} {what}; {seen.allowed(write=True)}")
+        if not denied and problem and place.here is None and os.path.lexists(path):
+            return Hint("outside", f"{path} {problem}; {seen.allowed(write=False)}")
+    if write:
+        return Hint("read-only", f"something that it wanted to write to is read-only; {seen.allowed(write=True)}")
+    return None
+
+
+def _named(line: str, start: str) -> list[str]:
+    """Return what may be paths in a message: what is quoted, words with a slash, and the word before the error."""
+    found = _QUOTED.findall(line)
+    before = re.split(r": (?=[^:]*$)", line)[0]
+    words = _WORD.findall(before)
+    found += [word for word in _WORD.findall(line) if "/" in word] + words[-1:]
+    return [os.path.join(start, path) for path in dict.fromkeys(found) if path and "\0" not in path][:8]

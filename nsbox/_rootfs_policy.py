@@ -1,0 +1,200 @@
+"""The policy for a command in a root file system of its own. Pure but for a look at the paths that it is given.
+
+It protects as Policy.workspace() does: what `_layout` adds to a workspace by itself is written out here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from _collections_abc import Iterable, Mapping
+
+from nsbox._checks import check_path, check_text
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._plan import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
+from nsbox._policy import Path, Policy, is_below
+from nsbox._wished_limits import Limits, check_size
+
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # build() looks programs up there, too
+MANIFEST = ".nsbox-rootfs.json"
+_NEEDED = ("/proc", "/dev", "/tmp", "/run", "/workspace")
+MOUNT_POINTS = (*_NEEDED, "/agent")
+_RUN_SIZE = 64 << 10
+_USERS = {0: "root", 1000: "sandbox"}
+# What a workspace hides of procfs, for whichever uid: see _layout.
+_MASKED = (
+    *("1/autogroup", "keys", "key-users"),
+    *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
+    *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
+)
+
+
+def policy(
+    dest: Path,
+    *,
+    workspace: Path,
+    agent: Path | None = None,
+    runtime: Mapping[str, Path] | None = None,
+    bridge: Path | None = None,
+    network: Literal["none", "host"] = "none",
+    tmp_size: int | str | None = None,
+    env: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    uid: int = 1000,
+    gid: int = 1000,
+    hostname: str = "sandbox",
+    **wishes: Any,
+) -> Policy:
+    """Return the policy for commands that see this root file system, read-only, and one workspace at /workspace.
+
+    dest: the root, from build() or elsewhere. workspace: the directory of this machine that is /workspace, the only one
+    that commands can change. agent: a directory that is /agent, read-only. runtime: directories by their paths inside,
+    read-only, such as {"/usr/local/node": "/opt/node-22"}; their bin comes first in PATH. bridge: a unix socket that is
+    /run/bridge.sock. network: "none", or the host's. tmp_size: the most bytes in /tmp, /dev/shm and /dev, each; None:
+    half of the memory. env: variables besides PATH, HOME, TMPDIR, USER, LANG and TERM, of which none is the caller's.
+    uid, gid: the command's, inside; outside it is the caller. wishes: fields of Policy.
+
+    /proc, /dev and /tmp are the sandbox's own, and so are all namespaces. Raises PolicyError for a path that doesn't
+    exist or isn't what it has to be, for a mount point that the root lacks, for a workspace in which one of the others
+    lies, or the running Python: through it they could be changed.
+    """
+    root, work = _directory("dest", dest), _directory("workspace", workspace)
+    binds = {check_path("runtime", path): _directory("runtime", host) for path, host in (runtime or {}).items()}
+    if agent is not None:
+        binds["/agent"] = _directory("agent", agent)
+    socket = None if bridge is None else _socket(bridge)
+    _check_apart(work, {"dest": [root], "agent and runtime": [*binds.values()], "bridge": [socket] if socket else []})
+    for path in _NEEDED:
+        _check_mount_point("dest", path, {"/": root})
+    for path in sorted(binds):
+        _check_runtime(path)
+        others = {"/": root} | {other: host for other, host in binds.items() if other != path}
+        _check_mount_point("agent" if path == "/agent" else "runtime", path, others)
+    size = None if tmp_size is None else check_size("tmp_size", tmp_size)
+    ops: list[Op] = [RoBind(root, "/", nofollow=True), Proc("/proc"), *_dev(size)]
+    ops += [Tmpfs("/tmp", size=size, mode=0o1777), Tmpfs("/run", size=_RUN_SIZE)]
+    if socket is not None:  # connect(2) needs no writable mount, and chmod(2) of the host's socket would
+        ops.append(RoBind(socket, "/run/bridge.sock", nofollow=True))
+    ops.append(RemountRo("/run"))
+    ops += [RoBind(host, path, nofollow=True) for path, host in sorted(binds.items())]
+    ops.append(Bind(work, "/workspace", nofollow=True))
+    if network == "host" and os.path.isfile("/etc/resolv.conf") and _is_file(f"{root}/etc/resolv.conf"):
+        ops.append(RoBind(os.path.realpath("/etc/resolv.conf"), "/etc/resolv.conf", optional=True))
+    ops += [Mask(f"/proc/{name}", optional=True) for name in _MASKED]
+    if _is_file(f"{root}/{MANIFEST}"):
+        ops.append(Mask(f"/{MANIFEST}", optional=True))
+    names = {"ipc", "uts", "cgroup"} | ({"net"} if network == "none" else set())
+    chosen = _wishes(wishes, network) | {"network": network, "uid": uid, "gid": gid, "hostname": hostname}
+    return Policy.layers(*ops, unshare=names, env=_environment(env, binds, uid, wishes.get("pass_env", ())), **chosen)
+
+
+def _wishes(wishes: dict[str, Any], network: str) -> dict[str, Any]:
+    """Return the fields that the policy has besides its mounts: what a workspace has by default."""
+    if "unshare" in wishes:
+        raise PolicyError("unshare", "is not to be chosen: a root file system comes with all namespaces")
+    if wishes.get("nested"):
+        raise PolicyError("nested", "doesn't go with this: what /proc must not show here would have to be shown")
+    chosen = {"inherit_env": False, "new_session": True, "seccomp": "default"} | wishes
+    chosen = {"workdir": "/workspace", "home": "/workspace"} | chosen
+    limits = chosen.get("limits", Limits())
+    if isinstance(limits, Limits) and limits.core_size is None:
+        chosen["limits"] = replace(limits, core_size=0)
+    if network == "host" and "landlock" not in wishes:
+        # It has the scopes by which the host's abstract unix sockets, which no mount hides, aren't reached.
+        chosen["landlock"] = True
+        chosen["best_effort"] = frozenset(wishes.get("best_effort", ())) | {"landlock"}
+    return chosen
+
+
+def _environment(env: Any, binds: Mapping[str, str], uid: object, passed: Any) -> Any:
+    first = [f"{path}/bin" for path, host in sorted(binds.items()) if os.path.isdir(f"{host}/bin") and path != "/agent"]
+    user = _USERS.get(uid, str(uid)) if isinstance(uid, int) else ""
+    built = {
+        "PATH": ":".join(dict.fromkeys([*first, *PATH.split(":")])),
+        "USER": user,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+    }
+    given = env.items() if isinstance(env, Mapping) else env
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return given  # the policy says what is wrong with it
+    taken = passed if isinstance(passed, tuple | list | set | frozenset) else ()
+    return (*(pair for pair in built.items() if pair[0] not in taken), *given)
+
+
+def _dev(size: int | None) -> tuple[Op, ...]:
+    """Return a /dev of which only shm can be written to."""
+    ops = (Tmpfs("/dev/shm", size=size, mode=0o1777) if isinstance(op, Dir) else op for op in Dev("/dev").primitives())
+    return (*ops, RemountRo("/dev"))
+
+
+# ---- the paths that are given
+
+
+def _existing(field: str, path: object) -> str:
+    """Return the path without links: a link that is put there later must not be followed."""
+    text = check_text(field, os.fspath(path) if isinstance(path, os.PathLike) else path)
+    try:
+        return os.path.realpath(text, strict=True)
+    except OSError as error:
+        raise PolicyError(field, f"{text}: {error.strerror}") from None
+
+
+def _directory(field: str, path: object) -> str:
+    real = _existing(field, path)
+    if not os.path.isdir(real):
+        raise PolicyError(field, f"{real} is no directory")
+    if real == "/":
+        raise PolicyError(field, "'/' is the whole file system of this machine")
+    return real
+
+
+def _socket(path: object) -> str:
+    real = _existing("bridge", path)
+    if not stat.S_ISSOCK(os.stat(real).st_mode):
+        raise PolicyError("bridge", f"{real} is no unix socket")
+    return real
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _check_runtime(path: str) -> None:
+    for own in (*MOUNT_POINTS, "/sys"):
+        if path != "/agent" and (path == "/" or is_below(path, own)):
+            raise PolicyError("runtime", f"{path} lies in {own}: choose another path, such as /usr/local/runtime")
+
+
+def _check_apart(work: str, others: Mapping[str, list[str]]) -> None:
+    """Refuse a workspace by which commands could change what they only may read, or what runs outside."""
+    own = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, os.path.dirname(__file__)]
+    named = dict(others) | {"the running Python": [os.path.realpath(path) for path in own]}
+    for what, paths in named.items():
+        for path in paths:
+            if is_below(path, work):
+                raise PolicyError("workspace", f"{work} contains {path} ({what}), which commands could change there")
+
+
+def _check_mount_point(field: str, path: str, sources: Mapping[str, str]) -> None:
+    """Refuse a mount point that isn't there: in what is read-only none can be made."""
+    above = max((top for top in sources if is_below(path, top)), key=len)
+    at = sources[above]
+    for name in path[len(above) :].strip("/").split("/"):
+        at = f"{at}/{name}"
+        try:
+            mode = os.lstat(at).st_mode
+        except OSError as error:
+            raise PolicyError(
+                field, f"{path} can't be mounted: {at}: {error.strerror}; build() makes it by mount_points=[{path!r}]"
+            ) from None
+        if not stat.S_ISDIR(mode):
+            kind = "a link: name the path that it leads to" if stat.S_ISLNK(mode) else "no directory"
+            raise PolicyError(field, f"{path} can't be mounted: {at} is {kind}")

@@ -1,0 +1,332 @@
+"""One call of a tool: a command with bounded output, a time limit, and an answer that says why it failed."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+
+from nsbox import _reasons
+from nsbox._errors import NsboxError, PolicyError
+from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._probe import host_for
+from nsbox._spawn import prepare
+from nsbox._view import view
+from nsbox._wished_limits import check_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import IO, Any
+
+    from nsbox._policy import Policy
+    from nsbox._scrub import Scrubber
+    from nsbox.secrets import Secret, Store
+
+SCHEMA = "nsbox.result/1"
+MOST_OUTPUT = 100_000  # bytes of each stream that are kept, unless said otherwise
+_CHUNK = 1 << 16
+_GLANCE = 0.05  # seconds between two looks whether a command has ended whose pipes others hold open
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the statuses that a shell gives these
+
+
+@frozen
+class ToolResult:
+    """What a command came to.
+
+    args: as they were given. returncode: the exit status, -N after signal N; 127 and 126 for a program that isn't there
+    or can't be executed. stdout, stderr: as text (UTF-8, what isn't is U+FFFD), with a note in the middle of what was
+    left out. stdout_bytes, stderr_bytes: how many there were. timed_out: it was killed for taking too long. duration:
+    seconds until nothing of it was left. why: what in the policy may have made it fail, a sentence each.
+    """
+
+    args: Any
+    returncode: int
+    stdout: str
+    stderr: str
+    stdout_bytes: int
+    stderr_bytes: int
+    is_truncated: bool
+    timed_out: bool
+    duration: float
+    why: tuple[_reasons.Hint, ...] = ()
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended it, such as "SIGKILL"."""
+        if self.returncode >= 0:
+            return None
+        try:
+            return signal.Signals(-self.returncode).name
+        except ValueError:
+            return f"SIGRTMIN+{-self.returncode - signal.SIGRTMIN}"
+
+    def check_returncode(self) -> None:
+        """Raise CalledProcessError unless the exit status is 0."""
+        if self.returncode:
+            raise subprocess.CalledProcessError(self.returncode, self.args, self.stdout, self.stderr)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as values that JSON has, for a model; `schema` changes when a key's meaning does."""
+        return {
+            "schema": SCHEMA,
+            "status": self.returncode if self.returncode >= 0 else None,
+            "signal": self.signal,
+            "timed_out": self.timed_out,
+            "duration": round(self.duration, 3),
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "stdout_bytes": self.stdout_bytes,
+            "stderr_bytes": self.stderr_bytes,
+            "truncated": self.is_truncated,
+            "why": [{"kind": hint.kind, "message": hint.message} for hint in self.why],
+        }
+
+    def as_json(self) -> str:
+        """Return as_dict() as JSON."""
+        return json.dumps(self.as_dict())
+
+
+class Output:
+    """Keeps the beginning and the end of a stream, each up to half of `most` bytes, and counts them all."""
+
+    def __init__(self, most: int, scrubber: Scrubber | None = None) -> None:
+        self._half = max(1, most // 2)
+        self._head, self._tail = bytearray(), bytearray()
+        self._scrubber = scrubber
+        self.count = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take more of it."""
+        if self._scrubber is not None:
+            data = self._scrubber.feed(data)
+        self.count += len(data)
+        room = self._half - len(self._head)
+        self._head += data[: max(0, room)]
+        self._tail += data[max(0, room) :]
+        if len(self._tail) > 4 * self._half + _CHUNK:
+            del self._tail[: -self._half]
+
+    def end(self) -> None:
+        """Take what the scrubber has held back."""
+        scrubber, self._scrubber = self._scrubber, None
+        if scrubber is not None:
+            self.feed(scrubber.flush())
+
+    @property
+    def left_out(self) -> int:
+        """The number of bytes that text() doesn't have."""
+        return max(0, self.count - 2 * self._half)
+
+    def text(self) -> str:
+        """Return what was kept."""
+        tail = self._tail[-self._half :]
+        if not self.left_out:
+            return (self._head + tail).decode("utf-8", "replace")
+        skipped = next((i for i, byte in enumerate(tail[:3]) if byte & 0xC0 != 0x80), len(tail[:3]))
+        head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
+        return f"{head}\n[... {self.left_out} bytes left out ...]\n{tail[skipped:].decode('utf-8', 'replace')}"
+
+
+def check_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for one command; raises PolicyError for those by which others' code is run in programs."""
+    for name in env:
+        reason = _reasons.DANGEROUS_ENV.get(name) or next(
+            (why for prefix, why in _reasons.DANGEROUS_PREFIXES.items() if name.startswith(prefix)), None
+        )
+        if reason is not None:
+            raise PolicyError("env", f"{name} is refused in a tool call: {reason}; Policy.env can set it")
+    return dict(env)
+
+
+def _deadline(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
+        raise ValueError(f"timeout is {timeout!r}, must be a number of seconds above 0")
+    return time.monotonic() + timeout
+
+
+class _Exchange:
+    """Moves data between this process and a command until its streams end, it ends, or time is up."""
+
+    def __init__(self, process: Any, data: bytes, outputs: tuple[Output, Output]) -> None:
+        self._process, self._data, self._at = process, memoryview(data), 0
+        self._selector = selectors.DefaultSelector()
+        for stream, output in zip((process.stdout, process.stderr), outputs, strict=True):
+            self._add(stream, selectors.EVENT_READ, output)
+        if data:
+            self._add(process.stdin, selectors.EVENT_WRITE, None)
+        else:
+            process.stdin.close()
+
+    def _add(self, stream: IO[bytes], events: int, output: Output | None) -> None:
+        os.set_blocking(stream.fileno(), False)
+        self._selector.register(stream, events, output)
+
+    def _drop(self, stream: Any) -> None:
+        self._selector.unregister(stream)
+        stream.close()
+
+    def _step(self, key: selectors.SelectorKey) -> None:
+        stream: Any = key.fileobj
+        try:
+            if key.data is None:
+                self._at += os.write(stream.fileno(), self._data[self._at : self._at + _CHUNK])
+                is_over = self._at == len(self._data)
+            else:
+                data = os.read(stream.fileno(), _CHUNK)
+                key.data.feed(data)
+                is_over = not data
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # it doesn't want the rest
+            is_over = True
+        if is_over:
+            self._drop(stream)
+
+    def _has_output(self) -> bool:
+        return any(key.data is not None for key in self._selector.get_map().values())
+
+    def run(self, deadline: float | None) -> bool:
+        """Return whether it came to its end in time. Ends at the command's end, though others have its streams."""
+        while self._has_output():
+            rest = _GLANCE if deadline is None else min(_GLANCE, deadline - time.monotonic())
+            if rest <= 0:
+                return False
+            ready = self._selector.select(rest)
+            for key, _ in ready:
+                self._step(key)
+            if not ready and self._process.poll() is not None:
+                break
+        try:
+            self._process.wait(None if deadline is None else max(0.001, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def drain(self) -> None:
+        """Take what is there, of a command that has been killed: as much as a pipe holds, and no more."""
+        for _ in range(64):
+            ready = [key for key, _ in self._selector.select(0) if key.data is not None]
+            if not ready:
+                break
+            for key in ready:
+                self._step(key)
+
+    def close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            self._drop(key.fileobj)
+        self._selector.close()
+
+
+def _environment(policy: Policy, basis: Mapping[str, str] | None, extra: dict[str, str]) -> dict[str, str] | None:
+    """Return the environment of a command; None: the one that is built for each."""
+    if basis is not None:
+        return {**basis, **extra}
+    if not extra:
+        return None
+    prepared = prepare(policy, host_for(policy))
+    is_contained = prepared.plan.backend != "passthrough"
+    return policy.environment(dict(os.environ), prepared.path, prepared.tmpdir, is_contained=is_contained) | extra
+
+
+def _with_secrets(
+    env: dict[str, str], secrets: Store | Mapping[str, Secret | str] | None
+) -> tuple[dict[str, str], tuple[Scrubber, Scrubber] | tuple[None, None]]:
+    """Return the environment with secrets in it, and what keeps them out of each output."""
+    if secrets is None:
+        return env, (None, None)
+    from nsbox.secrets import inject
+
+    more, scrubber = inject(env, secrets)
+    return more, (scrubber, scrubber.another())
+
+
+def run(
+    start: Callable[..., Any],
+    policy: Policy,
+    argv: list[str],
+    args: Any,
+    *,
+    timeout: float | None = None,
+    input: str | bytes | None = None,
+    max_output: int | str = MOST_OUTPUT,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    secrets: Store | Mapping[str, Secret | str] | None = None,
+    basis: Mapping[str, str] | None = None,
+    **options: Any,
+) -> ToolResult:
+    """Run a command by start(), which takes what Popen takes, and say what it came to. args: how it is called there.
+
+    basis: the environment that env adds to; None: the one that is built.
+    """
+    more, scrubbers = _with_secrets(check_environment(env or {}), secrets)
+    options["env"] = _environment(policy, basis, more)
+    if cwd is not None:
+        cwd = os.path.join(policy.workdir or os.getcwd(), os.fspath(cwd))
+    began, deadline = time.monotonic(), _deadline(timeout)
+    data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(input or b"")
+    most = check_size("max_output", max_output)
+    outputs = (Output(most, scrubbers[0]), Output(most, scrubbers[1]))
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    try:
+        process = start(argv, cwd=cwd, bufsize=0, **pipes, **options)
+    except OSError as error:
+        if isinstance(error, NsboxError) or error.filename is None:
+            raise
+        return _not_started(error, policy, args, cwd, began)
+    in_time = True
+    with process:
+        exchange = _Exchange(process, data, outputs)
+        try:
+            in_time = exchange.run(deadline)
+            if not in_time:
+                process.kill()
+                process.wait()
+            exchange.drain()
+            for output in outputs:
+                output.end()
+        except BaseException:  # also KeyboardInterrupt
+            process.kill()
+            raise
+        finally:
+            exchange.close()
+    stdout, stderr = (output.text() for output in outputs)
+    why = _reasons.reasons(
+        policy,
+        process.returncode,
+        stdout,
+        stderr,
+        cwd=cwd,
+        usage=process.sandbox.usage,
+        timeout=None if in_time else timeout,
+    )
+    return ToolResult(
+        args,
+        process.returncode,
+        stdout,
+        stderr,
+        outputs[0].count,
+        outputs[1].count,
+        any(output.left_out for output in outputs),
+        not in_time,
+        time.monotonic() - began,
+        why,
+    )
+
+
+def _not_started(error: OSError, policy: Policy, args: Any, cwd: str | None, began: float) -> ToolResult:
+    """Return what a shell would say of a program that can't be started; raise what is wrong with the directory."""
+    shown = os.fsdecode(error.filename)
+    if cwd is not None and shown in (cwd, os.path.realpath(cwd)):
+        problem = f"is no directory in the sandbox ({error.strerror})"
+        raise view(policy).refusal(cwd, problem, write=False) from None
+    text = f"{shown}: {error.strerror}\n"
+    status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    why = _reasons.reasons(policy, status, "", text, cwd=cwd, usage=None, timeout=None)
+    return ToolResult(args, status, "", text, 0, len(text.encode()), False, False, time.monotonic() - began, why)

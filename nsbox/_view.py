@@ -1,0 +1,254 @@
+"""What a policy's commands find at a path, without starting one: the kernel's walk, over the plan's mounts.
+
+The answers are about this moment and about boundaries alone: the permissions of files, which others may change at any
+time, are for the kernel to judge, and so is whatever is done with the path afterwards (see _guarded).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from nsbox._errors import AccessError
+from nsbox._frozen import TYPE_CHECKING, frozen, remembered
+from nsbox._layout import layout, with_interpreter
+from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
+from nsbox._policy import is_below
+from nsbox._probe import host_for
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+    from nsbox._path_rules import PathRule
+    from nsbox._policy import Policy
+
+_MOST_LINKS = 40  # path_resolution(7)
+_HIDDEN = "is hidden in the sandbox"
+
+
+@frozen
+class Mount:
+    """Where something of this machine, or of the sandbox's own, lies. source: a path of this process; None: its own."""
+
+    dest: str
+    source: str | None
+    is_writable: bool = False
+    is_hidden: bool = False
+    link: str | None = None
+
+
+@frozen
+class Place:
+    """Where a path leads. inside: without symlinks, as commands see it. here: the same for this process, if there."""
+
+    inside: str
+    here: str | None
+    mount: Mount
+
+
+def _mount(op: Op) -> Mount | None:
+    if isinstance(op, _Bind):
+        source = os.path.realpath(op.src)
+        if op.optional and not os.path.lexists(source):
+            return None
+        return Mount(op.dest, source, is_writable=not isinstance(op, RoBind))
+    if isinstance(op, Symlink):
+        return Mount(op.dest, None, link=op.target)
+    if isinstance(op, Mask):
+        return Mount(op.dest, None, is_hidden=True)
+    dest = getattr(op, "dest", None)
+    return None if dest is None else Mount(dest, None)
+
+
+def _mounts(ops: tuple[Op, ...]) -> dict[str, Mount]:
+    found = {"/": Mount("/", None)}
+    for op in ops:
+        if isinstance(op, RemountRo):
+            if op.dest in found:
+                old = found[op.dest]
+                found[op.dest] = Mount(old.dest, old.source, is_hidden=old.is_hidden)
+            continue
+        mount = _mount(op)
+        if mount is None:
+            continue
+        if not isinstance(op, Symlink):  # what was below is covered
+            found = {dest: old for dest, old in found.items() if not (dest != "/" and is_below(dest, mount.dest))}
+        found[mount.dest] = mount
+    return found
+
+
+class View:
+    """What commands of a policy see. Cheap to ask; made once for a policy and a host."""
+
+    def __init__(self, policy: Policy, host: Host) -> None:
+        self.policy = policy
+        self._mounts = _mounts(layout(with_interpreter(policy, host), host))
+
+    def mount_of(self, inside: str) -> Mount:
+        """Return the mount that a path without symlinks is on."""
+        at = inside
+        while at not in self._mounts:
+            at = os.path.dirname(at)
+        return self._mounts[at]
+
+    def below(self, inside: str) -> list[str]:
+        """List where something else is mounted below a directory."""
+        return [dest for dest in self._mounts if dest != inside and is_below(dest, inside)]
+
+    def absolute(self, path: str | os.PathLike[str]) -> str:
+        """Return a path that counts from where commands start; raises ValueError for one that no file can have."""
+        text = os.fspath(path)
+        if not isinstance(text, str):
+            raise TypeError(f"path is a {type(text).__name__}, must be a str or os.PathLike[str]")
+        if not text or "\0" in text:
+            raise ValueError(f"path is {text!r}, must not be empty or have a NUL byte")
+        return os.path.join(self.policy.workdir or os.getcwd(), text)
+
+    def place(self, path: str | os.PathLike[str]) -> Place:
+        """Follow a path as a command would, links and ".." too. What doesn't exist stays as it is written."""
+        rest, at, links = self.absolute(path).split("/")[::-1], "/", 0
+        while rest:
+            name = rest.pop()
+            if not self._is_known(at):
+                break
+            if name in ("", "."):
+                continue
+            if name == "..":
+                at = os.path.dirname(at)
+                continue
+            at = f"{at.rstrip('/')}/{name}"
+            target = self._link(at)
+            if target is None:
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise AccessError(os.fspath(path), "is a chain of symlinks without an end")
+            at = "/" if target.startswith("/") else os.path.dirname(at)
+            rest += target.split("/")[::-1]
+        mount = self.mount_of(at)
+        return Place(at, self._here(at, mount), mount)
+
+    def _is_known(self, inside: str) -> bool:
+        """Say if the way through is known: not so through what is hidden, nor where only commands make names."""
+        mount = self.mount_of(inside)
+        return not mount.is_hidden and bool(mount.source or mount.dest == inside or self.below(inside))
+
+    @staticmethod
+    def _here(inside: str, mount: Mount) -> str | None:
+        if mount.source is None or mount.is_hidden:
+            return None
+        rest = inside[len(mount.dest) :].strip("/")
+        return os.path.join(mount.source, rest) if rest else mount.source
+
+    def _link(self, inside: str) -> str | None:
+        """Return the target of a symlink; None for anything else, and for what this process can't look at."""
+        mount = self.mount_of(inside)
+        if mount.dest == inside:
+            return mount.link
+        here = self._here(inside, mount)
+        if here is None:
+            return None
+        try:
+            return os.readlink(here) if stat.S_ISLNK(os.lstat(here).st_mode) else None
+        except OSError:
+            return None
+
+    # ---- answers
+
+    def problem(self, path: str | os.PathLike[str], *, write: bool) -> tuple[Place, str]:
+        """Return where a path leads, and why commands can't read, or write, what this process finds there, or ""."""
+        found = self.place(path)
+        if self.is_denied(found) or found.mount.is_hidden:
+            return found, _HIDDEN
+        if found.here is None:
+            return found, "is outside of the sandbox, which has nothing of this machine there"
+        if write and not found.mount.is_writable:
+            return found, "is read-only in the sandbox"
+        return found, ""
+
+    def is_denied(self, place: Place) -> bool:
+        """Say if the policy hides a path, also one that doesn't exist yet."""
+        return any(is_below(place.inside, path) for path in self.policy.deny)
+
+    def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
+        """Return the path that this process finds the same file at; raises AccessError."""
+        found, problem = self.problem(path, write=write)
+        if problem or found.here is None:
+            raise self.refusal(path, problem, write=write)
+        return Path(found.here)
+
+    def refusal(self, path: str | os.PathLike[str], problem: str, *, write: bool) -> AccessError:
+        """Return the error for a path, which says what would be allowed."""
+        return AccessError(os.fspath(path), f"{problem}; {self.allowed(write=write)}")
+
+    def allowed(self, *, write: bool) -> str:
+        """Say which paths are readable, or writable."""
+        paths = self.writable() if write else self.readable()
+        more = ", and system directories" if not write and self.policy.base == "workspace" else ""
+        return f"{'writable' if write else 'readable'}: {', '.join(paths) or 'nothing'}{more}"
+
+    def readable(self) -> list[str]:
+        """List the directories, and single files, of this machine that the policy itself names."""
+        policy = self.policy
+        if policy.base == "workspace":
+            return [*policy.write, *policy.read]
+        return sorted(mount.dest for mount in self._mounts.values() if mount.source is not None)
+
+    def writable(self) -> list[str]:
+        """List those of them that can be written to."""
+        if self.policy.base == "workspace":
+            return list(self.policy.write)
+        return sorted(mount.dest for mount in self._mounts.values() if mount.source and mount.is_writable)
+
+    # ---- rules about files
+
+    def rule(self, path: str) -> PathRule | None:
+        """Return the innermost rule for a path without symlinks."""
+        rules = [rule for rule in self.policy.paths if is_below(path, rule.root)]
+        return max(rules, key=lambda rule: len(rule.root), default=None)
+
+    def check_suffix(self, inside: str, shown: str) -> None:
+        """Raise AccessError for a name that the rules don't take."""
+        rule = self.rule(inside)
+        if rule is not None and not rule.takes(os.path.basename(inside)):
+            raise AccessError(shown, f"has no suffix that {rule.name} takes: {', '.join(rule.suffixes)}")
+
+    def check_size(self, inside: str, size: int, shown: str) -> None:
+        """Raise AccessError for more bytes than the rules allow."""
+        rule = self.rule(inside)
+        most = None if rule is None else rule.max_file_bytes
+        if rule is not None and isinstance(most, int) and size > most:
+            raise AccessError(shown, f"is too large: {size} bytes; {rule.name} takes {most} at most")
+
+
+@remembered
+def _view(policy: Policy, host: Host) -> View:
+    return View(policy, host)
+
+
+def view(policy: Policy) -> View:
+    """Return the view for a policy on this machine."""
+    return _view(policy, host_for(policy))
+
+
+def can_read(policy: Policy, path: str | os.PathLike[str]) -> bool:
+    """Say if commands can read what this process finds at a path; it need not exist."""
+    return not view(policy).problem(path, write=False)[1]
+
+
+def can_write(policy: Policy, path: str | os.PathLike[str]) -> bool:
+    """Say if commands can change what this process finds at a path; it need not exist."""
+    return not view(policy).problem(path, write=True)[1]
+
+
+def check_suffix(policy: Policy, path: str | os.PathLike[str]) -> None:
+    """Raise AccessError if the rules don't take a file of this name."""
+    seen = view(policy)
+    seen.check_suffix(seen.place(path).inside, os.fspath(path))
+
+
+def check_size(policy: Policy, path: str | os.PathLike[str]) -> None:
+    """Raise AccessError if the file has more bytes than the rules allow; OSError if it can't be looked at."""
+    seen = view(policy)
+    here = seen.resolve(path)
+    seen.check_size(seen.place(path).inside, os.stat(here).st_size, os.fspath(path))

@@ -1,0 +1,457 @@
+"""Secrets: values that don't show themselves, places to keep them, and the way into the environment of one command.
+
+    store = JsonStore("agents/mail")
+    env, scrubber = inject({"PATH": "/usr/bin:/bin"}, store, ["MAIL_TOKEN"])
+    done = nsbox.run(command, env=env, policy=policy, capture_output=True)
+    print(scrubber.scrub(done.stdout))
+
+A store is anything with the four methods of Store. Here are one in a file (JsonStore) and one in the system's keyring
+(KeyringStore). Neither is meant to be seen by commands: keep it out of what a policy shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hmac
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, NoReturn, Protocol, final, runtime_checkable
+
+from nsbox._errors import NsboxError, Reason, UnavailableError
+from nsbox._scrub import Scrubber, value_of
+
+__all__ = ["JsonStore", "KeyringStore", "Secret", "Store", "StoreError", "inject"]
+
+_MASK = "***"
+
+
+class StoreError(NsboxError, OSError):
+    """A store isn't to be trusted, or not understood; `filename` says which. Its contents are never in the message."""
+
+    def __init__(self, number: int, problem: str, path: str) -> None:
+        """Take an errno, what is wrong and what would help, and the path."""
+        super().__init__(number, problem, path)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+@final
+class Secret:
+    """A str that is shown only by reveal(): repr(), str(), format() and logs have "***".
+
+    Two are compared in a time that doesn't tell how much of them is the same. It can't be changed, hashed, pickled or
+    put into JSON (TypeError); a copy is the same one. Whoever can run code in this process can still read it.
+    """
+
+    __slots__ = ("__value",)
+    __hash__ = None  # type: ignore[assignment]  # it would tell, where PYTHONHASHSEED is set
+    __value: str
+
+    def __init__(self, value: str) -> None:
+        """Hold value; raises TypeError if it is no str."""
+        if not isinstance(value, str):
+            raise TypeError(f"value is a {type(value).__name__}, must be a str")
+        object.__setattr__(self, "_Secret__value", value)
+
+    def reveal(self) -> str:
+        """Return the value."""
+        return self.__value
+
+    def __repr__(self) -> str:
+        return f"Secret('{_MASK}')"
+
+    def __str__(self) -> str:
+        return _MASK
+
+    def __format__(self, spec: str) -> str:
+        return format(_MASK, spec)
+
+    def __bool__(self) -> bool:
+        return bool(self.__value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(*(one.__value.encode("utf-8", "surrogatepass") for one in (self, other)))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("a Secret can't be changed")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("a Secret can't be changed")
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Secret isn't pickled: send what reveal() returns, over a channel that may know it")
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where secrets are kept, by name."""
+
+    def names(self) -> list[str]:
+        """Return the names of all, sorted."""
+
+    def get(self, name: str) -> Secret:
+        """Return the one of this name; raises KeyError if there is none."""
+
+    def set(self, name: str, value: Secret | str) -> None:
+        """Keep a value under this name, in place of another."""
+
+    def delete(self, name: str) -> None:
+        """Forget the one of this name; raises KeyError if there is none."""
+
+
+def _check_name(name: object) -> str:
+    """Return a name if it can be one of an environment variable."""
+    if not isinstance(name, str):
+        raise TypeError(f"name is a {type(name).__name__}, must be a str")
+    if not name or "=" in name or "\0" in name:
+        raise ValueError(f"name: {name!r} can't be one of an environment variable: it is empty, or has a '=' or NUL")
+    if not _is_text(name):
+        raise ValueError(f"name: {name!r} has a surrogate")
+    return name
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _check_value(name: str, value: Secret | str) -> str:
+    """Return a value if it can be one of an environment variable; what is wrong with it is said without it."""
+    text = value.reveal() if isinstance(value, Secret) else value
+    if not isinstance(text, str):
+        raise TypeError(f"the value of {name} is a {type(text).__name__}, must be a Secret or str")
+    if "\0" in text or not _is_text(text):
+        raise ValueError(f"the value of {name} has a NUL or a surrogate, which no environment variable can have")
+    return text
+
+
+# ---- in a file
+
+
+class JsonStore:
+    """Secrets in a file of a directory that belongs to this user alone: a JSON object of strings.
+
+    One directory for each agent: whoever is given one knows nothing of the others. The directory has to have mode 0700
+    and the file 0600, or less, and both this process's effective user as their owner; neither may be a symlink, nor the
+    file anything but a regular file. Else every method raises StoreError, which says what to do; also for a file that
+    is too large or can't be understood.
+
+    A change replaces the file (rename(2)) after it was written to the device: readers see the old one or the new one,
+    also after a power failure. Writers wait for one another, by a lock (flock(2)) on the directory. Nothing is
+    encrypted: who can read the disk, or is root, can read the secrets.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, name: str = "secrets.json", max_size: int = 1 << 20
+    ) -> None:
+        """Say where. Nothing is opened or made before it is needed; set() makes the directory, not those above.
+
+        name: of the file. max_size: in bytes; a file with more is refused, and none is written.
+        """
+        path = os.fspath(directory)
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise ValueError(f"directory: {path!r} is empty, has a NUL or is no str")
+        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise ValueError(f"name: {name!r} is no name of a file")
+        if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 2:
+            raise ValueError(f"max_size: {max_size!r} is no number of bytes from 2 up")
+        while len(path) > 1 and path.endswith(("/", "/.")):
+            path = path[:-1]  # with it, a symlink would be followed
+        self.directory, self.path = path, os.path.join(path, name)
+        self._name, self._new, self._max_size = name, f".{name}.new", max_size
+
+    def names(self) -> list[str]:
+        """Return the names of all, sorted; none without a file. Raises OSError, also without a directory."""
+        with self._opened() as fd:
+            return sorted(self._read(fd))
+
+    def get(self, name: str) -> Secret:
+        """Return one; raises KeyError if there is none, and OSError."""
+        _check_name(name)
+        with self._opened() as fd:
+            return Secret(_found(self._read(fd), name, self.path))
+
+    def set(self, name: str, value: Secret | str) -> None:
+        """Keep a value. Raises ValueError for a name or value that no environment variable can have, and OSError."""
+        text = _check_value(_check_name(name), value)
+        self._make()
+        with self._changed() as values:
+            values[name] = text
+
+    def delete(self, name: str) -> None:
+        """Forget one; raises KeyError if there is none, and OSError."""
+        _check_name(name)
+        with self._changed() as values:
+            _found(values, name, self.path)
+            del values[name]
+
+    def __repr__(self) -> str:
+        return f"JsonStore({self.directory!r})"
+
+    def _make(self) -> None:
+        """Make the directory, if nothing is there."""
+        try:
+            os.mkdir(self.directory, 0o700)
+        except FileExistsError:
+            return
+        try:
+            above = os.open(os.path.dirname(self.directory) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except PermissionError:
+            return  # it may be written to and not be read; then the kernel writes the name down when it likes
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the directory, if it is one that only this user can look into."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(self.directory, flags)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise _not_a(self.directory, "directory", error.errno) from None
+            raise
+        try:
+            _check_owned(os.fstat(fd), self.directory, "0700")
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _read(self, above: int) -> dict[str, str]:
+        """Return the contents of the file, if it is one that only this user can read; nothing without one."""
+        try:
+            if not stat.S_ISREG(os.lstat(self._name, dir_fd=above).st_mode):
+                raise _not_a(self.path, "regular file")
+            fd = os.open(self._name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise _not_a(self.path, "regular file", error.errno) from None
+            raise
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):  # it was one a moment ago
+                raise _not_a(self.path, "regular file")
+            _check_owned(found, self.path, "0600")
+            with open(fd, "rb", closefd=False) as file:
+                data = file.read(self._max_size + 1)
+        finally:
+            os.close(fd)
+        self._check_size(len(data))
+        values, problem = _parsed(data)
+        if values is None:
+            raise StoreError(errno.EINVAL, problem, self.path)
+        return values
+
+    @contextlib.contextmanager
+    def _changed(self) -> Iterator[dict[str, str]]:
+        """Give the contents to be changed, and write them; no other writer comes in between."""
+        with self._opened() as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            values = self._read(fd)
+            yield values
+            self._write(fd, json.dumps(values, indent=1, sort_keys=True).encode("ascii") + b"\n")
+
+    def _write(self, above: int, data: bytes) -> None:
+        self._check_size(len(data))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._new, dir_fd=above)  # of a writer that was killed
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self._new, flags, 0o600, dir_fd=above)
+        try:
+            try:
+                os.fchmod(fd, 0o600)  # whatever the umask is
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(self._new, self._name, src_dir_fd=above, dst_dir_fd=above)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(self._new, dir_fd=above)
+            raise
+        os.fsync(above)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_size:
+            raise StoreError(errno.EFBIG, f"has more than {self._max_size} bytes (max_size)", self.path)
+
+
+def _not_a(path: str, what: str, number: int = errno.EINVAL) -> StoreError:
+    return StoreError(number, f"is no {what}, or is a symlink, which isn't followed; put the {what} itself there", path)
+
+
+def _check_owned(found: os.stat_result, path: str, mode: str) -> None:
+    """Refuse what somebody else owns, or may read or write."""
+    if found.st_uid != os.geteuid():
+        what = f"belongs to uid {found.st_uid}, and this is uid {os.geteuid()}; a store has to be this user's own"
+        raise StoreError(errno.EPERM, what, path)
+    if found.st_mode & 0o077:
+        what = f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others have access; say: chmod {mode}"
+        raise StoreError(errno.EPERM, f"{what} (and change what was in it, if others could read it)", path)
+
+
+def _found(values: Mapping[str, str], name: str, path: str) -> str:
+    if name not in values:
+        raise KeyError(f"no secret {name!r} in {path}")
+    return values[name]
+
+
+def _parsed(data: bytes) -> tuple[dict[str, str] | None, str]:
+    """Return an object of strings, or what is wrong. Errors of the standard library know the text: none gets out."""
+    try:
+        pairs = json.loads(data.decode("utf-8"), object_pairs_hook=_Pairs, parse_int=_number, parse_float=_number)
+    except UnicodeDecodeError as error:
+        return None, f"is no UTF-8: byte {error.start}"
+    except json.JSONDecodeError as error:
+        return None, f"is no JSON: line {error.lineno} column {error.colno} (character {error.pos})"
+    except RecursionError:
+        return None, "is no object of strings: it is nested too deeply"
+    if not isinstance(pairs, _Pairs):
+        return None, "is no JSON object: its first character has to be a {"
+    for number, (name, value) in enumerate(pairs, 1):
+        try:
+            if isinstance(value, str):
+                _check_value(_check_name(name), value)
+                continue
+        except ValueError:
+            return None, f"member {number} has a name or a value that no environment variable can have"
+        return None, f"member {number} is no string"
+    values = {name: value for name, value in pairs if isinstance(value, str)}
+    return (None, "has a name twice") if len(values) < len(pairs) else (values, "")
+
+
+class _Pairs(list[tuple[str, object]]):
+    """The members of an object, before one replaces another of its name."""
+
+
+def _number(_: str) -> None:
+    """Stand for a number, however long."""
+
+
+# ---- in the keyring
+
+
+class KeyringStore:
+    """Secrets in the system's keyring, by the library keyring: pip install 'nsbox[keyring]'.
+
+    service: what they are kept under; one for each agent. A keyring can't say what is in it, so their names are kept in
+    it too, as an entry of its own ("names="). Two that write at the same time may forget a name, not a value.
+    """
+
+    def __init__(self, service: str, *, backend: object = None) -> None:
+        """Take a backend of keyring, or the one that it chooses.
+
+        Raises UnavailableError where there is no such library, or where it has chosen one that it doesn't recommend,
+        such as one that keeps them in the open: who wants that one gives it.
+        """
+        if not isinstance(service, str) or not service or "\0" in service:
+            raise ValueError(f"service: {service!r} is empty, has a NUL or is no str")
+        try:
+            keyring, errors = import_module("keyring"), import_module("keyring.errors")
+        except ImportError as error:
+            what = "the library keyring isn't installed" if error.name == "keyring" else f"keyring: {error}"
+            raise UnavailableError(Reason(what, "pip install 'nsbox[keyring]'")) from None
+        self.service: str = service
+        self._errors: type[Exception] = errors.KeyringError
+        chosen: Any = keyring.get_keyring() if backend is None else backend
+        if backend is None and chosen.priority < 1:  # keyring's own bar
+            what = f"keyring has found no keyring of the system's, only {type(chosen).__module__}"
+            raise UnavailableError(Reason(what, "start one (Secret Service, KWallet), or give a backend of keyring"))
+        self._backend = chosen
+
+    def names(self) -> list[str]:
+        """Return the names of all, sorted. Raises StoreError."""
+        text = self._asked("get_password", _INDEX)
+        if text is None:
+            return []
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise StoreError(errno.EINVAL, f"entry {_INDEX!r} is no list of names; delete it", self._place)
+        return sorted(found)
+
+    def get(self, name: str) -> Secret:
+        """Return one; raises KeyError if there is none, and StoreError."""
+        value = self._asked("get_password", _check_name(name))
+        if value is None:
+            raise KeyError(f"no secret {name!r} in {self._place}")
+        return Secret(value)
+
+    def set(self, name: str, value: Secret | str) -> None:
+        """Keep a value. Raises ValueError for a name or value that no environment variable can have, and StoreError."""
+        text = _check_value(_check_name(name), value)
+        names = self.names()
+        if name not in names:  # before the value, so that none is there that nobody knows of
+            self._asked("set_password", _INDEX, json.dumps(sorted([*names, name])))
+        self._asked("set_password", name, text)
+
+    def delete(self, name: str) -> None:
+        """Forget one; raises KeyError if there is none, and StoreError."""
+        names = self.names()
+        self.get(name)
+        self._asked("delete_password", name)
+        self._asked("set_password", _INDEX, json.dumps([other for other in names if other != name]))
+
+    def __repr__(self) -> str:
+        return f"KeyringStore({self.service!r})"
+
+    @property
+    def _place(self) -> str:
+        return f"keyring service {self.service!r}"
+
+    def _asked(self, method: str, *args: str) -> Any:
+        try:
+            return getattr(self._backend, method)(self.service, *args)
+        except self._errors as error:
+            problem = f"{type(error).__name__} at {method}: is the keyring there, and unlocked?"
+        raise StoreError(errno.EIO, problem, self._place)
+
+
+_INDEX = "names="  # no name of a secret has a "="
+
+
+# ---- for one command
+
+
+def inject(
+    env: Mapping[str, str], store: Store | Mapping[str, Secret | str], names: Iterable[str] | None = None
+) -> tuple[dict[str, str], Scrubber]:
+    """Return env with secrets added to it, for one command, and a Scrubber that knows them, for what it prints.
+
+    names: of the secrets, which become variables of that name and replace others; None: all of them. Raises KeyError
+    for a name that isn't in the store, ValueError for a name or a value that can't be a variable's, and for a value
+    that is empty or has fewer than four bytes: it couldn't be redacted.
+    """
+    if isinstance(names, str):
+        raise TypeError("names: is a str, must be a list or another iterable of them")
+    if names is None:
+        names = store.keys() if isinstance(store, Mapping) else store.names()
+    added = {}
+    for name in names:
+        _check_name(name)
+        if isinstance(store, Mapping) and name not in store:
+            raise KeyError(f"no secret {name!r}")
+        value = store[name] if isinstance(store, Mapping) else store.get(name)
+        added[name] = _check_value(name, value)
+        value_of(added[name], f"the value of {name}")
+    return {**env, **added}, Scrubber(added.values())

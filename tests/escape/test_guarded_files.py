@@ -1,0 +1,144 @@
+"""A command that swaps names in a loop while this process reads and writes by them: it never wins."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import nsbox
+from nsbox import Policy, Sandbox
+
+SWAP = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+print("ready", flush=True)
+while True:  # RENAME_EXCHANGE
+    libc.renameat2(-100, b"dir", -100, b"link", 2)
+    libc.renameat2(-100, b"file", -100, b"file-link", 2)
+"""
+ROUNDS = 400
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("ws/dir", "ws/hidden", "ws/ro", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_text("mine" if name == "ws/dir" else "SECRET")
+    (tmp_path / "ws/file").write_text("mine")
+    (tmp_path / "secret").write_text("SECRET")
+    return tmp_path
+
+
+@contextlib.contextmanager
+def swapping(box: Sandbox):
+    """Have a command exchange a directory and a file with links, as fast as it can."""
+    with box.Popen([sys.executable, "-I", "-c", SWAP], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def by_name(tree: Path) -> str:
+    """What a check of the real path and an open by the same name come to."""
+    path = tree / "ws/dir/file"
+    with contextlib.suppress(OSError):
+        if os.path.realpath(path).startswith(f"{tree}/ws/dir"):
+            return path.read_text()
+    return ""
+
+
+@pytest.mark.parametrize("symlinks", ["refuse", "beneath"])
+@pytest.mark.parametrize("target", ["../outside", "hidden"])
+def test_reading(tree: Path, symlinks: str, target: str) -> None:
+    """Neither what is outside nor what is hidden is ever read; a check by name is deceived."""
+    (tree / "ws/link").symlink_to(target)
+    (tree / "ws/file-link").symlink_to(f"{target}/file")
+    policy = Policy.workspace(tree / "ws", deny=[tree / "ws/hidden"], symlinks=symlinks)
+    seen, fooled = set(), set()
+    with Sandbox(policy) as box, swapping(box):
+        for _ in range(ROUNDS):
+            for path in ("dir/file", "file"):
+                try:
+                    seen.add(box.read(path))
+                except OSError as error:
+                    seen.add(type(error).__name__)
+            fooled.add(by_name(tree))
+        for _ in range(1000 * ROUNDS):
+            if "SECRET" in fooled:
+                break
+            fooled.add(by_name(tree))
+    assert "SECRET" in fooled, "the control: checking by name first loses the race"
+    assert "SECRET" not in seen
+    assert {"mine", "AccessError"} <= seen
+
+
+@pytest.mark.parametrize("symlinks", ["refuse", "beneath"])
+@pytest.mark.parametrize("target", ["../outside", "hidden", "ro"])
+def test_writing(tree: Path, symlinks: str, target: str) -> None:
+    """Nothing outside, hidden or read-only is ever written, and no file is left lying about."""
+    (tree / "ws/link").symlink_to(target)
+    (tree / "ws/file-link").symlink_to(f"{target}/file")
+    policy = Policy.workspace(tree / "ws", read=[tree / "ws/ro"], deny=[tree / "ws/hidden"], symlinks=symlinks)
+    outcomes = set()
+    with Sandbox(policy) as box, swapping(box):
+        for i in range(ROUNDS):
+            for path in ("dir/file", "file", f"dir/new-{i % 10}/file"):
+                try:
+                    box.write(path, "written")
+                    outcomes.add("written")
+                except OSError as error:
+                    outcomes.add(type(error).__name__)
+    assert {"written", "AccessError"} <= outcomes
+    for name in ("outside", "ws/hidden", "ws/ro"):
+        assert os.listdir(tree / name) == ["file"]
+        assert (tree / name / "file").read_text() == "SECRET"
+    assert not [name for _, _, names in os.walk(tree) for name in names if name.startswith(".nsbox")]
+
+
+def test_lists_and_attachments(tree: Path) -> None:
+    """The same for these."""
+    (tree / "ws/link").symlink_to("../outside")
+    (tree / "ws/file-link").symlink_to("../secret")
+    (tree / "outside/only-outside").write_text("SECRET")
+    with Sandbox(Policy.workspace(tree / "ws", deny=[tree / "ws/hidden"])) as box, swapping(box):
+        for _ in range(ROUNDS // 4):
+            with contextlib.suppress(OSError):
+                assert not any("only-outside" in name for name in box.list_files())
+            for path in ("dir/file", "file"):
+                with contextlib.suppress(OSError):
+                    assert [one.data for one in box.attach([path])] == [b"mine"]
+
+
+def test_hidden_directories_stay_where_they_are(tree: Path) -> None:
+    """A command can't move what is hidden, or what is on the way to it, to where this process would read it."""
+    (tree / "ws/a").mkdir()
+    (tree / "ws/hidden").rename(tree / "ws/a/hidden")
+    policy = Policy.workspace(tree / "ws", deny=[tree / "ws/a/hidden"])
+    with Sandbox(policy) as box:
+        for name in ("mv a b", "mv a/hidden c", "mv a dir/"):
+            assert box.shell(name).returncode != 0
+        with pytest.raises(nsbox.AccessError):
+            box.read("a/hidden/file")
+    nsbox.run(["mv", "a", "b"], cwd=tree / "ws", policy=Policy.workspace(tree / "ws"), check=True)  # it could else
+
+
+def test_threads(tree: Path) -> None:
+    """Many at once write one file: each sees one of the contents as a whole."""
+    box = Sandbox(Policy.workspace(tree / "ws"))
+    contents = [str(i) * 100_000 for i in range(4)]
+    box.write("shared", contents[0])
+    threads = [threading.Thread(target=lambda c=c: [box.write("shared", c) for _ in range(20)]) for c in contents]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert box.read("shared") in contents
+    for thread in threads:
+        thread.join()
