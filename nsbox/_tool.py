@@ -270,7 +270,7 @@ def run(
     if cwd is not None:
         cwd = os.path.join(policy.workdir or os.getcwd(), os.fspath(cwd))
     began, deadline = time.monotonic(), _deadline(timeout)
-    data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(input or b"")
+    data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(memoryview(input or b""))
     most = check_size("max_output", max_output)
     outputs = (Output(most, scrubbers[0]), Output(most, scrubbers[1]))
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -280,10 +280,29 @@ def run(
         if isinstance(error, NsboxError) or error.filename is None:
             raise
         return _not_started(error, policy, args, cwd, began)
-    in_time = True
+    in_time = _attended(process, data, outputs, deadline)
+    stdout, stderr = (output.text() for output in outputs)
+    status, late, usage = process.returncode, None if in_time else timeout, process.sandbox.usage
+    return ToolResult(
+        args,
+        status,
+        stdout,
+        stderr,
+        outputs[0].count,
+        outputs[1].count,
+        any(output.left_out for output in outputs),
+        not in_time,
+        time.monotonic() - began,
+        _reasons.reasons(policy, status, stdout, stderr, cwd=cwd, usage=usage, timeout=late),
+    )
+
+
+def _attended(process: Any, data: bytes, outputs: tuple[Output, Output], deadline: float | None) -> bool:
+    """Give a command its input, take its output, and end it; return whether it came to its end by itself in time."""
     with process:
-        exchange = _Exchange(process, data, outputs)
+        exchange = None
         try:
+            exchange = _Exchange(process, data, outputs)
             in_time = exchange.run(deadline)
             if not in_time:
                 process.kill()
@@ -295,29 +314,9 @@ def run(
             process.kill()
             raise
         finally:
-            exchange.close()
-    stdout, stderr = (output.text() for output in outputs)
-    why = _reasons.reasons(
-        policy,
-        process.returncode,
-        stdout,
-        stderr,
-        cwd=cwd,
-        usage=process.sandbox.usage,
-        timeout=None if in_time else timeout,
-    )
-    return ToolResult(
-        args,
-        process.returncode,
-        stdout,
-        stderr,
-        outputs[0].count,
-        outputs[1].count,
-        any(output.left_out for output in outputs),
-        not in_time,
-        time.monotonic() - began,
-        why,
-    )
+            if exchange is not None:
+                exchange.close()
+    return in_time
 
 
 def _not_started(error: OSError, policy: Policy, args: Any, cwd: str | None, began: float) -> ToolResult:
