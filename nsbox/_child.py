@@ -37,7 +37,7 @@ def child(policy: Policy, attach: Iterable[str | os.PathLike[str]], wishes: dict
         given["env"] = dict(given["env"])
     made = policy.with_(**_fitting(policy, given))
     if attached:
-        more = [path for path in attached if not made.sees(path)]
+        more = [path for path in attached if policy.sees(path) and not made.sees(path)]
         rules = {rule.root: rule for rule in (*policy.paths, *made.paths)}
         made = made.with_(read=(*made.read, *more), paths=_carried(rules.values(), (*made.write, *made.read, *more)))
     check(policy, made)
