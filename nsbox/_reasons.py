@@ -73,6 +73,7 @@ _LIMITS = (
 )
 _QUOTED = re.compile("['\"`\u2018\u201c]([^'\"`\u2018\u2019\u201c\u201d\n]{1,4096})['\"`\u2019\u201d]")
 _WORD = re.compile(r"[^\s:;,()<>|&'\"]+")
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _LINES = 400
 _PATHS = 5
 
@@ -128,6 +129,10 @@ def _ended(policy: Policy, status: int, usage: Usage | None, timeout: float | No
             yield Hint("limit", f"all together took too much memory (limits.total_memory={limits.total_memory})")
     elif status == -signal.SIGXFSZ:
         yield Hint("limit", f"a file became too large (limits.file_size={policy.limits.file_size})")
+    elif -status in _CRASHES:
+        yield Hint("crash", f"it crashed ({signal.Signals(-status).name})")
+    elif status == -signal.SIGKILL:
+        yield Hint("killed", "it was killed by somebody; perhaps this machine is short of memory")
     elif status == -signal.SIGSYS:
         yield Hint("not-permitted", "it made a system call that the sandbox's filter doesn't allow")
 

@@ -288,6 +288,12 @@ def test_system_calls(box: Sandbox) -> None:
     assert kinds(box.shell("unshare -U true || mount -t tmpfs none /mnt")) == ["not-permitted"]
 
 
+def test_crashes(box: Sandbox) -> None:
+    """A crash, and the kill that isn't one of ours."""
+    assert kinds(box.shell("kill -SEGV $$")) == ["crash"]
+    assert kinds(box.shell("kill -KILL $$")) == ["killed"]
+
+
 def test_success_is_not_explained(box: Sandbox) -> None:
     """Whatever it prints."""
     assert box.shell("echo 'Permission denied: /etc/x' >&2").why == ()
