@@ -32,9 +32,8 @@ class ExecTool:
         except (OSError, nsbox.NsboxError) as error:  # no command ran: the sandbox can't be made, say
             return f"[not started, {type(error).__name__}: {error}]\n"
         how = result.signal or f"status {result.returncode}"
-        return (
-            f"[{', '.join([how, f'{result.duration:.1f} s', *map(str, result.why)])}]\n{result.stdout}{result.stderr}"
-        )
+        notes = ", ".join([how, f"{result.duration:.1f} s", *map(str, result.why)])
+        return f"[{notes}]\n{result.stdout}{result.stderr}"
 
 
 def main(commands: list[str]) -> None:

@@ -258,8 +258,12 @@ class Files:
             names = above.split("/")
             for i, name in enumerate(names):
                 self._check_opened(fd, target, "/".join(names[:i]), write=True)
-                with contextlib.suppress(FileExistsError):
+                try:
                     os.mkdir(name, dir_fd=fd)
+                except FileExistsError:
+                    pass
+                except OSError as error:
+                    raise _named(error, target.shown) from None
                 inner = open_beneath(fd, name, _DIRECTORY, self._resolve)
                 os.close(fd)
                 fd = inner
@@ -330,8 +334,10 @@ class Files:
                 continue
             try:
                 inner = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
-            except OSError:  # it has become something else, or may not be read
-                continue
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+                    continue  # it has become something else, or may not be read
+                raise _named(error, shown) from None
             try:
                 yield from self._walk(inner, at, os.path.join(here, name), f"{relative}/", shown)
             finally:
@@ -349,8 +355,12 @@ def _reopened(handle: int, flags: int) -> int:
 def _replace(directory: int, name: str, data: bytes, shown: str) -> None:
     """Put a new file in the place of what has this name, in one step; that has to be a regular file, if anything."""
     found = None
-    with contextlib.suppress(FileNotFoundError):
+    try:
         found = os.lstat(name, dir_fd=directory)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _named(error, shown) from None
     if found is not None:
         if stat.S_ISLNK(found.st_mode):
             raise AccessError(shown, "is a symlink; write to the file that it names")

@@ -130,6 +130,39 @@ def test_hidden_directories_stay_where_they_are(tree: Path) -> None:
     nsbox.run(["mv", "a", "b"], cwd=tree / "ws", policy=Policy.workspace(tree / "ws"), check=True)  # it could else
 
 
+MODES = """
+import os
+print("ready", flush=True)
+while True:
+    for mode in (0, 0o755):
+        for name in ("dir", "file"):
+            os.chmod(name, mode)
+"""
+
+
+def test_permissions_that_change(tree: Path) -> None:
+    """What is to be had now and then is had, or refused with the kernel's word for it; nothing is left."""
+    seen = set()
+    box = Sandbox(Policy.workspace(tree / "ws", deny=[tree / "ws/hidden"]))
+    calls = (lambda: box.read("file"), lambda: box.write("dir/new", "x"), lambda: ",".join(box.list_files("dir")))
+    with box, box.Popen([sys.executable, "-I", "-c", MODES], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        try:
+            for call in ROUNDS * calls:
+                try:
+                    seen.add(call() or "")
+                except PermissionError as error:
+                    seen.add(f"refused {error.filename}")
+        finally:
+            process.kill()
+    (tree / "ws/dir").chmod(0o755)
+    assert "mine" in seen
+    refused = {one for one in seen if one.startswith("refused")}
+    assert refused <= {"refused file", "refused dir/new", "refused dir"}
+    assert bool(refused) == (os.geteuid() != 0)
+    assert not [name for name in os.listdir(tree / "ws/dir") if name not in ("file", "new") and refused == set()]
+
+
 def test_threads(tree: Path) -> None:
     """Many at once write one file: each sees one of the contents as a whole."""
     box = Sandbox(Policy.workspace(tree / "ws"))

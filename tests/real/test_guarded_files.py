@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterator
@@ -277,6 +278,37 @@ def test_ten_thousand_files(box: Sandbox, tree: Path) -> None:
     for name in odd:
         box.write(f"ro2/{name}", "x")
     assert sorted(box.list_files("ro2")) == sorted(odd)
+
+
+def test_deep_directories(box: Sandbox, tree: Path) -> None:
+    """256 levels are looked at, and an end of descriptors is told, not taken for an end of files."""
+    fd = os.open(tree / "ws", os.O_PATH)
+    for _ in range(300):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_PATH, dir_fd=fd)
+        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    assert len(box.list_files(pattern="**/f")) == 256
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            box.list_files()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    nsbox.run(["rm", "-r", "d"], policy=box.policy, check=True)  # pytest's own removal doesn't go so deep
+
+
+def test_huge_files(box: Sandbox, tree: Path) -> None:
+    """Only as much is read as was asked for."""
+    with open(tree / "ws/huge", "wb") as file:
+        file.write(b"begin")
+        file.truncate(1 << 40)
+    assert box.read("huge", 7) == "begin\0\0"
+    with pytest.raises(AccessError, match="is too large to be attached"):
+        box.attach(["huge"], max_bytes="1M")
 
 
 # ---- attachments
