@@ -26,6 +26,9 @@ def child(policy: Policy, attach: Iterable[str | os.PathLike[str]], wishes: dict
 
     if policy.base != "workspace":
         raise PolicyError("base", f"a {policy.base} policy has no paths that could be fewer; see Policy.workspace()")
+    for name, value in (("attach", attach), *wishes.items()):
+        if name in ("attach", "deny", "protected", "read", "write", "paths", "pass_env") and isinstance(value, str):
+            raise PolicyError(name, f"is a str, must be a sequence, such as [{value!r}]")
     attached = [str(view(policy).resolve(path)) for path in attach]
     given = dict(wishes)
     for name in ("deny", "protected"):

@@ -50,14 +50,18 @@ class Commands(Keeper):
         A command that fails or takes too long is no exception otherwise, but a ToolResult. Raises ValueError,
         AccessError for a cwd outside of the sandbox, and what Popen raises about the sandbox.
         """
+        if not isinstance(command, str):
+            raise TypeError(f"command is a {type(command).__name__}, must be a str; exec() takes a list")
         return self._tool(["/bin/sh", "-c", command], command, check, options)
 
     def exec(
         self, program: str, args: Sequence[str] = (), *, check: bool = False, **options: Unpack[ToolOptions]
     ) -> ToolResult:
         """Run a program with arguments to its end, and say what it came to; as shell(), but no shell reads it."""
-        if isinstance(args, str | bytes):
-            raise TypeError(f"args is a {type(args).__name__}, must be a sequence of arguments")
+        if not isinstance(program, str):
+            raise TypeError(f"program is a {type(program).__name__}, must be a str; its arguments go into args")
+        if not isinstance(args, list | tuple) or not all(isinstance(arg, str) for arg in args):
+            raise TypeError(f"args is {args!r:.100}, must be a list of str")
         return self._tool([program, *args], [program, *args], check, options)
 
     def _tool(self, argv: list[str], shown: Any, check: bool, options: Any) -> ToolResult:

@@ -74,9 +74,9 @@ RULES = (
         name="suffixes",
         kind="texts",
         default=(),
-        about="ends of file names, such as '.md', that Sandbox.files keeps to; empty: any",
+        about="ends of file names, such as '.md', that Sandbox.read() and its kin keep to; empty: any",
     ),
-    Key(name="max_file_bytes", kind="size", example="10M", about="no larger files for Sandbox.files"),
+    Key(name="max_file_bytes", kind="size", example="10M", about="no larger files for Sandbox.read() and its kin"),
 )
 
 KEYS = (
@@ -131,13 +131,13 @@ KEYS = (
         about="HOME of commands; by default the workspace, without one /",
     ),
     Key(name="tmp_size", kind="size", field="tmp_size", example="256M", about=f"of the private /tmp: {_SIZE}"),
-    Key(name="protected", kind="texts", field="protected", about="names of files that Sandbox.files never writes"),
+    Key(name="protected", kind="texts", field="protected", about="names of files that Sandbox.write() never writes"),
     Key(
         name="symlinks",
         kind="word",
         field="symlinks",
         words=_same(("refuse", "beneath")),
-        about="what Sandbox.files does with links: refuse, or follow those that stay beneath their root",
+        about="what Sandbox.read() and its kin do with links: refuse, or follow those that stay beneath their root",
     ),
     Key(
         name="require",

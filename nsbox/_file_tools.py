@@ -64,7 +64,10 @@ class FileTools:
     # ---- files
 
     def read(self, path: Path, max_chars: int = 200_000, *, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return the text of a file, at most max_chars characters of it. Raises ValueError for what is no text."""
+        """Return the first max_chars characters of a text file; raises ValueError for what is no text.
+
+        Ask for one more than you can use to see whether there are more. Line ends are as they are.
+        """
         return self._guarded().read(path, max_chars, encoding, errors)
 
     def write(self, path: Path, content: str | bytes, *, parents: bool = True) -> None:

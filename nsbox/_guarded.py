@@ -89,7 +89,7 @@ class Files:
         mount = seen.mount_of(inside)
         named = seen.readable()
         if not any(is_below(inside, root) for root in named):
-            raise seen.refusal(shown, "is in no directory that the policy names", write=write)
+            raise AccessError(shown, f"is in no directory that the policy names; {seen.named(write=write)}")
         if self._is_denied(inside) or mount.is_hidden:
             raise seen.refusal(shown, "is hidden in the sandbox", write=write)
         if mount.source is None:
@@ -157,6 +157,8 @@ class Files:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target.shown)
             if not stat.S_ISREG(found.st_mode):
                 raise AccessError(target.shown, "is no regular file")
+            if target.shown.endswith("/"):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), target.shown)
             for name in dict.fromkeys((target.inside, inside)):
                 self._view.check_suffix(name, target.shown)
                 self._view.check_size(name, found.st_size, target.shown)
@@ -181,8 +183,7 @@ class Files:
 
     def read(self, path: Path, max_chars: int, encoding: str, errors: str) -> str:
         """Return the beginning of a text file."""
-        if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 0:
-            raise ValueError(f"max_chars is {max_chars!r}, must be a number from 0 up")
+        _check_number("max_chars", max_chars)
         with self.open(path, "r", encoding=encoding, errors=errors, newline="") as file:
             try:
                 text: str = file.read(max_chars)
@@ -196,6 +197,9 @@ class Files:
         if isinstance(paths, str | os.PathLike):
             raise TypeError("paths is one path, must be a sequence of them")
         chosen, most = list(paths), check_size("max_bytes", max_bytes)
+        if isinstance(suffixes, str) or not all(isinstance(end, str) and end.startswith(".") for end in suffixes):
+            raise ValueError(f"suffixes is {suffixes!r}, must be a sequence such as ['.md']")
+        _check_number("max_count", max_count)
         if len(chosen) > max_count:
             raise ValueError(f"{len(chosen)} files are too many: {max_count} at most")
         ends = tuple(suffix.lower() for suffix in suffixes)
@@ -215,10 +219,12 @@ class Files:
 
     def write(self, path: Path, content: str | bytes, *, parents: bool) -> None:
         """Replace a file, or make it."""
+        if not isinstance(content, str | bytes | bytearray | memoryview):
+            raise TypeError(f"content is a {type(content).__name__}, must be a str or bytes")
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else bytes(content)
         target = self._target(path, write=True)
         above, _, name = target.rest.rpartition("/")
-        if not name:
+        if not name or target.shown.endswith("/"):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target.shown)
         with self._directory(target, above, parents=parents) as (fd, inside_dir):
             inside = os.path.join(inside_dir, name)
@@ -281,6 +287,7 @@ class Files:
         target = self._target(path, write=False)
         if not isinstance(pattern, str) or not pattern.strip("/"):
             raise ValueError(f"pattern is {pattern!r}, must be a pattern such as '**/*.py'")
+        _check_number("max_files", max_files)
         parts = pattern.strip("/").split("/")
         found: list[str] = []
         fd = self._open(target, target.rest, _DIRECTORY)
@@ -342,6 +349,11 @@ class Files:
                 yield from self._walk(inner, at, os.path.join(here, name), f"{relative}/", shown)
             finally:
                 os.close(inner)
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} is {value!r}, must be a number from 0 up")
 
 
 def _named(error: OSError, shown: str) -> OSError:

@@ -1,6 +1,6 @@
 """PathRule: what is asked of files in a directory besides the sandbox's boundaries, by those who pass files on.
 
-The kernel knows neither suffixes nor sizes of single files: it is Sandbox.files that keeps to these, not a command.
+The kernel knows neither suffixes nor sizes of single files: Sandbox.read() and its kin keep to these, commands don't.
 """
 
 from __future__ import annotations

@@ -89,8 +89,9 @@ class Policy(Questions):
     command leaves running ends with it; False: it goes on in the sandbox, at most until the caller ends, and wait()
     doesn't wait for it. details: what only layers() can ask for.
     tools_bin: a directory of programs, read-only inside and the first of PATH. paths: rules about files, which
-    Sandbox.files keeps to; protected: names, in any case, of files that it never writes. symlinks: what it does with
-    links in a path: "refuse", or "beneath" to follow those that stay in the directory that the policy names.
+    Sandbox.read() and its kin keep to; protected: names, in any case, of files that Sandbox.write() never writes.
+    symlinks: what these do with links in a path: "refuse", or "beneath" to follow those that stay in the directory that
+    the policy names.
     """
 
     base: Literal["workspace", "host", "layers"] = "layers"

@@ -73,6 +73,7 @@ _LIMITS = (
 )
 _QUOTED = re.compile("['\"`\u2018\u201c]([^'\"`\u2018\u2019\u201c\u201d\n]{1,4096})['\"`\u2019\u201d]")
 _WORD = re.compile(r"[^\s:;,()<>|&'\"]+")
+_SHELL = re.compile(r"^[^\s:]+: (?:line )?\d+: (?:cannot (?:create|open) )?")  # who says it, and of which line
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _LINES = 400
 _PATHS = 5
@@ -159,9 +160,8 @@ def _missing_program(seen: View, status: int, text: str) -> Iterator[Hint]:
         return
     tools = seen.policy.tools_bin
     more = f", {tools}" if tools else ""
-    yield Hint(
-        "missing-program", f"there is no program {name!r} in the sandbox: system directories are read-only there{more}"
-    )
+    what = f"there is no program {name!r} in the sandbox: it has those of this machine's system directories{more}"
+    yield Hint("missing-program", what)
 
 
 def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:
@@ -184,11 +184,11 @@ def _of_line(seen: View, line: str, start: str, *, write: bool, denied: bool) ->
             place, problem = seen.problem(path, write=write or denied)
         except (OSError, ValueError):
             continue
-        if write or (denied and problem):
-            what = problem or "is read-only in the sandbox"
-            kind = "read-only" if "read-only" in what else "outside"
-            return Hint(kind, f"{path} {what}; {seen.allowed(write=True)}")
-        if not denied and problem and place.here is None and os.path.lexists(path):
+        path = os.path.normpath(path)
+        if problem and (write or denied):
+            kind = "read-only" if "read-only" in problem else "outside"
+            return Hint(kind, f"{path} {problem}; {seen.allowed(write=write or kind == 'read-only')}")
+        if problem and place.here is None and os.path.lexists(path):
             return Hint("outside", f"{path} {problem}; {seen.allowed(write=False)}")
     if write:
         return Hint("read-only", f"something that it wanted to write to is read-only; {seen.allowed(write=True)}")
@@ -198,6 +198,7 @@ def _of_line(seen: View, line: str, start: str, *, write: bool, denied: bool) ->
 def _named(line: str, start: str) -> list[str]:
     """Return what may be paths in a message: what is quoted, words with a slash, and the word before the error."""
     found = _QUOTED.findall(line)
+    line = _SHELL.sub("", line)
     before = re.split(r": (?=[^:]*$)", line)[0]
     words = _WORD.findall(before)
     found += [word for word in _WORD.findall(line) if "/" in word] + words[-1:]

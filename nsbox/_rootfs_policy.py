@@ -96,6 +96,8 @@ def _wishes(wishes: dict[str, Any], network: str) -> dict[str, Any]:
     """Return the fields that the policy has besides its mounts: what a workspace has by default."""
     if "unshare" in wishes:
         raise PolicyError("unshare", "is not to be chosen: a root file system comes with all namespaces")
+    if wishes.get("tools_bin") is not None:
+        raise PolicyError("tools_bin", "isn't there in a root file system; give the directory as runtime=")
     if wishes.get("nested"):
         raise PolicyError("nested", "doesn't go with this: what /proc must not show here would have to be shown")
     chosen = {"inherit_env": False, "new_session": True, "seccomp": "default"} | wishes

@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 
 from nsbox import _reasons
 from nsbox._errors import NsboxError, PolicyError
@@ -19,7 +20,7 @@ from nsbox._view import view
 from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import IO, Any
 
     from nsbox._policy import Policy
@@ -133,7 +134,11 @@ class Output:
 
 def check_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return variables for one command; raises PolicyError for those by which others' code is run in programs."""
-    for name in env:
+    if not isinstance(env, Mapping):
+        raise TypeError(f"env is a {type(env).__name__}, must be a mapping of names to values")
+    for name, value in env.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"env has {name!r}: {type(value).__name__}, must be names and values that are str")
         reason = _reasons.DANGEROUS_ENV.get(name) or next(
             (why for prefix, why in _reasons.DANGEROUS_PREFIXES.items() if name.startswith(prefix)), None
         )
@@ -242,7 +247,10 @@ def _with_secrets(
         return env, (None, None)
     from nsbox.secrets import inject
 
+    if isinstance(secrets, str) or not (isinstance(secrets, Mapping) or hasattr(secrets, "names")):
+        raise TypeError(f"secrets is a {type(secrets).__name__}, must be a store, or names and values")
     more, scrubber = inject(env, secrets)
+    check_environment(more)
     return more, (scrubber, scrubber.another())
 
 
@@ -279,7 +287,7 @@ def run(
     except OSError as error:
         if isinstance(error, NsboxError) or error.filename is None:
             raise
-        return _not_started(error, policy, args, cwd, began)
+        return _not_started(error, policy, argv, args, cwd, began)
     in_time = _attended(process, data, outputs, deadline)
     stdout, stderr = (output.text() for output in outputs)
     status, late, usage = process.returncode, None if in_time else timeout, process.sandbox.usage
@@ -319,10 +327,13 @@ def _attended(process: Any, data: bytes, outputs: tuple[Output, Output], deadlin
     return in_time
 
 
-def _not_started(error: OSError, policy: Policy, args: Any, cwd: str | None, began: float) -> ToolResult:
+def _not_started(
+    error: OSError, policy: Policy, argv: list[str], args: Any, cwd: str | None, began: float
+) -> ToolResult:
     """Return what a shell would say of a program that can't be started; raise what is wrong with the directory."""
     shown = os.fsdecode(error.filename)
-    if cwd is not None and shown in (cwd, os.path.realpath(cwd)):
+    cwd = policy.workdir if cwd is None else cwd
+    if cwd is not None and shown in (cwd, os.path.realpath(cwd)) and shown != argv[0]:
         problem = f"is no directory in the sandbox ({error.strerror})"
         raise view(policy).refusal(cwd, problem, write=False) from None
     text = f"{shown}: {error.strerror}\n"

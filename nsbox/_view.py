@@ -160,6 +160,8 @@ class View:
         found = self.place(path)
         if self.is_denied(found) or found.mount.is_hidden:
             return found, _HIDDEN
+        if found.here is None and found.mount.dest != "/":
+            return found, f"is outside of the sandbox, which has a {found.mount.dest} of its own"
         if found.here is None:
             return found, "is outside of the sandbox, which has nothing of this machine there"
         if write and not found.mount.is_writable:
@@ -183,9 +185,13 @@ class View:
 
     def allowed(self, *, write: bool) -> str:
         """Say which paths are readable, or writable."""
-        paths = self.writable() if write else self.readable()
         more = ", and system directories" if not write and self.policy.base == "workspace" else ""
-        return f"{'writable' if write else 'readable'}: {', '.join(paths) or 'nothing'}{more}"
+        return f"{self.named(write=write)}{more}"
+
+    def named(self, *, write: bool) -> str:
+        """Say which paths that the policy names are."""
+        paths = self.writable() if write else self.readable()
+        return f"{'writable' if write else 'readable'}: {', '.join(paths) or 'nothing'}"
 
     def readable(self) -> list[str]:
         """List the directories, and single files, of this machine that the policy itself names."""

@@ -81,6 +81,13 @@ def test_more_is_refused(parent: Policy, tree: Path, wishes: dict, field: str) -
     assert raised.value.field == field
 
 
+@pytest.mark.parametrize("name", ["write", "read", "deny", "protected", "attach", "pass_env"])
+def test_one_name_is_no_sequence(parent: Policy, name: str) -> None:
+    """As everywhere else."""
+    with pytest.raises(PolicyError, match=f"{name}: is a str, must be a sequence"):
+        parent.child(**{name: "file"})
+
+
 def test_less_is_granted(parent: Policy, tree: Path) -> None:
     """Fewer paths, variables and limits; deny and protected names add up; what isn't said stays."""
     child = parent.child(

@@ -241,6 +241,21 @@ def test_no_permission(box: Sandbox, tree: Path) -> None:
         (tree / "ws/sub").chmod(0o700)
 
 
+def test_wrong_contents_and_names(box: Sandbox, tree: Path) -> None:
+    """No number is taken for so many NUL bytes; a name with a slash at its end is no file's."""
+    for wrong in (5, True, None, [72], {"a": 1}):
+        with pytest.raises(TypeError, match="content is a "):
+            box.write("x", wrong)  # type: ignore[arg-type]
+    with pytest.raises(IsADirectoryError):
+        box.write("new/", "x")
+    with pytest.raises(NotADirectoryError):
+        box.read("sub/file/")
+    for options in ({"suffixes": ".md"}, {"suffixes": ["md"]}, {"max_count": "3"}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            box.attach(["sub/file"], **options)  # type: ignore[arg-type]
+    assert not (tree / "ws/x").exists()
+
+
 # ---- lists
 
 

@@ -48,8 +48,26 @@ def test_exec(box: Sandbox) -> None:
     result = box.exec("printf", ["%s|", "a b", "$HOME", "*"])
     assert result.stdout == "a b|$HOME|*|"
     assert result.args == ["printf", "%s|", "a b", "$HOME", "*"]
-    with pytest.raises(TypeError, match="args is a str, must be a sequence"):
+    with pytest.raises(TypeError, match="args is 'hello', must be a list of str"):
         box.exec("echo", "hello")
+
+
+def test_wrong_arguments(box: Sandbox) -> None:
+    """What a model may come up with: each is named, and nothing is started."""
+    for call, name in (
+        (lambda: box.shell(["ls"]), "command is a list"),
+        (lambda: box.exec(["ls"]), "program is a list"),
+        (lambda: box.exec("seq", [3]), "args is"),
+        (lambda: box.exec("ls", {"a": 1}), "args is"),
+        (lambda: box.shell("true", env={"A": 1}), "env has 'A': int"),
+        (lambda: box.shell("true", env="A=1"), "env is a str"),
+        (lambda: box.shell("true", secrets="TOKEN"), "secrets is a str"),
+        (lambda: box.shell("true", secrets=["TOKEN"]), "secrets is a list"),
+    ):
+        with pytest.raises(TypeError, match=name):
+            call()
+    with pytest.raises(PolicyError, match="LD_PRELOAD is refused"):
+        box.shell("true", secrets={"LD_PRELOAD": "/lib/x.so"})
 
 
 def test_input(box: Sandbox) -> None:
@@ -252,6 +270,17 @@ def test_outside(box: Sandbox, workspace: Path, tmp_path: Path, command: str) ->
     assert str(hint).startswith(f"{outside} is outside of the sandbox")
     assert f"readable: {workspace}" in str(hint)
     assert box.shell("cat missing-everywhere").why == ()
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_redirections(policy: Policy, workspace: Path, shell: str) -> None:
+    """The file that a shell names, not the shell."""
+    (workspace / ".env").write_text("x")
+    with Sandbox(policy.with_(deny=[workspace / ".env"])) as box:
+        (hint,) = box.exec(shell, ["-c", "cat < .env"]).why
+        assert str(hint).startswith(f"{workspace}/.env is hidden in the sandbox")
+        (hint,) = box.exec(shell, ["-c", "echo x > /usr/../usr/x"]).why
+        assert str(hint).startswith("/usr/x is read-only in the sandbox; writable: ")
 
 
 def test_hidden(policy: Policy, workspace: Path) -> None:

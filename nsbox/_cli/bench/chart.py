@@ -126,6 +126,11 @@ def _draw_front(axes: Any, part: Part) -> None:
     axes.set_title("bubblewrap's command line")
 
 
+def _draw_leaks(axes: Any, part: Part) -> None:
+    _bars(axes, part)
+    axes.set_title("looking for secrets in a log")
+
+
 _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "spawn": _draw_spawn,
     "overhead": _draw_overhead,
@@ -139,6 +144,7 @@ _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "hardening": _draw_hardening,
     "import": _draw_imports,
     "front": _draw_front,
+    "leaks": _draw_leaks,
 }
 
 
