@@ -75,6 +75,13 @@ def check(parent: Policy, policy: Policy) -> None:
         if getattr(policy, name) != getattr(parent, name):
             raise PolicyError(name, "is another than the parent's, and would be a right of its own")
     _check_paths(parent, policy)
+    from nsbox._view import view
+
+    more = view(policy).exceeds(view(parent))  # also by what follows from the names alone
+    if more:
+        raise PolicyError(
+            "write" if more in policy.write else "read", f"{more} is hidden from the parent, or read-only"
+        )
     if parent.network == "none" and policy.network != "none":
         raise PolicyError("network", f"{policy.network!r} is more than the parent's 'none'")
     for name, order in _STRICTNESS.items():
@@ -141,6 +148,8 @@ def _is_stricter(rule: PathRule, parents: PathRule) -> bool:
 def _check_backend(parent: Policy, policy: Policy) -> None:
     if REQUIRE[policy.require] > REQUIRE[parent.require]:
         raise PolicyError("require", f"{policy.require!r} is less than the parent's {parent.require!r}")
+    if parent.backend == "auto" and policy.backend not in ("auto", "namespaces", "bwrap"):
+        raise PolicyError("backend", f"{policy.backend!r} may contain less than the parent's")
     if policy.backend != parent.backend and parent.backend != "auto":
         is_more = policy.backend in BACKENDS and BACKENDS.index(policy.backend) < BACKENDS.index(parent.backend)
         if not is_more:
@@ -154,6 +163,11 @@ def _check_values(parent: Policy, policy: Policy) -> None:
     names = set(policy.pass_env) - set(parent.pass_env)
     if names:
         raise PolicyError("pass_env", f"{', '.join(sorted(names))} isn't passed to the parent")
+    hidden = dict(parent.env).keys() - dict(policy.env).keys()
+    if hidden and policy.inherit_env:
+        raise PolicyError("env", f"{min(hidden)} would be the caller's, which the parent doesn't see")
+    for name in hidden & {"PATH", "HOME", "TMPDIR", *policy.taken_from_caller()}:
+        raise PolicyError("env", f"{name} would be another than the parent's")
     for pair in policy.env:
         if pair not in parent.env:
             raise PolicyError("env", f"{pair[0]} is set to another value than the parent's")
@@ -163,5 +177,7 @@ def _check_values(parent: Policy, policy: Policy) -> None:
         raise PolicyError("tmp_size", f"is more than the parent's {parent.tmp_size}")
     for f in fields(Limits):
         most, ours = getattr(parent.limits, f.name), getattr(policy.limits, f.name)
+        if f.name == "core_size":  # none of it, in a workspace
+            most, ours = most or 0, ours or 0
         if most is not None and (ours is None or ours > most):
             raise PolicyError(f"limits.{f.name}", f"{ours} is more than the parent's {most}")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # not waiting for who writes to a FIFO
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_SYMLINKS, _BENEATH = 4, 8  # openat2(2)
+_MOST_CHARS = 64 << 20  # that read() returns
+_MOST_ENTRIES = 1_000_000  # that list_files() looks at
 _DEEPEST = 256  # directories in directories that list_files() enters
 
 
@@ -104,6 +106,8 @@ class Files:
         try:
             root = open_beneath(-1, target.mount.source, os.O_PATH, _NO_SYMLINKS)  # absolute
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise AccessError(target.shown, f"lies in {target.mount.source}, which has become a symlink") from None
             raise _named(error, target.shown) from None
         try:
             if not rest and not stat.S_ISDIR(os.fstat(root).st_mode):  # the policy names a file
@@ -183,7 +187,7 @@ class Files:
 
     def read(self, path: Path, max_chars: int, encoding: str, errors: str) -> str:
         """Return the beginning of a text file."""
-        _check_number("max_chars", max_chars)
+        _check_number("max_chars", max_chars, _MOST_CHARS)
         with self.open(path, "r", encoding=encoding, errors=errors, newline="") as file:
             try:
                 text: str = file.read(max_chars)
@@ -210,6 +214,7 @@ class Files:
                 raise AccessError(shown, f"has no suffix that can be attached: {', '.join(ends)}")
             with self.open(path, "rb") as file:
                 data = file.read(most + 1)  # it may grow meanwhile
+                self._view.check_size(self._target(path, write=False).inside, len(data), shown)
             if len(data) > most:
                 raise AccessError(shown, f"is too large to be attached: {most} bytes at most")
             found.append(Attachment(os.path.basename(os.path.normpath(shown)), shown, len(data), data))
@@ -226,17 +231,17 @@ class Files:
         above, _, name = target.rest.rpartition("/")
         if not name or target.shown.endswith("/"):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target.shown)
+        self._check_written(target.inside, len(data), target.shown)
         with self._directory(target, above, parents=parents) as (fd, inside_dir):
-            inside = os.path.join(inside_dir, name)
-            for at in dict.fromkeys((target.inside, inside)):
-                self._check_written(at, len(data), target.shown)
+            self._check_written(os.path.join(inside_dir, name), len(data), target.shown)
             _replace(fd, name, data, target.shown)
 
     def _check_written(self, inside: str, size: int, shown: str) -> None:
-        name = os.path.basename(inside)
-        if name.casefold() in {protected.casefold() for protected in self._policy.protected}:
-            raise AccessError(shown, "is protected: it is never written")
         mount = self._view.mount_of(inside)
+        names = inside[len(mount.dest) :].casefold().split("/")
+        for protected in self._policy.protected:
+            if protected.casefold() in names:
+                raise AccessError(shown, f"is protected: {protected} is never written")
         if self._is_denied(inside) or mount.dest == inside:
             raise self._view.refusal(shown, "is a mount point in the sandbox, or hidden", write=True)
         self._view.check_suffix(inside, shown)
@@ -275,8 +280,8 @@ class Files:
                 fd = inner
         except BaseException as error:
             os.close(fd)
-            if isinstance(error, OSError) and error.errno == errno.ELOOP:
-                raise AccessError(target.shown, self._link_problem(errno.ELOOP)) from None
+            if isinstance(error, OSError) and error.errno in (errno.ELOOP, errno.EXDEV):
+                raise AccessError(target.shown, self._link_problem(error.errno)) from None
             raise
         return fd
 
@@ -289,11 +294,16 @@ class Files:
             raise ValueError(f"pattern is {pattern!r}, must be a pattern such as '**/*.py'")
         _check_number("max_files", max_files)
         parts = pattern.strip("/").split("/")
+        if len(pattern) > 4096 or len(parts) > _DEEPEST:
+            raise ValueError(f"pattern has {len(pattern)} characters and {len(parts)} parts, too many")
+        deepest = _DEEPEST if "**" in parts else len(parts) - 1
         found: list[str] = []
         fd = self._open(target, target.rest, _DIRECTORY)
         try:
             inside = self._check_opened(fd, target, target.rest, write=False)
-            for name in self._walk(fd, inside, self._here(inside), "", target.shown):
+            for count, name in enumerate(self._walk(fd, inside, self._here(inside), "", target.shown, deepest)):
+                if count >= _MOST_ENTRIES:
+                    raise ValueError(f"{target.shown} has more than {_MOST_ENTRIES} files; name a directory in it")
                 if _fits(name.split("/"), parts):
                     found.append(name)
                 if len(found) > max_files:
@@ -323,7 +333,7 @@ class Files:
         mount = self._view.mount_of(inside)
         return os.path.normpath(f"{mount.source}/{inside[len(mount.dest) :]}")
 
-    def _walk(self, fd: int, inside: str, here: str, above: str, shown: str) -> Iterator[str]:
+    def _walk(self, fd: int, inside: str, here: str, above: str, shown: str, deepest: int) -> Iterator[str]:
         try:
             with os.scandir(fd) as scanned:
                 entries = [(e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in scanned]
@@ -337,7 +347,7 @@ class Files:
                 continue
             if is_file:
                 yield relative
-            if not is_directory or relative.count("/") >= _DEEPEST:
+            if not is_directory or relative.count("/") >= deepest:
                 continue
             try:
                 inner = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
@@ -346,14 +356,14 @@ class Files:
                     continue  # it has become something else, or may not be read
                 raise _named(error, shown) from None
             try:
-                yield from self._walk(inner, at, os.path.join(here, name), f"{relative}/", shown)
+                yield from self._walk(inner, at, os.path.join(here, name), f"{relative}/", shown, deepest)
             finally:
                 os.close(inner)
 
 
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} is {value!r}, must be a number from 0 up")
+def _check_number(name: str, value: object, most: int = _MOST_ENTRIES) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{name} is {value!r}, must be a number from 0 to {most}")
 
 
 def _named(error: OSError, shown: str) -> OSError:
@@ -383,17 +393,16 @@ def _replace(directory: int, name: str, data: bytes, shown: str) -> None:
     new = f".nsbox-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(new, flags, 0o666, dir_fd=directory)
+        fd = os.open(new, flags, 0o666 if found is None else 0o600, dir_fd=directory)
     except OSError as error:
         raise _named(error, shown) from None
     try:
         with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
+            if found is not None and os.geteuid() == 0:
+                os.fchown(fd, found.st_uid, found.st_gid)
             if found is not None:
                 os.fchmod(fd, stat.S_IMODE(found.st_mode) & 0o777)
-                if os.geteuid() == 0:
-                    os.fchown(fd, found.st_uid, found.st_gid)
+            file.write(data)
         os.rename(new, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException as error:
         with contextlib.suppress(OSError):

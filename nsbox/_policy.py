@@ -272,6 +272,8 @@ class Policy(Questions):
             if len({*values}) < len(values):
                 raise PolicyError("paths", f"two rules have the same {what}")
         self._set("paths", rules)
+        if self.tools_bin is not None and ":" in self.tools_bin:
+            raise PolicyError("tools_bin", f"{self.tools_bin} has a ':', which PATH can't have in a directory")
         if self.base == "workspace" and self.tools_bin is not None and self.tools_bin not in self.read:
             where = "write, where commands could plant programs" if self.tools_bin in self.write else "no list"
             raise PolicyError("tools_bin", f"{self.tools_bin} is in {where}; it belongs into read")

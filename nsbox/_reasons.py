@@ -39,8 +39,37 @@ DANGEROUS_ENV = {
     "PERLLIB": "Perl takes modules from there first",
     "JAVA_TOOL_OPTIONS": "Java loads agents by it",
     "_JAVA_OPTIONS": "Java loads agents by it",
-    "GIT_SSH_COMMAND": "Git executes it",
-    "GIT_EXTERNAL_DIFF": "Git executes it",
+    "PYTHONUSERBASE": "Python imports modules from there",
+    "PYTHONWARNINGS": "Python imports what it names",
+    "PYTHONPYCACHEPREFIX": "Python takes byte-code from there",
+    "PYTHONPLATLIBDIR": "Python takes its library from there",
+    "PYTHONEXECUTABLE": "Python takes its library from beside it",
+    "PYTHONINSPECT": "Python reads commands after a script",
+    "PERL5DB": "Perl executes it with -d",
+    "JDK_JAVA_OPTIONS": "Java loads agents by it",
+    "CLASSPATH": "Java takes classes from there",
+    "GCONV_PATH": "the C library loads converters from there",
+    "GOFLAGS": "Go executes programs by it (-toolexec)",
+    "MAKEFLAGS": "make evaluates it",
+    "MAKEFILES": "make reads these first",
+    "RUSTC_WRAPPER": "Cargo executes it",
+    "CARGO_BUILD_RUSTC_WRAPPER": "Cargo executes it",
+    "PHPRC": "PHP takes its configuration from there",
+    "PHP_INI_SCAN_DIR": "PHP takes its configuration from there",
+    "DOTNET_STARTUP_HOOKS": ".NET loads what it names",
+    "ZDOTDIR": "zsh executes files from there",
+    "LESSOPEN": "less executes it",
+    "LESSCLOSE": "less executes it",
+    "PAGER": "programs execute it",
+    "MANPAGER": "man executes it",
+    "EDITOR": "programs execute it",
+    "VISUAL": "programs execute it",
+    "BROWSER": "programs execute it",
+    "SSH_ASKPASS": "ssh executes it",
+    "BASHOPTS": "bash takes options from it",
+    "GEM_PATH": "Ruby takes libraries from there",
+    "GEM_HOME": "Ruby takes libraries from there",
+    "PATH": "it says where programs are, which is for the policy to say (tools_bin)",
     "BASH_ENV": "bash executes it before a script",
     "ENV": "sh executes it when it starts",
     "SHELLOPTS": "bash takes options from it",
@@ -52,6 +81,12 @@ DANGEROUS_PREFIXES = {
     "DYLD_": "the dynamic linker of macOS loads libraries by it",
     "BASH_FUNC_": "bash takes functions from it",
     "LD_": "it directs the dynamic linker",
+    "GIT_": "Git executes programs by many of these",
+    "npm_config_": "npm executes programs by many of these",
+    "NPM_CONFIG_": "npm executes programs by many of these",
+    "OPENSSL_": "OpenSSL loads libraries by these",
+    "CORECLR_": ".NET loads libraries by these",
+    "LUA_": "Lua executes, or takes modules from, what these name",
 }
 """Variables by which whoever sets them runs code in programs that are started later, with the reason for each."""
 
@@ -76,6 +111,9 @@ _WORD = re.compile(r"[^\s:;,()<>|&'\"]+")
 _SHELL = re.compile(r"^[^\s:]+: (?:line )?\d+: (?:cannot (?:create|open) )?")  # who says it, and of which line
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _LINES = 400
+_CHARS = 1 << 16  # of each stream, its end
+_LOOKS = 64  # at paths in all
+_LONGEST = 1024  # of these
 _PATHS = 5
 
 
@@ -104,7 +142,7 @@ def reasons(
     if status == 0 and timeout is None:
         return ()
     seen = view(policy)
-    text = "\n".join([*stdout.splitlines()[-50:], *stderr.splitlines()[-_LINES:]])
+    text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
     found = [*_ended(policy, status, usage, timeout), *_limited(policy, text)]
     found += [*_missing_program(seen, status, text), *_paths(seen, text, cwd or policy.workdir or "/")]
     if policy.network == "none" and _NETWORK.search(text):
@@ -166,20 +204,20 @@ def _missing_program(seen: View, status: int, text: str) -> Iterator[Hint]:
 
 def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:
     """Look at the paths in messages, each as the policy has it."""
-    told = 0
+    told, looks = 0, iter(range(_LOOKS))
     for line in text.splitlines():
         write = bool(_READ_ONLY.search(line))
         denied, missing = bool(_DENIED.search(line)), bool(_MISSING.search(line))
         if told >= _PATHS or not (write or denied or missing):
             continue
-        reason = _of_line(seen, line, start, write=write, denied=denied)
+        reason = _of_line(seen, line, start, looks, write=write, denied=denied)
         if reason is not None:
             told += 1
             yield reason
 
 
-def _of_line(seen: View, line: str, start: str, *, write: bool, denied: bool) -> Hint | None:
-    for path in _named(line, start):
+def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: bool, denied: bool) -> Hint | None:
+    for path, _ in zip(_named(line, start), looks, strict=False):
         try:
             place, problem = seen.problem(path, write=write or denied)
         except (OSError, ValueError):
@@ -188,7 +226,7 @@ def _of_line(seen: View, line: str, start: str, *, write: bool, denied: bool) ->
         if problem and (write or denied):
             kind = "read-only" if "read-only" in problem else "outside"
             return Hint(kind, f"{path} {problem}; {seen.allowed(write=write or kind == 'read-only')}")
-        if problem and place.here is None and os.path.lexists(path):
+        if problem and place.here is None:
             return Hint("outside", f"{path} {problem}; {seen.allowed(write=False)}")
     if write:
         return Hint("read-only", f"something that it wanted to write to is read-only; {seen.allowed(write=True)}")
@@ -202,4 +240,6 @@ def _named(line: str, start: str) -> list[str]:
     before = re.split(r": (?=[^:]*$)", line)[0]
     words = _WORD.findall(before)
     found += [word for word in _WORD.findall(line) if "/" in word] + words[-1:]
-    return [os.path.join(start, path) for path in dict.fromkeys(found) if path and "\0" not in path][:8]
+    return [
+        os.path.join(start, path) for path in dict.fromkeys(found) if 0 < len(path) < _LONGEST and "\0" not in path
+    ][:8]

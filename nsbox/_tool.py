@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "nsbox.result/1"
 MOST_OUTPUT = 100_000  # bytes of each stream that are kept, unless said otherwise
+_CEILING = 64 << 20  # more than this is nobody's to ask for
 _CHUNK = 1 << 16
 _GLANCE = 0.05  # seconds between two looks whether a command has ended whose pipes others hold open
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the statuses that a shell gives these
@@ -193,20 +194,19 @@ class _Exchange:
         if is_over:
             self._drop(stream)
 
-    def _has_output(self) -> bool:
-        return any(key.data is not None for key in self._selector.get_map().values())
-
     def run(self, deadline: float | None) -> bool:
         """Return whether it came to its end in time. Ends at the command's end, though others have its streams."""
-        while self._has_output():
-            rest = _GLANCE if deadline is None else min(_GLANCE, deadline - time.monotonic())
-            if rest <= 0:
+        glance = time.monotonic() + _GLANCE
+        while self._selector.get_map():
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
                 return False
-            ready = self._selector.select(rest)
-            for key, _ in ready:
+            if now >= glance:  # also while others go on writing
+                if self._process.poll() is not None:
+                    break
+                glance = now + _GLANCE
+            for key, _ in self._selector.select(glance - now if deadline is None else min(glance, deadline) - now):
                 self._step(key)
-            if not ready and self._process.poll() is not None:
-                break
         try:
             self._process.wait(None if deadline is None else max(0.001, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -280,6 +280,8 @@ def run(
     began, deadline = time.monotonic(), _deadline(timeout)
     data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(memoryview(input or b""))
     most = check_size("max_output", max_output)
+    if most > _CEILING:
+        raise ValueError(f"max_output is {max_output!r}, must be at most {_CEILING} bytes")
     outputs = (Output(most, scrubbers[0]), Output(most, scrubbers[1]))
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     try:

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from nsbox._errors import AccessError
-from nsbox._frozen import TYPE_CHECKING, frozen, remembered
+from nsbox._frozen import TYPE_CHECKING, frozen, remembered, replace
 from nsbox._layout import layout, with_interpreter
 from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._policy import is_below
@@ -23,18 +23,24 @@ if TYPE_CHECKING:
     from nsbox._policy import Policy
 
 _MOST_LINKS = 40  # path_resolution(7)
+_MOST_BYTES = 4095  # of a path, as the kernel has it
+_MOST_NAMES = 4096  # on a way with all the links in it
 _HIDDEN = "is hidden in the sandbox"
 
 
 @frozen
 class Mount:
-    """Where something of this machine, or of the sandbox's own, lies. source: a path of this process; None: its own."""
+    """Where something of this machine, or of the sandbox's own, lies. source: a path of this process; None: its own.
+
+    is_fixed: a link in the place of source is an error for commands, so that it isn't followed here either.
+    """
 
     dest: str
     source: str | None
     is_writable: bool = False
     is_hidden: bool = False
     link: str | None = None
+    is_fixed: bool = False
 
 
 @frozen
@@ -48,10 +54,10 @@ class Place:
 
 def _mount(op: Op) -> Mount | None:
     if isinstance(op, _Bind):
-        source = os.path.realpath(op.src)
+        source = op.src if op.nofollow else os.path.realpath(op.src)
         if op.optional and not os.path.lexists(source):
             return None
-        return Mount(op.dest, source, is_writable=not isinstance(op, RoBind))
+        return Mount(op.dest, source, is_writable=not isinstance(op, RoBind), is_fixed=op.nofollow)
     if isinstance(op, Symlink):
         return Mount(op.dest, None, link=op.target)
     if isinstance(op, Mask):
@@ -66,7 +72,7 @@ def _mounts(ops: tuple[Op, ...]) -> dict[str, Mount]:
         if isinstance(op, RemountRo):
             if op.dest in found:
                 old = found[op.dest]
-                found[op.dest] = Mount(old.dest, old.source, is_hidden=old.is_hidden)
+                found[op.dest] = replace(old, is_writable=False)
             continue
         mount = _mount(op)
         if mount is None:
@@ -83,13 +89,11 @@ class View:
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy = policy
         self._mounts = _mounts(layout(with_interpreter(policy, host), host))
+        self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))
 
     def mount_of(self, inside: str) -> Mount:
         """Return the mount that a path without symlinks is on."""
-        at = inside
-        while at not in self._mounts:
-            at = os.path.dirname(at)
-        return self._mounts[at]
+        return next(mount for mount in self._inmost_first if is_below(inside, mount.dest))
 
     def below(self, inside: str) -> list[str]:
         """List where something else is mounted below a directory."""
@@ -102,12 +106,17 @@ class View:
             raise TypeError(f"path is a {type(text).__name__}, must be a str or os.PathLike[str]")
         if not text or "\0" in text:
             raise ValueError(f"path is {text!r}, must not be empty or have a NUL byte")
-        return os.path.join(self.policy.workdir or os.getcwd(), text)
+        path = os.path.join(self.policy.workdir or os.getcwd(), text)
+        if len(os.fsencode(path)) > _MOST_BYTES:
+            raise AccessError(f"{text[:60]}...", f"has more than {_MOST_BYTES} bytes")
+        return path
 
     def place(self, path: str | os.PathLike[str]) -> Place:
         """Follow a path as a command would, links and ".." too. What doesn't exist stays as it is written."""
         rest, at, links = self.absolute(path).split("/")[::-1], "/", 0
-        while rest:
+        for _ in range(_MOST_NAMES):
+            if not rest:
+                break
             name = rest.pop()
             if not self._is_known(at):
                 break
@@ -125,6 +134,8 @@ class View:
                 raise AccessError(os.fspath(path), "is a chain of symlinks without an end")
             at = "/" if target.startswith("/") else os.path.dirname(at)
             rest += target.split("/")[::-1]
+        else:
+            raise AccessError(os.fspath(path), "leads through too many symlinks")
         mount = self.mount_of(at)
         return Place(at, self._here(at, mount), mount)
 
@@ -164,9 +175,26 @@ class View:
             return found, f"is outside of the sandbox, which has a {found.mount.dest} of its own"
         if found.here is None:
             return found, "is outside of the sandbox, which has nothing of this machine there"
+        source = found.mount.source or ""
+        if found.mount.is_fixed and os.path.realpath(source) != source:
+            return found, f"lies in {source}, which has become a symlink"
         if write and not found.mount.is_writable:
             return found, "is read-only in the sandbox"
         return found, ""
+
+    def exceeds(self, other: View) -> str:
+        """Return a path at which more is granted than by the other view, of another policy; "": there is none.
+
+        Rights change at mounts only, so that these are all the places to look at.
+        """
+        for dest in {**self._mounts, **other._mounts}:
+            ours, theirs = self.mount_of(dest), other.mount_of(dest)
+            if ours.source is None:
+                continue
+            is_same = theirs.source is not None and self._here(dest, ours) == other._here(dest, theirs)
+            if not is_same or (ours.is_writable and not theirs.is_writable):
+                return dest
+        return ""
 
     def is_denied(self, place: Place) -> bool:
         """Say if the policy hides a path, also one that doesn't exist yet."""

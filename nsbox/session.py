@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 _MOST_KEPT = 1 << 20  # bytes of a shell's state
+_MOST_OF_ONE = 1 << 17  # of a variable: execve(2) takes no more (MAX_ARG_STRLEN)
 # What a shell says when it ends: where it is, and its exported variables.
 _KEEP = (
     "trap '_nsbox_status=$?;"
@@ -139,16 +140,22 @@ class Session(Commands):
             try:
                 return self._tool(argv, command, check, options | own)
             finally:
-                self._remember(os.pread(state, _MOST_KEPT + 1, 0))
+                self._remember(os.pread(state, _MOST_KEPT + 1, 0), options.get("secrets"))
         finally:
             os.close(state)
 
-    def _remember(self, state: bytes) -> None:
+    def _remember(self, state: bytes, secrets: Any) -> None:
         if len(state) > _MOST_KEPT or not state.startswith(b"/") or not state.endswith(b"\0"):
             return
         self._directory, *pairs = os.fsdecode(state[:-1]).split("\0")
         if pairs and pairs.pop() == "nsbox":  # env(1) was found
-            self._environment = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0)
+            found = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0 and len(pair) < _MOST_OF_ONE)
+            if secrets is not None:  # these are for one command
+                from nsbox.secrets import inject
+
+                values = tuple(inject({}, secrets)[0].values())
+                found = {name: text for name, text in found.items() if not any(value in text for value in values)}
+            self._environment = found
 
     @property
     def has_ended(self) -> bool:

@@ -175,3 +175,37 @@ def test_threads(tree: Path) -> None:
         assert box.read("shared") in contents
     for thread in threads:
         thread.join()
+
+
+def test_a_root_that_is_swapped(tree: Path) -> None:
+    """The directory of an inner policy becomes a link, by a command of an outer one, before the first file is asked for."""
+    outer, inner = Policy.workspace(tree / "ws"), Policy.workspace(tree / "ws/dir")
+    with Sandbox(outer) as box:
+        assert box.shell(f"mv dir moved && ln -s {tree}/outside dir").returncode == 0
+    box = Sandbox(inner)
+    for call in (
+        lambda: box.read("file"),
+        lambda: box.write("new", "x"),
+        lambda: box.list_files(),
+        lambda: box.resolve("file"),
+    ):
+        with pytest.raises(nsbox.AccessError, match="which has become a symlink"):
+            call()
+    assert not box.can_read("file")
+    assert os.listdir(tree / "outside") == ["file"]
+    assert (tree / "ws/dir/file").read_text() == "SECRET"  # the control: by name it is another file
+
+
+def test_long_ways(tree: Path) -> None:
+    """Neither long paths nor chains of links take long to be answered; here, a few thousand names at most are looked at."""
+    box = Sandbox(Policy.workspace(tree / "ws"))
+    with pytest.raises(nsbox.AccessError, match="has more than 4095 bytes"):
+        box.can_read("a/" * 4000)
+    assert box.can_read("a/" * 1900)
+    for i in range(40):
+        (tree / "ws" / f"l{i}").symlink_to("dir/../" * 500 + f"l{i + 1}")
+    with pytest.raises(nsbox.AccessError, match="too many symlinks"):
+        box.can_read("l0")
+    line = f"{tree}/ws" + "/a" * 40_000 + ": Permission denied"
+    assert box.exec("sh", ["-c", "cat >&2; exit 1"], input="\n".join([line] * 100)).returncode == 1
+    box.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,42 @@ def test_a_child_never_exceeds_its_parent(parent: Policy, tree: Path) -> None:
         assert child.seccomp in ("default", "hardened")
 
     check()
+
+
+# ---- what follows from names alone
+
+
+def test_what_the_parent_has_hidden_stays_so(tmp_path: Path) -> None:
+    """A path that is named by itself is no secret, and no interpreter; not for a child."""
+    (tmp_path / "ws").mkdir()
+    parent = Policy.workspace(tmp_path / "ws", read=["/etc"])
+    if parent.can_read("/etc/shadow"):
+        pytest.skip("it isn't hidden from who can't read it")
+    with pytest.raises(PolicyError, match="/etc/shadow is hidden from the parent"):
+        parent.child(read=["/etc/shadow"])
+    assert Policy.workspace(tmp_path / "ws", read=["/etc/shadow"]).can_read("/etc/shadow")  # the control
+
+
+def test_the_interpreter_stays_read_only(tmp_path: Path) -> None:
+    """Where it lies in the parent's workspace, it can't be the child's to write."""
+    prefix = Path(sys.prefix).resolve()
+    parent = Policy.workspace(prefix.parent)
+    assert not parent.can_write(prefix / "lib/x")
+    for path in (prefix, prefix / "lib"):
+        with pytest.raises(PolicyError, match="is hidden from the parent, or read-only"):
+            parent.child(write=[path])
+
+
+def test_weaker_backends_and_environments(parent: Policy, tree: Path) -> None:
+    """Where the parent's is chosen by the machine, a child's isn't chosen lower; no variable of the caller comes back."""
+    lenient = parent.with_(require="nothing")
+    for backend in ("passthrough", "landlock"):
+        with pytest.raises(PolicyError, match="backend"):
+            lenient.child(backend=backend)
+    inherits = parent.with_(inherit_env=True)
+    with pytest.raises(PolicyError, match="would be the caller's"):
+        inherits.child(env={"A": "1"})
+    with pytest.raises(PolicyError, match="TERM would be another"):
+        parent.with_(env={"TERM": "x"}).child(env={})
+    with pytest.raises(PolicyError, match="core_size"):
+        parent.child(limits=Limits(core_size="1G"))

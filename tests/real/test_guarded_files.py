@@ -208,8 +208,9 @@ def test_write(box: Sandbox, tree: Path) -> None:
         ("to-sub/new", "has a symlink in it"),
         ("to-out/new/x", "has a symlink in it"),
         ("link", "is a symlink; write to the file that it names"),
-        ("SOUL.md", "is protected: it is never written"),
-        ("sub/soul.MD", "is protected: it is never written"),
+        ("SOUL.md", "is protected: SOUL.md is never written"),
+        ("sub/soul.MD", "is protected: SOUL.md is never written"),
+        ("soul.md/below", "is protected: SOUL.md is never written"),
     ],
 )
 def test_what_is_not_written(box: Sandbox, tree: Path, path: str, what: str) -> None:

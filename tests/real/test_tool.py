@@ -156,6 +156,32 @@ def test_what_goes_on_in_a_session(box: Sandbox) -> None:
         assert s.exec("true").returncode == 0
 
 
+def test_closed_streams(box: Sandbox, workspace: Path) -> None:
+    """A command that has closed its output still gets its input; one that others write for ends when it does."""
+    assert box.shell("exec >log 2>&1; wc -c > n", input=b"x" * 1_000_000, timeout=30).returncode == 0
+    assert (workspace / "n").read_text().strip() == "1000000"
+    with box.session() as s:
+        result = s.shell("yes & exit 0", timeout=30)
+        assert (result.returncode, result.timed_out) == (0, False)
+
+
+def test_secrets_of_a_kept_shell(box: Sandbox) -> None:
+    """They are for one command: the shell that goes on doesn't have them, nor copies of them."""
+    with box.session() as s:
+        assert s.shell("export COPY=x$TOK A=b; echo $TOK", keep=True, secrets={"TOK": "s3cr3t-value"}).stdout == "***\n"
+        assert s.shell("echo $TOK$COPY$A", keep=True).stdout == "b\n"
+        assert s.shell("export BIG=$(head -c 200000 /dev/zero | tr '\\0' x); echo ok", keep=True).stdout == "ok\n"
+        assert s.shell("echo $A", keep=True).stdout == "b\n"
+
+
+def test_ceilings(box: Sandbox) -> None:
+    """More than that is nobody's to ask for."""
+    with pytest.raises(ValueError, match="max_output is '4T', must be at most"):
+        box.shell("true", max_output="4T")
+    with pytest.raises(ValueError, match="max_chars"):
+        box.read("x", 10**12)
+
+
 def test_an_interrupt(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the command is left."""
     from nsbox import _tool
@@ -198,6 +224,10 @@ SEED = (
     "ENV",
     "LD_AUDIT",
     "BASH_FUNC_ls%%",
+    "GIT_CONFIG_COUNT",
+    "OPENSSL_CONF",
+    "PYTHONUSERBASE",
+    "PATH",
 )
 
 
