@@ -15,6 +15,8 @@ from nsbox._wished_limits import Limits
 
 
 def _policy_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-p", "--policy", metavar="FILE", help="a configuration file, in the place of what follows")
+    parser.add_argument("--section", metavar="TABLE", help="the table of that file, such as agents.sandbox")
     parser.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: the current one)")
     parser.add_argument("--read", action="append", default=[], metavar="PATH", help="readable as well; may be repeated")
     parser.add_argument(
@@ -59,7 +61,26 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", action="store_true", help="the whole file system, writable, and the host's network")
 
 
+_NOT_OF_FILES = ("policy", "section", "workspace", "chdir", "command", "call", "parser")
+
+
+def _policy_of_file(options: argparse.Namespace) -> Policy:
+    for name, value in vars(options).items():
+        if name not in _NOT_OF_FILES and not (value is None or value is False or value == []):
+            raise PolicyError(f"--{name.replace('_', '-')}", "doesn't go with --policy: the file says it")
+    try:
+        return Policy.load(options.policy, section=options.section, workspace=options.workspace)
+    except NsboxError:
+        raise
+    except OSError as error:
+        raise PolicyError("--policy", f"{options.policy}: {error.strerror}") from None
+
+
 def _policy(options: argparse.Namespace) -> Policy:
+    if options.policy is not None:
+        return _policy_of_file(options)
+    if options.section is not None:
+        raise PolicyError("--section", "belongs to --policy FILE")
     limits = Limits(
         memory=options.memory,
         processes=options.processes,

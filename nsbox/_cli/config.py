@@ -55,7 +55,7 @@ def _rows(config: Config) -> Iterator[tuple[str, list[str]]]:
     yield "starts in", [policy.workdir or "."]
     yield "writable", [*policy.write, "/tmp (its own)"]
     yield "readable", [*policy.read, "system directories"]
-    yield "hidden", list(policy.deny)
+    yield "hidden", [path if os.path.lexists(path) else f"{path} (isn't there)" for path in policy.deny]
     yield "network", [policy.network]
     yield "environment", [_environment(policy)]
     if policy.tools_bin is not None:

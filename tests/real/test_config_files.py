@@ -409,7 +409,7 @@ c.toml: ok
               /tmp (its own)
   readable    {project}/pipeline
               system directories
-  hidden      {project}/data
+  hidden      {project}/data (isn't there)
   network     none
   environment USER, LANG, TERM of the caller's; HOME={project}/portfolio; set: KEY
   paths       notes: {project}/shared (rw, .md)
@@ -482,3 +482,28 @@ def test_schema(nsbox_says: Callable[..., tuple[int, str, str]]) -> None:
     """It is printed as JSON."""
     status, out, _ = nsbox_says("schema")
     assert status == 0 and json.loads(out)["properties"]["network"]["enum"] == ["none", "host", "full", False, True]
+
+
+# ---- nsbox run --policy
+
+
+def test_run_by_a_file(project: Path) -> None:
+    """The command has what the file says; other options don't go with it, and a wrong file is told."""
+    (project / "p.toml").write_text('[sandbox]\nworkspace = "."\nenv = {A = "from the file"}\n')
+
+    def nsbox_command(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "nsbox", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=project, check=False)
+
+    assert nsbox_command("run", "-p", "p.toml", "--", "sh", "-c", "echo $A").stdout == "from the file\n"
+    assert nsbox_command("run", "-p", "p.toml", "--section", "sandbox", "--", "true").returncode == 0
+    assert "p.toml" in nsbox_command("explain", "--policy", "p.toml").stdout
+    for wrong, said in (
+        (("-p", "p.toml", "--network", "host"), "--network: doesn't go with --policy"),
+        (("-p", "p.toml", "--uid", "0"), "--uid: doesn't go with --policy"),
+        (("--section", "x"), "--section: belongs to --policy"),
+        (("-p", "missing.toml"), "missing.toml: No such file or directory"),
+        (("-p", "p.toml", "--section", "none"), "none"),
+    ):
+        done = nsbox_command("run", *wrong, "--", "true")
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
