@@ -219,15 +219,17 @@ def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:
 def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: bool, denied: bool) -> Hint | None:
     for path, _ in zip(_named(line, start), looks, strict=False):
         try:
-            place, problem = seen.problem(path, write=write or denied)
+            place, problem = seen.problem(path, write=write)
+            is_read_only = bool(seen.problem(path, write=True)[1])
         except (OSError, ValueError):
             continue
         path = os.path.normpath(path)
-        if problem and (write or denied):
+        if problem and (write or denied or place.here is None):
             kind = "read-only" if "read-only" in problem else "outside"
-            return Hint(kind, f"{path} {problem}; {seen.allowed(write=write or kind == 'read-only')}")
-        if problem and place.here is None:
-            return Hint("outside", f"{path} {problem}; {seen.allowed(write=False)}")
+            return Hint(kind, f"{path} {problem}; {seen.allowed(write=write)}")
+        if denied and place.here is not None and os.path.lexists(place.here):
+            more = f", or it is read-only; {seen.allowed(write=True)}" if is_read_only else ""
+            return Hint("permissions", f"the permissions of {path} don't allow that{more}")
     if write:
         return Hint("read-only", f"something that it wanted to write to is read-only; {seen.allowed(write=True)}")
     return None

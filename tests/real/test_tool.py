@@ -321,6 +321,16 @@ def test_hidden(policy: Policy, workspace: Path) -> None:
         assert str(hint).startswith(f"{workspace}/.env is hidden in the sandbox")
 
 
+def test_permissions(box: Sandbox, workspace: Path) -> None:
+    """Of a file that the sandbox shows: they are the reason, not the sandbox."""
+    (workspace / "closed").write_text("x")
+    (workspace / "closed").chmod(0)
+    (hint,) = box.shell("cat closed; echo 'cat: closed: Permission denied' >&2; exit 1").why
+    assert (hint.kind, str(hint)) == ("permissions", f"the permissions of {workspace}/closed don't allow that")
+    (hint,) = box.shell("echo 'touch: /usr/bin: Permission denied' >&2; exit 1").why
+    assert str(hint).startswith("the permissions of /usr/bin don't allow that, or it is read-only; writable: ")
+
+
 def test_the_network(box: Sandbox, policy: Policy) -> None:
     """Off, it is named as the reason; a name that isn't known isn't blamed on it when it is on."""
     code = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
