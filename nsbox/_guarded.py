@@ -303,8 +303,8 @@ class Files:
             inside = self._check_opened(fd, target, target.rest, write=False)
             for count, name in enumerate(self._walk(fd, inside, self._here(inside), "", target.shown, deepest)):
                 if count >= _MOST_ENTRIES:
-                    raise ValueError(f"{target.shown} has more than {_MOST_ENTRIES} files; name a directory in it")
-                if _fits(name.split("/"), parts):
+                    raise ValueError(f"{target.shown} has more than {_MOST_ENTRIES} entries; name a directory in it")
+                if name and _fits(name.split("/"), parts):
                     found.append(name)
                 if len(found) > max_files:
                     raise ValueError(f"{target.shown} has more than {max_files} such files; ask for fewer by pattern")
@@ -345,8 +345,7 @@ class Files:
             is_other = mount.dest == at and mount.source != os.path.join(here, name)
             if mount.source is None or is_other or self._is_denied(at):
                 continue
-            if is_file:
-                yield relative
+            yield relative if is_file else ""  # all count
             if not is_directory or relative.count("/") >= deepest:
                 continue
             try:

@@ -317,6 +317,15 @@ def test_deep_directories(box: Sandbox, tree: Path) -> None:
     nsbox.run(["rm", "-r", "d"], policy=box.policy, check=True)  # pytest's own removal doesn't go so deep
 
 
+def test_too_much_to_look_at(box: Sandbox, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever there is counts, not only what matches."""
+    for i in range(20):
+        (tree / "ws/sub" / f"{i}").mkdir()
+    monkeypatch.setattr("nsbox._guarded._MOST_ENTRIES", 15)
+    with pytest.raises(ValueError, match="sub has more than 15 entries; name a directory in it"):
+        box.list_files("sub", "nothing", max_files=1)
+
+
 def test_huge_files(box: Sandbox, tree: Path) -> None:
     """Only as much is read as was asked for."""
     with open(tree / "ws/huge", "wb") as file:
