@@ -74,7 +74,7 @@ class _Target:
 
 
 class Files:
-    """Reads and writes what a policy names, as long as one object."""
+    """Reads and writes the files that a policy names."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -389,6 +389,33 @@ def test_wrong_tools(tree: Path, wrong: str) -> None:
         Policy.workspace(tree / "ws", tools_bin=tree / wrong)
 
 
+def test_tools_whose_name_path_cant_have(tree: Path) -> None:
+    """A colon would make two directories of PATH, the second anywhere."""
+    (tree / "a:b").mkdir()
+    with pytest.raises(nsbox.PolicyError, match=r"tools_bin: .*a:b has a ':'"):
+        Policy.workspace(tree / "ws", tools_bin=tree / "a:b")
+
+
+def test_the_new_file_is_never_more_open_than_the_old_one(
+    box: Sandbox, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a moment: it has its mode when it gets its name, and none but its owner's before."""
+    (tree / "ws/private").write_text("old")
+    (tree / "ws/private").chmod(0o600)
+    modes = []
+    plain = os.fchmod
+
+    def noted(fd: int, mode: int) -> None:
+        modes.append(stat.S_IMODE(os.fstat(fd).st_mode))
+        assert os.fstat(fd).st_size == 0
+        plain(fd, mode)
+
+    monkeypatch.setattr(os, "fchmod", noted)
+    box.write("private", "new")
+    assert modes == [0o600]
+    assert stat.S_IMODE((tree / "ws/private").stat().st_mode) == 0o600
+
+
 def test_tools_that_commands_could_write(tree: Path) -> None:
     """In the workspace they are read-only; as something writable they are refused."""
     with Sandbox(Policy.workspace(tree / "ws", tools_bin=tree / "ws/sub")) as box:
