@@ -1,4 +1,5 @@
-/* abi.h: the boundary between Python and the C core, in both directions.
+/* abi.h: the boundary between Python and the C core, in both directions: all structs, flags and steps, and the calls that
+ * every system has. Those of one system alone are in its calls.h.
  *
  * Read by the C compiler and, lines that begin with '#' removed, by cffi; opcodes, flags and
  * steps reach Python from here and are never typed again.
@@ -107,7 +108,10 @@ enum nsbox_spawn_flag {
     NSBOX_HOLD_MAPS = 8388608,      /* with a hold: who holds it writes the first maps */
     NSBOX_TEMPLATE = 16777216,      /* no command: the sandbox is kept for those with mnt_fd. See nsbox_sent */
     NSBOX_PARK = 33554432,          /* no command: its init waits for one, which comes with park_fd */
-    NSBOX_BY_FD = 67108864          /* the program is what the command has as descriptor 2 */
+    NSBOX_BY_FD = 67108864,         /* the program is what the command has as descriptor 2 */
+    NSBOX_LIFELINE = 134217728,     /* macOS: a process of ours ends the command when the caller ends */
+    NSBOX_LIFELINE_GROUP = 268435456, /* with LIFELINE: and its process group */
+    NSBOX_BY_HELPER = 536870912       /* macOS: the helper program confines and executes, as profile_fd says */
 };
 
 /* Where a spawn stopped. */
@@ -154,7 +158,9 @@ enum nsbox_step {
     NSBOX_STEP_LIMIT_USERNS = 39, /* user namespaces can't be limited, or are not */
     NSBOX_STEP_HOLD = 40,         /* nobody let it go on */
     NSBOX_STEP_STALE = 41,        /* what a template was made of has changed */
-    NSBOX_STEP_END = 42
+    NSBOX_STEP_SANDBOX = 42,      /* macOS: the profile is refused */
+    NSBOX_STEP_HELPER = 43,       /* macOS: the helper program can't be executed, or doesn't do its work */
+    NSBOX_STEP_END = 44
 };
 
 typedef struct nsbox_rlimit {
@@ -302,6 +308,11 @@ typedef struct nsbox_request {
     uint64_t template_plan_len;
     uint64_t root_id; /* with template_plan: the caller's root is this mount still, or it is in another namespace now */
 
+    const void *profile; /* macOS: nsbox_seatbelt_compile()'s, or NULL: then BY_HELPER, or it is UNCONFINED */
+    const char *helper;  /* macOS: the path of our helper program; LIFELINE and BY_HELPER need it */
+    int32_t profile_fd;  /* macOS, with BY_HELPER: a file with what the helper is told, see darwin/helper.h */
+    int32_t reserved2;
+
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
 
     uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes of a MAP_SHARED mapping */
@@ -345,9 +356,6 @@ typedef struct nsbox_told_entry {
 /* Bytes of arena that a plan of nops ops needs. */
 uint64_t nsbox_arena_size(uint32_t nops);
 
-/* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). */
-int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
-
 /* Starts one command. Returns 0 and fills req->result, whether it worked or not; on failure no
  * process is left. Blocks until the command has executed its program.
  *
@@ -357,36 +365,5 @@ int nsbox_spawn(const nsbox_request *req);
 
 /* Only in a command: executes the program, or if `failed`, gives up. Never returns. */
 void nsbox_preexec_done(const nsbox_request *req, int32_t failed);
-
-/* Waits until the init behind pidfd is gone, or has said at init_says (-1: never mind) that the sandbox is empty, at most
- * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
-int nsbox_wait(int pidfd, int init_says, int timeout_ms);
-
-/* This process is killed when the thread that made it ends; or not. 0 or -errno. */
-int nsbox_die_with_parent(int yes);
-
-/* Opens a path for reading as it is resolved by who has the directory `root` for a root. A descriptor or -errno. */
-int nsbox_open_in_root(int root, const char *path);
-
-/* openat2(2) of what is there: a descriptor or -errno. */
-int nsbox_open_beneath(int dir, const char *path, uint64_t flags, uint64_t resolve);
-
-/* renameat2(2) and syncfs(2): 0 or -errno. */
-int nsbox_rename(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
-int nsbox_sync(int fd);
-
-/* The version of the kernel's Landlock, or -errno (EOPNOTSUPP: switched off at boot, ENOSYS: not built in). */
-int nsbox_landlock_abi(void);
-
-/* The machine's name, then each system call that its kernel headers have: "name number", a line each. */
-const char *nsbox_syscalls(void);
-
-/* The image that becomes pid 1 of each sandbox. */
-const uint8_t *nsbox_init_bytes(void);
-uint64_t nsbox_init_size(void);
-
-/* The image that becomes pid 1 of a session. */
-const uint8_t *nsbox_session_bytes(void);
-uint64_t nsbox_session_size(void);
 
 #endif

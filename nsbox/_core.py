@@ -1,4 +1,6 @@
-"""The only module that touches the C core: abi.h's names as Python values, and its calls with their buffers.
+"""What touches the C core: abi.h's names as Python values, and its calls with their buffers.
+
+Nothing else does, but for _core_linux and _core_darwin, which have the calls that only one system's core has.
 
 Python owns every buffer; C borrows them for the length of one call. Where there is no C core (another system or
 processor) the module imports all the same, and `problem` says why.
@@ -13,7 +15,7 @@ import os
 import sys
 import time
 
-from nsbox._frozen import TYPE_CHECKING, remembered
+from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,13 +34,13 @@ class Constants:
         return value
 
 
-on_linux = sys.platform == "linux"
+on_linux, on_darwin = sys.platform == "linux", sys.platform == "darwin"
 problem = ""
 _nsbox: Any = None
 try:
     _nsbox = __import__("nsbox._nsbox", fromlist=["lib"])  # as importlib does, which takes its time to import itself
 except ImportError as _error:
-    problem = f"the C core is missing ({_error})" if on_linux else f"there is no C core for {sys.platform}"
+    problem = f"the C core is missing ({_error})" if on_linux or on_darwin else f"there is no C core for {sys.platform}"
 ffi: Any = getattr(_nsbox, "ffi", None)
 lib: Any = getattr(_nsbox, "lib", None)
 constants = Constants(lib)
@@ -56,7 +58,8 @@ class Command:
 
     __slots__ = (
         *("argv", "cgroup_fd", "cwd", "envp", "flags", "gid", "groups", "hold_fd", "inherits_env", "leaf", "parked"),
-        *("pass_fds", "pgid", "places", "preexec", "programs", "progress", "report_fd", "stdio", "uid", "umask"),
+        *("pass_fds", "pgid", "places", "preexec", "profile", "programs", "progress", "report_fd", "stdio", "uid"),
+        "umask",
     )
 
     def __init__(
@@ -88,6 +91,7 @@ class Command:
         self.places, self.hold_fd, self.report_fd = places, hold_fd, report_fd
         self.cgroup_fd = -1
         self.parked: Any = None  # _template's, the sandbox that waits for it
+        self.profile: Any = None  # _core_darwin's, what confines it
         self.leaf: Any = None  # _cgroup's, which the descriptor is of
         self.progress: Any = None  # set by spawn(): where pid, init_pid and set_up_pid are, as soon as they are known
 
@@ -143,6 +147,8 @@ _abandoned: list[_Arena] = []  # a process of a set-up that was killed may still
 os.register_at_fork(after_in_child=_arenas.clear)  # they are the parent's
 
 
+RSS_UNIT = 1024 if on_linux else 1  # bytes of getrusage(2)'s ru_maxrss: macOS counts single ones
+WALL = 0x40000000 if on_linux else 0  # wait(2): also children whose exit signal isn't SIGCHLD, killed before their exec
 adopt_inits = False  # _reap has seen that this machine's pid 1 doesn't reap them: this process does it
 
 
@@ -304,6 +310,8 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
     if q.parked is not None:
         r.park_fd, r.go_fd, r.user2_fd = q.parked.result.init_pidfd, q.parked.result.go_fd, q.parked.user2_fd
         r.stamps = q.parked.stamps.array
+    if q.profile is not None:
+        q.profile.fill(r, keep)
     if q.pass_fds:
         keep.append(fds := ffi.new("int32_t[]", list(q.pass_fds)))
         r.pass_fds, r.n_pass_fds = fds, len(q.pass_fds)
@@ -413,7 +421,7 @@ def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1) -> None:
     try:
         if pid > 0:
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0x40000000)  # __WALL
+            os.waitpid(pid, WALL)
     except (ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored the kernel reaps
         pass
     if init_pidfd >= 0:
@@ -464,35 +472,3 @@ def plan_check(plan: bytes) -> tuple[int, int]:
     bad = ffi.new("int32_t *")
     ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
     return ret, bad[0]
-
-
-def die_with_parent(yes: bool) -> None:
-    """Have this process killed when the thread ends that made it, or no more; raises OSError."""
-    ret = lib.nsbox_die_with_parent(yes)
-    if ret < 0:
-        raise OSError(-ret, os.strerror(-ret))
-
-
-def open_in_root(root: int, path: bytes) -> int:
-    """Open a file for reading, as it is found by who has the directory for a root; raises OSError."""
-    fd: int = lib.nsbox_open_in_root(root, ffi.from_buffer("char[]", path))
-    if fd < 0:
-        raise OSError(-fd, os.strerror(-fd), os.fsdecode(path))
-    return fd
-
-
-def landlock_abi() -> int:
-    """Return the version of the kernel's Landlock; 0 where there is none."""
-    return int(max(0, lib.nsbox_landlock_abi()))
-
-
-@remembered
-def syscalls() -> tuple[str, dict[str, int]]:
-    """Return the machine that the C core was built for, and its system calls by name, by the kernel headers."""
-    machine, *rows = ffi.string(lib.nsbox_syscalls()).decode().split("\n")
-    return machine, {name: int(number) for name, number in (row.split() for row in rows if row)}
-
-
-def init_image(name: str = "init") -> bytes:
-    """Return the program that becomes pid 1: the "init", or that of a "session"."""
-    return bytes(ffi.buffer(getattr(lib, f"nsbox_{name}_bytes")(), getattr(lib, f"nsbox_{name}_size")()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nsbox import _core, _wire
+from nsbox import _core, _core_linux, _wire
 from nsbox._bpf import NEWER, Program
 from nsbox._core import constants as c
 from nsbox._frozen import TYPE_CHECKING, remembered
@@ -63,7 +63,9 @@ def _capabilities(plan: Plan) -> tuple[int, int, int] | None:
 @remembered
 def assembled(programs: tuple[Program, ...]) -> list[bytes]:
     """Return a plan's filters for this machine; most policies have the same."""
-    machine, numbers = _core.syscalls()
+    if not programs:
+        return []
+    machine, numbers = _core_linux.syscalls()
     return _wire.encode_programs(programs, machine, NEWER | numbers)
 
 

@@ -17,7 +17,7 @@ import signal
 import socket
 from _thread import RLock
 
-from nsbox import _core, _spawn, _wire
+from nsbox import _core, _core_linux, _spawn, _wire
 from nsbox._core import constants as c
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._files import high
@@ -203,7 +203,7 @@ class SessionWay(Way):
             stack.callback(theirs.close)
             caller = high(os.pidfd_open(os.getpid()))
             stack.callback(os.close, caller)
-            image = _sealed("nsbox-session", _core.init_image("session"), 0o100)
+            image = _sealed("nsbox-session", _core_linux.init_image("session"), 0o100)
             stack.callback(os.close, image)
             command = _core.Command(
                 programs=[],

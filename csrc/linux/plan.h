@@ -2,7 +2,7 @@
 #ifndef NSBOX_PLAN_H
 #define NSBOX_PLAN_H
 
-#include "../abi.h"
+#include "calls.h"
 #include <stddef.h>
 
 /* All accessors are for blobs that nsbox_plan_check() has accepted. */

@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 
-from nsbox import _core, _probe, _spawn
+from nsbox import _core, _core_linux, _probe, _spawn
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_parse import parse
 from nsbox._bwrap_policy import policy_of, read_all
@@ -115,7 +115,7 @@ def run(asked: Asked) -> int:
     policy, prepared = _prepared(asked)
     if asked.pidns is not None:
         _hide()
-    _core.die_with_parent(asked.die_with_parent)  # it may have been said in an --args file, or to the command
+    _core_linux.die_with_parent(asked.die_with_parent)  # it may have been said in an --args file, or to the command
     command = _command(asked)
     waiting: list[int] = []
     _catch(waiting)
@@ -143,7 +143,7 @@ def run(asked: Asked) -> int:
 
 def _tie(parent: int) -> None:
     """Have this process killed with its parent, which may have ended already."""
-    _core.die_with_parent(True)
+    _core_linux.die_with_parent(True)
     if os.getppid() != parent:
         _die_of(_signal.SIGKILL)
 

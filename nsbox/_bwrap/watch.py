@@ -14,7 +14,7 @@ import os
 import select
 import struct
 
-from nsbox import _core
+from nsbox import _core, _core_linux
 from nsbox._bwrap import Failed
 from nsbox._bwrap_asked import Asked
 from nsbox._policy import Policy
@@ -130,7 +130,7 @@ class Watch:
             for path in self._asked.lock_files:
                 verb = "open lock"
                 try:
-                    self._locks.append(_core.open_in_root(root, os.fsencode(path)))
+                    self._locks.append(_core_linux.open_in_root(root, os.fsencode(path)))
                     verb = "lock"
                     fcntl.fcntl(self._locks[-1], fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
                 except OSError as error:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from nsbox import _bwrap, _core, _failure, _layout, _request, _session, _spawn, _template, _wire
+from nsbox import _bwrap, _core, _core_darwin, _failure, _layout, _request, _session, _spawn, _template, _wire
 from nsbox._bwrap import watch
 from nsbox._core import constants as c
 
+SYSTEMS = ("linux", "darwin")
 NAMES = {
     "nsbox_plan": _wire._HEAD,
     "nsbox_op": _wire._OP,
@@ -123,7 +124,7 @@ def test_every_step_has_a_name(abi: str) -> None:
 
 def test_every_step_is_reported(abi: str, source: Path) -> None:
     """No step is named in vain: each is set somewhere in the C."""
-    code = "".join(path.read_text() for path in (source / "csrc/linux").glob("*.[ch]"))
+    code = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
     for name in enum(abi, "nsbox_step"):
         if name != "STEP_END":
             assert re.search(rf"NSBOX_{name}\b", code), name
@@ -152,9 +153,9 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
     """Each flag is set in Python and looked at in C."""
     ours = "".join(
         Path(module.__file__ or "").read_text()
-        for module in (_wire, _request, _spawn, _core, _session, _template, _bwrap)
+        for module in (_wire, _request, _spawn, _core, _core_darwin, _session, _template, _bwrap)
     )
-    theirs = "".join(path.read_text() for path in (source / "csrc/linux").glob("*.[ch]"))
+    theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
         assert re.search(rf"\bc(onstants)?\.{name}\b", ours), name
         assert re.search(rf"\bNSBOX_{name}\b", theirs), name
@@ -162,9 +163,9 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
 
 def test_every_field_of_a_request_is_filled() -> None:
     """_core sets each field that C reads: one that was forgotten would be 0, so a descriptor, a user or a mask."""
-    text = Path(_core.__file__).read_text()
+    text = Path(_core.__file__).read_text() + Path(_core_darwin.__file__).read_text()
     for field, _, _ in struct_fields("nsbox_request"):
-        if field != "reserved":
+        if field not in ("reserved", "reserved2"):
             assert re.search(rf"\br\.{field}\b", text), field
 
 

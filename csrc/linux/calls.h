@@ -1,0 +1,41 @@
+/* calls.h: what Python can ask of the C core on Linux, besides what abi.h has for every system. cffi reads it too. */
+#ifndef NSBOX_CALLS_H
+#define NSBOX_CALLS_H
+
+#include "../abi.h"
+
+/* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). */
+int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
+
+/* Waits until the init behind pidfd is gone, or has said at init_says (-1: never mind) that the sandbox is empty, at most
+ * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
+int nsbox_wait(int pidfd, int init_says, int timeout_ms);
+
+/* This process is killed when the thread that made it ends; or not. 0 or -errno. */
+int nsbox_die_with_parent(int yes);
+
+/* Opens a path for reading as it is resolved by who has the directory `root` for a root. A descriptor or -errno. */
+int nsbox_open_in_root(int root, const char *path);
+
+/* openat2(2) of what is there: a descriptor or -errno. */
+int nsbox_open_beneath(int dir, const char *path, uint64_t flags, uint64_t resolve);
+
+/* renameat2(2) and syncfs(2): 0 or -errno. */
+int nsbox_rename(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
+int nsbox_sync(int fd);
+
+/* The version of the kernel's Landlock, or -errno (EOPNOTSUPP: switched off at boot, ENOSYS: not built in). */
+int nsbox_landlock_abi(void);
+
+/* The machine's name, then each system call that its kernel headers have: "name number", a line each. */
+const char *nsbox_syscalls(void);
+
+/* The image that becomes pid 1 of each sandbox. */
+const uint8_t *nsbox_init_bytes(void);
+uint64_t nsbox_init_size(void);
+
+/* The image that becomes pid 1 of a session. */
+const uint8_t *nsbox_session_bytes(void);
+uint64_t nsbox_session_size(void);
+
+#endif

@@ -1,0 +1,80 @@
+"""The calls that only macOS's C core has. With _core and _core_linux all that touches it."""
+
+from __future__ import annotations
+
+import os
+
+from nsbox._core import constants as c
+from nsbox._core import ffi, lib
+from nsbox._frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+_MESSAGE = 4096
+
+
+def ways() -> tuple[bool, bool]:
+    """Return whether libsandbox can compile and apply profiles, and whether it can do both at once."""
+    found = lib.nsbox_seatbelt_ways()
+    return bool(found & c.WAY_COMPILED), bool(found & c.WAY_INIT)
+
+
+def is_confined() -> bool:
+    """Say if this process is in a sandbox already. Where that can't be asked: no."""
+    return bool(lib.nsbox_seatbelt_confined() > 0)
+
+
+def has_ended(pid: int, *, block: bool) -> bool:
+    """Say if a child has ended, without reaping it; block: wait for that. Raises OSError."""
+    while True:
+        ret = lib.nsbox_has_ended(pid, block)
+        if ret >= 0:
+            return bool(ret)
+        if -ret != 4:  # EINTR; Python's signal handlers have run by now
+            raise OSError(-ret, os.strerror(-ret))
+
+
+class Profile:
+    """What confines a command, as the C core takes it.
+
+    compiled: a profile of compile(), or None. helper: the path of our helper program, which keeps the lifeline, and
+    applies a profile where there is no compiled one: what it is told is in the file profile_fd (-1: nothing), which is
+    closed with this.
+    ends_group: at the caller's end the whole process group of the command is killed.
+    """
+
+    __slots__ = ("compiled", "ends_group", "helper", "profile_fd")
+
+    def __init__(self, compiled: Any, helper: bytes, profile_fd: int = -1, *, ends_group: bool) -> None:
+        self.compiled, self.helper, self.profile_fd, self.ends_group = compiled, helper, profile_fd, ends_group
+
+    def __del__(self) -> None:
+        if self.profile_fd >= 0:
+            os.close(self.profile_fd)
+
+    def fill(self, r: Any, keep: list[object]) -> None:
+        """Put it into a request."""
+        if self.compiled is not None:
+            r.profile = self.compiled
+        r.helper = helper = ffi.from_buffer("char[]", self.helper)
+        keep.append(helper)
+        r.flags |= c.LIFELINE | (c.LIFELINE_GROUP if self.ends_group else 0)
+        if self.profile_fd >= 0:
+            r.flags |= c.BY_HELPER
+            r.profile_fd = self.profile_fd
+        elif self.compiled is None:
+            r.flags |= c.UNCONFINED  # the program that is executed confines it
+
+
+def compile(profile: bytes, params: Sequence[tuple[bytes, bytes]]) -> Any:
+    """Return a compiled profile, which is freed when nobody has it any more; raises ValueError with what is wrong."""
+    flat = [part for pair in params for part in pair]
+    texts = [ffi.from_buffer("char[]", text) for text in (profile, *flat)]
+    array = ffi.new("char *[]", [*texts[1:], ffi.NULL])
+    message = ffi.new("char[]", _MESSAGE)
+    found = lib.nsbox_seatbelt_compile(texts[0], array, message, _MESSAGE)
+    if found == ffi.NULL:
+        raise ValueError(ffi.string(message).decode(errors="replace").strip() or "libsandbox doesn't say why")
+    return ffi.gc(found, lib.nsbox_seatbelt_free)

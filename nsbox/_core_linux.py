@@ -1,0 +1,40 @@
+"""The calls that only Linux's C core has. With _core and _core_darwin all that touches it."""
+
+from __future__ import annotations
+
+import os
+
+from nsbox._core import ffi, lib
+from nsbox._frozen import remembered
+
+
+def die_with_parent(yes: bool) -> None:
+    """Have this process killed when the thread ends that made it, or no more; raises OSError."""
+    ret = lib.nsbox_die_with_parent(yes)
+    if ret < 0:
+        raise OSError(-ret, os.strerror(-ret))
+
+
+def open_in_root(root: int, path: bytes) -> int:
+    """Open a file for reading, as it is found by who has the directory for a root; raises OSError."""
+    fd: int = lib.nsbox_open_in_root(root, ffi.from_buffer("char[]", path))
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd), os.fsdecode(path))
+    return fd
+
+
+def landlock_abi() -> int:
+    """Return the version of the kernel's Landlock; 0 where there is none."""
+    return int(max(0, lib.nsbox_landlock_abi()))
+
+
+@remembered
+def syscalls() -> tuple[str, dict[str, int]]:
+    """Return the machine that the C core was built for, and its system calls by name, by the kernel headers."""
+    machine, *rows = ffi.string(lib.nsbox_syscalls()).decode().split("\n")
+    return machine, {name: int(number) for name, number in (row.split() for row in rows if row)}
+
+
+def init_image(name: str = "init") -> bytes:
+    """Return the program that becomes pid 1: the "init", or that of a "session"."""
+    return bytes(ffi.buffer(getattr(lib, f"nsbox_{name}_bytes")(), getattr(lib, f"nsbox_{name}_size")()))
