@@ -148,12 +148,15 @@ def _is_stricter(rule: PathRule, parents: PathRule) -> bool:
 def _check_backend(parent: Policy, policy: Policy) -> None:
     if REQUIRE[policy.require] > REQUIRE[parent.require]:
         raise PolicyError("require", f"{policy.require!r} is less than the parent's {parent.require!r}")
-    if parent.backend == "auto" and policy.backend not in ("auto", "namespaces", "bwrap"):
+    if parent.backend == "auto" and policy.backend not in ("auto", "namespaces", "bwrap", "seatbelt"):
         raise PolicyError("backend", f"{policy.backend!r} may contain less than the parent's")
     if policy.backend != parent.backend and parent.backend != "auto":
         is_more = policy.backend in BACKENDS and BACKENDS.index(policy.backend) < BACKENDS.index(parent.backend)
         if not is_more:
             raise PolicyError("backend", f"{policy.backend!r} is another than the parent's {parent.backend!r}")
+    asked = policy.seatbelt - parent.seatbelt
+    if asked:
+        raise PolicyError("seatbelt", f"{', '.join(sorted(asked))} isn't allowed to the parent")
     more = policy.best_effort - parent.best_effort
     if more:
         raise PolicyError("best_effort", f"{', '.join(sorted(more))} may not be missing for the parent")

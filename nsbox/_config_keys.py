@@ -6,7 +6,7 @@ What a value comes to on this machine (which path it is, whether it exists) is _
 from __future__ import annotations
 
 from nsbox._frozen import TYPE_CHECKING, fields, frozen_by_name
-from nsbox._policy import BACKENDS, BEST_EFFORT, REQUIRE, Policy
+from nsbox._policy import BACKENDS, BEST_EFFORT, PRESETS, REQUIRE, Policy
 from nsbox._seccomp import PROFILES
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ KEYS = (
         kind="word",
         field="require",
         words=_same(REQUIRE),
-        about="the least to be enforced: isolated (namespaces), filesystem (Landlock will do), nothing (and say so)",
+        about="the least to be enforced: isolated (namespaces), filesystem (Seatbelt, Landlock too), nothing",
     ),
     Key(
         name="require_os_sandbox",
@@ -174,6 +174,13 @@ KEYS = (
         default="default",
         words=_same(PROFILES),
         about="the profile of system calls",
+    ),
+    Key(
+        name="seatbelt",
+        kind="texts",
+        field="seatbelt",
+        words=_same(PRESETS),
+        about="what commands may ask of macOS besides what all may: tls, for programs that have it check certificates",
     ),
     Key(name="landlock", kind="flag", field="landlock", about="rules about files by Landlock too, behind the mounts"),
     Key(name="nested", kind="flag", field="nested", about="commands make sandboxes themselves"),

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from nsbox import _cgroup, _core
-from nsbox._backends import namespaces
+from nsbox import _cgroup, _core_linux
+from nsbox._backends import namespaces, seatbelt
 from nsbox._errors import NsboxError, SetupError, UnavailableError
 from nsbox._frozen import frozen, replace
 from nsbox._host import Host
@@ -151,7 +151,7 @@ def _seccomp_actions() -> str:
 
 
 def _landlock() -> str:
-    abi = _core.landlock_abi()
+    abi = _core_linux.landlock_abi()
     if abi == 0:
         raise OSError(errno.ENOTSUP, "the kernel has none, or it was switched off at boot")
     return f"version {abi}"
@@ -190,8 +190,8 @@ _OTHERS: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
 )
 
 
-def _others() -> Iterator[Check]:
-    for name, is_needed, attempt, remedy in _OTHERS:
+def _others(checks: tuple[tuple[str, bool, Callable[[], str], str], ...]) -> Iterator[Check]:
+    for name, is_needed, attempt, remedy in checks:
         try:
             said = attempt()
         except (OSError, subprocess.SubprocessError) as error:
@@ -211,13 +211,72 @@ def _core_check(host: Host) -> Check:
     return Check(name, "works", True, f"Linux {'.'.join(map(str, host.kernel))} on {host.machine}")
 
 
+# ---- macOS
+
+_ANYTHING = "(version 1)\n(allow default)\n"
+
+
+def _not_confined() -> str:
+    from nsbox import _core_darwin
+
+    if _core_darwin.is_confined():
+        raise OSError(errno.EPERM, "this process is in a sandbox, and in one macOS refuses another")
+    return ""
+
+
+def _compiles() -> str:
+    from nsbox import _core_darwin
+
+    try:
+        _core_darwin.compile(_ANYTHING.encode(), ())
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"libsandbox: {error}") from None
+    return ""
+
+
+def _helper() -> str:
+    """Have our helper program say that it is there: without arguments it does nothing else."""
+    from nsbox._seatbelt import HELPER
+
+    subprocess.run([HELPER], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+    return HELPER
+
+
+def _sandbox_exec() -> str:
+    from nsbox._seatbelt import PROGRAM
+
+    subprocess.run([PROGRAM, "-p", _ANYTHING, _TRUE], check=True, stdin=subprocess.DEVNULL, timeout=60)
+    return PROGRAM
+
+
+_OF_SEATBELT: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
+    ("not in a sandbox already", True, _not_confined, "start it from outside of that one"),
+    ("profiles compiled in this process", False, _compiles, "without it each start takes another program"),
+    ("the helper program", True, _helper, "install nsbox anew, from a wheel for macOS"),
+    ("sandbox-exec(1)", False, _sandbox_exec, "only needed where libsandbox's functions are missing"),
+)
+
+
+def _seatbelts(host: Host) -> Iterator[Check]:
+    name = "macOS, and the C core"
+    if host.core_problem:
+        yield _failed(name, True, UnavailableError(*seatbelt.missing(host)))
+        return
+    yield Check(name, "works", True, f"Darwin {'.'.join(map(str, host.kernel))} on {host.machine}")
+    yield from _others(_OF_SEATBELT)
+    yield _default_policy()
+
+
 def doctor() -> tuple[Check, ...]:
     """Try each thing that sandboxes are made of, and the default policy as a whole, for real.
 
     It takes some hundredths of a second, and leaves nothing behind. All is well if the last works, the default policy,
     which needs those with is_needed unless another backend takes the place of namespaces.
     """
-    first = _core_check(probe(refresh=True))
+    host = probe(refresh=True)
+    if host.system == "Darwin":
+        return tuple(_seatbelts(host))
+    first = _core_check(host)
     if first.state == "fails":
         return (first,)
-    return (first, *_sandboxes(), *_others(), _default_policy())
+    return (first, *_sandboxes(), *_others(_OTHERS), _default_policy())

@@ -61,6 +61,8 @@ _STEPS = {
     "LIMIT_USERNS": "limit user namespaces",
     "HOLD": "wait for the word to go on",
     "STALE": "enter a sandbox that is kept",
+    "SANDBOX": "apply the profile",
+    "HELPER": "execute the helper program",
 }
 
 
@@ -134,6 +136,10 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
         return "the path is gone, or a part of it has become a symlink, since the policy was made"
     if step == c.STEP_SECCOMP and number in _FILTER_HINTS:
         return _FILTER_HINTS[number]
+    if step == c.STEP_SANDBOX and number == errno.EPERM:
+        return "in a sandbox macOS refuses another one: is this process in one?"
+    if step == c.STEP_HELPER:
+        return "it belongs to the package, as nsbox/_helper: install that anew"
     if step == c.STEP_COMMAND and number == errno.EPERM:
         return "a seccomp filter refuses CLONE_PARENT: in another sandbox of nsbox, its policy needs nested=True"
     if step in (c.STEP_UNSHARE, c.STEP_UID_MAP, c.STEP_GID_MAP, c.STEP_SETGROUPS, c.STEP_SECOND_USERNS):
@@ -189,13 +195,17 @@ def exception(
 ) -> Exception:
     """Return what to raise for a spawn that failed. program, cwd: what the caller named, for its filename."""
     if result.step == c.STEP_EXEC:
-        return _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, program)
+        error = _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, program)
+        if plan.backend == "seatbelt" and result.error == errno.EPERM:
+            error.add_note("nsbox: the sandbox doesn't let this be executed: it can't be read there, or is set-user-ID")
+        return error
     if result.step == c.STEP_PREEXEC:
         from subprocess import SubprocessError
 
         return SubprocessError("Exception occurred in preexec_fn.")
     if result.step == c.STEP_CHDIR:
         return _chdir_error(result, policy, cwd)
+    ops = plan.ops if plan.backend == "seatbelt" else ops
     op = ops[result.op] if result.step != c.STEP_LANDLOCK and 0 <= result.op < len(ops) else None
     hint = _hint(result, op, host)
     kind: type[SetupError] = StaleError if result.step == c.STEP_STALE else SetupError

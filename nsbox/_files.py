@@ -18,7 +18,7 @@ from nsbox import _core
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _COARSE = 5  # CLOCK_REALTIME_COARSE
 _KEPT = 64  # directories
 _DEEPEST = 100_000  # levels; somebody who goes on adding to what is removed is not waited for
@@ -254,7 +254,10 @@ def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
 
 
 def rename(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> None:
-    """As renameat2(2); raises OSError."""
+    """As renameat2(2), which only Linux has for other flags than 0; raises OSError."""
+    if not flags:
+        os.rename(name, new, src_dir_fd=from_dir, dst_dir_fd=to_dir)
+        return
     ffi = _core.ffi
     old_name, new_name = ffi.from_buffer("char[]", os.fsencode(name)), ffi.from_buffer("char[]", os.fsencode(new))
     ret = _core.lib.nsbox_rename(from_dir, old_name, to_dir, new_name, flags)
@@ -313,11 +316,15 @@ def _empty(root: int) -> None:
 
 def _entered(name: str, above: int) -> int:
     """Return a descriptor of a directory, whose owner may do all with it from then on."""
+    mode = os.lstat(name, dir_fd=above).st_mode
+    if mode & 0o700 == 0o700 or os.geteuid() == 0:
+        return os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=above)
+    if not hasattr(os, "O_PATH"):  # macOS, where no link needs to be followed for this
+        os.chmod(name, stat.S_IMODE(mode) | 0o700, dir_fd=above, follow_symlinks=False)
+        return os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=above)
     handle = os.open(name, _PATH | os.O_DIRECTORY, dir_fd=above)
     try:
-        mode = os.fstat(handle).st_mode
-        if mode & 0o700 != 0o700 and os.geteuid() != 0:
-            os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) | 0o700)
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(os.fstat(handle).st_mode) | 0o700)
     finally:
         os.close(handle)
     return os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=above)

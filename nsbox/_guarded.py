@@ -16,7 +16,8 @@ import os
 import stat
 from _collections_abc import Iterator
 
-from nsbox._errors import AccessError
+from nsbox import _core
+from nsbox._errors import AccessError, Reason, UnavailableError
 from nsbox._files import open_beneath
 from nsbox._frozen import TYPE_CHECKING, field, frozen
 from nsbox._policy import is_below
@@ -77,6 +78,8 @@ class Files:
     """Reads and writes the files that a policy names."""
 
     def __init__(self, policy: Policy) -> None:
+        if not _core.on_linux:
+            raise UnavailableError(Reason("files are guarded by openat2(2), which only Linux has"))
         self._policy = policy
         self._view: View = view(policy)
         self._resolve = _BENEATH | (_NO_SYMLINKS if policy.symlinks == "refuse" else 0)

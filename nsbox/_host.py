@@ -51,6 +51,13 @@ class Host:
     cgroup_controllers: tuple[str, ...] = ()  # with which controllers, of memory, pids and cpu
     cgroup_problem: str = ""  # why they can't be made
 
+    seatbelt_ways: tuple[str, ...] = ()  # macOS: how a profile can be applied, the best first: see _seatbelt
+    seatbelt_problem: str = ""  # why it can't; that this process is in a sandbox already is one
+    temporary: str = ""  # macOS: the user's directory for temporary files
+    names_are_exact: bool = True  # False: its volumes take "a" and "A" for the same name
+    firmlinks: tuple[str, ...] = ()  # macOS: what is reached below /System/Volumes/Data too
+    spellings: tuple[tuple[str, str], ...] = ()  # macOS: paths of the policy that the file system spells otherwise
+
     label: str = ""  # the AppArmor profile or SELinux context that confines this process
     is_filtered: bool = False  # this process runs behind a seccomp filter
     is_chrooted: bool = False  # its root is no mount point, where the kernel refuses user namespaces

@@ -97,7 +97,13 @@ class KeptWay(Way):
 
     def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
         result = self._spawn(policy, prepared, command, program, cwd)
-        result.on_end = self._make_up
+        ended = result.on_end
+
+        def on_end() -> None:
+            ended()
+            self._make_up()
+
+        result.on_end = on_end
         return result
 
     def _spawn(

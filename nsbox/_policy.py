@@ -28,12 +28,13 @@ Path: TypeAlias = str | os.PathLike[str]
 _ALWAYS = frozenset({"user", "mount", "pid"})
 _MOST_PROCS = 8  # child.h
 _OPTIONAL = frozenset({"ipc", "uts", "cgroup", "time"})
-BACKENDS = ("namespaces", "bwrap", "landlock", "passthrough")  # from the one that contains most
-REQUIRE = {"isolated": 2, "filesystem": 3, "nothing": 4}  # how many of these are acceptable
+BACKENDS = ("namespaces", "bwrap", "seatbelt", "landlock", "passthrough")  # from the one that contains most
+REQUIRE = {"isolated": 2, "filesystem": 4, "nothing": 5}  # how many of these are acceptable
 BEST_EFFORT = (
-    *("attributes", "deny", "hostname", "ids", "landlock", "limits.cpus", "limits.processes", "limits.total_memory"),
-    *("processes", "read", "secrets", "tmp"),
+    *("attributes", "deny", "hostname", "ids", "landlock", "limits.cpus", "limits.memory", "limits.processes"),
+    *("limits.total_memory", "processes", "read", "seccomp", "secrets", "tmp"),
 )
+PRESETS = ("fonts", "fsevents", "preferences", "process-list", "tls")  # of _seatbelt_rules
 _BASES = ("workspace", "host", "layers")
 _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
 
@@ -79,17 +80,19 @@ class Policy(Questions):
     it. seccomp: which system calls there are: a profile ("default" in a workspace, "hardened", or "off", the other
     policies' own, in which only what leads to the caller is refused), or a Filter. landlock: rules about files by
     Landlock too, behind the mounts; each open(2) then takes about a third longer. backend: what contains the command:
-    "namespaces", "bwrap", "landlock" or "passthrough"; "auto": the first of them that can be used here. require: what
-    has to be contained at least: all ("isolated": namespaces, bwrap), the contents of files ("filesystem": landlock
-    too) or "nothing" (even passthrough, which contains nothing and says so by one warning). best_effort: wishes that
-    may go unfulfilled where the backend can't grant them, instead of an UnavailableError; with require="nothing" all
-    may. nested: the command makes sandboxes
+    "namespaces", "bwrap", "seatbelt" (macOS), "landlock" or "passthrough"; "auto": the first of them that can be used
+    here. require: what has to be contained at least: all ("isolated": namespaces, bwrap), the contents of files
+    ("filesystem": seatbelt and landlock too) or "nothing" (even passthrough, which contains nothing and says so by one
+    warning). best_effort: wishes that may go unfulfilled where the backend can't grant them, instead of an
+    UnavailableError; with require="nothing" all may. nested: the command makes sandboxes
     itself (nsbox, bwrap, runc, Chromium): the calls that this takes are allowed, whatever seccomp says. new_session:
     setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226). kill_on_exit: what the
     command leaves running ends with it; False: it goes on in the sandbox, at most until the caller ends, and wait()
     doesn't wait for it. details: what only layers() can ask for.
     tools_bin: a directory of programs, read-only inside and the first of PATH. paths: rules about files, which
     Sandbox.read() and its kin keep to; protected: names, in any case, of files that Sandbox.write() never writes.
+    seatbelt: names of what commands may ask of macOS besides what all may, such as "tls", for programs that have the
+    system check certificates (Go); of no effect elsewhere.
     symlinks: what these do with links in a path: "refuse", or "beneath" to follow those that stay in the directory that
     the policy names.
     """
@@ -115,7 +118,7 @@ class Policy(Questions):
     new_session: bool = True
     seccomp: Literal["default", "hardened", "off"] | Filter = "off"
     landlock: bool = False
-    backend: Literal["auto", "namespaces", "bwrap", "landlock", "passthrough"] = "auto"
+    backend: Literal["auto", "namespaces", "bwrap", "seatbelt", "landlock", "passthrough"] = "auto"
     require: Literal["isolated", "filesystem", "nothing"] = "filesystem"
     best_effort: frozenset[str] = frozenset()
     nested: bool = False
@@ -125,6 +128,7 @@ class Policy(Questions):
     paths: tuple[PathRule, ...] = ()
     protected: tuple[str, ...] = ()
     symlinks: Literal["refuse", "beneath"] = "refuse"
+    seatbelt: frozenset[str] = frozenset()
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     # ---- making one
@@ -232,9 +236,10 @@ class Policy(Questions):
                 _check_id(name, getattr(self, name))
         for name in ("inherit_env", "new_session", "landlock", "nested", "kill_on_exit"):
             check_bool(name, getattr(self, name))
-        self._set("best_effort", _names("best_effort", self.best_effort))
-        for name in sorted(self.best_effort - set(BEST_EFFORT)):
-            raise PolicyError("best_effort", f"{name!r} is unknown, must be among {', '.join(BEST_EFFORT)}")
+        for field_, known in (("best_effort", BEST_EFFORT), ("seatbelt", PRESETS)):
+            self._set(field_, _names(field_, getattr(self, field_)))
+            for name in sorted(getattr(self, field_) - set(known)):
+                raise PolicyError(field_, f"{name!r} is unknown, must be among {', '.join(known)}")
         if self.tmp_size is not None:
             self._set("tmp_size", check_size("tmp_size", self.tmp_size))
         if self.hostname is not None:

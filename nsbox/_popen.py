@@ -40,8 +40,6 @@ in_force: ContextVar[Policy | Keeper | None] = ContextVar("nsbox.confined", defa
 announcing: ContextVar[bool] = ContextVar("nsbox.announcing", default=False)
 """Whether the audit event at hand is of a command that goes into a sandbox."""
 
-_WALL = 0x40000000  # also children whose exit signal isn't SIGCHLD: one that was killed before its exec
-
 
 def check_policy(policy: object) -> Policy | Keeper:
     """Return what can be given for a policy; raises TypeError for anything else."""
@@ -256,7 +254,7 @@ class Confinable(subprocess.Popen["Any"]):
         if self._init_pidfd < 0 or self._creator != os.getpid():
             return
         try:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT | _core.WALL)
         except ChildProcessError:
             self._is_empty(-1)
         # Else it isn't so: the command is alive, or a zombie that pid 1 of the sandbox can't end before.
@@ -315,7 +313,7 @@ class Confinable(subprocess.Popen["Any"]):
         if self._raw_status is None:
             self._end_group(wait_flags)
             try:
-                pid, status, rusage = os.wait4(self.pid, wait_flags | _WALL)
+                pid, status, rusage = os.wait4(self.pid, wait_flags | _core.WALL)
             except ChildProcessError:  # SIGCHLD is ignored, or another has reaped it: as the base does
                 (pid, status), rusage = super()._try_wait(wait_flags), None  # type: ignore[misc]
             if pid != self.pid:
@@ -343,7 +341,7 @@ class Confinable(subprocess.Popen["Any"]):
         if not (plan.plain and plan.new_session and plan.kill_on_exit) or plan.wrapper or self._creator != os.getpid():
             return
         with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | wait_flags & os.WNOHANG | _WALL) is not None:
+            if _reap.has_ended(self.pid, block=not wait_flags & os.WNOHANG):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def _internal_poll(self, _deadstate: int | None = None, *more: Any, **helpers: Any) -> int | None:
@@ -366,7 +364,7 @@ class Confinable(subprocess.Popen["Any"]):
 
     def _wait(self, timeout: float | None) -> int | None:
         """Wait as the base does; with a timeout by sleeping on pidfds, where the base polls."""
-        if timeout is None or self._is_plain:
+        if timeout is None or self._is_plain or not _core.on_linux:  # without pidfds: as the base does
             return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
         end = time.monotonic() + timeout
         while self._internal_poll() is None:
@@ -392,6 +390,8 @@ class Confinable(subprocess.Popen["Any"]):
         reaped the next step is its end, then that of its sandbox.
         """
         fds: list[int] = []
+        if not _core.on_linux:
+            return fds, 0.005
         try:
             if self._raw_status is None:
                 fds.append(os.pidfd_open(self.pid))

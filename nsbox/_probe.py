@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 
-from nsbox import _core, _request
+from nsbox import _core, _core_linux, _request
 from nsbox._backends import namespaces
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._host import Host
@@ -34,12 +34,14 @@ _known: dict[tuple[int, int], Host] = {}
 
 def probe(*, refresh: bool = False) -> Host:
     """Return what this machine offers to this process. Asked once for each effective user; refresh: ask again."""
-    if not _core.on_linux:
+    if not _core.on_linux and not _core.on_darwin:
         import platform
 
         return Host(system=platform.system(), kernel=(0, 0), machine=platform.machine(), core_problem=_core.problem)
     key = (os.geteuid(), os.getegid())
-    if refresh or key not in _known:
+    if (refresh or key not in _known) and _core.on_darwin:
+        _known[key] = _darwin()
+    elif refresh or key not in _known:
         host = _linux()
         error, at = _try_sandbox(host)
         host = replace(host, userns_error=error, userns_error_at=at)
@@ -76,6 +78,10 @@ def identity() -> Host:
 def host_for(policy: Policy) -> Host:
     """Return probe(), with what has to be known of bubblewrap if the policy asks for it by name."""
     host = probe()
+    if _core.on_darwin:
+        from nsbox import _probe_darwin
+
+        return _probe_darwin.host_for(policy, host)
     if policy.backend == "bwrap" and not host.bwrap_version:
         _known[os.geteuid(), os.getegid()] = host = _with_bwrap(host)
     return host
@@ -357,7 +363,7 @@ def _linux() -> Host:
         subgids=_subordinate("/etc/subgid"),
         map_programs=_map_programs(),
         settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
-        landlock_abi=0 if _core.problem else _core.landlock_abi(),
+        landlock_abi=0 if _core.problem else _core_linux.landlock_abi(),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,
@@ -376,6 +382,30 @@ def _linux() -> Host:
         resolv_conf=_resolv_conf(),
         hard_limits=_hard_limits(),
     )
+
+
+def _darwin() -> Host:
+    from nsbox import _probe_darwin
+
+    prefixes = _prefixes()
+    host = Host(
+        system="Darwin",
+        kernel=_kernel(os.uname().release),
+        machine=os.uname().machine,
+        core_problem=_core.problem,
+        euid=os.geteuid(),
+        egid=os.getegid(),
+        can_set_ids=os.geteuid() == 0,
+        can_set_groups=os.geteuid() == 0,
+        directories=_probe_darwin.directories(),
+        prefixes=prefixes,
+        programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
+        package=_package(prefixes),
+        secrets=("/etc/master.passwd", *_secrets()),
+        private=_private(),
+        hard_limits=_hard_limits(),
+    )
+    return _probe_darwin.with_seatbelt(host)
 
 
 def transactions_dir() -> str:

@@ -11,8 +11,6 @@ import time
 
 from nsbox import _core
 
-_WALL = 0x40000000  # wait(2): also for children whose exit signal isn't SIGCHLD
-
 
 def pid_namespace(pid: int) -> int:
     """Return the inode of the pid namespace of a child; 0 if it can't be told."""
@@ -20,6 +18,15 @@ def pid_namespace(pid: int) -> int:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
         return 0
+
+
+def has_ended(pid: int, *, block: bool) -> bool:
+    """Say if a child has ended, without reaping it; block: wait for that. Raises OSError."""
+    if _core.on_linux:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG) | _core.WALL) is not None
+    from nsbox import _core_darwin  # Python for macOS has waitid(2) since 3.13
+
+    return _core_darwin.has_ended(pid, block=block)
 
 
 commands: set[int] = set()
@@ -32,7 +39,7 @@ def reap_strays(namespace: int) -> None:
         for pid in _children(task):
             if pid not in commands and _is_stray(pid, namespace):
                 with contextlib.suppress(OSError):  # reaped by somebody else
-                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | _WALL)
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | _core.WALL)
 
 
 def _is_stray(pid: int, namespace: int) -> bool:

@@ -6,7 +6,7 @@ import errno
 import os
 from _thread import get_native_id
 
-from nsbox import _backends, _core, _request
+from nsbox import _backends, _core, _core_linux, _request
 from nsbox._bpf import NEWER
 from nsbox._core import constants as c
 from nsbox._errors import IdsError, PolicyError, SetupError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nsbox._host import Host
     from nsbox._policy import Policy
+    from nsbox._seatbelt import Places
     from nsbox._usage import Usage
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -70,6 +71,7 @@ class Prepared:
     path: str
     tmpdir: str
     environments: dict[tuple[str | None, ...], _core.Strings]  # built ones, by the caller's values that went into them
+    places: Places | None = None  # with the backend of macOS
 
 
 def _check_resolved(policy: Policy) -> None:
@@ -88,7 +90,7 @@ def _check_calls(policy: Policy) -> None:
     names = policy.filter.names()
     if not names:
         return
-    here = NEWER.keys() | _core.syscalls()[1].keys()
+    here = NEWER.keys() | _core_linux.syscalls()[1].keys()
     unknown = names - here - PROFILED
     for rule in policy.filter.rules:
         if here.isdisjoint(rule.calls):  # of another machine, all of them
@@ -117,8 +119,9 @@ def prepare(policy: Policy, host: Host) -> Prepared:
         _warn_of_passthrough(policy, host)
     else:
         _check_resolved(policy)
-        _check_calls(policy)
-    ops = () if plan.wrapper else tuple(primitives(plan.ops))
+        if plan.programs:
+            _check_calls(policy)
+    ops = () if plan.wrapper or plan.backend == "seatbelt" else tuple(primitives(plan.ops))
     from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
     outlasts = plan.nested or plan.plain or plan.cgroup or any(isinstance(op, Overlay) for op in ops)
     return Prepared(
@@ -129,7 +132,16 @@ def prepare(policy: Policy, host: Host) -> Prepared:
         path=":".join((*([policy.tools_bin] if policy.tools_bin else ()), *host.programs, STANDARD_PATH)),
         tmpdir=plan.tmpdir,
         environments={},
+        places=_places(plan),
     )
+
+
+def _places(plan: Plan) -> Places | None:
+    if plan.backend != "seatbelt":
+        return None
+    from nsbox._seatbelt import Places
+
+    return Places(plan)
 
 
 def with_plan(prepared: Prepared, plan: Plan) -> Prepared:
@@ -289,7 +301,7 @@ def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: A
     plan = prepared.plan
     template = template_of(prepared, command)
     # Plain calls from here on: after one of C code a signal's handler could raise, and nobody would own the command.
-    start = _wrapped if plan.wrapper else _started
+    start = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
     if not plan.cgroup:
         return start(policy, prepared, template, command, program, cwd)
     from nsbox._cgroup import Leaf
@@ -311,6 +323,30 @@ def _started(
         from nsbox._failure import exception
 
         raise exception(result, policy, prepared.plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
+    return result
+
+
+def _profiled(
+    policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
+) -> _core.Result:
+    from nsbox import _probe_darwin, _seatbelt  # macOS's
+    from nsbox._backends.seatbelt import canonical
+
+    places, plan = prepared.places, prepared.plan
+    assert places is not None
+    if command.cwd is not None and policy.base == "workspace" and not command.flags & c.CWD_OPTIONAL:
+        path = os.fsdecode(command.cwd)
+        own = canonical(_probe_darwin.spelled(path), host_for(policy))
+        _seatbelt.check_directory(policy, places.op, path, own)
+    place = places.take()
+    try:
+        _seatbelt.confine(plan, place, command, program)
+        result = _started(policy, prepared, template, command, program, cwd)
+    except BaseException:
+        places.give_back(place)
+        raise
+    if plan.kill_on_exit:
+        result.on_end = lambda: places.give_back(place)
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from nsbox import _core
 from nsbox._frozen import TYPE_CHECKING, frozen
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def usage(
     """Add up what is known: the command's rusage, and the last word of the sandbox's init."""
     user = command.ru_utime if command else 0.0
     system = command.ru_stime if command else 0.0
-    rss = command.ru_maxrss * 1024 if command else 0
+    rss = command.ru_maxrss * _core.RSS_UNIT if command else 0
     why = cause(status, timed_out, limits, user + system, spent.oom_kills if spent else 0)
     if others is not None:
         user, system, rss = user + others[0] / 1e6, system + others[1] / 1e6, max(rss, others[2])

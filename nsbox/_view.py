@@ -10,6 +10,7 @@ import os
 import stat
 from pathlib import Path
 
+from nsbox._backends import seatbelt
 from nsbox._errors import AccessError
 from nsbox._frozen import TYPE_CHECKING, frozen, remembered, replace
 from nsbox._layout import layout, with_interpreter
@@ -255,9 +256,43 @@ class View:
             raise AccessError(shown, f"is too large: {size} bytes; {rule.name} takes {most} at most")
 
 
+class MacView(View):
+    """The same on macOS: nothing is mounted, so that a file has the path that it has for this process."""
+
+    def __init__(self, policy: Policy, host: Host) -> None:
+        self.policy, self._host = policy, host
+        self._mounts = {"/": Mount("/", None)}
+        for grant in seatbelt.grants(policy, host):
+            is_hidden = grant.right == "deny"
+            source = None if is_hidden else grant.path
+            self._mounts[grant.path] = Mount(grant.path, source, grant.right == "write", is_hidden)
+        self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))
+
+    def place(self, path: str | os.PathLike[str]) -> Place:
+        """Return where a path leads, by the kernel's own name for it."""
+        from nsbox._probe_darwin import spelled
+
+        inside = seatbelt.canonical(spelled(os.path.realpath(self.absolute(path))), self._host)
+        mount = self.mount_of(inside)
+        return Place(inside, self._here(inside, mount), mount)
+
+    def problem(self, path: str | os.PathLike[str], *, write: bool) -> tuple[Place, str]:
+        """Return where a path leads, and why commands can't read, or write, what is there, or ""."""
+        found = self.place(path)
+        if self.is_denied(found) or found.mount.is_hidden:
+            return found, _HIDDEN
+        if found.here is None:
+            return found, "is outside of the sandbox"
+        return found, "is read-only in the sandbox" if write and not found.mount.is_writable else ""
+
+    def is_denied(self, place: Place) -> bool:
+        """Say if the policy hides a path, also one that doesn't exist yet."""
+        return any(is_below(place.inside, seatbelt.canonical(path, self._host)) for path in self.policy.deny)
+
+
 @remembered
 def _view(policy: Policy, host: Host) -> View:
-    return View(policy, host)
+    return MacView(policy, host) if host.system == "Darwin" else View(policy, host)
 
 
 def view(policy: Policy) -> View:

@@ -23,11 +23,11 @@ import weakref
 from _collections_abc import Iterator
 from _thread import RLock
 
-from nsbox import _commit, _patch
+from nsbox import _commit, _core, _patch
 from nsbox._changes import Change, Comparison
 from nsbox._checks import check_path
 from nsbox._commands import Commands
-from nsbox._errors import ConflictError, PolicyError
+from nsbox._errors import ConflictError, PolicyError, Reason, UnavailableError
 from nsbox._files import Tree, locked, opened_plainly, start_of_time
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._overlay import OverlayWay
@@ -85,6 +85,8 @@ class Transaction(Commands):
         self._way: OverlayWay | None = None
         self._creator = os.getpid()
         self._lock = RLock()
+        if not _core.on_linux:
+            raise UnavailableError(Reason("a transaction needs overlayfs, which only Linux has"))
         if workspace is None and policy.workdir is None:
             raise PolicyError("workspace", "is needed: the policy has no working directory")
         self.workspace = os.path.realpath(check_path("workspace", os.path.abspath(workspace or policy.workdir or "")))

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         def compile(self, policy: Policy, host: Host) -> Plan: ...
 
 
+_SYSTEMS = {"namespaces": "Linux", "bwrap": "Linux", "seatbelt": "Darwin", "landlock": "Linux", "passthrough": ""}
+
+
 def _backend(name: str) -> _Backend:
     """Return a backend's module. The others stay on the disk."""
     if name == "namespaces":
@@ -33,6 +36,10 @@ def _backend(name: str) -> _Backend:
         from nsbox._backends import bwrap
 
         return bwrap
+    if name == "seatbelt":
+        from nsbox._backends import seatbelt
+
+        return seatbelt
     if name == "landlock":
         from nsbox._backends import landlock
 
@@ -49,14 +56,17 @@ def choose(policy: Policy, host: Host) -> tuple[str, tuple[Reason, ...]]:
     Raises UnavailableError with all reasons when there is none that the policy accepts.
     """
     passed_over: list[Reason] = []
+    foreign: list[Reason] = []
     for name in BACKENDS:
         if name not in policy.acceptable or policy.backend not in ("auto", name):
             continue
         reasons = _backend(name).missing(host)
         if not reasons:
             return name, tuple(passed_over)
-        passed_over += (Reason(f"{name}: {reason.what}", reason.remedy) for reason in reasons)
-    raise UnavailableError(*passed_over)
+        # What only another system has is no news, unless there is nothing else.
+        told = foreign if policy.backend == "auto" and host.system != _SYSTEMS[name] else passed_over
+        told += (Reason(f"{name}: {reason.what}", reason.remedy) for reason in reasons)
+    raise UnavailableError(*(passed_over or foreign))
 
 
 def compile_policy(policy: Policy, host: Host) -> Plan:

@@ -39,7 +39,7 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--backend",
-        choices=("auto", "namespaces", "bwrap", "landlock", "passthrough"),
+        choices=("auto", "namespaces", "bwrap", "seatbelt", "landlock", "passthrough"),
         help="what contains the command",
     )
     parser.add_argument(
@@ -49,6 +49,13 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seccomp", choices=("default", "hardened", "off"), help="which system calls there are (default: default)"
+    )
+    parser.add_argument(
+        "--seatbelt",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what commands may ask of macOS besides what all may, such as tls",
     )
     parser.add_argument("--uid", type=int, metavar="N", help="the command's user id, inside")
     parser.add_argument("--gid", type=int, metavar="N", help="the command's group id, inside")
@@ -92,6 +99,7 @@ def _policy(options: argparse.Namespace) -> Policy:
     )
     common: dict[str, Any] = {"limits": limits, "env": dict(options.setenv), "pass_env": options.pass_env}
     common |= {"uid": options.uid, "gid": options.gid, "best_effort": options.best_effort}
+    common["seatbelt"] = options.seatbelt
     common |= {
         name: value for name in ("seccomp", "backend", "require") if (value := getattr(options, name)) is not None
     }

@@ -5,7 +5,7 @@ A program: runner.py SUITE FACE RESULTS SITE [WISHES [NAME...]].
 SUITE: a module of tests, such as test.test_subprocess. FACE: "plain" leaves subprocess as it is; "installed" calls
 nsbox.install(), with no policy in force; "host" and "workspace" put nsbox.Popen in the place of subprocess.Popen, under
 Policy.host() or under Policy.workspace() of the current directory; "asyncio" does as "host", and puts nsbox.asyncio's
-functions in the place of asyncio's. RESULTS: a file that becomes a JSON object, the
+functions in the place of asyncio's; "macos" does as "host", with the C core for macOS. RESULTS: a file that becomes a JSON object, the
 outcome of each test by its name. SITE: a directory to import nsbox from. WISHES: a JSON object, wishes for the policy.
 NAME: only tests with one of these names. A test that takes longer than a minute ends the process with all tracebacks.
 """
@@ -21,6 +21,7 @@ import resource
 import subprocess
 import sys
 import unittest
+from pathlib import Path
 from typing import Any
 
 SECONDS = 60
@@ -30,8 +31,13 @@ SKIPPED = {
 }
 
 
-def substitute(face: str, wishes: dict[str, Any]) -> None:
+def substitute(face: str, wishes: dict[str, Any], directory: str) -> None:
     """Put nsbox's class in the place of subprocess.Popen."""
+    if face == "macos":
+        sys.path.append(str(Path(__file__).parent.parent / "seatbelt/lib/nsbox_seatbelt"))  # alone
+        from pretend import pretend
+
+        pretend(directory)
     import nsbox
 
     if face == "installed":
@@ -93,7 +99,7 @@ def main(module: str, face: str, results: str, directory: str, wishes: str = "{}
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if hard < 0 else min(OPEN_FILES, hard), hard))
     sys.path.append(directory)
     if face != "plain":
-        substitute(face, json.loads(wishes))
+        substitute(face, json.loads(wishes), directory)
     tests = importlib.import_module(module)
 
     for case in vars(tests).values():

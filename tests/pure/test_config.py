@@ -50,6 +50,7 @@ def test_every_key(base: Path) -> None:
         require="isolated",
         backend="namespaces",
         best_effort=["limits.cpus"],
+        seatbelt=["tls"],
         seccomp="hardened",
         landlock=True,
         unshare={"uts", "time"},

@@ -35,6 +35,7 @@ REFUSED = replace(NEW, userns_error=errno.EPERM, userns_error_at="unshare", is_f
 WITH_BWRAP = replace(REFUSED, bwrap="/usr/bin/bwrap", bwrap_version=(0, 11, 0))
 NOTHING = replace(REFUSED, landlock_abi=0)
 MAC = Host(system="Darwin", kernel=(0, 0), core_problem="there is no C core for darwin")
+SEATBELT = replace(MAC, core_problem="", seatbelt_ways=("compiled",), temporary="/private/var/t")
 
 LACKED = {"processes", "attributes", "tmp"}  # of the default policy, by Landlock alone
 
@@ -56,6 +57,7 @@ def by_landlock(**wishes: object) -> Policy:
         (REFUSED, {}, "landlock"),
         (NOTHING, {"require": "nothing"}, "passthrough"),
         (MAC, {"require": "nothing"}, "passthrough"),
+        (SEATBELT, {}, "seatbelt"),
         (NEW, {"require": "nothing"}, "namespaces"),
         (WITH_BWRAP, {"require": "isolated"}, "bwrap"),
         (NEW, {"backend": "landlock"}, "landlock"),
@@ -75,7 +77,12 @@ def test_choice(host: Host, wishes: dict[str, str], expected: str) -> None:
     [
         (NOTHING, {}, ["namespaces: ", "bwrap: ", "landlock: ", "seccomp filter", "(unshare: EPERM)"]),
         (REFUSED, {"require": "isolated"}, ["namespaces: ", "install the package bubblewrap"]),
-        (MAC, {}, ["Darwin has no namespaces", "Darwin has no bubblewrap", "Darwin has no Landlock"]),
+        (MAC, {}, ["no C core for darwin", "a wheel"]),
+        (replace(SEATBELT, seatbelt_ways=()), {}, ["libsandbox has none"]),
+        (replace(SEATBELT, seatbelt_problem="a sandbox already"), {}, ["seatbelt: a sandbox already"]),
+        (MAC, {"require": "isolated"}, ["Darwin has no namespaces", "Darwin has no bubblewrap"]),
+        (MAC, {"backend": "landlock"}, ["Darwin has no Landlock"]),
+        (NEW, {"backend": "seatbelt"}, ["Linux has no Seatbelt"]),
         (WITH_BWRAP, {"backend": "namespaces"}, ["namespaces: "]),
         (replace(NEW, landlock_abi=1), {"backend": "landlock"}, ["version 1 of Landlock"]),
         (replace(WITH_BWRAP, bwrap_problem="setting up uid map: Permission denied"), {"backend": "bwrap"}, ["uid map"]),
@@ -108,7 +115,7 @@ def test_passed_over_backends_are_named() -> None:
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"backend": "podman"}, "namespaces, bwrap, landlock, passthrough"),
+        ({"backend": "podman"}, "namespaces, bwrap, seatbelt, landlock, passthrough"),
         ({"require": "all"}, "isolated, filesystem, nothing"),
         ({"backend": "passthrough"}, "say require='nothing'"),
         ({"backend": "landlock", "require": "isolated"}, "say require='filesystem'"),

@@ -12,7 +12,7 @@ from typing import Any, AnyStr
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nsbox._scrub import LONGEST, SHORTEST, forms
@@ -139,6 +139,7 @@ def _is_utf8(value: bytes) -> bool:
 )
 def test_in_base64_of_anything(value: bytes, before: bytes, after: bytes, encode: Any) -> None:
     """Of base64 of a text with a secret in it, only the letters of its first and last byte may be left."""
+    assume(b"!" not in value)
     whole = encode(before + value + after)
     scrubber = Scrubber([value], mask="!")
     out = scrubber.scrub(whole)

@@ -69,6 +69,7 @@ symlinks = "beneath"
 require = "isolated"
 backend = "namespaces"
 best_effort = ["limits.cpus"]
+seatbelt = ["tls"]
 seccomp = "hardened"
 landlock = true
 unshare = ["uts", "time"]

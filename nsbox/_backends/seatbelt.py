@@ -1,0 +1,372 @@
+"""The backend of macOS: a profile of its sandbox (Seatbelt), which the kernel holds the command and its children to.
+
+Nothing is mounted, so files have their usual names, and what isn't allowed isn't there to be read or written. In a
+profile the last rule that matches decides, and a rule about file-read-data comes before one about file-read*. So rules
+about files all name the same operations, and are written from the root down: the longest path decides, as elsewhere.
+"""
+
+from __future__ import annotations
+
+from nsbox import _sbpl
+from nsbox._errors import Reason, UnavailableError
+from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._host import Host
+from nsbox._layout import pinned_paths, with_interpreter
+from nsbox._limits import check_lacking, rlimits
+from nsbox._plan import Identity, Plan, Rlimit
+from nsbox._policy import Policy, is_below
+from nsbox._sbpl import Seatbelt, param, rule
+from nsbox._seatbelt_rules import COMMON, DEVICES, NETWORK, PRESETS, Set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal
+
+    Right = Literal["read", "write", "deny"]
+
+NAME = "seatbelt"
+DATA = "/System/Volumes/Data"  # where what firmlinks lead to has its other name
+_LINKS = ("/etc", "/tmp", "/var")  # of macOS, to /private
+_TEMPORARY = ("/private/tmp", "/private/var/tmp", "/private/var/folders")
+_READS = "file-read* file-test-existence file-map-executable process-exec*"
+_ALL = f"{_READS} file-write*"
+_MOVES = (
+    "file-write-unlink file-write-create"  # rename(2) takes the first of what it moves, the second of the new place
+)
+
+
+def missing(host: Host) -> tuple[Reason, ...]:
+    """Return why this backend can't be used on this host."""
+    if host.system != "Darwin":
+        return (Reason(f"{host.system} has no Seatbelt, which is macOS's"),)
+    if host.core_problem:
+        return (Reason(host.core_problem, "install nsbox from a wheel for macOS, or with a C compiler"),)
+    if host.seatbelt_problem:
+        return (Reason(host.seatbelt_problem),)
+    return () if host.seatbelt_ways else (Reason("libsandbox has none of the functions that apply a profile"),)
+
+
+def compile(policy: Policy, host: Host) -> Plan:
+    """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
+    _check_possible(policy)
+    not_granted = check_lacking(policy, _lacking(policy, host))
+    limits = tuple(limit for limit in rlimits(policy, host, own_userns=False) if limit.name != "AS")
+    contains_files = policy.base == "workspace"
+    return Plan(
+        ops=(_Profile(policy, host).op() if contains_files else _open_profile(policy, host),),
+        namespaces=frozenset(),
+        identity=_identity(policy, host),
+        rlimits=limits,
+        new_session=policy.new_session,
+        kill_on_exit=policy.kill_on_exit,
+        drop_groups=False,
+        plain=True,
+        tmpdir=f"{host.temporary}/nsbox-*" if contains_files else host.temporary,
+        backend=NAME,
+        enforced=_enforced(policy, limits),
+        not_enforced=(*_not_enforced(policy, host), *not_granted),
+    )
+
+
+# ---- what it can't do
+
+
+def _check_possible(policy: Policy) -> None:
+    """Refuse what can't be left out either, since the command would fail or be another."""
+    if policy.base == "layers":
+        raise UnavailableError(Reason("seatbelt: Policy.layers() is made of mounts, which macOS has not"))
+    if policy.nested:
+        raise UnavailableError(Reason("seatbelt: nested=True: in a sandbox macOS refuses another one (EPERM)"))
+
+
+def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
+    """Return the wishes that this backend can't grant, by their names in best_effort, and why."""
+    found = {}
+    if policy.tmp_size is not None:
+        found["tmp"] = Reason("seatbelt: tmp_size: a directory has no size of its own to be limited")
+    if policy.hostname is not None:
+        found["hostname"] = Reason("seatbelt: hostname: macOS has one for all")
+    if policy.ids == "full" or not _is_own(policy, host):
+        found["ids"] = Reason(
+            f"seatbelt: ids: only the caller's own uid and gid are there, {host.euid} and {host.egid}"
+        )
+    if policy.landlock:
+        found["landlock"] = Reason("seatbelt: landlock: that is Linux's")
+    if policy.seccomp not in ("default", "off"):
+        found["seccomp"] = Reason(
+            "seatbelt: seccomp: macOS has no filters of system calls; its profile is all there is"
+        )
+    whys = {
+        "memory": "macOS doesn't enforce RLIMIT_AS",
+        "total_memory": "there are no cgroups",
+        "cpus": "there are no cgroups",
+        "processes": "RLIMIT_NPROC counts all processes of the user",
+    }
+    for name, why in whys.items():
+        if getattr(policy.limits, name) is not None:
+            found[f"limits.{name}"] = Reason(f"seatbelt: limits.{name}: {why}")
+    return found
+
+
+def _is_own(policy: Policy, host: Host) -> bool:
+    return policy.uid in (None, host.euid) and policy.gid in (None, host.egid)
+
+
+def _identity(policy: Policy, host: Host) -> Identity:
+    return Identity(host.euid, host.egid, "", "", deny_setgroups=False, by_helper=host.euid == 0)
+
+
+# ---- paths
+
+
+def canonical(path: str, host: Host) -> str:
+    """Return the path as the kernel has it, which is what rules are compared with: without links and firmlinks."""
+    path = dict(host.spellings).get(path, path)
+    if is_below(path, DATA) and any(is_below(path[len(DATA) :], link) for link in host.firmlinks):
+        path = path[len(DATA) :]
+    return f"/private{path}" if any(is_below(path, link) for link in _LINKS) else path
+
+
+@frozen
+class Grant:
+    """What may be done at a path and below it. name: the parameter's; above: what holds in the directory around it."""
+
+    path: str
+    right: Right
+    above: Right | None
+    name: str
+
+
+def _depth(path: str) -> int:
+    return 0 if path == "/" else path.count("/")
+
+
+def _rights(policy: Policy, host: Host) -> dict[str, Right]:
+    """Return what may be done where. On the same path deny wins over write, and that over read."""
+    system = [path for path, target in host.directories if target is None]
+    own = [p for p in (*host.prefixes, host.package) if p and not any(is_below(p, w) for w in policy.write)]
+    denied = [canonical(path, host) for path in policy.deny]
+    by_default = [canonical(path, host) for path in (*system, *own)]
+    # Where everybody keeps temporary files: also when all of "/" is readable, these are others'.
+    wished = [canonical(path, host) for path in (*policy.write, *policy.read) if path != "/"]
+    temporary = [p for p in (*_TEMPORARY, host.temporary) if not any(is_below(p, wish) for wish in wished)]
+    rights: dict[str, Right] = dict.fromkeys(temporary, "deny")
+    rights |= {p: "read" for p in by_default if not any(is_below(p, d) for d in denied)}
+    named = (*policy.write, *policy.read)
+    private = [path for path in host.private if not any(is_below(path, wish) for wish in named)]
+    rights |= {canonical(path, host): "deny" for path in (*host.secrets, *private)}
+    rights |= {canonical(path, host): "read" for path in policy.read}
+    rights |= {canonical(path, host): "write" for path in policy.write}
+    return rights | dict.fromkeys(denied, "deny")
+
+
+def grants(policy: Policy, host: Host) -> list[Grant]:
+    """Return what may be done where, but for what is so already by the directory around it, from the root down."""
+    rights = _rights(with_interpreter(policy, host), host)
+    found: list[Grant] = []
+    counts = {"read": 0, "write": 0, "deny": 0}
+    # Of two at the same depth none is around the other: by rights, so that the rules are as few as can be.
+    for path, right in sorted(rights.items(), key=lambda item: (_depth(item[0]), item[1], item[0])):
+        around = max((g for g in found if is_below(path, g.path)), key=lambda g: _depth(g.path), default=None)
+        above = around.right if around is not None else None
+        if right == (above or "deny"):
+            continue
+        found.append(Grant(path, right, above, f"{right.upper()}_{counts[right]}"))
+        counts[right] += 1
+    return found
+
+
+# ---- the profile
+
+
+class _Profile:
+    """The profile of a workspace."""
+
+    def __init__(self, policy: Policy, host: Host) -> None:
+        self._policy, self._host = policy, host
+        self._grants = grants(policy, host)
+        self._writable = [grant for grant in self._grants if grant.right == "write"]
+        self._params: dict[str, str | None] = {g.name: _sbpl.check_value(g.path) for g in self._grants}
+        self._params["TMP"] = None
+
+    def op(self) -> Seatbelt:
+        """Return it with its parameters."""
+        lines = ["(version 1)", "(deny default)"]
+        lines += _sets(COMMON)
+        lines += self._files()
+        lines += self._sockets()
+        if self._policy.network == "host":
+            lines += _sets(NETWORK)
+        for name in sorted(self._policy.seatbelt):
+            lines += _sets(PRESETS[name])
+        count = sum(line.count("(param ") for line in lines)
+        if count > _sbpl.MOST_FILTERS:
+            raise UnavailableError(
+                Reason(f"seatbelt: {count} paths are too many for a profile, which has {_sbpl.MOST_FILTERS} at most")
+            )
+        return Seatbelt("\n".join(lines) + "\n", tuple(self._params.items()), self._host.seatbelt_ways[0])
+
+    def _files(self) -> list[str]:
+        lines = [
+            rule("allow", "file-read* file-test-existence", ['(literal "/")'], "the loader reads the root directory")
+        ]
+        run: list[Grant] = []
+        for grant in (*self._grants, None):  # neighbours of one kind share a rule
+            if run and (grant is None or (grant.right, grant.above) != (run[0].right, run[0].above)):
+                lines += self._of(run)
+                run = []
+            if grant is not None:
+                run.append(grant)
+        lines.append(rule("allow", _ALL, [param("TMP")], "temporary files, of this run alone"))
+        lines += _sets(DEVICES)
+        names = [g.name for g in self._grants if g.right != "deny" and g.path != "/"]
+        ways = [param(name, "path-ancestors") for name in (*names, "TMP")]
+        links = [f'(literal "{link}")' for link in _LINKS]
+        lines.append(rule("allow", "file-read-metadata file-test-existence", [*ways, *links], "the way to each path"))
+        return [*lines, *self._pins()]
+
+    def _of(self, run: list[Grant]) -> list[str]:
+        filters = [param(grant.name) for grant in run]
+        right, above = run[0].right, run[0].above
+        if right == "deny":
+            filters += [text for grant in run for text in self._folded(grant, below=True)]
+            return [rule("deny", _ALL, filters, "hidden")]
+        if right == "write":
+            return [rule("allow", _ALL, filters, "readable and writable")]
+        if above == "write":
+            return [rule("deny", "file-write*", filters, "read-only in what is writable")]
+        return [rule("allow", _READS, filters, "readable")]
+
+    def _around(self, path: str) -> Grant | None:
+        """Return the innermost writable path that this one lies in."""
+        around = (grant for grant in self._writable if is_below(path, grant.path) and path != grant.path)
+        return max(around, key=lambda grant: _depth(grant.path), default=None)
+
+    def _folded(self, grant: Grant, *, below: bool) -> list[str]:
+        """Return the filter for a path that may be made later, in upper or lower case, where that is the same file."""
+        around = self._around(grant.path)
+        if self._host.names_are_exact or around is None:
+            return []
+        found = _sbpl.folded(around.name, grant.path[len(around.path) :], below=below)
+        if found is None:
+            raise UnavailableError(
+                Reason(f"seatbelt: deny: {grant.path} is too long to be hidden in any spelling", "a shorter path")
+            )
+        return [found]
+
+    def _pins(self) -> list[str]:
+        """Keep what is named, and the way to it, where it is: elsewhere the rules about it would be others.
+
+        Also what isn't there yet: somebody could make another directory, and then move it into its place.
+        """
+        pinned = [*self._writable, *(g for g in self._grants if g.right != "write" and self._around(g.path))]
+        ways: dict[str, None] = {}
+        for grant in pinned:
+            ways[grant.path] = None
+            around = self._around(grant.path)
+            if around is not None:
+                parts = grant.path[len(around.path) :].strip("/").split("/")[:-1]
+                ways.update({"/".join((around.path, *parts[: n + 1])): None for n in range(len(parts))})
+        known = {grant.path: grant.name for grant in self._grants}
+        filters = []
+        for i, path in enumerate(sorted(ways, key=lambda path: (_depth(path), path))):
+            name = known.get(path) or f"WAY_{i}"
+            self._params[name] = _sbpl.check_value(path)
+            filters.append(param(name, "literal"))
+            filters += self._folded(Grant(path, "deny", None, name), below=False)
+        lines = (
+            [rule("deny", _MOVES, filters, "what is named, and the way there, stays where it is")] if filters else []
+        )
+        lines.append(rule("deny", _MOVES, [param("TMP", "literal")]))
+        lines.append(rule("deny", "file-write-flags", [param("TMP")], "a flag could keep it from being removed"))
+        lines.append(rule("deny", "file-write-setugid", [], "no set-user-ID programs are left behind"))
+        return lines
+
+    def _sockets(self) -> list[str]:
+        """Unix sockets where files may be made: connecting is no write, by Seatbelt's operations."""
+        open_to = [*(grant.name for grant in self._writable), "TMP"]
+        return [
+            rule("allow", "system-socket", ["(socket-domain AF_UNIX)"], "sockets that are files"),
+            rule(
+                "allow",
+                "network-bind network-inbound",
+                [f"(local unix-socket {param(name)})" for name in open_to],
+            ),
+            rule("allow", "network-outbound", [f"(remote unix-socket {param(name)})" for name in open_to]),
+            *self._closed_sockets(),
+        ]
+
+    def _closed_sockets(self) -> list[str]:
+        closed = [grant.name for grant in self._grants if grant.right != "write" and self._around(grant.path)]
+        if not closed:
+            return []
+        return [
+            rule("deny", "network-bind network-inbound", [f"(local unix-socket {param(name)})" for name in closed]),
+            rule("deny", "network-outbound", [f"(remote unix-socket {param(name)})" for name in closed]),
+        ]
+
+
+def _sets(sets: Iterable[Set]) -> list[str]:
+    return [rule("allow", entry.operations, entry.filters, entry.about) for entry in sets]
+
+
+def _open_profile(policy: Policy, host: Host) -> Seatbelt:
+    """Return the profile of Policy.host(): in any sandbox there are no set-user-ID programs, as with no_new_privs."""
+    lines = ["(version 1)", "(allow default)"]
+    if policy.network == "none":
+        lines.append(rule("deny", "network*", [], "no network, nor unix sockets"))
+    return Seatbelt("\n".join(lines) + "\n", (), host.seatbelt_ways[0])
+
+
+# ---- what it amounts to
+
+
+def _enforced(policy: Policy, limits: tuple[Rlimit, ...]) -> tuple[str, ...]:
+    said = ["privileges: set-user-ID programs don't run (Seatbelt)"]
+    if policy.base == "workspace":
+        said.append(
+            "files: only those that the policy names, the system's, and a directory for temporary ones (Seatbelt)"
+        )
+        said.append("processes: no signals to, and nothing about, those outside (Seatbelt)")
+        said.append("services: no launchd jobs, Launch Services, Apple Events, pasteboard or keychain (Seatbelt)")
+        said.append("afterwards: no set-user-ID files can be made (Seatbelt)")
+    if not policy.inherit_env:
+        said.append("environment: built, not inherited")
+    if policy.network == "none":
+        said.append(
+            "network: none, not even on loopback"
+            + ("; unix sockets where files may be written" if policy.base == "workspace" else "")
+        )
+    elif policy.base == "workspace":
+        said.append("sockets: no unix sockets but where files may be written, and the one that tells names of hosts")
+    ended = "the command's process group is killed" if policy.new_session else "the command is killed"
+    said.append(f"the caller's end: {ended} with it")
+    return (*said, *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits))
+
+
+def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
+    said = ["Linux has more: no namespaces here, and no filter of system calls"]
+    if policy.base == "host":
+        said.append("files: the whole file system is visible and writable by the user's own permissions")
+    else:
+        said.append("temporary files: /tmp is closed; TMPDIR is a directory of this run, without a limit of its size")
+        said.append("names: that a path on the way to an allowed one exists can be seen")
+        said.append("files: links to the same file that are there already, and clones, have paths of their own")
+    if pinned_paths(with_interpreter(policy, host)):
+        said.append(
+            "hidden and read-only paths inside of writable ones: when somebody outside moves them, or what is above"
+        )
+    if policy.network == "host":
+        said.append("network: the host's")
+    for name in sorted(policy.seatbelt):
+        said.append(f"services: {name}: {PRESETS[name][0].about}")
+    left = "out of its process group" if policy.new_session and policy.kill_on_exit else "in the background"
+    said.append(f"processes: what the command leaves running {left} goes on, in the sandbox")
+    said.append("afterwards: scripts that the command leaves in writable places")
+    said.append("groups: the caller's supplementary groups stay in force")
+    said.append("system calls: flaws of the kernel, and of the services that can be asked")
+    if "compiled" not in host.seatbelt_ways:
+        said.append(f"speed: each start takes another program ({host.seatbelt_ways[0]})")
+    if not policy.new_session:
+        said.append("terminal and signals: the caller's session and process group can be reached")
+    return tuple(said)

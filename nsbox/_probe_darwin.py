@@ -1,0 +1,114 @@
+"""Asks macOS; the answers are fields of a Host. Nothing is decided here."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from nsbox import _core_darwin
+from nsbox._backends.seatbelt import DATA
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._seatbelt import HELPER, PROGRAM
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+# Not all of /System: below Volumes are the other names of everything else. Nor all of /Library: there are keychains,
+# logs and settings of services in it.
+_DIRECTORIES = (
+    *("/bin", "/sbin", "/usr", "/opt", "/nix", "/Applications"),
+    *("/System/Applications", "/System/Cryptexes", "/System/DriverKit", "/System/Library", "/System/iOSSupport"),
+    *("/System/Volumes/Preboot/Cryptexes", "/private/preboot/Cryptexes"),  # where the loader's libraries are
+    *("/Library/Apple", "/Library/Developer", "/Library/Fonts", "/Library/Frameworks", "/Library/Java"),
+    *("/private/etc", "/private/var/db/dyld", "/private/var/db/timezone", "/private/var/db/xcode_select_link"),
+    "/private/var/select",  # which shell is /bin/sh
+)
+_FIRMLINKS = "/usr/share/firmlinks"
+_USUAL_FIRMLINKS = ("/Applications", "/Library", "/Users", "/Volumes", "/cores", "/opt", "/private", "/usr/local")
+_CS_DARWIN_USER_TEMP_DIR = 65537  # <unistd.h>
+_PC_CASE_SENSITIVE = 11
+_O_EVTONLY = 0x8000  # <fcntl.h>: enough to be told the path, and less than reading
+
+
+def directories() -> tuple[tuple[str, str | None], ...]:
+    """Return the directories, and files, of the system that commands may read, as they are there."""
+    return tuple((path, None) for path in _DIRECTORIES if os.path.exists(path) and os.path.realpath(path) == path)
+
+
+def with_seatbelt(host: Host) -> Host:
+    """Return the host with what it has of Seatbelt."""
+    if host.core_problem:
+        return host
+    compiles, initializes = _core_darwin.ways()
+    has_helper = os.access(HELPER, os.X_OK)
+    ways = ["compiled"] if compiles else []
+    ways += ["helper"] if initializes else []
+    ways += ["sandbox-exec"] if os.access(PROGRAM, os.X_OK) else []
+    problem = "" if has_helper else f"{HELPER} is missing: nsbox is not installed as a whole"
+    if _core_darwin.is_confined():
+        problem = "this process is in a sandbox already, and in one macOS refuses another (EPERM)"
+    return replace(
+        host,
+        seatbelt_ways=tuple(ways),
+        seatbelt_problem=problem,
+        temporary=_temporary(),
+        names_are_exact=_is_exact("/"),
+        firmlinks=_firmlinks(),
+    )
+
+
+def host_for(policy: Policy, host: Host) -> Host:
+    """Return the host with what this policy's paths are called there."""
+    if policy.base != "workspace" or host.core_problem:
+        return host
+    named = dict.fromkeys((*policy.write, *policy.read, *policy.deny))
+    found = tuple((path, own) for path in named if (own := spelled(path)) != path)
+    exact = host.names_are_exact and all(_is_exact(path) for path in policy.write)
+    if not found and exact == host.names_are_exact:
+        return host
+    return replace(host, spellings=found, names_are_exact=exact)
+
+
+def spelled(path: str) -> str:
+    """Return a path as the file system spells what is there of it, which on most volumes needn't be as it was asked."""
+    at, rest = path, ""
+    while at != "/":
+        try:
+            fd = os.open(at, _O_EVTONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            at, name = os.path.split(at)
+            rest = f"/{name}{rest}"
+            continue
+        try:
+            own = fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).partition(b"\0")[0]  # type: ignore[attr-defined,unused-ignore]
+        finally:
+            os.close(fd)
+        return f"{os.fsdecode(own)}{rest}"
+    return path
+
+
+def _is_exact(path: str) -> bool:
+    """Say if the volume tells "a" and "A" apart. One that doesn't say is taken for one that doesn't."""
+    try:
+        return os.pathconf(path, _PC_CASE_SENSITIVE) == 1
+    except OSError:
+        return False
+
+
+def _firmlinks() -> tuple[str, ...]:
+    try:
+        with open(_FIRMLINKS, encoding="utf-8") as file:
+            return tuple(line.partition("\t")[0].strip() for line in file if line.startswith("/"))
+    except OSError:
+        return _USUAL_FIRMLINKS
+
+
+def _temporary() -> str:
+    """Return the user's own directory for temporary files, which others can't look into."""
+    try:
+        path = os.confstr(_CS_DARWIN_USER_TEMP_DIR)
+    except (OSError, ValueError):
+        path = None
+    path = os.path.realpath(path or os.environ.get("TMPDIR") or "/tmp")
+    return path[len(DATA) :] if path.startswith(f"{DATA}/private/") else path

@@ -1,0 +1,197 @@
+"""macOS: how a command comes to be confined by a profile, and has a directory for temporary files of its own.
+
+The profile is compiled in this process, and the command applies it right before its exec. Compiling takes milliseconds
+and all of a Scheme interpreter: so it is done once for each directory of temporary files, whose path is in it, and both
+are used again by the next command, when the directory has been removed and made anew. Where libsandbox's functions for
+that are missing, our helper program, or else the system's sandbox-exec(1), does all of it at each start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from _thread import allocate_lock
+
+from nsbox import _core, _core_darwin
+from nsbox._errors import AccessError, Reason, SetupError, UnavailableError
+from nsbox._files import Tree, high, remove
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._plan import Plan
+from nsbox._policy import Policy, is_below
+from nsbox._sbpl import Seatbelt
+
+if TYPE_CHECKING:
+    from typing import Any
+
+PROGRAM = "/usr/bin/sandbox-exec"
+HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_helper")
+_PREFIX = "nsbox-"
+_MOST_KEPT = 64
+
+
+class Place:
+    """A directory for temporary files ("" for none), and the profile in which its path is."""
+
+    __slots__ = ("compiled", "params", "path")
+
+    def __init__(self, path: str, params: tuple[tuple[bytes, bytes], ...], compiled: Any) -> None:
+        self.path, self.params, self.compiled = path, params, compiled
+
+
+class Places:
+    """Those of one plan, used by one command at a time each. Threads may share it."""
+
+    def __init__(self, plan: Plan) -> None:
+        (op,) = plan.ops
+        assert isinstance(op, Seatbelt)
+        self.op = op
+        self._plan = plan
+        self._free: list[Place] = []
+        self._lock = allocate_lock()
+        self._owner = os.getpid()
+        self._only: Place | None = None  # without a directory: many commands may have the same
+
+    def take(self) -> Place:
+        """Return one with a fresh directory; raises SetupError or OSError."""
+        if not any(value is None for _, value in self.op.params):
+            self._only = self._only or self._made("")
+            return self._only
+        while (place := self._reused()) is not None:
+            try:
+                os.mkdir(place.path, 0o700)
+            except FileExistsError:  # not ours
+                continue
+            return place
+        directory = os.path.dirname(self._plan.tmpdir)
+        _sweep(directory)
+        path = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=directory)
+        try:
+            return self._made(path)
+        except BaseException:
+            os.rmdir(path)
+            raise
+
+    def _reused(self) -> Place | None:
+        with self._lock:
+            if self._owner != os.getpid():  # a forked child: they are the parent's
+                self._free, self._owner = [], os.getpid()
+            return self._free.pop() if self._free else None
+
+    def _made(self, path: str) -> Place:
+        params = tuple((k.encode(), os.fsencode(path if v is None else v)) for k, v in self.op.params)
+        if self.op.way != "compiled":
+            return Place(path, params, None)
+        try:
+            return Place(path, params, _core_darwin.compile(self.op.profile.encode(), params))
+        except ValueError as error:
+            raise SetupError(errno.EINVAL, "compile the profile", self.op.describe(), str(error)) from None
+
+    def give_back(self, place: Place) -> None:
+        """Remove the directory with all in it, and keep the rest for another command."""
+        if not place.path:
+            return
+        try:
+            with Tree(os.path.dirname(place.path)) as above:
+                remove(above, os.path.basename(place.path))
+        except (OSError, NotImplementedError):  # something of the command's goes on writing: left to the system
+            return
+        with self._lock:
+            if self._owner == os.getpid() and len(self._free) < _MOST_KEPT:
+                self._free.append(place)
+
+
+_swept: set[tuple[int, str]] = set()
+
+
+def _sweep(directory: str) -> None:
+    """Remove what callers have left that were killed, once."""
+    key = (os.getpid(), directory)
+    if key in _swept:
+        return
+    _swept.add(key)
+    try:
+        found = [(entry.name, entry.stat(follow_symlinks=False).st_uid) for entry in os.scandir(directory)]
+        with Tree(directory) as above:
+            for name, owner in found:
+                pid = name.removeprefix(_PREFIX).partition("-")[0]
+                if name.startswith(_PREFIX) and pid.isdigit() and owner == os.geteuid() and not _is_alive(int(pid)):
+                    remove(above, name)
+    except (OSError, NotImplementedError):
+        return
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
+# ---- a command
+
+
+def check_directory(policy: Policy, op: Seatbelt, path: str, own: str) -> None:
+    """Raise AccessError for a directory that the command couldn't see: it would start there all the same.
+
+    own: what the kernel calls it.
+    """
+    around = [(value, name) for name, value in op.params if value is not None and is_below(own, value)]
+    name = max(around, key=lambda pair: len(pair[0]), default=("", "DENY"))[1]
+    if name.startswith("DENY") and own != "/" and os.path.isdir(path):  # the root's names can be read
+        inside = ", ".join((*policy.write, *policy.read))
+        raise AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
+
+
+def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> None:
+    """Have a command confined when it is started."""
+    (op,) = plan.ops
+    assert isinstance(op, Seatbelt)
+    if place.path:
+        old, new = (b"TMPDIR=" + os.fsencode(path) for path in (plan.tmpdir, place.path))
+        command.envp = _core.Strings([new if entry == old else entry for entry in command.envp.items])
+    if op.way != "compiled" and command.preexec is not None:
+        raise UnavailableError(Reason(f"seatbelt: preexec_fn would be called outside of the sandbox ({op.way})"))
+    told = -1
+    if op.way == "helper":
+        told = _told(op, place, command)
+    elif op.way == "sandbox-exec":
+        _by_program(op, place, command, program)
+    command.profile = _core_darwin.Profile(place.compiled, os.fsencode(HELPER), told, ends_group=plan.new_session)
+
+
+def _told(op: Seatbelt, place: Place, command: _core.Command) -> int:
+    """Return a file with what the helper is told.
+
+    Not by arguments, which others can see, nor by an environment that its loader obeys (DYLD_INSERT_LIBRARIES).
+    """
+    flat = [part for pair in place.params for part in pair]
+    lists = ([op.profile.encode(), *flat], command.programs, command.argv, command.envp.items)
+    texts = [b"nsbox 1"]
+    for items in lists:
+        texts += [str(len(items)).encode(), *items]
+    with tempfile.TemporaryFile(buffering=0, dir=os.path.dirname(place.path) or None) as file:
+        view = memoryview(b"".join(text + b"\0" for text in texts))
+        while view:
+            view = view[file.write(view) :]
+        return high(os.dup(file.fileno()))
+
+
+def _by_program(op: Seatbelt, place: Place, command: _core.Command, program: Any) -> None:
+    """Have sandbox-exec(1) execute the command. What it can't find itself is said before."""
+    path = next((found for found in command.programs if os.path.isfile(_at(command, found))), None)
+    if path is None or not os.access(_at(command, path), os.X_OK):
+        number = errno.ENOENT if path is None else errno.EACCES
+        raise OSError(number, os.strerror(number), program)
+    if command.argv and os.fsencode(program) != command.argv[0]:
+        raise UnavailableError(Reason("seatbelt: executable= needs more than sandbox-exec, which tells no other name"))
+    defined = [part for key, value in place.params for part in (b"-D", key + b"=" + value)]
+    command.argv = [b"sandbox-exec", b"-p", op.profile.encode(), *defined, _at(command, path), *command.argv[1:]]
+    command.programs = [os.fsencode(PROGRAM)]
+
+
+def _at(command: _core.Command, path: bytes) -> bytes:
+    return os.path.join(command.cwd or os.fsencode(os.getcwd()), path)
