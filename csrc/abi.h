@@ -110,7 +110,7 @@ enum nsbox_spawn_flag {
     NSBOX_PARK = 33554432,          /* no command: its init waits for one, which comes with park_fd */
     NSBOX_BY_FD = 67108864,         /* the program is what the command has as descriptor 2 */
     NSBOX_LIFELINE = 134217728,     /* macOS: a process of ours ends the command when the caller ends */
-    NSBOX_LIFELINE_GROUP = 268435456, /* with LIFELINE: and its process group */
+    NSBOX_LIFELINE_GROUP = 268435456, /* with LIFELINE: and its group; that also at its own end, but for STAY */
     NSBOX_BY_HELPER = 536870912       /* macOS: the helper program confines and executes, as profile_fd says */
 };
 

@@ -42,13 +42,13 @@ class Profile:
     compiled: a profile of compile(), or None. helper: the path of our helper program, which keeps the lifeline, and
     applies a profile where there is no compiled one: what it is told is in the file profile_fd (-1: nothing), which is
     closed with this.
-    ends_group: at the caller's end the whole process group of the command is killed.
+    flags: more of abi.h's.
     """
 
-    __slots__ = ("compiled", "ends_group", "helper", "profile_fd")
+    __slots__ = ("compiled", "flags", "helper", "profile_fd")
 
-    def __init__(self, compiled: Any, helper: bytes, profile_fd: int = -1, *, ends_group: bool) -> None:
-        self.compiled, self.helper, self.profile_fd, self.ends_group = compiled, helper, profile_fd, ends_group
+    def __init__(self, compiled: Any, helper: bytes, profile_fd: int, flags: int) -> None:
+        self.compiled, self.helper, self.profile_fd, self.flags = compiled, helper, profile_fd, flags
 
     def __del__(self) -> None:
         if self.profile_fd >= 0:
@@ -60,7 +60,7 @@ class Profile:
             r.profile = self.compiled
         r.helper = helper = ffi.from_buffer("char[]", self.helper)
         keep.append(helper)
-        r.flags |= c.LIFELINE | (c.LIFELINE_GROUP if self.ends_group else 0)
+        r.flags |= self.flags
         if self.profile_fd >= 0:
             r.flags |= c.BY_HELPER
             r.profile_fd = self.profile_fd

@@ -277,11 +277,16 @@ def remove(tree: Tree, path: str) -> None:
     found = tree.stat(path)
     if found is None:
         return
-    if stat.S_ISDIR(found.st_mode):
-        with tree.dir(path) as fd:
-            _empty(fd)
     with tree.parent(path) as (above, name):
-        (os.rmdir if stat.S_ISDIR(found.st_mode) else os.unlink)(name, dir_fd=above)
+        if not stat.S_ISDIR(found.st_mode):
+            os.unlink(name, dir_fd=above)
+            return
+        fd = _entered(name, above)
+        try:
+            _empty(fd)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=above)
 
 
 def _entries(fd: int) -> list[tuple[str, bool]]:

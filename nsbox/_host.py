@@ -56,6 +56,7 @@ class Host:
     temporary: str = ""  # macOS: the user's directory for temporary files
     names_are_exact: bool = True  # False: its volumes take "a" and "A" for the same name
     firmlinks: tuple[str, ...] = ()  # macOS: what is reached below /System/Volumes/Data too
+    links: tuple[str, ...] = ()  # macOS: links on the way to the interpreter, and to Xcode
     spellings: tuple[tuple[str, str], ...] = ()  # macOS: paths of the policy that the file system spells otherwise
 
     label: str = ""  # the AppArmor profile or SELinux context that confines this process

@@ -400,7 +400,8 @@ def _darwin() -> Host:
         directories=_probe_darwin.directories(),
         prefixes=prefixes,
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
-        package=_package(prefixes),
+        package=os.path.realpath(os.path.dirname(__file__)),  # also in a prefix: the helper program is executed outside
+        resolv_conf=_resolv_conf(),
         secrets=("/etc/master.passwd", *_secrets()),
         private=_private(),
         hard_limits=_hard_limits(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 
 from nsbox import _core_darwin
 from nsbox._backends.seatbelt import DATA
@@ -11,6 +12,8 @@ from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._seatbelt import HELPER, PROGRAM
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nsbox._host import Host
     from nsbox._policy import Policy
 
@@ -21,13 +24,17 @@ _DIRECTORIES = (
     *("/System/Applications", "/System/Cryptexes", "/System/DriverKit", "/System/Library", "/System/iOSSupport"),
     *("/System/Volumes/Preboot/Cryptexes", "/private/preboot/Cryptexes"),  # where the loader's libraries are
     *("/Library/Apple", "/Library/Developer", "/Library/Fonts", "/Library/Frameworks", "/Library/Java"),
-    *("/private/etc", "/private/var/db/dyld", "/private/var/db/timezone", "/private/var/db/xcode_select_link"),
+    *("/private/etc", "/private/var/db/dyld", "/private/var/db/oah", "/private/var/db/timezone"),  # oah: Rosetta
     "/private/var/select",  # which shell is /bin/sh
+    "/Library/Preferences/com.apple.dt.Xcode.plist",  # that its licence has been accepted
 )
+_XCODE = "/private/var/db/xcode_select_link"  # for the programs in /usr/bin that stand for those of Xcode
 _FIRMLINKS = "/usr/share/firmlinks"
 _USUAL_FIRMLINKS = ("/Applications", "/Library", "/Users", "/Volumes", "/cores", "/opt", "/private", "/usr/local")
 _CS_DARWIN_USER_TEMP_DIR = 65537  # <unistd.h>
 _PC_CASE_SENSITIVE = 11
+_LINKS = ("/etc", "/tmp", "/var")  # which each profile has
+_MOST_LINKS = 40
 _O_EVTONLY = 0x8000  # <fcntl.h>: enough to be told the path, and less than reading
 
 
@@ -36,8 +43,30 @@ def directories() -> tuple[tuple[str, str | None], ...]:
     return tuple((path, None) for path in _DIRECTORIES if os.path.exists(path) and os.path.realpath(path) == path)
 
 
+def links_to(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the symlinks that are followed on the way to these, each by the kernel's name of its directory."""
+    found: dict[str, None] = {}
+    left = [path for path in paths if os.path.isabs(path)]
+    while left and len(found) < _MOST_LINKS:
+        at, rest = "/", left.pop().strip("/").split("/")
+        for i, name in enumerate(rest):
+            at = os.path.join(spelled(os.path.realpath(at)), name)
+            if os.path.islink(at) and at not in _LINKS and at not in found:
+                found[at] = None
+                left.append(os.path.normpath(os.path.join(os.path.dirname(at), os.readlink(at), *rest[i + 1 :])))
+                break
+    return tuple(found)
+
+
+def _interpreter() -> list[str]:
+    """Return the names by which the running interpreter is executed: its own, and those in its prefixes."""
+    names = ("python", "python3", f"python{sys.version_info[0]}.{sys.version_info[1]}")
+    return [sys.executable or "", *(os.path.join(p, "bin", n) for p in (sys.prefix, sys.base_prefix) for n in names)]
+
+
 def with_seatbelt(host: Host) -> Host:
-    """Return the host with what it has of Seatbelt."""
+    """Return the host with what it has of Seatbelt, and its own paths as the file system spells them."""
+    host = replace(host, prefixes=tuple(map(spelled, host.prefixes)), package=spelled(host.package))
     if host.core_problem:
         return host
     compiles, initializes = _core_darwin.ways()
@@ -52,7 +81,8 @@ def with_seatbelt(host: Host) -> Host:
         host,
         seatbelt_ways=tuple(ways),
         seatbelt_problem=problem,
-        temporary=_temporary(),
+        temporary=spelled(_temporary()),
+        links=links_to([*_interpreter(), _XCODE]),
         names_are_exact=_is_exact("/"),
         firmlinks=_firmlinks(),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 1000  # of a string: the compiler's own limit is 1,025 or so
 MOST_FILTERS = 2000  # of a profile: above some 17,700 rules libsandbox dies (SIGILL), and thousands take it seconds
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 !#$%&'()*+,-./:;<=>?@[]^_`{|}~")
-_MOST_TEXTS = 6  # of one pattern
+_MOST_TEXTS = 10  # of one pattern
 
 
 @frozen
@@ -92,8 +92,9 @@ def folded(name: str, tail: str, *, below: bool) -> str | None:
 
     A volume of macOS usually finds a file by other spellings too, but a rule sees the one that the file was made with:
     another case, other letters for the same (U+017F is an s, U+FB01 is fi), composed or not. So a letter stands for
-    itself in both cases and for any characters beyond ASCII, which is stricter than it need be. below: also what is
-    inside. None: the pattern would be too long.
+    itself in both cases and for any characters beyond ASCII, which may also stand between two, where some file systems
+    pass over them (CVE-2014-9390). That is stricter than it need be. below: also what is inside. None: it would be too
+    long.
     """
     plain = normalize("NFD", normalize("NFD", tail).casefold())
     parts = [*(_either(ch) for ch in plain), "(/.*)?$" if below else "$"]
@@ -109,17 +110,18 @@ def folded(name: str, tail: str, *, below: bool) -> str | None:
 
 
 _OTHER = "[^ -~]"  # what isn't printable ASCII
-_SPECIAL = {'"': "[^ !#-~]", "\\": "[^/ -.0-9A-Za-z]", "^": "[^/ -.0-9A-Za-z]"}  # the latter by all of their kind
+_KIND = "[^/ -.0-9A-Za-z]"  # signs, of which some can't be in brackets
+_SPECIAL = {'"': "[^ !#-~]", "\\": _KIND, "^": _KIND, "[": _KIND}
 
 
 def _either(ch: str) -> str:
-    """Return the pattern for one character of a folded name."""
+    """Return the pattern for one character of a folded name, and what may follow unseen (HFS+ passes over some)."""
     if not ch.isascii():
         return f"{_OTHER}+"
     if ch == "/" or ch.isdigit():
-        return ch
+        return f"{ch}{_OTHER}*"
     if not ch.isalpha():
-        return _SPECIAL.get(ch, f"[{ch}]")
+        return f"{_SPECIAL.get(ch, f'[{ch}]')}{_OTHER}*"
     around = {side: (chr(ord(letter) - 1), chr(ord(letter) + 1)) for side, letter in (("A", ch.upper()), ("a", ch))}
     printable = f" -{around['A'][0]}{around['A'][1]}-{around['a'][0]}{around['a'][1]}-~"  # but for the letter
     return f"[^{printable}]{_OTHER}*"

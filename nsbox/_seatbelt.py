@@ -14,6 +14,7 @@ import tempfile
 from _thread import allocate_lock
 
 from nsbox import _core, _core_darwin
+from nsbox._core import constants as c
 from nsbox._errors import AccessError, Reason, SetupError, UnavailableError
 from nsbox._files import Tree, high, remove
 from nsbox._frozen import TYPE_CHECKING
@@ -40,7 +41,10 @@ class Place:
 
 
 class Places:
-    """Those of one plan, used by one command at a time each. Threads may share it."""
+    """Those of one plan, used by one command at a time each. Threads may share it.
+
+    A process that an earlier command left running, out of its group, has a way to what a later one keeps there.
+    """
 
     def __init__(self, plan: Plan) -> None:
         (op,) = plan.ops
@@ -89,7 +93,7 @@ class Places:
 
     def give_back(self, place: Place) -> None:
         """Remove the directory with all in it, and keep the rest for another command."""
-        if not place.path:
+        if not place.path or self._owner != os.getpid():
             return
         try:
             with Tree(os.path.dirname(place.path)) as above:
@@ -97,7 +101,7 @@ class Places:
         except (OSError, NotImplementedError):  # something of the command's goes on writing: left to the system
             return
         with self._lock:
-            if self._owner == os.getpid() and len(self._free) < _MOST_KEPT:
+            if len(self._free) < _MOST_KEPT:
                 self._free.append(place)
 
 
@@ -110,15 +114,16 @@ def _sweep(directory: str) -> None:
     if key in _swept:
         return
     _swept.add(key)
-    try:
-        found = [(entry.name, entry.stat(follow_symlinks=False).st_uid) for entry in os.scandir(directory)]
-        with Tree(directory) as above:
-            for name, owner in found:
-                pid = name.removeprefix(_PREFIX).partition("-")[0]
-                if name.startswith(_PREFIX) and pid.isdigit() and owner == os.geteuid() and not _is_alive(int(pid)):
+    with Tree(directory) as above:
+        for name in os.listdir(above.fd):
+            pid = name.removeprefix(_PREFIX).partition("-")[0]
+            if not name.startswith(_PREFIX) or not pid.isdigit() or _is_alive(int(pid)):
+                continue
+            try:
+                if os.lstat(name, dir_fd=above.fd).st_uid == os.geteuid():
                     remove(above, name)
-    except (OSError, NotImplementedError):
-        return
+            except (OSError, NotImplementedError):  # one that resists; the others still go
+                continue
 
 
 def _is_alive(pid: int) -> bool:
@@ -160,7 +165,8 @@ def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> N
         told = _told(op, place, command)
     elif op.way == "sandbox-exec":
         _by_program(op, place, command, program)
-    command.profile = _core_darwin.Profile(place.compiled, os.fsencode(HELPER), told, ends_group=plan.new_session)
+    flags = c.LIFELINE | (c.LIFELINE_GROUP if plan.new_session else 0) | (0 if plan.kill_on_exit else c.STAY)
+    command.profile = _core_darwin.Profile(place.compiled, os.fsencode(HELPER), told, flags)
 
 
 def _told(op: Seatbelt, place: Place, command: _core.Command) -> int:

@@ -31,12 +31,48 @@ _SYSCTLS = (
     *("hw.logicalcpu", "hw.logicalcpu_max", "hw.machine", "hw.memsize", "hw.model", "hw.ncpu", "hw.nperflevels"),
     *("hw.packages", "hw.pagesize", "hw.pagesize_compat", "hw.physicalcpu", "hw.physicalcpu_max"),
     *("hw.tbfrequency_compat", "hw.vectorunit", "machdep.cpu.brand_string", "machdep.ptrauth_enabled"),
-    *("kern.argmax", "kern.bootargs", "kern.hostname", "kern.maxfiles", "kern.maxfilesperproc", "kern.maxproc"),
+    *(
+        "kern.argmax",
+        "kern.bootargs",
+        "kern.boottime",
+        "kern.hostname",
+        "kern.maxfiles",
+        "kern.maxfilesperproc",
+        "kern.maxproc",
+    ),
     *("kern.ngroups", "kern.osproductversion", "kern.osrelease", "kern.ostype", "kern.osvariant_status"),
     *("kern.osversion", "kern.secure_kernel", "kern.tcsm_available", "kern.tcsm_enable", "kern.usrstack64"),
     *("kern.version", "kern.willshutdown", "security.mac.lockdown_mode_state", "sysctl.proc_cputype", "vm.loadavg"),
 )
-_SYSCTL_PREFIXES = ("hw.optional.arm.", "hw.optional.armv8_", "hw.perflevel")
+_SYSCTL_PREFIXES = ("hw.optional.arm", "hw.perflevel")
+
+# (deny default) doesn't reach all operations: some are allowed unless a rule is about them (as Firefox's profiles say).
+CLOSED = (
+    _set(
+        "what is allowed by default",
+        "process-info* nvram* iokit-get-properties file-map-executable",
+    ),
+    _set("other names for a file, or for what is in it, by which it could be had", "file-link file-clone"),
+    _set("what acts outside", "file-mount file-unmount lsopen system-privilege"),
+)
+
+# Exceptions from what is allowed, so the last of all.
+EXCEPTIONS = (
+    _set(
+        "what would outlast the command: set-user-ID programs, and what keeps a file from being removed",
+        "file-write-setugid file-write-flags file-write-acl",
+    ),
+    # By numbers: whether the compiler knows them by name depends on its version.
+    _set(
+        "F_MAKECOMPRESSED and F_TRANSFEREXTENTS change a file that is open for reading only",
+        "system-fcntl",
+        "(fcntl-command 80 110)",
+    ),
+    _set(
+        "TIOCSTI types into a terminal: for root into any (CVE-2017-5226)", "file-ioctl", "(ioctl-command 2147578994)"
+    ),
+    _set("services of applications", "mach-lookup", '(xpc-service-name-prefix "")'),
+)
 
 COMMON = (
     _set("to run programs", "process-fork"),
@@ -70,11 +106,10 @@ COMMON = (
         '(ipc-posix-name "apple.shm.notification_center")',
     ),
     _set(
-        "the state of the power supply, which event loops ask for",
-        "iokit-open",
-        '(iokit-registry-entry-class "RootDomainUserClient")',
+        "its directory for temporary files by name: confstr(3)",
+        "mach-lookup",
+        '(global-name "com.apple.bsd.dirhelper")',
     ),
-    _set("assertions against sleep", "mach-lookup", '(global-name "com.apple.PowerManagement.control")'),
     _set("semaphores of Python's multiprocessing", "ipc-posix-sem"),
     _set(
         "libomp tells by these that it is loaded once (NumPy, PyTorch)",
@@ -82,9 +117,9 @@ COMMON = (
         '(ipc-posix-name-regex #"^/__KMP_REGISTERED_LIB_[0-9]+$")',
     ),
     _set(
-        "flags of files, which copying asks for",
-        "system-fsctl",
-        "(fsctl-command FSIOC_CAS_BSDFLAGS)",
+        "shared memory of Python's multiprocessing",
+        "ipc-posix-shm-read* ipc-posix-shm-write*",
+        '(ipc-posix-name-regex #"^/psm_[0-9a-f]+$")',
     ),
     _set(
         "what dyld asks at each start",
@@ -183,6 +218,14 @@ PRESETS = {
         ),
         _set("settings of all applications, to be read", "user-preference-read"),
         _set("settings, from memory", "ipc-posix-shm-read*", '(ipc-posix-name-prefix "apple.cfprefs.")'),
+    ),
+    "power": (
+        _set(
+            "the power supply (some event loops); with it the machine can be put to sleep, or kept awake",
+            "iokit-open",
+            '(iokit-registry-entry-class "RootDomainUserClient")',
+        ),
+        _set("sleep", "mach-lookup", '(global-name "com.apple.PowerManagement.control")'),
     ),
     "process-list": (
         _set(

@@ -16,6 +16,7 @@
 #include "told.h"
 
 enum { FAILED = 127, MOST_LOOKED_AT = 1024 };
+enum whom { ITSELF, GROUP, ALL };
 
 /* A number that isn't negative, as who starts us writes it; or -1. */
 static int decimal(const char *text)
@@ -98,17 +99,15 @@ static void kill_group(int command)
  * zombie it has its number until the caller, or who inherits it, reaps it, for which there was no more time than between
  * the event and this. Its group: no process gets the number of a group that there is; and in the one case that it has
  * gone since, all numbers would have to be used up in that time for another to have it. */
-static void end(int command, int gone, int with_group)
+static void end(int command, int gone, enum whom whom)
 {
-    if (!(gone & WATCH_CALLER))
-        return;
-    if (with_group)
+    if (whom == ALL || (whom == GROUP && gone & WATCH_CALLER))
         kill_group(command);
     if (!(gone & WATCH_COMMAND))
         kill(command, SIGKILL);
 }
 
-static int watch_main(const char *caller_text, const char *command_text, int with_group)
+static int watch_main(const char *caller_text, const char *command_text, enum whom whom)
 {
     int caller = decimal(caller_text), command = decimal(command_text);
     struct watch w;
@@ -116,7 +115,7 @@ static int watch_main(const char *caller_text, const char *command_text, int wit
         return FAILED;
     int gone = system_watch(&w, caller, command);
     if (gone > 0) /* before we tell: the command is there, waiting for our word */
-        end(command, gone, with_group);
+        end(command, gone, whom);
     if (report_send(1, gone < 0 ? -gone : gone ? ESRCH : 0, gone < 0 ? NSBOX_STEP_HELPER : NSBOX_STEP_LIFELINE) < 0)
         return FAILED;
     if (dup2(0, 1) < 0 || chdir("/") < 0) /* /dev/null; and nobody's directory */
@@ -126,15 +125,22 @@ static int watch_main(const char *caller_text, const char *command_text, int wit
     gone = system_await(&w);
     if (gone < 0) /* can't be: rather too early than never */
         gone = WATCH_CALLER;
-    end(command, gone, with_group);
+    end(command, gone, whom);
     return 0;
+}
+
+/* Who is killed besides the command: what is said by a fifth argument; or -1. */
+static int whom_of(const char *text)
+{
+    return !text ? ITSELF : strcmp(text, HELPER_GROUP) == 0 ? GROUP : strcmp(text, HELPER_ALL) == 0 ? ALL : -1;
 }
 
 int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], HELPER_APPLY) == 0)
         return apply_main(argv[2], argv[3]);
-    if (argc >= 4 && argc <= 5 && strcmp(argv[1], HELPER_WATCH) == 0 && (argc == 4 || !strcmp(argv[4], HELPER_GROUP)))
-        return watch_main(argv[2], argv[3], argc == 5);
-    return FAILED;
+    if (argc < 4 || argc > 5 || strcmp(argv[1], HELPER_WATCH) != 0)
+        return FAILED;
+    int whom = whom_of(argv[4]);
+    return whom < 0 ? FAILED : watch_main(argv[2], argv[3], (enum whom)whom);
 }

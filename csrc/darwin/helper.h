@@ -1,7 +1,7 @@
 /* helper.h: what our helper program and those who execute it agree on.
  *
  *     helper apply REPORT_FD PROFILE_FD
- *     helper watch CALLER COMMAND [group]
+ *     helper watch CALLER COMMAND [group | all]
  *
  * Its environment is empty: what its loader would obey (DYLD_INSERT_LIBRARIES) is for the command, in the sandbox.
  *
@@ -10,7 +10,8 @@
  * strings: the profile with its parameters (text, key, value, ...), the programs in the order in which they are tried, the
  * arguments, the environment. Nothing follows. What becomes of it is reported by REPORT_FD.
  *
- * "watch" kills COMMAND, and with "group" its process group, when CALLER ends, and ends with either. When it watches it
+ * "watch" kills COMMAND, and with "group" or "all" its process group, when CALLER ends, and ends with either; with "all"
+ * the rest of the process group is killed when COMMAND ends, whoever waits for that. When it watches it
  * says so by a report through descriptor 1; that one without an error, then there is nothing more to say.
  */
 #ifndef NSBOX_HELPER_H
@@ -21,6 +22,7 @@
 #define HELPER_APPLY "apply"
 #define HELPER_WATCH "watch"
 #define HELPER_GROUP "group"
+#define HELPER_ALL "all"
 #define HELPER_MAGIC "nsbox 1"
 
 /* Through a pipe to the caller. error 0: it is confined, and whatever ends the process from now on is the command's own

@@ -39,16 +39,20 @@ static int set_watcher_stdio(int report)
     return ret;
 }
 
+static const char *whom(uint32_t flags)
+{
+    if (!(flags & NSBOX_LIFELINE_GROUP))
+        return NULL;
+    return flags & NSBOX_STAY ? HELPER_GROUP : HELPER_ALL;
+}
+
 /* In a session of its own, which no terminal's signal reaches, and with nothing of the caller's or the command's. */
 static _Noreturn void become_watcher(struct job *j, int command, int report)
 {
     char caller_text[DIGITS], command_text[DIGITS];
-    const char *const argv[] = {j->req->helper,
-                                HELPER_WATCH,
-                                decimal(caller_text, j->caller),
-                                decimal(command_text, command),
-                                j->req->flags & NSBOX_LIFELINE_GROUP ? HELPER_GROUP : NULL,
-                                NULL};
+    const char *const argv[] = {
+        j->req->helper,      HELPER_WATCH, decimal(caller_text, j->caller), decimal(command_text, command),
+        whom(j->req->flags), NULL};
     const struct kept none = {NULL, 0, {-1, -1}};
     sigset_t empty;
     setsid();

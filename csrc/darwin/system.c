@@ -1,5 +1,5 @@
 /* system.c: the open descriptors of this process, and the end of others. Once for macOS, by libproc and kqueue; once for
- * Linux, where the tests run. */
+ * Linux, where the tests run. The part for macOS was written without a Mac: compiled and linked for it, but never run. */
 #include "system.h"
 
 /* The first descriptor from `from` up that stays; INT32_MAX if there is none. */

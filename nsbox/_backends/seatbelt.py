@@ -11,12 +11,12 @@ from nsbox import _sbpl
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, frozen
 from nsbox._host import Host
-from nsbox._layout import pinned_paths, with_interpreter
+from nsbox._layout import pinned_paths
 from nsbox._limits import check_lacking, rlimits
 from nsbox._plan import Identity, Plan, Rlimit
 from nsbox._policy import Policy, is_below
 from nsbox._sbpl import Seatbelt, param, rule
-from nsbox._seatbelt_rules import COMMON, DEVICES, NETWORK, PRESETS, Set
+from nsbox._seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK, PRESETS, Set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,7 @@ NAME = "seatbelt"
 DATA = "/System/Volumes/Data"  # where what firmlinks lead to has its other name
 _LINKS = ("/etc", "/tmp", "/var")  # of macOS, to /private
 _TEMPORARY = ("/private/tmp", "/private/var/tmp", "/private/var/folders")
+_OF_PACKAGES = ("/opt/homebrew/var", "/opt/local/var", "/usr/local/var")  # data of services that run as the user
 _READS = "file-read* file-test-existence file-map-executable process-exec*"
 _ALL = f"{_READS} file-write*"
 _MOVES = (
@@ -143,26 +144,25 @@ def _depth(path: str) -> int:
 
 def _rights(policy: Policy, host: Host) -> dict[str, Right]:
     """Return what may be done where. On the same path deny wins over write, and that over read."""
-    system = [path for path, target in host.directories if target is None]
-    own = [p for p in (*host.prefixes, host.package) if p and not any(is_below(p, w) for w in policy.write)]
-    denied = [canonical(path, host) for path in policy.deny]
-    by_default = [canonical(path, host) for path in (*system, *own)]
-    # Where everybody keeps temporary files: also when all of "/" is readable, these are others'.
-    wished = [canonical(path, host) for path in (*policy.write, *policy.read) if path != "/"]
-    temporary = [p for p in (*_TEMPORARY, host.temporary) if not any(is_below(p, wish) for wish in wished)]
-    rights: dict[str, Right] = dict.fromkeys(temporary, "deny")
+    write, read, denied = ([canonical(p, host) for p in paths] for paths in (policy.write, policy.read, policy.deny))
+    # The interpreter and nsbox also inside of what is writable: they are executed outside.
+    own = [*(path for path, target in host.directories if target is None), *host.prefixes, host.package]
+    own += [host.resolv_conf or ""] if policy.network == "host" else []
+    by_default = [canonical(path, host) for path in own if path]
+    # Where everybody keeps temporary files and data: also where all around is readable, these are others'.
+    wished = [path for path in (*write, *read) if path != "/"]
+    closed = [p for p in (*_TEMPORARY, host.temporary, *_OF_PACKAGES) if not any(is_below(p, w) for w in wished)]
+    rights: dict[str, Right] = dict.fromkeys(closed, "deny")
     rights |= {p: "read" for p in by_default if not any(is_below(p, d) for d in denied)}
-    named = (*policy.write, *policy.read)
-    private = [path for path in host.private if not any(is_below(path, wish) for wish in named)]
-    rights |= {canonical(path, host): "deny" for path in (*host.secrets, *private)}
-    rights |= {canonical(path, host): "read" for path in policy.read}
-    rights |= {canonical(path, host): "write" for path in policy.write}
-    return rights | dict.fromkeys(denied, "deny")
+    secret = [canonical(path, host) for path in host.private]
+    secret = [path for path in secret if not any(is_below(path, wish) for wish in (*write, *read))]
+    rights |= dict.fromkeys((canonical(path, host) for path in (*host.secrets, *secret)), "deny")
+    return rights | dict.fromkeys(read, "read") | dict.fromkeys(write, "write") | dict.fromkeys(denied, "deny")
 
 
 def grants(policy: Policy, host: Host) -> list[Grant]:
     """Return what may be done where, but for what is so already by the directory around it, from the root down."""
-    rights = _rights(with_interpreter(policy, host), host)
+    rights = _rights(policy, host)
     found: list[Grant] = []
     counts = {"read": 0, "write": 0, "deny": 0}
     # Of two at the same depth none is around the other: by rights, so that the rules are as few as can be.
@@ -191,14 +191,14 @@ class _Profile:
 
     def op(self) -> Seatbelt:
         """Return it with its parameters."""
-        lines = ["(version 1)", "(deny default)"]
-        lines += _sets(COMMON)
+        lines = ["(version 1)", "(deny default)", *_sets(CLOSED, "deny"), *_sets(COMMON)]
         lines += self._files()
         lines += self._sockets()
         if self._policy.network == "host":
             lines += _sets(NETWORK)
         for name in sorted(self._policy.seatbelt):
             lines += _sets(PRESETS[name])
+        lines += _sets(EXCEPTIONS, "deny")
         count = sum(line.count("(param ") for line in lines)
         if count > _sbpl.MOST_FILTERS:
             raise UnavailableError(
@@ -217,11 +217,15 @@ class _Profile:
                 run = []
             if grant is not None:
                 run.append(grant)
-        lines.append(rule("allow", _ALL, [param("TMP")], "temporary files, of this run alone"))
+        lines.append(rule("allow", _ALL, [param("TMP")], "temporary files, of one run at a time"))
         lines += _sets(DEVICES)
         names = [g.name for g in self._grants if g.right != "deny" and g.path != "/"]
         ways = [param(name, "path-ancestors") for name in (*names, "TMP")]
         links = [f'(literal "{link}")' for link in _LINKS]
+        for i, link in enumerate(self._host.links):
+            self._params[f"LINK_{i}"] = _sbpl.check_value(link)
+            links.append(param(f"LINK_{i}", "literal"))
+            ways.append(param(f"LINK_{i}", "path-ancestors"))
         lines.append(rule("allow", "file-read-metadata file-test-existence", [*ways, *links], "the way to each path"))
         return [*lines, *self._pins()]
 
@@ -277,9 +281,7 @@ class _Profile:
         lines = (
             [rule("deny", _MOVES, filters, "what is named, and the way there, stays where it is")] if filters else []
         )
-        lines.append(rule("deny", _MOVES, [param("TMP", "literal")]))
-        lines.append(rule("deny", "file-write-flags", [param("TMP")], "a flag could keep it from being removed"))
-        lines.append(rule("deny", "file-write-setugid", [], "no set-user-ID programs are left behind"))
+        lines.append(rule("deny", f"{_MOVES} file-write-mode", [param("TMP", "literal")], "as does the directory"))
         return lines
 
     def _sockets(self) -> list[str]:
@@ -306,8 +308,8 @@ class _Profile:
         ]
 
 
-def _sets(sets: Iterable[Set]) -> list[str]:
-    return [rule("allow", entry.operations, entry.filters, entry.about) for entry in sets]
+def _sets(sets: Iterable[Set], action: str = "allow") -> list[str]:
+    return [rule(action, entry.operations, entry.filters, entry.about) for entry in sets]
 
 
 def _open_profile(policy: Policy, host: Host) -> Seatbelt:
@@ -332,27 +334,39 @@ def _enforced(policy: Policy, limits: tuple[Rlimit, ...]) -> tuple[str, ...]:
         said.append("afterwards: no set-user-ID files can be made (Seatbelt)")
     if not policy.inherit_env:
         said.append("environment: built, not inherited")
-    if policy.network == "none":
+    if policy.network == "none" and policy.base == "host":
+        said.append("network: no sockets")
+    elif policy.network == "none":
         said.append(
             "network: none, not even on loopback"
             + ("; unix sockets where files may be written" if policy.base == "workspace" else "")
         )
     elif policy.base == "workspace":
         said.append("sockets: no unix sockets but where files may be written, and the one that tells names of hosts")
-    ended = "the command's process group is killed" if policy.new_session else "the command is killed"
-    said.append(f"the caller's end: {ended} with it")
+    if policy.base == "workspace":
+        said.append(f"the caller's end: {_ended(policy)} with it")
     return (*said, *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits))
+
+
+def _ended(policy: Policy) -> str:
+    return "the command's process group is killed" if policy.new_session else "the command is killed"
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     said = ["Linux has more: no namespaces here, and no filter of system calls"]
     if policy.base == "host":
         said.append("files: the whole file system is visible and writable by the user's own permissions")
+        said.append(f"the caller's end: {_ended(policy)}, unless it has killed the process that waits for that")
+        if policy.network == "none":
+            said.append("network: services outside, which can be asked to use it")
     else:
-        said.append("temporary files: /tmp is closed; TMPDIR is a directory of this run, without a limit of its size")
+        said.append("temporary files: /tmp is closed; TMPDIR is a fresh directory, without a limit of its size")
+        said.append("temporary files: what an earlier command left running has a way to those of a later one")
+        said.append("what package managers keep in /opt and /usr/local is readable, but for data of services (var)")
+        said.append("semaphores: named ones of other programs can be used")
         said.append("names: that a path on the way to an allowed one exists can be seen")
         said.append("files: links to the same file that are there already, and clones, have paths of their own")
-    if pinned_paths(with_interpreter(policy, host)):
+    if pinned_paths(policy):
         said.append(
             "hidden and read-only paths inside of writable ones: when somebody outside moves them, or what is above"
         )
@@ -360,7 +374,7 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
         said.append("network: the host's")
     for name in sorted(policy.seatbelt):
         said.append(f"services: {name}: {PRESETS[name][0].about}")
-    left = "out of its process group" if policy.new_session and policy.kill_on_exit else "in the background"
+    left = "outside of its process group" if policy.new_session and policy.kill_on_exit else "in the background"
     said.append(f"processes: what the command leaves running {left} goes on, in the sandbox")
     said.append("afterwards: scripts that the command leaves in writable places")
     said.append("groups: the caller's supplementary groups stay in force")

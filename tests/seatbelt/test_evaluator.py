@@ -36,7 +36,9 @@ PRECEDENCE = [
     ('(allow process-exec (subpath "/a"))', "process-exec-interpreter", True),
     ('(deny file-unlink (literal "/a/b")) (allow file-write* (subpath "/a"))', "file-write-unlink", False),
     # What isn't a part of reading.
-    ('(allow file-read* (subpath "/a"))', "file-map-executable", False),
+    ('(deny file-map-executable) (allow file-read* (subpath "/a"))', "file-map-executable", False),
+    # What (deny default) doesn't reach.
+    ('(allow file-read* (subpath "/a"))', "file-map-executable", True),
     ('(allow file-read* (subpath "/a"))', "file-test-existence", False),
     ('(allow file-write* (subpath "/a"))', "file-link", False),
 ]

@@ -35,6 +35,7 @@ REPO = "/Users/me/repo"
         ("/System/Volumes/Data/Users/me", "/Users/me"),
         ("/System/Volumes/Data/private/tmp", "/private/tmp"),
         ("/System/Volumes/Data", "/System/Volumes/Data"),
+        ("/System/Volumes/Data/Users2/me", "/System/Volumes/Data/Users2/me"),
         ("/System/Volumes/Data/elsewhere", "/System/Volumes/Data/elsewhere"),
         ("/System/Volumes/DataX/Users", "/System/Volumes/DataX/Users"),
         ("/users/ME", "/Users/me"),
@@ -103,6 +104,9 @@ def matches(name: str, spelled: str) -> bool:
         ("\u0130d", "i\u0307D"),
         ("Ünder", "u\u0308NDER"),
         ('a"b', 'A"B'),
+        (".env", ".\u200cenv"),
+        (".env", "\u200c.env"),
+        (".env", ".env\u200d"),
     ],
 )
 def test_spellings(name: str, spelled: str) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from nsbox_seatbelt import scheme
 from nsbox_seatbelt.evaluator import Evaluator
-from nsbox_seatbelt.linter import lint
+from nsbox_seatbelt.linter import left_open, lint
 from nsbox_seatbelt.macs import EXACT, MAC, ROOT, profile, values, workspace
 from nsbox_seatbelt.sbpl import rules
 
 from nsbox import Filter, Host, Limits, Policy, RoBind, UnavailableError, explain
 from nsbox._backends import compile_policy
 from nsbox._policy import PRESETS
-from nsbox._seatbelt_rules import COMMON, DEVICES, NETWORK
+from nsbox._seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK
 from nsbox._seatbelt_rules import PRESETS as SETS
 
 REPO = "/Users/me/repo"
@@ -71,6 +71,7 @@ def test_lint(name: str) -> None:
     """The linter has nothing to say about them."""
     op = profile(*GOLDEN[name])
     assert lint(op.profile, values(op)) == []
+    assert left_open(op.profile) == [] or "(allow default)" in op.profile
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -103,6 +104,7 @@ def test_nothing_leads_out() -> None:
         "nvram*",
     ):
         assert not model.allows(operation, path="/Users/me/repo/x"), operation
+    assert not model.allows("mach-lookup", xpc_service_name="com.example.service")
     assert model.allows("mach-lookup", global_name="com.apple.system.opendirectoryd.libinfo")
 
 
@@ -113,6 +115,89 @@ def test_own_processes_only() -> None:
     for operation in ("signal", "process-info-pidinfo", "process-info-rusage"):
         assert model.allows(operation, target="same-sandbox")
         assert not model.allows(operation, target="others")
+    op = profile(workspace(seatbelt=PRESETS))
+    for name in ("kern.procargs2", "kern.procargs2.1", "kern.procargs.1"):  # arguments and environments
+        assert not Evaluator(op.profile, values(op)).allows("sysctl-read", sysctl_name=name)
+
+
+def test_what_is_allowed_by_default() -> None:
+    """(deny default) leaves some operations open: each is denied before it is allowed for some; without, the linter tells."""
+    op = profile(workspace())
+    model = Evaluator(op.profile, values(op))
+    assert not model.allows("nvram*") and not model.allows("iokit-get-properties")
+    assert not model.allows("file-map-executable", "/Users/me/other")
+    without = "\n".join(line for line in op.profile.split("\n") if not line.startswith("(deny process-info*"))
+    assert "process-info*" in left_open(without)
+    assert Evaluator(without, values(op)).allows("process-info-pidinfo", target="others")
+
+
+def test_reading_is_not_changing() -> None:
+    """What changes a file by a descriptor for reading, keeps it from being removed, or types into a terminal, is refused."""
+    op = profile(workspace(read=["/opt/sdk"]))
+    model = Evaluator(op.profile, values(op))
+    assert not model.allows("system-fcntl", fcntl_command=80) and not model.allows("system-fcntl", fcntl_command=110)
+    for operation in ("file-write-flags", "file-write-acl", "file-write-setugid"):
+        assert not model.allows(operation, f"{REPO}/x")
+    assert model.allows("file-ioctl", "/dev/ttys001", ioctl_command=1)
+    assert not model.allows("file-ioctl", "/dev/ttys001", ioctl_command=0x80017472)
+
+
+def test_one_path_by_two_names() -> None:
+    """Where two wishes are about the same path, by another name or spelling, deny wins over write, and that over read."""
+    host = replace(EXACT, spellings=(("/Users/me/ODD", f"{REPO}/odd"),))
+    other = f"/System/Volumes/Data{REPO}/odd"
+    op = profile(workspace(read=[f"{REPO}/odd"], deny=[other]), host)
+    assert not Evaluator(op.profile, values(op)).allows("file-read-data", f"{REPO}/odd/x")
+    op = profile(workspace(write=["/Users/me/ODD"], deny=[other]), host)
+    assert not Evaluator(op.profile, values(op)).allows("file-write-data", f"{REPO}/odd/x")
+
+
+def test_all_readable_but() -> None:
+    """What is denied just below the root is so where all else is readable."""
+    op = profile(workspace(read=["/"], deny=["/opt", "/Volumes"]), replace(EXACT, directories=()))
+    model = Evaluator(op.profile, values(op))
+    for path in ("/opt", "/opt/x", "/Volumes/x", "/private/tmp/x", "/private/var/folders/zz/other/T/x"):
+        assert not model.allows("file-read-data", path), path
+    assert model.allows("file-read-data", "/Users/other/x")
+
+
+def test_own_code_is_read_only() -> None:
+    """The interpreter and nsbox are read-only in a writable directory, also when the caller spells that in another way.
+
+    The helper program, which is executed outside, is so even where the interpreter's directory is to be written to.
+    """
+    own = {"prefixes": (f"{REPO}/.venv",), "package": f"{REPO}/.venv/lib/nsbox"}
+    host = replace(MAC, spellings=(("/users/ME/Repo", REPO),), **own)
+    for policy in (workspace("/users/ME/Repo"), workspace(REPO), workspace(REPO, write=[f"{REPO}/.venv"])):
+        op = profile(policy, host)
+        model = Evaluator(op.profile, values(op))
+        assert not model.allows("file-write-data", f"{REPO}/.venv/lib/nsbox/_helper")
+        assert not model.allows("file-write-unlink", f"{REPO}/.venv/lib/nsbox/_helper")
+        assert not model.allows("file-write-unlink", f"{REPO}/.venv/lib")
+        assert model.allows("file-read-data", f"{REPO}/.venv/lib/nsbox/_helper")
+        assert model.allows("file-write-data", f"{REPO}/x")
+        assert model.allows("file-write-data", f"{REPO}/.venv/x") is (len(policy.write) == 2)
+
+
+def test_secrets() -> None:
+    """Root's secrets are hidden, also in what is writable, and so are data of services where packages are readable."""
+    op = profile(workspace("/private/etc"), ROOT)
+    assert not Evaluator(op.profile, values(op)).allows("file-read-data", "/private/etc/master.passwd")
+    op = profile(workspace())
+    model = Evaluator(op.profile, values(op))
+    assert model.allows("file-read-data", "/opt/homebrew/bin/x")
+    assert not model.allows("file-read-data", "/opt/homebrew/var/postgresql/x")
+
+
+def test_links() -> None:
+    """A link on the way to the interpreter can be followed: its name is known, not what else is beside it."""
+    host = replace(MAC, links=("/Users/me/.local/share/uv/python/cpython-3.12",))
+    op = profile(workspace(), host)
+    model = Evaluator(op.profile, values(op))
+    assert model.allows("file-read-metadata", host.links[0], vnode_type="SYMLINK")
+    assert model.allows("file-read-metadata", "/Users/me/.local/share/uv")
+    assert not model.allows("file-read-data", f"{host.links[0]}/x")
+    assert not model.allows("file-read-metadata", "/Users/me/.local/share/uv/other")
 
 
 def test_network() -> None:
@@ -138,9 +223,16 @@ def test_null_is_a_device() -> None:
 
 def test_reasons() -> None:
     """Each set of permissions has its reason, and presets are known to Policy by the names that they have."""
-    for entry in (*COMMON, *DEVICES, *NETWORK, *(entry for sets in SETS.values() for entry in sets)):
+    for entry in (
+        *CLOSED,
+        *EXCEPTIONS,
+        *COMMON,
+        *DEVICES,
+        *NETWORK,
+        *(entry for sets in SETS.values() for entry in sets),
+    ):
         assert entry.about or entry.operations
-    assert all(entry.about for entry in (*COMMON, *(sets[0] for sets in SETS.values())))
+    assert all(entry.about for entry in (*CLOSED, *EXCEPTIONS, *COMMON, *(sets[0] for sets in SETS.values())))
     assert tuple(sorted(SETS)) == PRESETS
 
 
@@ -179,7 +271,7 @@ def test_wishes_that_cannot_be_granted(policy: Policy, wish: str) -> None:
         (Policy.layers(RoBind("/", "/")), "mounts"),
         (workspace(nested=True), "another one"),
         (workspace(read=[f"/Users/me/{'x' * 1100}"]), "1000 bytes"),
-        (workspace(deny=[f"{REPO}/{'x' * 400}"]), "too long to be hidden"),
+        (workspace(deny=[f"{REPO}/{'x' * 700}"]), "too long to be hidden"),
         (workspace(read=["/Users/me/a\nb"]), "control characters"),
         (workspace(read=[os.fsdecode(b"/Users/me/\xff")]), "UTF-8"),
         (workspace(read=[f"/Users/me/{i}" for i in range(2000)]), "too many"),

@@ -11,7 +11,7 @@ from nsbox_pure import calm
 from nsbox_pure.hosts import DEBIAN
 from nsbox_pure.model import Model, below, hosts, places, policies
 from nsbox_seatbelt.evaluator import Evaluator
-from nsbox_seatbelt.linter import lint
+from nsbox_seatbelt.linter import left_open, lint
 from nsbox_seatbelt.macs import MAC, profile, values, workspace
 
 from nsbox import Host, Policy, PolicyError, UnavailableError
@@ -19,7 +19,8 @@ from nsbox._backends import compile_policy
 from nsbox._backends.seatbelt import canonical
 
 READS = ("file-read-data", "file-read-metadata", "file-read-xattr", "file-map-executable", "process-exec*")
-WRITES = ("file-write-data", "file-write-mode", "file-write-xattr")
+WRITES = ("file-write-data", "file-write-mode", "file-write-xattr", "file-write-times", "file-write-owner")
+OTHER_WRITES = ("file-write-create", "file-write-unlink", "file-write-flags", "file-write-acl", "file-write-setugid")
 OWN = ("/tmp", "/dev", "/proc", "/run", "/var/tmp")  # of a sandbox on Linux, or not there on a Mac
 
 
@@ -67,7 +68,8 @@ def test_as_on_linux(policy: Policy, host: Host) -> None:
             assert verdicts.allows(operation, at) is (kind != "own"), (operation, path, kind)
         for operation in WRITES:
             assert verdicts.allows(operation, at) is (kind == "rw"), (operation, path, kind)
-        assert not verdicts.allows("file-write-setugid", at)
+        for operation in OTHER_WRITES:  # where it is writable, some things must stay as they are: see below
+            assert kind == "rw" or not verdicts.allows(operation, at), (operation, path, kind)
 
 
 @calm
@@ -116,6 +118,7 @@ def test_lint(policy: Policy, host: Host, exact: bool) -> None:
     op = profile(policy, there)
     assert op == profile(policy, there)
     assert lint(op.profile, values(op)) == []
+    assert left_open(op.profile) == []
 
 
 def test_sensitivity() -> None:

@@ -94,7 +94,9 @@ class Evaluator:
     ) -> bool:
         """Return whether a process under this profile may do this."""
         rule = self.why(operation, path, vnode_type=vnode_type, **attributes)
-        return rule is not None and rule.action == "allow"
+        if rule is None:
+            return not vocabulary.OPEN.isdisjoint(_levels(operation))
+        return rule.action == "allow"
 
     def why(
         self,
@@ -104,10 +106,12 @@ class Evaluator:
         vnode_type: str = "REGULAR-FILE",
         **attributes: Value,
     ) -> Rule | None:
-        """Return the rule that decides, or None where there is none."""
+        """Return the rule that decides, or None where there is none, or only one about the default that isn't asked."""
         levels = _levels(operation)
         question = _question(operation, path, vnode_type, attributes)
         for level in levels:
+            if level == "default" and not vocabulary.OPEN.isdisjoint(levels):
+                break
             for test, rule in reversed(self._rules.get(level, ())):
                 if test(question):
                     return rule

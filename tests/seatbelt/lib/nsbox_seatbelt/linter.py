@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from nsbox_seatbelt import findings, overlaps, vocabulary
 from nsbox_seatbelt.posix_regex import BadPattern, directory_of, translate
-from nsbox_seatbelt.sbpl import Form, Rule, SbplError, String, Symbol, line_of, parse, rule_of, written
+from nsbox_seatbelt.sbpl import Form, Rule, SbplError, String, Symbol, line_of, parse, rule_of, rules, written
 from nsbox_seatbelt.values import Unknown, encoded, is_expression, params_in, strings_in, value_of
 from nsbox_seatbelt.vocabulary import COMBINATORS, DEFAULT, FILTERS, MODIFIERS
 
@@ -62,6 +62,16 @@ def lint(profile: str, params: Params) -> list[str]:
         problems += _of_implied(rules)
         problems += overlaps.undone(rules, params)
     return [f"line {line}: {text}" for line, text in sorted(dict.fromkeys(problems), key=lambda problem: problem[0])]
+
+
+def left_open(profile: str) -> list[str]:
+    """Return the operations that are allowed by default, in spite of (deny default), and aren't denied before all else."""
+    found = []
+    for name in sorted(vocabulary.OPEN):
+        first = next((rule for rule in rules(profile) if name in rule.operations), None)
+        if first is None or first.action == "allow" or first.filters:
+            found.append(name)
+    return found
 
 
 # ---- the whole

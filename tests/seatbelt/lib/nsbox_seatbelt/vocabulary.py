@@ -70,6 +70,8 @@ ALIASES = {
     "process-codesigning": "process-codesigning*",
     "process-exec": "process-exec*",
 }
+# Allowed unless a rule is about them: (deny default) doesn't reach them.
+OPEN = frozenset({"process-info*", "nvram*", "iokit-get-properties", "file-map-executable"})
 _PARENTS = {"managed-preference-read": "user-preference*"}  # whose names don't say it
 
 
@@ -152,7 +154,6 @@ SOCKET_TYPES = _words("SOCK_STREAM SOCK_DGRAM SOCK_RAW SOCK_RDM SOCK_SEQPACKET")
 PROTOCOLS = _words("ip ip4 ip6 tcp tcp4 tcp6 udp udp4 udp6")
 UNIX_SOCKET = "unix-socket"
 _FSCTLS = _words("FSIOC_CAS_BSDFLAGS FSIOC_SYNC_VOLUME FSIOC_FD_ONLY_OPEN_ONCE APFSIOC_GET_CLONE_INFO")
-_IOCTLS = _words("FIOCLEX FIONCLEX FIONREAD FIONBIO FIOASYNC FIODTYPE CTLIOCGINFO SIOCGIFFLAGS SIOCGIFCONF")
 
 _PATHS = ("file*", "process-exec*", "network*")
 _ANY = (DEFAULT,)
@@ -193,7 +194,7 @@ FILTERS: dict[str, Filter] = {
     "socket-protocol": Filter("number", _SOCKETS),
     "extension": Filter("extension", _ANY),
     "fsctl-command": Filter("symbol", ("system-fsctl",), _FSCTLS),
-    "ioctl-command": Filter("symbol", ("file-ioctl", "socket-ioctl"), _IOCTLS),
+    "ioctl-command": Filter("number", ("file-ioctl", "socket-ioctl")),  # names are known to some versions only
     "mac-syscall-number": Filter("number", ("system-mac-syscall",)),
     "semaphore-owner": Filter("symbol", ("ipc-posix-sem*",), TARGETS),
     "privilege-id": Filter("symbol", ("system-privilege",), frozenset({"PRIV_GLOBAL_PROC_INFO"})),
@@ -230,7 +231,7 @@ FILTERS: dict[str, Filter] = {
     "syscall-number": Filter("other", ("syscall*",)),
     "machtrap-number": Filter("other", ("syscall-mach",)),
     "kernel-mig-routine": Filter("other", ("syscall-mig",)),
-    "fcntl-command": Filter("other", ("system-fcntl",)),
+    "fcntl-command": Filter("number", ("system-fcntl",)),
     "necp-client-action": Filter("other", ("system-necp-client-action",)),
     "codesigning-operation": Filter("other", ("process-codesigning*",)),
     "signing-identifier": Filter("other", _ANY),

@@ -1,0 +1,177 @@
+"""The lifeline: a process of ours, outside of the sandbox, that ends the command when the caller ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from nsbox_seatbelt_core.running import Core
+
+# Starts a caller, which starts a command with a child of its own, waits until both of them run, and kills the caller.
+# Whoever of the two is alive holds the pipe `alive`.
+KILL_THE_CALLER = """
+    adopt()
+    alive, holds = os.pipe()
+    told, tell = os.pipe()
+    caller = os.fork()
+    if caller == 0:
+        os.close(alive)
+        os.close(told)
+        command = ["/bin/sh", "-c", "sleep 1000 & echo $$ $! >&3; exec sleep 1000"]
+        os.dup2(tell, 3)
+        found = start(command, profile=compile_profile("(x)"), pass_fds=[3, holds], flags=sys.argv[1])
+        assert found.error == 0, found
+        os.close(3)
+        os.close(tell)
+        signal.pause()
+    os.close(holds)
+    os.close(tell)
+    with open(told) as file:
+        command, child = map(int, file.readline().split())
+    kill(caller)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "n_ended"), [("SETSID", 0), ("SETSID LIFELINE", 1), ("SETSID LIFELINE LIFELINE_GROUP", 2)]
+)
+def test_the_caller_is_killed(core: Core, flags: str, n_ended: int) -> None:
+    """Its command ends, and with it its process group, if that was asked for; without a lifeline both go on."""
+    script = (
+        KILL_THE_CALLER
+        + """
+    n_ended = int(sys.argv[2])
+    for watcher in set(children()) - {command}:
+        os.waitpid(watcher, 0)  # it ends when it has done its work
+    found = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in (command, child)[:n_ended]]
+    for pid in (command, child)[n_ended:]:
+        with open(f"/proc/{pid}/stat") as file:
+            found.append("gone" if file.read().split()[2] in "ZX" else "there")
+        kill(pid)
+    assert os.read(alive, 1) == b""  # the end: there is nobody else
+    say([found, no_child_left()])
+    """
+    )
+    expected = [[-signal.SIGKILL] * n_ended + ["there"] * (2 - n_ended), True]
+    assert core.run(script, flags, n_ended) == expected
+
+
+def test_the_command_ends(core: Core) -> None:
+    """The watcher ends with it, and well; the caller has no child but the command."""
+    script = """
+        adopt()
+        read, write = os.pipe()
+        found = start(["/bin/cat"], profile=compile_profile("(x)"), stdio=(read, -1, -1), flags="CLOSE_FDS LIFELINE")
+        watcher, = set(children()) - {found.pid}
+        os.close(write)
+        assert found.status() == 0
+        say([os.waitstatus_to_exitcode(os.waitpid(watcher, 0)[1]), no_child_left()])
+    """
+    assert core.run(script) == [0, True]
+
+
+def test_the_caller_has_one_child(core: Core) -> None:
+    """Waiting for any child finds the command, and then nobody: the others were never the caller's."""
+    script = """
+        found = spawn(["/bin/true"], profile=compile_profile("(x)"), flags="CLOSE_FDS LIFELINE")
+        say([os.wait() == (found.pid, 0), no_child_left()])
+    """
+    assert core.run(script) == [True, True]
+
+
+def test_the_command_has_no_child(core: Core) -> None:
+    """Nor has the command a child that it didn't make, or what is left of one."""
+    script = """
+        wait = "import os\\ntry: os.wait()\\nexcept ChildProcessError: print('none')"
+        say(output([sys.executable, "-ISc", wait], profile=compile_profile("(x)"), flags="CLOSE_FDS LIFELINE"))
+    """
+    assert core.run(script) == "none\n"
+
+
+def test_the_watcher(core: Core) -> None:
+    """It isn't confined, has a session of its own, no environment, no directory, and none of the caller's descriptors."""
+    script = """
+        adopt()
+        read, write = os.pipe()
+        os.dup2(os.memfd_create("secret"), 50)
+        os.set_inheritable(50, True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGTERM])
+        found = start(["/bin/cat"], profile=compile_profile("(x)"), stdio=(read, -1, -1), flags="LIFELINE")
+        watcher, = set(children()) - {found.pid}
+        def facts_of(pid):
+            with open(f"/proc/{pid}/status") as file:
+                facts = dict(line.rstrip("\\n").split(":\\t", 1) for line in file)
+            with open(f"/proc/{pid}/environ") as file:
+                environ = file.read()
+            fds = {int(name): os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+            return [facts["NoNewPrivs"], facts["SigBlk"].strip("0"), os.getsid(pid) == pid, environ,
+                    os.readlink(f"/proc/{pid}/cwd"), 50 in fds, sorted(set(fds.values()))]
+        while os.readlink(f"/proc/{watcher}/cwd") != "/":  # the last thing that it does before it sleeps
+            os.sched_yield()
+        both = facts_of(watcher), facts_of(found.pid)
+        os.close(write)
+        found.status()
+        os.waitpid(watcher, 0)
+        say(both)
+    """
+    watcher, command = core.run(script)
+    assert watcher == ["0", "", True, "", "/", False, ["/dev/null", "anon_inode:[pidfd]"]]
+    assert command[:6] == ["1", "4", False, "PATH=/usr/bin:/bin\0", str(Path.cwd()), True]  # the control
+
+
+@pytest.mark.parametrize(
+    ("helper", "expected"),
+    [("/no/such", 2), ("/etc", 13), ("/bin/true", 8), ("/bin/cat", 8)],
+)
+def test_no_helper(core: Core, tmp_path: Path, helper: str, expected: int) -> None:
+    """Without the watcher there is no command: a program that is missing, or isn't ours, fails the spawn."""
+    script = """
+        mark, helper = sys.argv[1:]
+        found = spawn(["/bin/touch", mark], profile=compile_profile("(x)"), helper=helper, flags="CLOSE_FDS LIFELINE")
+        say([*found.refused(), os.path.exists(mark), no_child_left()])
+    """
+    assert core.run(script, tmp_path / "mark", helper) == [expected, "HELPER", False, True]
+    assert "apply" not in core.names()
+
+
+def watch(core: Core, *arguments: object) -> tuple[int, bytes]:
+    """Run the helper's watch: its status, and what it says by descriptor 1."""
+    command = [core.directory / "_helper", "watch", *map(str, arguments)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env={}, check=False)
+    return done.returncode, done.stdout
+
+
+def test_a_caller_that_is_gone_already(core: Core) -> None:
+    """When it is gone before there is a watch, the command is killed, and told so in case it goes on."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    command = subprocess.Popen(["sleep", "1000"])
+    status, said = watch(core, gone.pid, command.pid)
+    assert (status, said) == (0, (3).to_bytes(4, "little") * 2)  # ESRCH, NSBOX_STEP_LIFELINE
+    assert command.wait() == -signal.SIGKILL
+
+
+def test_a_command_that_is_gone_already(core: Core) -> None:
+    """When it is the command that is gone, nobody is killed."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as caller:
+        status, said = watch(core, caller.pid, gone.pid)
+        assert (status, said[:4]) == (0, (3).to_bytes(4, "little"))
+        assert caller.poll() is None
+    assert caller.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("{}",), ("{}", "-1"), ("{}", "0"), ("{}", "1", "group"), ("{}", "x"), ("0", "{}"), ("{}", "{}", "x"), ("{}", " {}"),
+     ("{}", "99999999999"), ("{}", "{}", "group", "")],
+)  # fmt: skip
+def test_nonsense_for_the_watcher(core: Core, arguments: tuple[str, ...]) -> None:
+    """What isn't two numbers of processes is refused without a word: -1 would be everybody, 0 the own group."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        assert watch(core, *(text.format(process.pid) for text in arguments)) == (127, b"")
+        assert process.poll() is None
+    assert process.returncode == 0
