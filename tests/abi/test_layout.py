@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from nsbox import _bwrap, _core, _core_darwin, _failure, _layout, _request, _session, _spawn, _template, _wire
+from nsbox import (
+    _bwrap,
+    _core,
+    _core_darwin,
+    _failure,
+    _layout,
+    _request,
+    _seatbelt,
+    _session,
+    _spawn,
+    _template,
+    _wire,
+)
 from nsbox._bwrap import watch
 from nsbox._core import constants as c
 
@@ -153,7 +165,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
     """Each flag is set in Python and looked at in C."""
     ours = "".join(
         Path(module.__file__ or "").read_text()
-        for module in (_wire, _request, _spawn, _core, _core_darwin, _session, _template, _bwrap)
+        for module in (_wire, _request, _spawn, _core, _core_darwin, _seatbelt, _session, _template, _bwrap)
     )
     theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
