@@ -54,7 +54,7 @@ def dump(policy: Policy, path: str | os.PathLike[str], *, mode: str = "enabled",
 def write_file(path: str, text: str, *, replace: bool = False) -> None:
     """Write a file that others see whole or not at all; raises FileExistsError if there is one, and OSError."""
     above, name = os.path.split(path)
-    directory = os.open(above or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = os.open(above or ".", getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_CLOEXEC)  # Linux's
     temporary = f".nsbox-{os.urandom(8).hex()}"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)

@@ -147,7 +147,12 @@ def reasons(
     found += [*_missing_program(seen, status, text), *_paths(seen, text, cwd or policy.workdir or "/")]
     if policy.network == "none" and _NETWORK.search(text):
         found.append(Hint("network", "the network is off in this sandbox (network='none')"))
-    if _NOT_PERMITTED.search(text) and not found:
+    if _NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:
+        message = (
+            "the sandbox refused something; the system's log says what: log stream --predicate 'sender == \"Sandbox\"'"
+        )
+        found.append(Hint("not-permitted", message))
+    elif _NOT_PERMITTED.search(text) and not found:
         message = f"commands have no capabilities, and system calls are filtered (seccomp={_profile(policy)!r})"
         found.append(Hint("not-permitted", message))
     return tuple(dict.fromkeys(found))
@@ -208,6 +213,7 @@ def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:
     for line in text.splitlines():
         write = bool(_READ_ONLY.search(line))
         denied, missing = bool(_DENIED.search(line)), bool(_MISSING.search(line))
+        denied = denied or (seen.refuses_by_eperm and bool(_NOT_PERMITTED.search(line)))
         if told >= _PATHS or not (write or denied or missing):
             continue
         reason = _of_line(seen, line, start, looks, write=write, denied=denied)
@@ -227,6 +233,8 @@ def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: 
         if problem and (write or denied or place.here is None):
             kind = "read-only" if "read-only" in problem else "outside"
             return Hint(kind, f"{path} {problem}; {seen.allowed(write=write)}")
+        if denied and is_read_only and seen.refuses_by_eperm:
+            return Hint("read-only", f"{path} is read-only in the sandbox; {seen.allowed(write=True)}")
         if denied and place.here is not None and os.path.lexists(place.here):
             more = f", or it is read-only; {seen.allowed(write=True)}" if is_read_only else ""
             return Hint("permissions", f"the permissions of {path} don't allow that{more}")

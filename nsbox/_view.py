@@ -87,6 +87,8 @@ def _mounts(ops: tuple[Op, ...]) -> dict[str, Mount]:
 class View:
     """What commands of a policy see. Cheap to ask; made once for a policy and a host."""
 
+    refuses_by_eperm = False  # whether what isn't allowed is there all the same, and refused with EPERM
+
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy = policy
         self._mounts = _mounts(layout(with_interpreter(policy, host), host))
@@ -258,6 +260,8 @@ class View:
 
 class MacView(View):
     """The same on macOS: nothing is mounted, so that a file has the path that it has for this process."""
+
+    refuses_by_eperm = True
 
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy, self._host = policy, host

@@ -17,9 +17,10 @@ import os
 import stat
 from _collections_abc import Iterable, Mapping
 
+from nsbox import _core
 from nsbox._checks import check_path, check_text
 from nsbox._contents import Contents, Copy, Dir, Entry, Link, Text
-from nsbox._errors import PolicyError
+from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import EXCHANGE, NOREPLACE, Tree, remove, rename, set_mode
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._libraries import opened
@@ -62,6 +63,8 @@ def build(
     arguments that make no sense, FileExistsError, and OSError, with the path, for what can't be found, read, executed
     on this machine or written.
     """
+    if not _core.on_linux:
+        raise UnavailableError(Reason("a root file system is mounted, which only Linux lets be done"))
     made: dict[str, Any] = {
         "programs": _pairs("programs", programs),
         "files": _pairs("files", files),

@@ -108,6 +108,8 @@ def _cwd(env: Mapping[str, str]) -> str:
 
 def run(asked: Asked) -> int:
     """Make the sandbox, run the command in it, and return its exit status, 128 + N after signal N; raises Failed."""
+    if not _core.on_linux:
+        raise Failed("it makes namespaces, which only Linux has")
     if asked.exec_label is not None or asked.file_label is not None:
         raise Failed("labeling not supported on this system")
     for fd in asked.fds:

@@ -321,6 +321,42 @@ def test_threads_and_forks(mac: Any) -> None:
     )
 
 
+def test_command_line(mac: Any) -> None:
+    """The command works where it can, and says what only Linux has."""
+    mac(
+        "def said(*words, status=0):\n"
+        "    code = 'import sys; from nsbox._cli import main; sys.exit(main())'\n"
+        "    command = [sys.executable, '-I', sys.orig_argv[2], os.path.dirname(os.path.dirname(nsbox.__file__)), code, *words]\n"
+        "    done = subprocess.run(command, cwd=work, capture_output=True, text=True)\n"
+        "    assert done.returncode == status, (words, done)\n"
+        "    return done.stdout + done.stderr\n"
+        "assert said('run', '--', 'sh', '-c', 'echo $((6 * 7))') == '42\\n'\n"
+        "assert said('run', '--host', '--', 'sh', '-c', 'exit 5', status=5) == ''\n"
+        "assert 'limits.memory' in said('run', '--memory', '1G', '--', 'true', status=125)\n"
+        "assert 'Darwin has no namespaces' in said('run', '--require', 'isolated', '--', 'true', status=125)\n"
+        "assert 'WRITE_0' in said('explain')\n"
+        "assert 'only Linux' in said('bwrap', '--ro-bind', '/', '/', 'true', status=1)\n"
+        "assert 'bubblewrap' in said('bwrap', '--version')\n"
+        "said('init'); said('check', 'nsbox.toml')\n"
+        "assert said('run', '-p', 'nsbox.toml', '--', 'echo', 'x') == 'x\\n'\n"
+        "try: nsbox.rootfs.build(work + '/root', ['sh'])\n"
+        "except nsbox.UnavailableError as error: assert 'Linux' in str(error)\n"
+        "else: raise AssertionError\n"
+    )
+
+
+def test_hints(mac: Any) -> None:
+    """A tool's hints go by what a Mac says: EPERM, for what is outside, for what is read-only, for services."""
+    mac(
+        "os.mkdir(work + '/ro')\n"
+        "box = nsbox.Sandbox(policy.with_(read=[work + '/ro']))\n"
+        "for what, kind, word in (('/root/secret', 'outside', work), (work + '/ro/x', 'read-only', 'ro/x'), ('it', 'not-permitted', 'log stream')):\n"
+        "    hints = box.shell(f'echo {what}: Operation not permitted >&2; exit 1').why\n"
+        "    assert hints and hints[0].kind == kind and word in str(hints[0]), (what, hints)\n"
+        "box.close()\n"
+    )
+
+
 def test_questions(mac: Any) -> None:
     """A policy answers where commands may read and write; Sandbox's own ways to files say that they aren't there."""
     mac(
