@@ -239,6 +239,7 @@ def test_other_faces(bench: Bench, suite: str, face: str) -> None:
     assert not known - short(worse), "these pass now"
 
 
+@pytest.mark.as_root("an ordinary user's run takes as long, and tests less: tests of other users are skipped")
 def test_with_the_core_for_macos(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> None:
     """As on macOS, with what confines a command there replaced by a stand-in, the same tests pass as on Linux."""
     if not bench.interpreter.running:
