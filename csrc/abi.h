@@ -311,6 +311,9 @@ typedef struct nsbox_request {
     const void *profile; /* macOS: nsbox_seatbelt_compile()'s, or NULL: then BY_HELPER, or it is UNCONFINED */
     const char *helper;  /* macOS: the path of our helper program; LIFELINE and BY_HELPER need it */
     int32_t profile_fd;  /* macOS, with BY_HELPER: a file with what the helper is told, see darwin/helper.h */
+    int32_t
+        pipe_read; /* macOS: a pipe that only the caller has, close-on-exec, from 3 up. The call closes both ends. */
+    int32_t pipe_write; /* 0: it makes one, which what another thread starts meanwhile could inherit */
     int32_t reserved2;
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */

@@ -42,30 +42,31 @@ class Profile:
     compiled: a profile of compile(), or None. helper: the path of our helper program, which keeps the lifeline, and
     applies a profile where there is no compiled one: what it is told is in the file profile_fd (-1: nothing), which is
     closed with this.
-    flags: more of abi.h's.
+    flags: more of abi.h's. pipe: for reports; C closes it. (That no other thread starts something that would inherit it
+    while it is made is the GIL's doing.)
     """
 
-    __slots__ = ("compiled", "flags", "helper", "profile_fd")
+    __slots__ = ("compiled", "flags", "helper", "pipe", "profile_fd")
 
-    def __init__(self, compiled: Any, helper: bytes, profile_fd: int, flags: int) -> None:
-        self.compiled, self.helper, self.profile_fd, self.flags = compiled, helper, profile_fd, flags
+    def __init__(self, compiled: Any, helper: bytes, profile_fd: int, flags: int, pipe: tuple[int, int]) -> None:
+        self.compiled, self.helper, self.profile_fd, self.flags, self.pipe = compiled, helper, profile_fd, flags, pipe
 
     def __del__(self) -> None:
-        if self.profile_fd >= 0:
-            os.close(self.profile_fd)
+        for fd in (self.profile_fd, *self.pipe):
+            if fd > 2:
+                os.close(fd)
 
     def fill(self, r: Any, keep: list[object]) -> None:
         """Put it into a request."""
         if self.compiled is not None:
             r.profile = self.compiled
+        (r.pipe_read, r.pipe_write), self.pipe = self.pipe, (0, 0)
         r.helper = helper = ffi.from_buffer("char[]", self.helper)
         keep.append(helper)
         r.flags |= self.flags
         if self.profile_fd >= 0:
             r.flags |= c.BY_HELPER
             r.profile_fd = self.profile_fd
-        elif self.compiled is None:
-            r.flags |= c.UNCONFINED  # the program that is executed confines it
 
 
 def compile(profile: bytes, params: Sequence[tuple[bytes, bytes]]) -> Any:

@@ -313,7 +313,7 @@ class Confinable(subprocess.Popen["Any"]):
         if self._raw_status is None:
             self._end_group(wait_flags)
             try:
-                pid, status, rusage = os.wait4(self.pid, wait_flags | _core.WALL)
+                pid, status, rusage = _reap.wait(self.pid, wait_flags)
             except ChildProcessError:  # SIGCHLD is ignored, or another has reaped it: as the base does
                 (pid, status), rusage = super()._try_wait(wait_flags), None  # type: ignore[misc]
             if pid != self.pid:
@@ -364,7 +364,7 @@ class Confinable(subprocess.Popen["Any"]):
 
     def _wait(self, timeout: float | None) -> int | None:
         """Wait as the base does; with a timeout by sleeping on pidfds, where the base polls."""
-        if timeout is None or self._is_plain or not _core.on_linux:  # without pidfds: as the base does
+        if timeout is None or self._is_plain:
             return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
         end = time.monotonic() + timeout
         while self._internal_poll() is None:
@@ -390,9 +390,9 @@ class Confinable(subprocess.Popen["Any"]):
         reaped the next step is its end, then that of its sandbox.
         """
         fds: list[int] = []
-        if not _core.on_linux:
-            return fds, 0.005
         try:
+            if not _core.on_linux:
+                return fds, 0.005
             if self._raw_status is None:
                 fds.append(os.pidfd_open(self.pid))
                 return fds, None

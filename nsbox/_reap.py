@@ -10,6 +10,10 @@ import threading
 import time
 
 from nsbox import _core
+from nsbox._frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import resource
 
 
 def pid_namespace(pid: int) -> int:
@@ -27,6 +31,13 @@ def has_ended(pid: int, *, block: bool) -> bool:
     from nsbox import _core_darwin  # Python for macOS has waitid(2) since 3.13
 
     return _core_darwin.has_ended(pid, block=block)
+
+
+def wait(pid: int, flags: int) -> tuple[int, int, resource.struct_rusage | None]:
+    """Reap a child, as wait4(2), for whose end alone; pid 0: it goes on. macOS's tells of stops too, to a tracer."""
+    if not _core.on_linux and not has_ended(pid, block=not flags & os.WNOHANG):
+        return 0, 0, None
+    return os.wait4(pid, flags | _core.WALL)
 
 
 commands: set[int] = set()

@@ -165,8 +165,11 @@ def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> N
         told = _told(op, place, command)
     elif op.way == "sandbox-exec":
         _by_program(op, place, command, program)
-    flags = c.LIFELINE | (c.LIFELINE_GROUP if plan.new_session else 0) | (0 if plan.kill_on_exit else c.STAY)
-    command.profile = _core_darwin.Profile(place.compiled, os.fsencode(HELPER), told, flags)
+    flags = c.UNCONFINED if op.way == "sandbox-exec" else 0  # which confines it
+    flags |= c.LIFELINE | (c.LIFELINE_GROUP if plan.new_session else 0) | (0 if plan.kill_on_exit else c.STAY)
+    read, write = os.pipe()
+    pipe = high(read), high(write)
+    command.profile = _core_darwin.Profile(place.compiled, os.fsencode(HELPER), told, flags, pipe)
 
 
 def _told(op: Seatbelt, place: Place, command: _core.Command) -> int:

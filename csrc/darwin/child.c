@@ -85,8 +85,10 @@ void child_after_preexec(struct job *j, int failed)
 {
     j->step = NSBOX_STEP_PREEXEC;
     int ret = failed ? -EINVAL : 0;
-    if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST)
-        setsid(); /* EPERM: it was done there */
+    if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST && setsid() < 0 && getsid(0) != getpid()) { /* else done there */
+        j->step = NSBOX_STEP_SESSION;
+        ret = -EPERM;
+    }
     if (ret >= 0)
         ret = finish(j);
     if (ret >= 0)

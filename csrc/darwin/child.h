@@ -36,6 +36,7 @@ struct report_pipe {
 int move_high(int *fd);
 int pipe_open(int ends[2]);
 int report_pipe_open(struct report_pipe *p);
+void report_pipe_drop(struct report_pipe *p);
 void report_pipe_close(struct report_pipe *p, int end);
 void report_pipe_forget(struct report_pipe *p);
 

@@ -93,8 +93,9 @@ int set_ids(struct job *j)
 {
     const nsbox_request *r = j->req;
     j->step = NSBOX_STEP_GROUPS;
-    if (r->flags & NSBOX_SET_GROUPS && setgroups((group_count)r->n_groups, r->groups) < 0)
-        return -errno;
+    int ret = r->flags & NSBOX_SET_GROUPS ? system_set_groups(r->gid, r->groups, r->n_groups) : 0;
+    if (ret < 0)
+        return ret;
     j->step = NSBOX_STEP_GID;
     if ((getgid() != r->gid || getegid() != r->gid) && setregid(r->gid, r->gid) < 0)
         return -errno;

@@ -1,5 +1,9 @@
 /* lifeline.c: our helper program, executed: as the process that ends a command when its caller ends, since macOS has no
- * parent-death signal; and by the command itself. Between fork and exec, as all of the command. */
+ * parent-death signal; and by the command itself. Between fork and exec, as all of the command.
+ *
+ * By vfork(2): in a child of a process with libraries that have hooks at fork(3), a second one can end in an abort (they
+ * find their locks held by a thread of the parent). vfork runs no such hooks; on macOS it is a fork for the rest. What it
+ * is on Linux as well, memory that is shared until the exec, is kept to: nothing returns from here that the parent needs. */
 #include "child.h"
 
 #include <errno.h>
@@ -71,7 +75,7 @@ static _Noreturn void become_watcher(struct job *j, int command, int report)
 /* The watcher's parent ends at once, so that the command has no child which it knows nothing of, and the caller neither. */
 static _Noreturn void start_watcher(struct job *j, int command, int report)
 {
-    pid_t pid = fork();
+    pid_t pid = vfork();
     if (pid == 0)
         become_watcher(j, command, report);
     if (pid < 0)
@@ -102,7 +106,7 @@ int tie_to_caller(struct job *j)
     int ret = pipe_open(ends);
     if (ret < 0)
         return ret;
-    pid_t pid = fork();
+    pid_t pid = vfork();
     if (pid == 0)
         start_watcher(j, self, ends[1]);
     ret = pid < 0 ? -errno : 0;

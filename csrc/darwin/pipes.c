@@ -2,7 +2,8 @@
  *
  * A pipe's end tells that the command has executed its program, so nobody but the command may keep the write end. macOS has
  * no pipe2(2): between pipe(2) and fcntl(2) another thread can fork a process that would keep it through its exec; and one
- * that is forked and doesn't execute (multiprocessing) keeps all in any case. So whoever forks in this program, by fork(3)
+ * that is forked and doesn't execute (multiprocessing) keeps all in any case. Python makes the pipe where it keeps its own
+ * threads from starting anything; posix_spawn(2) by threads of others can't be helped. So whoever forks in this program, by fork(3)
  * of the C library, waits until no pipe is half made, and the child closes those of the other threads. */
 #include "child.h"
 
@@ -72,10 +73,22 @@ int pipe_open(int ends[2])
             ret = moved;
     }
     if (ret < 0)
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
             if (ends[i] >= 0)
                 close(ends[i]);
+            ends[i] = -1;
+        }
     return ret;
+}
+
+/* Closes what nobody else may know of yet: the ends that were given. */
+void report_pipe_drop(struct report_pipe *p)
+{
+    for (int i = 0; i < 2; i++) {
+        if (p->ends[i] > 2)
+            close(p->ends[i]);
+        p->ends[i] = -1;
+    }
 }
 
 int report_pipe_open(struct report_pipe *p)
@@ -84,7 +97,7 @@ int report_pipe_open(struct report_pipe *p)
     if (once_error)
         return -once_error;
     pthread_mutex_lock(&lock);
-    int ret = pipe_open(p->ends);
+    int ret = p->ends[1] > 2 ? 0 : pipe_open(p->ends);
     if (ret >= 0) {
         p->owner = pthread_self();
         p->next = pipes;

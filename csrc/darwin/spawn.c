@@ -163,13 +163,14 @@ static struct job *job_in(const nsbox_request *req)
 int nsbox_spawn(const nsbox_request *req)
 {
     nsbox_result *res = req->result;
-    struct report_pipe pipe;
+    struct report_pipe pipe = {.ends = {req->pipe_read, req->pipe_write}};
     sigset_t all;
     uint32_t step;
     memset(res, 0, sizeof *res);
     res->op = res->init_pidfd = res->init_says = res->go_fd = -1;
     int ret = check(req, &step);
     if (ret < 0) {
+        report_pipe_drop(&pipe);
         fail(res, ret, step);
         return 0;
     }
@@ -179,10 +180,12 @@ int nsbox_spawn(const nsbox_request *req)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &j->mask);
     ret = open_own(j, &pipe, &step);
-    if (ret < 0)
+    if (ret < 0) {
+        report_pipe_drop(&pipe);
         fail(res, ret, step);
-    else if (start(j, &pipe, res))
+    } else if (start(j, &pipe, res)) {
         return 1;
+    }
     if (j->devnull >= 0)
         close(j->devnull);
     if (j->profile_fd >= 0)

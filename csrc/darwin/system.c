@@ -30,6 +30,7 @@ static int next_kept(const struct kept *kept, int from)
 #include <sys/event.h>
 #include <sys/proc_info.h>
 #include <sys/resource.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 /* Numbers above are not tried one by one: a quarter of a million calls take some ten milliseconds. */
@@ -69,6 +70,22 @@ void system_close(const struct kept *kept, void *space, size_t size)
             break;
     }
     close_each(kept);
+}
+
+/* There the effective group is the first of the list, and setregid(2) replaces that: it would be lost. */
+int system_set_groups(uint32_t gid, const uint32_t *groups, uint32_t n)
+{
+    gid_t list[NGROUPS_MAX];
+    int count = 0;
+    list[count++] = gid;
+    for (uint32_t i = 0; i < n; i++) {
+        if (groups[i] == gid)
+            continue;
+        if (count == NGROUPS_MAX)
+            return -EINVAL;
+        list[count++] = groups[i];
+    }
+    return setgroups(count, list) < 0 ? -errno : 0;
 }
 
 /* The event belongs to the process, not to its number. One that has ended isn't found any more, reaped or not. */
@@ -127,6 +144,12 @@ void system_close(const struct kept *kept, void *space, size_t size)
             sys_close_range((unsigned)from, (unsigned)next - 1);
         from = next + 1;
     }
+}
+
+int system_set_groups(uint32_t gid, const uint32_t *groups, uint32_t n)
+{
+    (void)gid;
+    return sys_setgroups(n, groups);
 }
 
 int system_watch(struct watch *w, int caller, int command)

@@ -9,14 +9,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* As setgroups(2) and setrlimit(2) take them. */
+/* As setrlimit(2) takes it. */
 #ifdef __APPLE__
-typedef int group_count;
 typedef int limit_name;
 #else
-typedef size_t group_count;
 typedef unsigned limit_name;
 #endif
+
+#ifdef __APPLE__
+#pragma clang diagnostic ignored "-Wdeprecated-declarations" /* vfork(2): see lifeline.c */
+#endif
+
+/* setgroups(2), for a process whose group is to be `gid`. */
+int system_set_groups(uint32_t gid, const uint32_t *groups, uint32_t n);
 
 /* No file on macOS: it is in the loader's cache of libraries, where dlopen(3) finds it. The tests' build has a path of its
  * own here. Never an environment variable: a command's caller would decide by it what confines the command. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_the_caller_is_killed(core: Core, flags: str, n_ended: int) -> None:
         KILL_THE_CALLER
         + """
     n_ended = int(sys.argv[2])
-    for watcher in set(children()) - {command}:
+    for watcher in set(children()) - {command, child}:
         os.waitpid(watcher, 0)  # it ends when it has done its work
     found = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in (command, child)[:n_ended]]
     for pid in (command, child)[n_ended:]:
@@ -175,3 +176,108 @@ def test_nonsense_for_the_watcher(core: Core, arguments: tuple[str, ...]) -> Non
         assert watch(core, *(text.format(process.pid) for text in arguments)) == (127, b"")
         assert process.poll() is None
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("flags", "is_killed"), [("LIFELINE_GROUP", True), ("LIFELINE_GROUP STAY", False)])
+def test_what_the_command_leaves(core: Core, flags: str, is_killed: bool) -> None:
+    """At the command's end the rest of its process group is killed, whoever waits; with STAY it goes on."""
+    script = """
+        adopt()
+        told, tell = os.pipe()
+        alive, holds = os.pipe()
+        os.dup2(tell, 9)
+        command = ["/bin/sh", "-c", "sleep 1000 9>&- & echo $! >&9; exec true"]
+        found = start(command, profile=compile_profile("(x)"), pass_fds=[9, holds], flags="SETSID LIFELINE " + sys.argv[1])
+        os.close(holds)
+        os.close(tell)
+        os.close(9)
+        with open(told) as file:
+            child = int(file.readline())
+        watcher, = set(children()) - {found.pid, child}
+        assert os.waitstatus_to_exitcode(os.waitpid(watcher, 0)[1]) == 0  # nothing is done after its end
+        with open(f"/proc/{child}/stat") as file:
+            is_there = file.read().split()[2] not in "ZX"
+        if is_there:
+            kill(child)
+        assert os.read(alive, 1) == b""
+        assert found.status() == 0
+        say(is_there)
+    """
+    assert core.run(script, flags) is not is_killed
+
+
+HOOK = r"""
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static pid_t loaded_by;
+
+static void prepare(void)
+{
+    if (getpid() != loaded_by)
+        abort(); /* as libraries do that find a lock held by a thread of the parent */
+}
+
+__attribute__((constructor)) static void load(void)
+{
+    loaded_by = getpid();
+    pthread_atfork(prepare, NULL, NULL);
+}
+"""
+
+
+def test_hooks_of_libraries(core: Core, tmp_path: Path) -> None:
+    """What libraries do at a fork isn't done a second time, in the child, where it can end in an abort."""
+    (tmp_path / "hook.c").write_text(HOOK)
+    library = tmp_path / "hook.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "hook.c"], check=True)
+    script = """
+        import ctypes, resource
+        ctypes.CDLL(sys.argv[1])
+        control = os.fork()
+        if control == 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.fork()
+            os._exit(0)
+        aborted = os.waitstatus_to_exitcode(os.waitpid(control, 0)[1])
+        found = spawn(["/bin/true"], profile=compile_profile("(x)"), flags="CLOSE_FDS SETSID LIFELINE LIFELINE_GROUP")
+        say([aborted, found.error, found.status()])
+    """
+    assert core.run(script, library) == [-signal.SIGABRT, 0, 0]
+
+
+@pytest.mark.as_root("only it can start a command with other ids")
+def test_the_watcher_is_the_callers(core: Core) -> None:
+    """The process that watches keeps the caller's ids: the command, which gets others, can't signal it."""
+    script = """
+        os.chdir("/")
+        adopt()
+        read, write = os.pipe()
+        found = start(["/bin/cat"], profile=compile_profile("(x)"), stdio=(read, -1, -1), uid=4711, gid=4711,
+                      flags="CLOSE_FDS LIFELINE")
+        assert found.error == 0, found
+        watcher, = set(children()) - {found.pid}
+        uids = [os.stat(f"/proc/{pid}").st_uid for pid in (watcher, found.pid)]
+        os.close(write)
+        assert found.status() == 0
+        os.waitpid(watcher, 0)
+        say(uids)
+    """
+    assert core.run(script, NSBOX_STUB_LOG="") == [0, 4711]  # which that user can't open
+
+
+def test_a_given_pipe(core: Core) -> None:
+    """A pipe that the caller has made is used for reports, and closed, whatever becomes of the command."""
+    script = """
+        def given(programs, **options):
+            before = sorted(os.listdir("/proc/self/fd"))
+            read, write = os.pipe()
+            found = start(programs, pipe=(read, write), **options)
+            return found, sorted(os.listdir("/proc/self/fd")) == before
+        good, is_clean = given(["/bin/true"], profile=compile_profile("(x)"))
+        missing, is_clean2 = given(["/none"], profile=compile_profile("(x)"))
+        refused, is_clean3 = given(["/bin/true"], profile=compile_profile("(x)"), pass_fds=[99])
+        say([good.error, good.status(), missing.error, refused.error, is_clean, is_clean2, is_clean3])
+    """
+    assert core.run(script) == [0, 0, errno.ENOENT, errno.EBADF, True, True, True]

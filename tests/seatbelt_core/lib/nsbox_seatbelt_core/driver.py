@@ -117,6 +117,8 @@ def _put(r: Any, keep: list[object], values: dict[str, Any]) -> None:
             r.rlimits, r.n_rlimits = limits, len(value)
         elif name == "stdio":
             r.stdin_fd, r.stdout_fd, r.stderr_fd = value
+        elif name == "pipe":
+            r.pipe_read, r.pipe_write = value
         elif name == "flags":
             r.flags = sum(getattr(lib, f"NSBOX_{flag}") for flag in value.split())
         elif value is not None:
