@@ -66,9 +66,9 @@ def _interpreter() -> list[str]:
 
 def with_seatbelt(host: Host) -> Host:
     """Return the host with what it has of Seatbelt, and its own paths as the file system spells them."""
-    host = replace(host, prefixes=tuple(map(spelled, host.prefixes)), package=spelled(host.package))
     if host.core_problem:
         return host
+    host = replace(host, prefixes=tuple(map(spelled, host.prefixes)), package=spelled(host.package))
     compiles, initializes = _core_darwin.ways()
     has_helper = os.access(HELPER, os.X_OK)
     ways = ["compiled"] if compiles else []
