@@ -136,6 +136,8 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
         return "the path is gone, or a part of it has become a symlink, since the policy was made"
     if step == c.STEP_SECCOMP and number in _FILTER_HINTS:
         return _FILTER_HINTS[number]
+    if step == c.STEP_SESSION and number == errno.EPERM:
+        return "preexec_fn has made it the leader of a process group; a session (new_session=True) has one anyway"
     if step == c.STEP_SANDBOX and number == errno.EPERM:
         return "in a sandbox macOS refuses another one: is this process in one?"
     if step == c.STEP_HELPER:

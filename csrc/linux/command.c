@@ -353,8 +353,10 @@ void command_after_preexec(struct job *j, int failed)
     uint32_t step = NSBOX_STEP_PREEXEC;
     int32_t op = -1;
     int ret = failed ? -EINVAL : 0;
-    if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST)
-        sys_setsid(); /* EPERM: it was done there */
+    if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST && sys_setsid() < 0 && sys_getsid(0) != sys_getpid()) {
+        step = NSBOX_STEP_SESSION; /* it leads a process group; else it was done there */
+        ret = -EPERM;
+    }
     if (ret >= 0)
         ret = start_program(j, &step, &op);
     give_up(j, ret, step, op);

@@ -1,9 +1,7 @@
-/* sys.h: every system call that the children of a spawn may make, one inline function each.
- *
- * This is the audit list: a call that isn't here isn't made between clone and exec. Each returns what
- * the kernel returns, -errno on failure; errno, the C library and its locks are never touched, since
- * the children run in the caller's memory while its other threads go on.
- */
+/* sys.h: every system call that the children of a spawn may make, one inline function each. This is the audit list: a
+ * call that isn't here isn't made between clone and exec. Each returns what the kernel returns, -errno on failure; errno,
+ * the C library and its locks are never touched, since the children run in the caller's memory while its other threads
+ * go on. */
 #ifndef NSBOX_SYS_H
 #define NSBOX_SYS_H
 
@@ -73,14 +71,12 @@ struct sys_sigaction {
     void (*restorer)(void);
     sys_sigset mask;
 };
-
 /* The kernel's struct ifreq, as far as flags go. */
 struct sys_ifreq {
     char name[16];
     short flags;
     char rest[22];
 };
-
 /* The kernel's struct rusage, of which the last fields don't matter here. */
 struct sys_rusage {
     int64_t user[2]; /* seconds, microseconds */
@@ -316,6 +312,10 @@ static inline int sys_getppid(void)
 static inline int sys_setsid(void)
 {
     return (int)S0(__NR_setsid);
+}
+static inline int sys_getsid(int pid)
+{
+    return (int)S1(__NR_getsid, pid);
 }
 static inline int sys_setpgid(int pid, int pgid)
 {

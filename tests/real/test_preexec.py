@@ -90,6 +90,17 @@ def test_sessions(sub: Face) -> None:
     assert output(sub, *python(script), preexec_fn=lambda: None) == expected
 
 
+def test_a_group_is_no_session(sub: Face) -> None:
+    """Who makes itself the leader of a group can't make a session any more: where the policy does, that is an error."""
+    script = "import os; print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid())"
+    if sub.policy is None or not sub.policy.new_session:
+        assert output(sub, *python(script), preexec_fn=os.setpgrp) == "True False"
+        return
+    with pytest.raises(nsbox.SetupError) as caught:
+        sub.run([*python(script)], preexec_fn=os.setpgrp)
+    assert caught.value.step == "setsid" and "new_session" in caught.value.hint
+
+
 def test_descriptors(sub: Face) -> None:
     """It sees the caller's descriptors, and what it opens is closed but for pass_fds."""
     read, write = os.pipe()

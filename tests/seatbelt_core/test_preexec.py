@@ -116,10 +116,12 @@ def test_sessions(core: Core) -> None:
         return stat.split()[0] == stat.rpartition(")")[2].split()[3]
     nothing = lambda r: None
     own = lambda r: os.setsid()
-    say([session(nothing, "CLOSE_FDS"), session(nothing, "CLOSE_FDS SETSID_LAST"), session(own, "CLOSE_FDS SETSID_LAST")])
+    leader = spawn_with(lambda r: os.setpgid(0, 0), ["/bin/true"], profile=profile, flags="CLOSE_FDS SETSID_LAST")
+    say([session(nothing, "CLOSE_FDS"), session(nothing, "CLOSE_FDS SETSID_LAST"), session(own, "CLOSE_FDS SETSID_LAST"),
+         leader.refused()])
     """
     )
-    assert core.run(script) == [False, True, True]
+    assert core.run(script) == [False, True, True, [1, "SESSION"]]  # who leads a group can't have one
 
 
 def test_it_fails(core: Core, tmp_path: Path) -> None:
