@@ -14,6 +14,9 @@ from typing import Any
 
 PRELUDE = """\
 import errno, os, signal, sys, threading
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # ignored in what a shell or nohup starts behind it
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 sys.path.insert(0, {lib!r})
 from nsbox_seatbelt_core.driver import *
 """
