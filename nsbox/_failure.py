@@ -207,7 +207,6 @@ def exception(
         return SubprocessError("Exception occurred in preexec_fn.")
     if result.step == c.STEP_CHDIR:
         return _chdir_error(result, policy, cwd)
-    ops = plan.ops if plan.backend == "seatbelt" else ops
     op = ops[result.op] if result.step != c.STEP_LANDLOCK and 0 <= result.op < len(ops) else None
     hint = _hint(result, op, host)
     kind: type[SetupError] = StaleError if result.step == c.STEP_STALE else SetupError

@@ -113,7 +113,7 @@ static int open_devnull(struct job *j)
 /* As they are in the command's table; they change in ours. */
 static void remember_own(struct job *j)
 {
-    const int own[] = {j->init_image, j->b.root, j->b.base, j->b.scratch, j->b.masked, j->b.parent};
+    const int own[] = {j->b.root, j->b.base, j->b.scratch, j->b.masked, j->b.parent};
     enum { OTHERS = sizeof own / sizeof own[0] };
     _Static_assert(OTHERS + MAX_PROCS == sizeof j->own / sizeof j->own[0], "all have a place");
     for (unsigned i = 0; i < OTHERS + MAX_PROCS; i++)

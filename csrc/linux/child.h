@@ -32,7 +32,6 @@ struct job {
     uint32_t init_tid;         /* cleared by the kernel when the init has executed or died */
     uint32_t init_stage;       /* futex: enum init_stage */
     int init_pidfd;            /* the mediator's */
-    int init_image;            /* the init's, which stays in the mediator's table */
     int init_procs[MAX_PROCS]; /* detached mounts of procfs, or -errno */
     unsigned n_procs;          /* how many are used */
     int init_net;              /* 0 when the net namespace is ready, or -errno */
@@ -42,7 +41,7 @@ struct job {
     int init_up;
     int command_made;
     int has_handlers;                  /* the command begins with the caller's signal handlers */
-    int own[6 + MAX_PROCS];            /* the set-up's descriptors that the command has as well */
+    int own[5 + MAX_PROCS];            /* the set-up's descriptors that the command has as well */
     uint32_t command_tid;              /* as init_tid, for the command */
     uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
     int init_error;                    /* why the init didn't come up, or 0 */

@@ -176,11 +176,12 @@ static void init_main(void *arg)
     if (j->req->flags & NSBOX_AS_INIT)
         become_command(j, ret);
     await_first_maps(j);
+    /* The table is the mediator's up to here; from here on it has a copy of its own. Before the image is opened: the
+     * command, which the mediator may make just now, would have that, and nobody would know its number yet. */
+    if (ret >= 0)
+        ret = sys_unshare(CLONE_FILES);
     int image = ret < 0 ? ret : open_image(&own);
-    j->init_image = image;
-    /* The table is the mediator's up to here; from here on it has a copy of its own. */
-    ret = image < 0 ? image : sys_unshare(CLONE_FILES);
-    j->init_error = ret < 0 ? ret : become_init(j, image);
+    j->init_error = image < 0 ? image : become_init(j, image);
     sys_exit(127);
 }
 
