@@ -7,11 +7,13 @@ import os
 
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._policy import Policy
-from nsbox._spawn import null_free
+from nsbox._spawn import null_free, start_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
+
+    from nsbox._spawn import Prepared
 
 
 def arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:
@@ -74,7 +76,7 @@ def default_policy(cwd: Any) -> Policy:
     return Policy.workspace(path)
 
 
-def directory(policy: Policy, cwd: Any) -> tuple[bytes | None, bool]:
+def directory(policy: Policy, prepared: Prepared, cwd: Any) -> tuple[bytes | None, bool]:
     """Return where the command starts, and whether it is an error if that isn't there."""
     if cwd is not None:
         path = null_free(os.fsencode(cwd))
@@ -82,8 +84,7 @@ def directory(policy: Policy, cwd: Any) -> tuple[bytes | None, bool]:
             return os.path.realpath(path), True
         return (path if os.path.isabs(path) else os.path.abspath(path)), True
     if policy.base != "host" and policy.workdir is not None:
-        here = os.getcwd()
-        return os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir), True
+        return start_directory(policy, prepared), True
     try:
         return os.fsencode(os.getcwd()), False
     except FileNotFoundError:

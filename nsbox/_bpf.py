@@ -3,11 +3,12 @@
 A program sees a system call's number, the machine whose table the number is of, and six arguments as numbers; never
 what a pointer leads to (seccomp(2)). A spawn pays for each instruction twice: for its translation to machine code, and
 when the kernel finds out, for each number of the table, if it is always allowed (such calls then cost nothing more,
-Linux 5.11). Hence a balanced search over ranges of numbers.
+Linux 5.11). Hence a balanced search over the numbers.
 """
 
 from __future__ import annotations
 
+from _bisect import bisect_left  # bisect's own
 from _collections_abc import Iterable
 from _struct import Struct
 
@@ -203,13 +204,17 @@ class _Writer:
             self._chains[rules] = known
         return known
 
-    def search(self, ranges: Sequence[tuple[int, int]]) -> int:
-        """Put a binary search for the number at hand. ranges: where each begins, from 0 up, and where it leads."""
+    def search(self, ranges: Sequence[tuple[int, int]], end: int = LAST + 1) -> int:
+        """Put a binary search for the number at hand. ranges: where each begins, and where it leads; end: of the last.
+
+        Half of the numbers lie on each side, not half of the ranges: the kernel goes through it for each number.
+        """
         if len(ranges) == 1:
             return ranges[0][1]
-        half = len(ranges) // 2
-        above, below = self.search(ranges[half:]), self.search(ranges[:half])
-        return self.test(_JGE, ranges[half][0], above, below)
+        half = bisect_left(ranges, ((ranges[0][0] + end) // 2,), 1, len(ranges) - 1)
+        start = ranges[half][0]
+        above, below = self.search(ranges[half:], end), self.search(ranges[:half], start)
+        return self.test(_JGE, start, above, below)
 
     def bytes(self) -> bytes:
         """Return the program as an array of struct sock_filter."""

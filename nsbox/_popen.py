@@ -123,11 +123,11 @@ class Confinable(subprocess.Popen["Any"]):
             self._pass_through(policy, prepared, positional)
             return
         if env is None:
-            envp, directories = _spawn.environment(policy, prepared, os.environ), _spawn.search_path
+            envp, directories = _spawn.environment(policy, prepared), _spawn.search_path
         else:
             envp = _core.Strings(_spawn.encode_environment(env))
             directories = lambda *_: os.get_exec_path(env)  # noqa: E731
-        directory, required = _arguments.directory(policy, cwd)
+        directory, required = _arguments.directory(policy, prepared, cwd)
         command = _core.Command(
             programs=_arguments.programs(program, lambda: directories(policy, prepared)),
             argv=[null_free(os.fsencode(arg)) for arg in argv],

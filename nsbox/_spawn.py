@@ -70,7 +70,11 @@ class Prepared:
     says_empty: bool  # the init's word is enough for the end: nobody else's business depends on its unmounting
     path: str
     tmpdir: str
-    environments: dict[tuple[str | None, ...], _core.Strings]  # built ones, by the caller's values that went into them
+    taken: tuple[bytes, ...]  # variables of the caller's that a built environment takes
+    environments: dict[
+        tuple[bytes | None, ...], _core.Strings
+    ]  # built ones, by the caller's values that went into them
+    starts: dict[str, bytes]  # where commands start that were told no directory, by the caller's
     places: Places | None = None  # with the backend of macOS
 
 
@@ -111,9 +115,29 @@ def _warn_of_passthrough(policy: Policy, host: Host) -> None:
     _warn_once(f"commands run without any containment: {reasons}")
 
 
-@remembered
+_latest: tuple[Policy, Host, Prepared] | None = None
+
+
 def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
+    global _latest
+    latest = _latest
+    if latest is not None and latest[0] is policy and latest[1] is host:  # to compare is to read all that they say
+        return latest[2]
+    prepared = _prepared(policy, host)
+    _latest = (policy, host, prepared)
+    return prepared
+
+
+def forget() -> None:
+    """Prepare all anew from now on."""
+    global _latest
+    _latest = None
+    _prepared.cache_clear()  # type: ignore[attr-defined]
+
+
+@remembered
+def _prepared(policy: Policy, host: Host) -> Prepared:
     plan = _backends.compile_policy(policy, host)
     if plan.backend == "passthrough":
         _warn_of_passthrough(policy, host)
@@ -131,7 +155,9 @@ def prepare(policy: Policy, host: Host) -> Prepared:
         says_empty=not outlasts,
         path=":".join((*([policy.tools_bin] if policy.tools_bin else ()), *host.programs, STANDARD_PATH)),
         tmpdir=plan.tmpdir,
+        taken=tuple(map(os.fsencode, policy.taken_from_caller())),
         environments={},
+        starts={},
         places=_places(plan),
     )
 
@@ -179,19 +205,42 @@ def null_free(text: bytes) -> bytes:
     return text
 
 
-def environment(policy: Policy, prepared: Prepared, caller: Mapping[str, str]) -> _core.Strings:
+def environment(policy: Policy, prepared: Prepared) -> _core.Strings:
     """Return the environment of a command that was given none."""
     if policy.inherit_env and not policy.env:
         return _inherited()
     if policy.inherit_env:
-        return _core.Strings(encode_environment(policy.environment(_copy(caller), prepared.path, prepared.tmpdir)))
-    key = tuple(caller.get(name) for name in policy.taken_from_caller())
+        return _core.Strings(encode_environment(policy.environment(_copy(os.environ), prepared.path, prepared.tmpdir)))
+    key = tuple(map((_own_environment() or os.environb).get, prepared.taken))
     known = prepared.environments.get(key)
     if known is None:
-        known = _core.Strings(encode_environment(policy.environment(_copy(caller), prepared.path, prepared.tmpdir)))
+        caller = {
+            os.fsdecode(name): os.fsdecode(value)
+            for name, value in zip(prepared.taken, key, strict=True)
+            if value is not None
+        }
+        known = _core.Strings(encode_environment(policy.environment(caller, prepared.path, prepared.tmpdir)))
         if len(prepared.environments) < 64:
             prepared.environments[key] = known
     return known
+
+
+def start_directory(policy: Policy, prepared: Prepared) -> bytes:
+    """Return where a command starts that was told no directory, under a policy that has one."""
+    here = os.getcwd()
+    known = prepared.starts.get(here)
+    if known is None:
+        assert policy.workdir is not None
+        known = os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir)
+        if len(prepared.starts) < 64:
+            prepared.starts[here] = known
+    return known
+
+
+def _own_environment() -> dict[bytes, bytes] | None:
+    """Return what os.environ keeps; None where that is no dictionary, which no word of its documentation promises."""
+    data = getattr(os.environb, "_data", None)
+    return data if type(data) is dict else None
 
 
 _last: tuple[dict[bytes, bytes], _core.Strings] | None = None  # inherited; it seldom changes between two spawns
@@ -204,8 +253,8 @@ def _inherited() -> _core.Strings:
     a dictionary of bytes, checked when they were set, which can be copied in one step that no thread interrupts.
     """
     global _last
-    data = getattr(os.environb, "_data", None)
-    if type(data) is not dict:  # no word of CPython's documentation promises it
+    data = _own_environment()
+    if data is None:
         return _core.Strings(encode_environment(_copy(os.environb)))
     last = _last
     if last is None or last[0] != data:

@@ -16,7 +16,7 @@ import select
 import socket
 import sys
 import weakref
-from _thread import allocate_lock, start_new_thread
+from _thread import RLock, allocate_lock, start_new_thread
 
 from nsbox import _core, _renew, _request, _spawn
 from nsbox._core import constants as c
@@ -79,9 +79,11 @@ class Parked:
         if sys.is_finalizing():  # the kernel closes all, and ends it
             return
         own = self.result
-        if not self.is_taken and self._creator == os.getpid():
+        if self.is_taken:
+            pass
+        elif self._creator == os.getpid():
             _core.end(0, own.init_pidfd, own.init_says)
-        elif not self.is_taken:  # the parent's, in a forked child
+        else:  # the parent's, in a forked child
             _close(own.init_pidfd, own.init_says)
         _close(own.go_fd, self.user2_fd)
 
@@ -90,8 +92,10 @@ def _close(*fds: int) -> None:
     """Close those that aren't -1. One that has been closed is no error: in a fork for preexec_fn they are."""
     for fd in fds:
         if fd >= 0:
-            with contextlib.suppress(OSError):
+            try:  # contextlib.suppress() takes as long as closing them, and a command's start waits for it
                 os.close(fd)
+            except OSError:
+                pass
 
 
 class Kept:
@@ -105,7 +109,6 @@ class Kept:
         self._fds: list[int] = []
         self._ready: list[Parked] = []
         self._mounts: _MountWatch | None = None
-        self._is_refilling = allocate_lock()
         self.stale = False
         _all.add(self)
         self.prepared = prepared
@@ -161,14 +164,14 @@ class Kept:
 
         Not when a command starts, which it would only hold up, but when one has ended, or has found none.
         """
-        if len(self._ready) < self._stock and not self.stale and not self._is_refilling.locked():
-            with contextlib.suppress(RuntimeError):  # no new thread can be started: commands have their copies made
-                start_new_thread(_refill, (weakref.ref(self),))
+        if len(self._ready) < self._stock and not self.stale:
+            _refiller.ask(self)
 
     def make_ready(self) -> None:
-        """Make as many copies as are missing; raises OSError when one can't be made."""
-        while len(self._ready) < self._stock and not self.stale:
-            self._ready.append(self._park())
+        """Make as many copies as are missing. If one can't be made the next command tells why, if it is still so."""
+        with contextlib.suppress(NsboxError, OSError):
+            while len(self._ready) < self._stock and not self.stale:
+                self._ready.append(self._park())
 
     def _park(self) -> Parked:
         stamps = _core.Stamps(self._watched)
@@ -212,8 +215,7 @@ class Kept:
     def retire(self) -> None:
         """Be used no more by commands to come. Returns when no copy is being made any longer."""
         self.stale = True
-        with self._is_refilling:
-            pass
+        _refiller.leave(self)
 
     def wants_console(self, command: _core.Command) -> bool:
         """Say if the command's standard output is a terminal that the plan shows it as a device."""
@@ -225,7 +227,6 @@ class Kept:
     def forget(self) -> None:
         """Let go of all; in a forked child too, where what is ready is the parent's."""
         self.stale = True
-        self._is_refilling = allocate_lock()
         self._ready.clear()
         if self._mounts is not None:
             self._mounts.close()
@@ -263,29 +264,107 @@ def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.R
             raise
 
 
-def _refill(reference: weakref.ref[Kept]) -> None:
-    """Fill up in a thread of its own. What it has of the others is let go of before it says that it has ended."""
-    kept = reference()
-    if kept is None:
-        return
-    lock = kept._is_refilling
-    if not lock.acquire(False):
-        return
-    try:
-        kept.make_ready()
-    except (NsboxError, OSError):
-        pass  # the next command tells, if it still can't be done
-    finally:
-        del kept
-        lock.release()
+class _Refiller:
+    """One thread that makes copies ready, for all that is kept in this process.
+
+    It is started when there is something to do, and waits a while for more: to start one takes ten times as long as to
+    wake it, which is the time of somebody who has just waited for a command.
+    """
+
+    PATIENCE = 0.1  # seconds
+
+    def __init__(self) -> None:
+        self._lock = RLock()  # a signal's handler may start commands too
+        self._asked: list[weakref.ref[Kept]] = []
+        self._filled: weakref.ref[Kept] | None = None  # the one that is just being filled up
+        self._is_running = self._ends = False
+        self._woken, self._filling, self._ended = allocate_lock(), allocate_lock(), allocate_lock()
+        self._woken.acquire()
+
+    @property
+    def is_busy(self) -> bool:
+        """Say if there is something left to do."""
+        return bool(self._asked or self._filled)
+
+    def ask(self, kept: Kept) -> None:
+        """Have one filled up soon."""
+        with self._lock:
+            self._asked.append(weakref.ref(kept))
+            starts, self._is_running = not self._is_running, True
+        self._wake()
+        try:
+            if starts:
+                start_new_thread(self._run, ())
+        except RuntimeError:  # there can be no new thread: commands have their copies made
+            with self._lock:
+                self._asked.clear()
+                self._is_running = False
+
+    def leave(self, kept: Kept) -> None:
+        """Return when the thread has nothing of this one, nor will have."""
+        with self._lock:
+            self._asked = [reference for reference in self._asked if reference() is not kept]
+            filled = self._filled
+        if filled is not None and filled() is kept:
+            with self._filling:
+                pass
+
+    def rest(self) -> None:
+        """Have the thread end before a fork, if there is one: Python warns who forks with threads (3.12)."""
+        if self._is_running:
+            self._ends = True
+            self._wake()
+            if self._ended.acquire(timeout=self.PATIENCE):
+                self._ended.release()
+            self._ends = False
+
+    def _wake(self) -> None:
+        try:
+            self._woken.release()
+        except RuntimeError:  # somebody else has
+            pass
+
+    def _run(self) -> None:
+        with self._ended:
+            try:
+                while not self._is_over():
+                    while self._fill():
+                        pass
+            except BaseException:
+                self._filled, self._is_running = None, False
+                raise
+
+    def _fill(self) -> bool:
+        with self._filling:
+            with self._lock:
+                self._filled = self._asked.pop(0) if self._asked else None
+            if self._filled is None:
+                return False
+            kept = self._filled()
+            if kept is not None:
+                kept.make_ready()
+            del kept  # before anybody is told
+            self._filled = None
+            return True
+
+    def _is_over(self) -> bool:
+        """Wait until there may be something to do, or for so long that the thread had better end."""
+        if not self._ends and self._woken.acquire(timeout=self.PATIENCE):
+            return False
+        with self._lock:
+            self._is_running = bool(self._asked)
+            return not self._asked
 
 
+_refiller = _Refiller()
 _all: weakref.WeakSet[Kept] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    global _refiller
+    _refiller = _Refiller()
     for kept in list(_all):
         kept.forget()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=lambda: _refiller.rest(), after_in_child=_after_fork)

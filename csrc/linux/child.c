@@ -100,8 +100,7 @@ static int fill_standard_fds(const struct job *j)
 static int open_devnull(struct job *j)
 {
     const nsbox_request *r = j->req;
-    int asked = r->stdin_fd == NSBOX_DEVNULL || r->stdout_fd == NSBOX_DEVNULL || r->stderr_fd == NSBOX_DEVNULL;
-    if (!asked && !(r->flags & NSBOX_TEMPLATE))
+    if (!wants_devnull(r) && !(r->flags & NSBOX_TEMPLATE))
         return 0;
     TRY(&j->b, NSBOX_STEP_STDIO,
         j->devnull = r->flags & NSBOX_PLAIN ? sys_openat(AT_FDCWD, "/dev/null", O_RDWR, 0)

@@ -88,6 +88,12 @@ static inline int is_parked(const nsbox_request *r)
     return r->park_fd >= 0;
 }
 
+/* Does the command's stdio want the null device? */
+static inline int wants_devnull(const nsbox_request *r)
+{
+    return r->stdin_fd == NSBOX_DEVNULL || r->stdout_fd == NSBOX_DEVNULL || r->stderr_fd == NSBOX_DEVNULL;
+}
+
 /* Is there to be no command? */
 static inline int has_no_command(const nsbox_request *r)
 {

@@ -101,7 +101,7 @@ static inline int sys_openat2(int dir, const char *path, uint64_t flags, uint64_
 }
 static inline int sys_close(int fd)
 {
-    return (int)S1(__NR_close, fd);
+    return fd < 0 ? -EBADF : (int)S1(__NR_close, fd);
 }
 static inline int sys_close_range(unsigned first, unsigned last)
 {

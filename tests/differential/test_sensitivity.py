@@ -41,10 +41,10 @@ def carry_out_as(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change],
 
     def carry_out_as(change: Change) -> None:
         monkeypatch.setattr(_wire, "encode", lambda ops: encode(change(list(ops))))
-        _spawn.prepare.cache_clear()
+        _spawn.forget()
 
     yield carry_out_as
-    _spawn.prepare.cache_clear()
+    _spawn.forget()
 
 
 def instead(kind: type[Op], change: Callable[[Op], Op]) -> Change:

@@ -490,7 +490,10 @@ def test_large_programs() -> None:
 
 
 def test_search_is_short() -> None:
-    """No number takes more than a dozen instructions to be found allowed, in the largest profile."""
+    """A number takes ten instructions on the average to be found allowed, in the largest profile, and never twice that.
+
+    A balanced tree over ranges takes eleven.
+    """
     found = codes(workspace(seccomp="hardened"), "x86_64", ROOT)
     assert len(found) == 1 and len(found[0]) // 8 < 256
     tested = {
@@ -505,7 +508,8 @@ def test_search_is_short() -> None:
         *COMPATIBLE_NUMBERS["i386"],
     }
     numbers = set(range(LAST + 2)) - {WHOLE["x86_64"].get(call) for call in tested} - {142, 144, 314}  # sched_set*
-    assert max(run(found[0], MACHINES["x86_64"], number)[1] for number in numbers) <= 12
+    steps = [run(found[0], MACHINES["x86_64"], number)[1] for number in numbers]
+    assert max(steps) <= 16 and sum(steps) <= 10 * len(steps)
 
 
 def test_newer_numbers() -> None:

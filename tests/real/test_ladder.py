@@ -361,7 +361,7 @@ def test_passthrough(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:
     from nsbox import _spawn
 
     _spawn._warn_once.cache_clear()
-    _spawn.prepare.cache_clear()
+    _spawn.forget()
     policy = Policy.workspace(workspace, backend="passthrough", require="nothing", env={"X": "1"})
     with caplog.at_level(logging.WARNING, logger="nsbox"):
         for options in ({}, {"cwd": "/"}, {"env": {"A": "b", "PATH": "/usr/bin:/bin"}}):

@@ -539,7 +539,7 @@ def test_another_plan_for_the_policy(box: Sandbox) -> None:
     """What is kept is for what the policy came to; if that is something else now (ids, a machine's facts), it goes."""
     assert output(box, "echo", "on") == "on\n"
     before = box._way._kept
-    _spawn.prepare.cache_clear()  # type: ignore[attr-defined]
+    _spawn.forget()
     assert output(box, "echo", "on") == "on\n"
     assert box._way._kept is not before
 
