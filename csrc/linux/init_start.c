@@ -300,8 +300,9 @@ int init_join_net(struct job *j, uint32_t *step, int32_t *op)
 int init_is_up(struct job *j)
 {
     nsbox_word word;
-    if (!j->init_up && sys_read(j->said[0], &word, sizeof word) == sizeof word)
-        j->init_up = 1;
+    if (j->init_up || __atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE)) /* it hasn't left our memory yet */
+        return j->init_up;
+    j->init_up = sys_read(j->said[0], &word, sizeof word) == sizeof word;
     return j->init_up;
 }
 
