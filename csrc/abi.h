@@ -187,6 +187,7 @@ typedef struct nsbox_path_rule {
 
 typedef struct nsbox_ruleset {
     uint64_t files;  /* the rights that are refused where no rule gives them; 0: nothing about files */
+    uint64_t net;    /* the same for TCP: LANDLOCK_ACCESS_NET_*, of which there are no rules */
     uint64_t scoped; /* LANDLOCK_SCOPE_* */
     const nsbox_path_rule *paths;
     uint32_t n_paths;

@@ -213,9 +213,9 @@ class Template:
     plan: a blob as _wire makes it, of nops ops. uid_map, gid_map: for user_namespaces(7); the second ones, if any, for
     a second namespace. map_programs: arguments of newuidmap(1) and newgidmap(1). rlimits: resource, soft, hard.
     programs: seccomp filters; the last n_last are for right before exec, the n_confined before these for the last user
-    namespace. ruleset: Landlock's rights and scopes, and its rules: path, rights, flags. capabilities: permitted,
-    inheritable and bounding ones, that the command keeps. joined: descriptors of a user namespace, a second, a pid and
-    a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. entered: one that is kept, to be copied.
+    namespace. ruleset: Landlock's rights to files and to TCP, its scopes, and its rules: path, rights, flags.
+    capabilities: permitted, inheritable and bounding ones, that the command keeps. joined: descriptors of a user
+    namespace, a second, a pid and a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. entered: one that is kept, to be copied.
     """
 
     __slots__ = ("_keep", "nops", "plan", "request")
@@ -236,7 +236,7 @@ class Template:
         programs: Sequence[bytes],
         n_confined: int,
         n_last: int,
-        ruleset: tuple[int, int, Sequence[tuple[bytes, int, int]]] | None = None,
+        ruleset: tuple[int, int, int, Sequence[tuple[bytes, int, int]]] | None = None,
         capabilities: tuple[int, int, int] | None = None,
         joined: Sequence[int] = (-1, -1, -1, -1),
         stamps: Stamps | None = None,
@@ -279,13 +279,13 @@ class Template:
         r.filters, r.n_filters = filters, len(programs)
         r.n_confined_filters, r.n_last_filters = n_confined, n_last
 
-    def _ruleset(self, files: int, scoped: int, rules: Sequence[tuple[bytes, int, int]]) -> object:
+    def _ruleset(self, files: int, net: int, scoped: int, rules: Sequence[tuple[bytes, int, int]]) -> object:
         names = [ffi.from_buffer("char[]", path) for path, _, _ in rules]
         paths = ffi.new(
             "nsbox_path_rule[]",
             [(name, rights, flags, 0) for name, (_, rights, flags) in zip(names, rules, strict=True)],
         )
-        made = ffi.new("nsbox_ruleset *", (files, scoped, paths, len(rules), 0))
+        made = ffi.new("nsbox_ruleset *", (files, net, scoped, paths, len(rules), 0))
         self._keep += [names, paths, made]
         return made
 

@@ -7,7 +7,7 @@ another way than through them.
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import (
     Bind,
     BindData,
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 # <linux/landlock.h>
 _READ = 1 | 4 | 8  # execute, read files, list directories
 _RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}  # by the ABI that brought them
+_TCP = 1 | 2  # bind, connect
 _SCOPES = 1 | 2  # abstract unix sockets, signals
 
 FILES_ABI = 2  # before it files couldn't be moved between directories
 TRUNCATE_ABI = 3
+TCP_ABI = 4
 SCOPES_ABI = 6
 
 _WRITABLE = (Bind, DevBind, Device, Tmpfs, Dev, Devpts, Proc, Mqueue, Overlay, TmpOverlay, Console)
@@ -94,6 +96,14 @@ def ruleset(ops: Iterable[Op], abi: int) -> Ruleset:
     unique = {rule.path: rule for rule in paths}
     scoped = _SCOPES if abi >= SCOPES_ABI else 0
     return Ruleset(files=everything, scoped=scoped, paths=tuple(unique.values()))
+
+
+def without_tcp(allowed: Ruleset, abi: int) -> Ruleset:
+    """Return the ruleset with no TCP, also by sockets that were made elsewhere and passed.
+
+    Not for a command in a net namespace of its own, whose loopback is to work: a rule names ports, not addresses.
+    """
+    return replace(allowed, net=_TCP) if abi >= TCP_ABI else allowed
 
 
 def paths_alone(rights: Mapping[str, Literal["read", "write"]], named: Iterable[str], abi: int) -> Ruleset:

@@ -424,10 +424,7 @@ class Rlimit:
 
 @frozen
 class PathRule:
-    """What may be done below a path of the sandbox: rights as landlock(7) has them.
-
-    optional: it may be missing. nofollow: a symlink anywhere in it is an error, since somebody may have planted it.
-    """
+    """What may be done below a path: rights of landlock(7). optional: it may be missing. nofollow: by no symlink."""
 
     path: str
     rights: int
@@ -437,9 +434,10 @@ class PathRule:
 
 @frozen
 class Ruleset:
-    """A Landlock ruleset. files: the rights that only its rules give; 0: files are none of its business."""
+    """A Landlock ruleset. files: the rights that only its rules give; 0: it isn't about files. net: those about TCP."""
 
     files: int = 0
+    net: int = 0
     scoped: int = 0
     paths: tuple[PathRule, ...] = ()
 

@@ -173,7 +173,7 @@ def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[
     return found
 
 
-def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, list[tuple[bytes, int, int]]] | None:
+def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, int, list[tuple[bytes, int, int]]] | None:
     """Return a Landlock ruleset as _core takes it."""
     if ruleset is None:
         return None
@@ -181,7 +181,7 @@ def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, list[tuple[bytes,
         (_text(rule.path), rule.rights, (c.OPTIONAL if rule.optional else 0) | (c.NOFOLLOW if rule.nofollow else 0))
         for rule in ruleset.paths
     ]
-    return ruleset.files, ruleset.scoped, rules
+    return ruleset.files, ruleset.net, ruleset.scoped, rules
 
 
 def encode_entry(

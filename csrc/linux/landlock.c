@@ -95,7 +95,7 @@ int landlock_confine(const nsbox_request *r, uint32_t *step, int32_t *at)
     const nsbox_ruleset *wish = r->ruleset;
     if (!wish)
         return 0;
-    struct attributes attributes = {.files = wish->files, .scoped = wish->scoped};
+    struct attributes attributes = {.files = wish->files, .net = wish->net, .scoped = wish->scoped};
     int ruleset = sys_landlock_create_ruleset(&attributes, sizeof attributes, 0);
     int ret = ruleset;
     if (ret >= 0 && wish->files)

@@ -164,6 +164,11 @@ def _rights(policy: Policy, host: Host) -> dict[str, Literal["read", "write"]]:
 
 
 def _ruleset(policy: Policy, host: Host) -> Ruleset:
+    files = _files(policy, host)
+    return files if policy.network == "host" else _landlock.without_tcp(files, host.landlock_abi)
+
+
+def _files(policy: Policy, host: Host) -> Ruleset:
     if policy.base != "workspace":
         # Scopes are enough for a domain, which closes other processes; where there are none, all files are allowed.
         allowed: dict[str, Literal["read", "write"]] = {"/": "write"}
@@ -216,6 +221,8 @@ def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
             said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
     if policy.network == "none":
         said.append("network: no sockets, not even on loopback, nor unix sockets; but pairs of streams (seccomp)")
+        if host.landlock_abi >= _landlock.TCP_ABI:
+            said.append("network: no TCP by sockets that are passed either, but for connected ones (Landlock)")
     elif policy.base == "workspace":
         said.append("sockets: no unix sockets but pairs of streams (seccomp)")
     if "ipc" in policy.unshare:

@@ -177,6 +177,34 @@ def test_control_sockets(attempt: Callable[..., Any], free: Policy, listening: t
     assert set(found.values()) == {0}, found
 
 
+PASSED = """
+import socket
+number, port = map(int, sys.argv[1:])
+report(attempt(socket.socket(fileno=number).connect, ("127.0.0.1", port)))
+"""
+
+
+def connect_passed(attempt: Callable[..., Any], policy: Policy, port: str) -> Any:
+    """Return the errno of connecting a socket that was made outside and passed."""
+    with socket.socket() as passed:
+        return attempt(PASSED, str(passed.fileno()), port, policy=policy, pass_fds=[passed.fileno()])
+
+
+@pytest.mark.skipif(ABI < 4, reason="no Landlock of version 4 or later")
+def test_a_socket_that_is_passed(attempt: Callable[..., Any], alone: Policy, listening: tuple[str, str, str]) -> None:
+    """The filter has nothing against it, but without a network it can't be connected by TCP (Landlock)."""
+    assert connect_passed(attempt, alone, listening[2]) == errno.EACCES
+
+
+def test_control_a_socket_that_is_passed(
+    attempt: Callable[..., Any], alone: Policy, listening: tuple[str, str, str]
+) -> None:
+    """Control: with the network it can. So it can in namespaces, where it goes on belonging to the host's."""
+    assert connect_passed(attempt, alone.with_(network="host"), listening[2]) == 0
+    if not nsbox.probe().userns_error:
+        assert connect_passed(attempt, Policy.workspace(alone.workdir), listening[2]) == 0
+
+
 OTHERS = """
 pid = int(sys.argv[1])
 def opened(name): os.close(os.open(f"/proc/{pid}/{name}", os.O_RDONLY))

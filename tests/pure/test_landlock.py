@@ -153,4 +153,14 @@ def test_encoding() -> None:
     """As _core takes it: paths as the kernel gets them."""
     assert encode_ruleset(None) is None
     rules = ruleset((Bind("/x", "/sp ace", optional=True), RemountRo("/")), 2)
-    assert encode_ruleset(rules) == (0x3FFF, 0, [(b"/\0", READ, 0), (b"/sp ace\0", 0x3FFF, 4)])
+    assert encode_ruleset(rules) == (0x3FFF, 0, 0, [(b"/\0", READ, 0), (b"/sp ace\0", 0x3FFF, 4)])
+
+
+@pytest.mark.parametrize("wish", [workspace(), Policy.host()], ids=lambda wish: wish.base)
+def test_tcp(wish: Policy) -> None:
+    """Without namespaces and without a network there is no TCP either, where the kernel knows it (ABI 4)."""
+    wish = wish.with_(backend="landlock", best_effort={"attributes", "processes", "secrets", "tmp"})
+    for abi, network, net in ((4, "none", 3), (7, "none", 3), (3, "none", 0), (7, "host", 0)):
+        plan = compile_policy(wish.with_(network=network), replace(DEBIAN, landlock_abi=abi))
+        assert plan.ruleset is not None and plan.ruleset.net == net
+        assert any("TCP" in text for text in plan.enforced) is bool(net)
