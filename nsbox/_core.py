@@ -215,7 +215,8 @@ class Template:
     programs: seccomp filters; the last n_last are for right before exec, the n_confined before these for the last user
     namespace. ruleset: Landlock's rights to files and to TCP, its scopes, and its rules: path, rights, flags.
     capabilities: permitted, inheritable and bounding ones, that the command keeps. joined: descriptors of a user
-    namespace, a second, a pid and a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. entered: one that is kept, to be copied.
+    namespace, a second, a pid and a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. entered:
+    one that is kept, to be copied.
     """
 
     __slots__ = ("_keep", "nops", "plan", "request")

@@ -278,7 +278,8 @@ class _Refiller:
         self._asked: list[weakref.ref[Kept]] = []
         self._filled: weakref.ref[Kept] | None = None  # the one that is just being filled up
         self._is_running = self._ends = False
-        self._woken, self._filling, self._ended = allocate_lock(), allocate_lock(), allocate_lock()
+        self._woken, self._filling = allocate_lock(), allocate_lock()
+        self._ended = allocate_lock()  # held from the start of the thread to its end
         self._woken.acquire()
 
     @property
@@ -288,17 +289,23 @@ class _Refiller:
 
     def ask(self, kept: Kept) -> None:
         """Have one filled up soon."""
-        with self._lock:
-            self._asked.append(weakref.ref(kept))
-            starts, self._is_running = not self._is_running, True
-        self._wake()
+        starts = False
         try:
-            if starts:
-                start_new_thread(self._run, ())
-        except RuntimeError:  # there can be no new thread: commands have their copies made
             with self._lock:
+                self._asked.append(weakref.ref(kept))
+                starts, self._is_running = not self._is_running, True
+            self._wake()
+            if starts:
+                self._ended.acquire()  # from here on, so that rest() awaits one that hasn't begun
+                start_new_thread(self._run, ())
+        except BaseException as error:  # that there can be no new thread, or a signal's handler
+            if starts:
                 self._asked.clear()
                 self._is_running = False
+                self._ended.acquire(False)
+                self._ended.release()
+            if not isinstance(error, RuntimeError):  # then commands have their copies made
+                raise
 
     def leave(self, kept: Kept) -> None:
         """Return when the thread has nothing of this one, nor will have."""
@@ -325,14 +332,15 @@ class _Refiller:
             pass
 
     def _run(self) -> None:
-        with self._ended:
-            try:
-                while not self._is_over():
-                    while self._fill():
-                        pass
-            except BaseException:
-                self._filled, self._is_running = None, False
-                raise
+        try:
+            while not self._is_over():
+                while self._fill():
+                    pass
+        except BaseException:
+            self._filled, self._is_running = None, False
+            raise
+        finally:
+            self._ended.release()
 
     def _fill(self) -> bool:
         with self._filling:
