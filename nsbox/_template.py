@@ -297,15 +297,23 @@ class _Refiller:
             self._wake()
             if starts:
                 self._ended.acquire()  # from here on, so that rest() awaits one that hasn't begun
-                start_new_thread(self._run, ())
-        except BaseException as error:  # that there can be no new thread, or a signal's handler
+                self._start()
+        except BaseException:  # of a signal's handler
             if starts:
-                self._asked.clear()
-                self._is_running = False
-                self._ended.acquire(False)
-                self._ended.release()
-            if not isinstance(error, RuntimeError):  # then commands have their copies made
-                raise
+                self._not_started()
+            raise
+
+    def _start(self) -> None:
+        try:
+            start_new_thread(self._run, ())
+        except RuntimeError:  # there can be no new thread: commands have their copies made
+            self._not_started()
+
+    def _not_started(self) -> None:
+        self._asked.clear()
+        self._is_running = False
+        self._ended.acquire(False)
+        self._ended.release()
 
     def leave(self, kept: Kept) -> None:
         """Return when the thread has nothing of this one, nor will have."""
