@@ -2,8 +2,8 @@
 
 It is kept by descriptors: of its user namespace and of its mount namespace, a finished tree that each command gets a
 copy of. No process holds it, so there is none to be killed, and the kernel drops it with this process. Some copies are
-made ahead, by a thread that ends when there are enough: complete sandboxes, with a net namespace of their own where the
-policy says so, whose pid 1 waits for the command.
+made ahead, by a thread that ends soon when there are enough: complete sandboxes, with a net namespace of their own
+where the policy says so, whose pid 1 waits for the command.
 """
 
 from __future__ import annotations

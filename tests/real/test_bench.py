@@ -201,7 +201,7 @@ def test_targets_name_rows_that_exist(tiny: parts.Bench) -> None:
     """Each target finds its rows in a full run (a misspelt one would be "not measured" for ever)."""
     names = {
         name: {row.name for row in bench.PARTS[name](tiny).rows}
-        for name in ("spawn", "overhead", "warm", "files", "hardening", "import", "front")
+        for name in ("spawn", "overhead", "warm", "rate", "files", "hardening", "import", "front")
     }
     full = {2048: "2 GiB", 20: "20 MB"}
     assert {size: parts.size_name(size) for size in full} == full
@@ -293,7 +293,15 @@ def test_verdicts() -> None:
     rows += [stats.Row("nsbox unshare-all", (0.5,)), stats.Row("bwrap unshare-all", (1.0,))]
     part = stats.Part("spawn", "", "ms", rows)
     part.compare([("nsbox worker", "bwrap worker"), ("nsbox unshare-all", "bwrap unshare-all")])
-    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 12]
+    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 13]
+    for rate, holds in ((3.9, False), (4.0, True)):  # one that is to be reached
+        both = [
+            stats.Row(name, (value,)) for name, value in ((report._WARM_RATE, rate), ("bwrap, own net, 8 threads", 1))
+        ]
+        fast = stats.Part("rate", "", "1/s", both)
+        fast.compare([(both[0].name, both[1].name)])
+        assert [target.holds for target in report.targets([fast]) if target.part == "rate"] == [holds]
+        assert ">= 4.00x" in report.table(bench.look(), [fast], is_quick=False)
     text = report.table(bench.look(), [part], is_quick=False)
     assert "holds" in text and "MISSED" in text and "not measured" in text
 
