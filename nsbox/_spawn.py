@@ -211,7 +211,10 @@ def environment(policy: Policy, prepared: Prepared) -> _core.Strings:
         return _inherited()
     if policy.inherit_env:
         return _core.Strings(encode_environment(policy.environment(_copy(os.environ), prepared.path, prepared.tmpdir)))
-    key = tuple(map((_own_environment() or os.environb).get, prepared.taken))
+    variables = _kept_by(os.environ)
+    if variables is None:
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in _copy(os.environ).items()}
+    key = tuple(map(variables.get, prepared.taken))
     known = prepared.environments.get(key)
     if known is None:
         caller = {
@@ -237,9 +240,9 @@ def start_directory(policy: Policy, prepared: Prepared) -> bytes:
     return known
 
 
-def _own_environment() -> dict[bytes, bytes] | None:
+def _kept_by(environ: object) -> dict[bytes, bytes] | None:
     """Return what os.environ keeps; None where that is no dictionary, which no word of its documentation promises."""
-    data = getattr(os.environb, "_data", None)
+    data = getattr(environ, "_data", None)
     return data if type(data) is dict else None
 
 
@@ -253,7 +256,7 @@ def _inherited() -> _core.Strings:
     a dictionary of bytes, checked when they were set, which can be copied in one step that no thread interrupts.
     """
     global _last
-    data = _own_environment()
+    data = _kept_by(os.environb)
     if data is None:
         return _core.Strings(encode_environment(_copy(os.environb)))
     last = _last

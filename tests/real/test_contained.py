@@ -269,6 +269,35 @@ def test_environment_is_built(inside: Callable[..., Any], policy: Policy, monkey
     assert "NOT_SET" not in env and "AWS_SECRET" not in env
 
 
+def test_what_is_taken_is_looked_up_for_each_command(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The caller's variables and directory count as they are now, whatever a command before had; other objects too."""
+
+    def seen() -> list[str]:
+        done = nsbox.run(["sh", "-c", "echo ${LANG-none}; pwd"], policy=policy, stdout=subprocess.PIPE, text=True)
+        return done.stdout.split()
+
+    assert policy.workdir is not None
+    below = Path(policy.workdir) / "below"
+    below.mkdir()
+    for _ in range(2):
+        for lang, directory, start in (
+            ("one", below, str(below)),
+            ("two", tmp_path, policy.workdir),  # which it can't see
+            ("two", Path(policy.workdir), policy.workdir),
+        ):
+            monkeypatch.setenv("LANG", lang)
+            monkeypatch.chdir(directory)
+            assert seen() == [lang, start]
+        monkeypatch.delenv("LANG")
+        assert seen() == ["none", policy.workdir]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "environ", {**os.environ, "LANG": "replaced"})
+        assert seen() == ["replaced", policy.workdir]
+    assert seen() == ["none", policy.workdir]
+
+
 def test_environment_given_is_used_as_it_is(policy: Policy) -> None:
     """env= replaces what would be built, also with a policy that sets variables."""
     done = nsbox.run(
