@@ -212,6 +212,8 @@ class _Writer:
         if len(ranges) == 1:
             return ranges[0][1]
         half = bisect_left(ranges, ((ranges[0][0] + end) // 2,), 1, len(ranges) - 1)
+        if ranges[0][0] >= end:  # numbers that the kernel doesn't ask for
+            half = len(ranges) // 2
         start = ranges[half][0]
         above, below = self.search(ranges[half:], end), self.search(ranges[:half], start)
         return self.test(_JGE, start, above, below)

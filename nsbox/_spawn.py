@@ -242,7 +242,7 @@ def start_directory(policy: Policy, prepared: Prepared) -> bytes:
 
 def _kept_by(environ: object) -> dict[bytes, bytes] | None:
     """Return what os.environ keeps; None where that is no dictionary, which no word of its documentation promises."""
-    data = getattr(environ, "_data", None)
+    data = getattr(environ, "_data", None) if type(environ) is type(os.environb) else None
     return data if type(data) is dict else None
 
 

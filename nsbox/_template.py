@@ -9,14 +9,13 @@ where the policy says so, whose pid 1 waits for the command.
 from __future__ import annotations
 
 import array
-import contextlib
 import errno
 import os
 import select
 import socket
 import sys
 import weakref
-from _thread import RLock, allocate_lock, start_new_thread
+from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
 from nsbox import _core, _renew, _request, _spawn
 from nsbox._core import constants as c
@@ -110,6 +109,9 @@ class Kept:
         self._ready: list[Parked] = []
         self._mounts: _MountWatch | None = None
         self.stale = False
+        self.reference = weakref.ref(self)
+        self.filling = allocate_lock()  # while a copy is being made ready
+        self.filler = 0  # by this thread
         _all.add(self)
         self.prepared = prepared
         self._plan = plan = prepared.plan
@@ -167,11 +169,14 @@ class Kept:
         if len(self._ready) < self._stock and not self.stale:
             _refiller.ask(self)
 
-    def make_ready(self) -> None:
-        """Make as many copies as are missing. If one can't be made the next command tells why, if it is still so."""
-        with contextlib.suppress(NsboxError, OSError):
-            while len(self._ready) < self._stock and not self.stale:
+    def make_ready(self) -> bool:
+        """Make one copy if one is missing; True: another one is. Why one can't be made the next command tells."""
+        try:
+            if len(self._ready) < self._stock and not self.stale:
                 self._ready.append(self._park())
+        except (NsboxError, OSError):
+            return False
+        return len(self._ready) < self._stock
 
     def _park(self) -> Parked:
         stamps = _core.Stamps(self._watched)
@@ -265,10 +270,11 @@ def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.R
 
 
 class _Refiller:
-    """One thread that makes copies ready, for all that is kept in this process.
+    """Makes copies ready, for all that is kept in this process, in a thread.
 
-    It is started when there is something to do, and waits a while for more: to start one takes ten times as long as to
-    wake it, which is the time of somebody who has just waited for a command.
+    That is started when there is something to do, and waits a while for more: to start one takes ten times as long as
+    to wake it, which is the time of somebody who has just waited for a command. At times there may be two, which does
+    no harm: nobody waits for a thread, but for one copy.
     """
 
     PATIENCE = 0.1  # seconds
@@ -276,62 +282,39 @@ class _Refiller:
     def __init__(self) -> None:
         self._lock = RLock()  # a signal's handler may start commands too
         self._asked: list[weakref.ref[Kept]] = []
-        self._filled: weakref.ref[Kept] | None = None  # the one that is just being filled up
-        self._is_running = self._ends = False
-        self._woken, self._filling = allocate_lock(), allocate_lock()
-        self._ended = allocate_lock()  # held from the start of the thread to its end
+        self._is_running = False
+        self._woken = allocate_lock()
         self._woken.acquire()
-
-    @property
-    def is_busy(self) -> bool:
-        """Say if there is something left to do."""
-        return bool(self._asked or self._filled)
 
     def ask(self, kept: Kept) -> None:
         """Have one filled up soon."""
-        starts = False
+        with self._lock:
+            if kept.reference not in self._asked:
+                self._asked.append(kept.reference)
+        self._wake()
+        if self._is_running:
+            return
         try:
-            with self._lock:
-                self._asked.append(weakref.ref(kept))
-                starts, self._is_running = not self._is_running, True
-            self._wake()
-            if starts:
-                self._ended.acquire()  # from here on, so that rest() awaits one that hasn't begun
-                self._start()
-        except BaseException:  # of a signal's handler
-            if starts:
-                self._not_started()
-            raise
-
-    def _start(self) -> None:
-        try:
+            self._is_running = True
             start_new_thread(self._run, ())
-        except RuntimeError:  # there can be no new thread: commands have their copies made
-            self._not_started()
+        except BaseException as error:  # of a signal's handler; then there may be a thread, and soon two
+            self._is_running = False
+            if not isinstance(error, RuntimeError):
+                raise
+            self._asked.clear()  # there can be no new thread: commands have their copies made
 
-    def _not_started(self) -> None:
-        self._asked.clear()
-        self._is_running = False
-        self._ended.acquire(False)
-        self._ended.release()
+    def is_busy(self, kept: Kept) -> bool:
+        """Say if there is something left to do for one."""
+        return kept.reference in self._asked or kept.filling.locked()
 
     def leave(self, kept: Kept) -> None:
-        """Return when the thread has nothing of this one, nor will have."""
+        """Return when no thread has anything of this one, nor will have."""
         with self._lock:
-            self._asked = [reference for reference in self._asked if reference() is not kept]
-            filled = self._filled
-        if filled is not None and filled() is kept:
-            with self._filling:
+            if kept.reference in self._asked:
+                self._asked.remove(kept.reference)
+        if kept.filler != get_ident():  # else the garbage that is collected just now was its Sandbox
+            with kept.filling:
                 pass
-
-    def rest(self) -> None:
-        """Have the thread end before a fork, if there is one: Python warns who forks with threads (3.12)."""
-        if self._is_running:
-            self._ends = True
-            self._wake()
-            if self._ended.acquire(timeout=self.PATIENCE):
-                self._ended.release()
-            self._ends = False
 
     def _wake(self) -> None:
         try:
@@ -342,30 +325,38 @@ class _Refiller:
     def _run(self) -> None:
         try:
             while not self._is_over():
-                while self._fill():
+                while self._make_one():
                     pass
         except BaseException:
-            self._filled, self._is_running = None, False
+            self._is_running = False
             raise
-        finally:
-            self._ended.release()
 
-    def _fill(self) -> bool:
-        with self._filling:
-            with self._lock:
-                self._filled = self._asked.pop(0) if self._asked else None
-            if self._filled is None:
+    def _make_one(self) -> bool:
+        """Make one copy for who has asked first, who then comes last; False: nobody has."""
+        with self._lock:
+            if not self._asked:
                 return False
-            kept = self._filled()
-            if kept is not None:
-                kept.make_ready()
+            kept = self._asked.pop(0)()
+            if kept is None or not kept.filling.acquire(False):
+                return True
+            filling, kept.filler = kept.filling, get_ident()
+        try:
+            if kept.make_ready():
+                self._ask_again(kept)
+            kept.filler = 0
             del kept  # before anybody is told
-            self._filled = None
-            return True
+        finally:
+            filling.release()
+        return True
+
+    def _ask_again(self, kept: Kept) -> None:
+        with self._lock:
+            if not kept.stale and kept.reference not in self._asked:
+                self._asked.append(kept.reference)
 
     def _is_over(self) -> bool:
         """Wait until there may be something to do, or for so long that the thread had better end."""
-        if not self._ends and self._woken.acquire(timeout=self.PATIENCE):
+        if self._woken.acquire(timeout=self.PATIENCE):
             return False
         with self._lock:
             self._is_running = bool(self._asked)
@@ -383,4 +374,4 @@ def _after_fork() -> None:
         kept.forget()
 
 
-os.register_at_fork(before=lambda: _refiller.rest(), after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -77,12 +77,6 @@ static int look(const char *path, struct statx *st)
     return ret == -ENOTDIR ? -ENOENT : ret;
 }
 
-/* A device node: what it is lies in the device's numbers, wherever its name leads by now. */
-static int is_device(const nsbox_op *op)
-{
-    return (op->flags & (NSBOX_DEVICES | NSBOX_RDONLY)) == (NSBOX_DEVICES | NSBOX_RDONLY);
-}
-
 /* Would the sources be the same ones now? */
 static int check_sources(const nsbox_request *r)
 {
@@ -90,7 +84,7 @@ static int check_sources(const nsbox_request *r)
         const nsbox_op *op = plan_op(r->template_plan, i);
         const nsbox_stamp *stamp = &r->stamps[i];
         struct statx st;
-        if (op->code != NSBOX_OP_BIND || is_device(op))
+        if (op->code != NSBOX_OP_BIND)
             continue;
         int ret = look(plan_str(r->template_plan, op->src), &st);
         int same = stamp->made ? ret >= 0 && device(&st) == stamp->source_dev && st.stx_ino == stamp->source_ino

@@ -222,7 +222,7 @@ def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     if policy.network == "none":
         said.append("network: no sockets, not even on loopback, nor unix sockets; but pairs of streams (seccomp)")
         if host.landlock_abi >= _landlock.TCP_ABI:
-            said.append("network: no TCP by sockets that are passed either, but for connected ones (Landlock)")
+            said.append("network: no bind(2) and no connect(2) of TCP sockets that are passed (Landlock)")
     elif policy.base == "workspace":
         said.append("sockets: no unix sockets but pairs of streams (seccomp)")
     if "ipc" in policy.unshare:

@@ -510,7 +510,7 @@ def test_no_thread(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     def start_new_thread(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    _template._refiller.rest()  # of an earlier test
+    monkeypatch.setattr(_template, "_refiller", _template._Refiller())  # without a thread of an earlier test
     monkeypatch.setattr(_template, "start_new_thread", start_new_thread)
     with Sandbox(policy) as box:
         for _ in range(3):
@@ -523,36 +523,23 @@ def tasks() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def test_the_thread_ends(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_ends(policy: Policy) -> None:
     """Who makes copies is gone soon when there is nothing to do; of all boxes there is one."""
-    _template._refiller.rest()
-    monkeypatch.setattr(_template._Refiller, "PATIENCE", 0.05)
-    with Sandbox(policy) as one, Sandbox(policy.with_(network="host")) as two:
-        for box in (one, two, one):
-            assert output(box, "echo", "on") == "on\n"
-            assert await_ready(box) and tasks() <= 2
+
+    def await_end() -> None:
         end = time.monotonic() + 10
         while tasks() > 1 and time.monotonic() < end:
             time.sleep(0.01)
         assert tasks() == 1
+
+    await_end()  # of an earlier test's
+    with Sandbox(policy) as one, Sandbox(policy.with_(network="host")) as two:
+        for box in (one, two, one):
+            assert output(box, "echo", "on") == "on\n"
+            assert await_ready(box) and tasks() <= 2
+        await_end()
         assert output(one, "echo", "on") == "on\n"
         assert await_ready(one)
-
-
-def test_no_thread_in_a_fork(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork finds it gone, however long it would have waited: Python 3.12 warns who forks with threads."""
-    _template._refiller.rest()
-    monkeypatch.setattr(_template._Refiller, "PATIENCE", 60)
-    with Sandbox(policy) as box:
-        for _ in range(3):
-            assert output(box, "echo", "on") == "on\n"
-            assert await_ready(box) and _template._refiller._is_running
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0)
-            os.waitpid(pid, 0)
-            assert not _template._refiller._is_running
-    _template._refiller.rest()  # else it would wait on
 
 
 def test_copies_whose_descriptors_do_not_come(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
