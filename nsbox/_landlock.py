@@ -99,7 +99,7 @@ def ruleset(ops: Iterable[Op], abi: int) -> Ruleset:
 
 
 def without_tcp(allowed: Ruleset, abi: int) -> Ruleset:
-    """Return the ruleset with no TCP, also by sockets that were made elsewhere and passed.
+    """Return the ruleset with no right to bind and connect TCP sockets, also those that were passed.
 
     Not for a command in a net namespace of its own, whose loopback is to work: a rule names ports, not addresses.
     """

@@ -98,7 +98,7 @@ class Orphans:
     PATIENCE = 10.0  # seconds; some reap in a loop with a pause
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # nobody waits for it
         self._watched = -1
         self._settled = False
         self._since = self._next = 0.0
@@ -110,18 +110,18 @@ class Orphans:
 
     def release(self, pidfd: int) -> None:
         """Take the pidfd of an init that has ended."""
-        if self._settled:
-            os.close(pidfd)
-            return
-        now = time.monotonic()
-        with self._lock:
-            if not self._settled and self._watched < 0:
-                self._watched, self._since, self._next = pidfd, now, now + 0.1
-                return
-            os.close(pidfd)
-            if not self._settled and now >= self._next:
-                self._next = now + 0.1
-                self._look(now)
+        if not self._settled and self._lock.acquire(blocking=False):  # else one that is looking already, will do
+            try:
+                now = time.monotonic()
+                if not self._settled and self._watched < 0:
+                    self._watched, self._since, self._next = pidfd, now, now + 0.1
+                    return
+                if not self._settled and now >= self._next:
+                    self._next = now + 0.1
+                    self._look(now)
+            finally:
+                self._lock.release()
+        os.close(pidfd)
 
     def _look(self, now: float) -> None:
         try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from _thread import allocate_lock
 
 from nsbox import _core, _core_darwin
 from nsbox._core import constants as c
@@ -52,7 +51,6 @@ class Places:
         self.op = op
         self._plan = plan
         self._free: list[Place] = []
-        self._lock = allocate_lock()
         self._owner = os.getpid()
         self._only: Place | None = None  # without a directory: many commands may have the same
 
@@ -77,10 +75,12 @@ class Places:
             raise
 
     def _reused(self) -> Place | None:
-        with self._lock:
-            if self._owner != os.getpid():  # a forked child: they are the parent's
-                self._free, self._owner = [], os.getpid()
-            return self._free.pop() if self._free else None
+        if self._owner != os.getpid():  # a forked child: they are the parent's
+            self._free, self._owner = [], os.getpid()
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
 
     def _made(self, path: str) -> Place:
         params = tuple((k.encode(), os.fsencode(path if v is None else v)) for k, v in self.op.params)
@@ -100,9 +100,8 @@ class Places:
                 remove(above, os.path.basename(place.path))
         except (OSError, NotImplementedError):  # something of the command's goes on writing: left to the system
             return
-        with self._lock:
-            if len(self._free) < _MOST_KEPT:
-                self._free.append(place)
+        if len(self._free) < _MOST_KEPT:
+            self._free.append(place)
 
 
 _swept: set[tuple[int, str]] = set()

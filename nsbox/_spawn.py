@@ -71,9 +71,7 @@ class Prepared:
     path: str
     tmpdir: str
     taken: tuple[bytes, ...]  # variables of the caller's that a built environment takes
-    environments: dict[
-        tuple[bytes | None, ...], _core.Strings
-    ]  # built ones, by the caller's values that went into them
+    environments: dict[tuple[bytes | None, ...], _core.Strings]  # built ones, by the caller's values in them
     starts: dict[str, bytes]  # where commands start that were told no directory, by the caller's
     places: Places | None = None  # with the backend of macOS
 

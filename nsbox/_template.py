@@ -53,12 +53,17 @@ class _MountWatch:
         self._poller = select.poll()
         self._poller.register(self._fd, select.POLLPRI)
         self._poller.poll(0)
-        self._lock = allocate_lock()  # a poll object serves one thread at a time
-        self._has_changed = False
+        self._lock = RLock()  # a poll object serves one thread at a time
+        self._is_polling = self._has_changed = False
 
     def changed(self) -> bool:
         with self._lock:
-            self._has_changed = self._has_changed or bool(self._poller.poll(0))  # proc(5): once for each change
+            if self._is_polling:  # we are called by a signal's handler; or one has raised, with what poll() had told
+                self._has_changed = True
+            if not self._has_changed:
+                self._is_polling = True
+                self._has_changed = bool(self._poller.poll(0))  # proc(5): once for each change
+                self._is_polling = False
             return self._has_changed
 
     def close(self) -> None:
@@ -111,7 +116,6 @@ class Kept:
         self.stale = False
         self.reference = weakref.ref(self)
         self.filling = allocate_lock()  # while a copy is being made ready
-        self.filler = 0  # by this thread
         _all.add(self)
         self.prepared = prepared
         self._plan = plan = prepared.plan
@@ -176,7 +180,7 @@ class Kept:
                 self._ready.append(self._park())
         except (NsboxError, OSError):
             return False
-        return len(self._ready) < self._stock
+        return len(self._ready) < self._stock and not self.stale
 
     def _park(self) -> Parked:
         stamps = _core.Stamps(self._watched)
@@ -274,23 +278,23 @@ class _Refiller:
 
     That is started when there is something to do, and waits a while for more: to start one takes ten times as long as
     to wake it, which is the time of somebody who has just waited for a command. At times there may be two, which does
-    no harm: nobody waits for a thread, but for one copy.
+    no harm: nobody waits for a thread, but for one copy. There is no lock that somebody could hold while a signal's
+    handler, or the garbage collector, comes in and waits for it: what is shared is changed by single steps of a list.
     """
 
     PATIENCE = 0.1  # seconds
 
     def __init__(self) -> None:
-        self._lock = RLock()  # a signal's handler may start commands too
         self._asked: list[weakref.ref[Kept]] = []
+        self._threads: set[int] = set()
         self._is_running = False
         self._woken = allocate_lock()
         self._woken.acquire()
 
     def ask(self, kept: Kept) -> None:
         """Have one filled up soon."""
-        with self._lock:
-            if kept.reference not in self._asked:
-                self._asked.append(kept.reference)
+        if kept.reference not in self._asked:
+            self._asked.append(kept.reference)
         self._wake()
         if self._is_running:
             return
@@ -308,11 +312,12 @@ class _Refiller:
         return kept.reference in self._asked or kept.filling.locked()
 
     def leave(self, kept: Kept) -> None:
-        """Return when no thread has anything of this one, nor will have."""
-        with self._lock:
-            if kept.reference in self._asked:
-                self._asked.remove(kept.reference)
-        if kept.filler != get_ident():  # else the garbage that is collected just now was its Sandbox
+        """Return when no thread makes a copy of this one, which is stale, so that none will."""
+        try:
+            self._asked.remove(kept.reference)
+        except ValueError:
+            pass
+        if get_ident() not in self._threads:  # else the garbage that is collected just now was its Sandbox
             with kept.filling:
                 pass
 
@@ -323,6 +328,7 @@ class _Refiller:
             pass
 
     def _run(self) -> None:
+        self._threads.add(get_ident())
         try:
             while not self._is_over():
                 while self._make_one():
@@ -330,37 +336,35 @@ class _Refiller:
         except BaseException:
             self._is_running = False
             raise
+        finally:
+            self._threads.discard(get_ident())
 
     def _make_one(self) -> bool:
         """Make one copy for who has asked first, who then comes last; False: nobody has."""
-        with self._lock:
-            if not self._asked:
-                return False
-            kept = self._asked.pop(0)()
-            if kept is None or not kept.filling.acquire(False):
-                return True
-            filling, kept.filler = kept.filling, get_ident()
         try:
-            if kept.make_ready():
-                self._ask_again(kept)
-            kept.filler = 0
+            kept = self._asked.pop(0)()
+        except IndexError:
+            return False
+        if kept is None or not kept.filling.acquire(False):
+            return True
+        filling = kept.filling
+        try:
+            if kept.make_ready() and kept.reference not in self._asked:
+                self._asked.append(kept.reference)
             del kept  # before anybody is told
         finally:
             filling.release()
         return True
 
-    def _ask_again(self, kept: Kept) -> None:
-        with self._lock:
-            if not kept.stale and kept.reference not in self._asked:
-                self._asked.append(kept.reference)
-
     def _is_over(self) -> bool:
         """Wait until there may be something to do, or for so long that the thread had better end."""
         if self._woken.acquire(timeout=self.PATIENCE):
             return False
-        with self._lock:
-            self._is_running = bool(self._asked)
-            return not self._asked
+        self._is_running = False  # first: who asks from now on starts another thread
+        if not self._asked:
+            return True
+        self._is_running = True
+        return False
 
 
 _refiller = _Refiller()
