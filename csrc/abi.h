@@ -221,6 +221,9 @@ typedef struct nsbox_stamp {
  * a /dev/null of which nothing can be changed. When a copy is parked: the last user namespace of its command. */
 enum nsbox_sent { NSBOX_SENT_USER = 0, NSBOX_SENT_MNT = 1, NSBOX_SENT_NULL = 2, NSBOX_SENT = 3 };
 
+/* Likewise, with hold_fd, when the command is held: its root, then its namespaces cgroup, ipc, mnt, net, pid, uts. */
+enum nsbox_shown { NSBOX_SHOWN_ROOT = 0, NSBOX_SHOWN = 7 };
+
 /* Written by the child processes, through shared memory. */
 typedef struct nsbox_result {
     int32_t error;      /* 0, or an errno */
@@ -295,8 +298,9 @@ typedef struct nsbox_request {
     int32_t user_fd;   /* a user namespace to be joined instead of making the first; or -1 */
     int32_t user2_fd;  /* the same for the second */
     int32_t pid_fd; /* a pid namespace to be joined. Then the caller must be non-dumpable, since its memory is shared */
-    int32_t hold_fd;   /* when all is set up a byte is read from it, and the command goes on; -1: it goes on at once */
-    int32_t report_fd; /* with hold_fd: a byte is written to it before each that is read. With TEMPLATE: nsbox_sent */
+    int32_t hold_fd; /* when all is set up a byte is read from it, and the command goes on; -1: it goes on at once */
+    int32_t
+        report_fd; /* with hold_fd: a byte is written to it before each that is read (nsbox_shown). With TEMPLATE: nsbox_sent */
     int32_t mnt_fd;  /* a template's, of which this sandbox gets a copy; then user_fd is its too. Without template_plan:
                         * a mount namespace in whose copy the root is built, as otherwise in the caller's. Or -1 */
     int32_t null_fd; /* likewise */

@@ -22,8 +22,6 @@ def policy_of(asked: Asked, filters: tuple[bytes, ...], *, is_root: bool) -> Pol
     """
     new_user = bool({"user"} & (asked.unshare | asked.attempts))
     joins = asked.userns is not None
-    if asked.pidns is not None and "pid" in asked.unshare:
-        raise PolicyError("--pidns", "can't be combined with --unshare-pid here")
     shares_ipc = "ipc" not in asked.unshare
     return Policy.layers(
         *(_shared(op, is_root) if shares_ipc and isinstance(op, Mqueue) else op for op in asked.ops),

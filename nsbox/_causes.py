@@ -55,6 +55,11 @@ def refused_userns(number: int, host: Host, *, is_uid_map: bool = False) -> Reas
             "a profile that allows userns, mount, pivot_root and capabilities inside; in a container, "
             "--security-opt apparmor=unconfined (label=disable for SELinux)",
         )
+    if is_uid_map and number == errno.EACCES:
+        return Reason(
+            "this process isn't dumpable (prctl(2)), so that the maps of its children aren't its own to write",
+            "PR_SET_DUMPABLE; who is to be non-dumpable, to join a pid namespace, calls nsbox.probe() before",
+        )
     if is_uid_map and host.euid == 0:
         return Reason("uid 0 can only be mapped with CAP_SETFCAP (Linux 5.12)", "in a sandbox, run as another uid")
     if host.is_filtered:

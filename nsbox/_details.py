@@ -37,10 +37,11 @@ class Details:
     the command itself ends with it, and Proc shows the caller's processes. capabilities: those that the command has
     over its own namespaces, from none, in order: names, "all", "caller" (as many as the caller has), each but the
     last also with a "-" to take it away; the mounts are then locked. userns, userns2, pidns: descriptors of
-    namespaces to be joined, the second user namespace at the end of the set-up; who asks for pidns must be non-
-    dumpable. disable_userns: no further user namespaces, by a limit; assert_userns_disabled: it doesn't start
-    unless that is so. host_writes: mount points, directories, files and modes are made on the host, where a
-    writable bind leads there. die_with_parent: all ends with the caller; with False the sandbox goes on.
+    namespaces to be joined, the second user namespace at the end of the set-up. With share={"pid"} the command is in
+    pidns itself, else in a pid namespace below it; who asks for it must be non-dumpable. disable_userns: no further
+    user namespaces, by a limit; assert_userns_disabled: it doesn't start unless that is so. host_writes: mount points,
+    directories, files and modes are made on the host, where a writable bind leads there. die_with_parent: all ends
+    with the caller; with False the sandbox goes on.
     """
 
     share: frozenset[str] = frozenset()
@@ -79,8 +80,6 @@ class Details:
         if self.userns2 is not None and (self.disable_userns or self.capabilities):
             other = "disable_userns" if self.disable_userns else "capabilities"
             raise PolicyError(f"details.{other}", "is about a second user namespace of its own, not about userns2")
-        if self.pidns is not None and "pid" not in self.share:
-            raise PolicyError("details.pidns", "doesn't go with a pid namespace of its own; say share={'pid'}")
 
     def mask(self, caller: int, last: int) -> int:
         """Return the capabilities as bits. caller: those that the caller has; last: the number of the kernel's last."""

@@ -122,6 +122,19 @@ _FILTER_HINTS = {
 }
 
 
+def _pidns_hint(step: int, number: int) -> str:
+    """About a pid namespace that is joined."""
+    if step == c.STEP_JOIN and number == errno.EPERM:
+        return "who joins a pid namespace must be non-dumpable (prctl(2)), and have power over it: join its userns too"
+    if step == c.STEP_UNSHARE and number == errno.EINVAL:
+        return "pidns belongs to a user namespace that the sandbox's isn't below: join that one too, by userns"
+    if step in (c.STEP_INIT, c.STEP_COMMAND) and number == errno.ENOMEM:
+        return "pid 1 of pidns has ended"
+    if step == c.STEP_INIT and number == errno.ESRCH:
+        return "/proc must be that of this process's pid namespace"
+    return ""
+
+
 def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
     step, number = result.step, result.error
     if number == errno.EMFILE:
@@ -208,7 +221,7 @@ def exception(
     if result.step == c.STEP_CHDIR:
         return _chdir_error(result, policy, cwd)
     op = ops[result.op] if result.step != c.STEP_LANDLOCK and 0 <= result.op < len(ops) else None
-    hint = _hint(result, op, host)
+    hint = (_pidns_hint(result.step, result.error) if plan.pidns is not None else "") or _hint(result, op, host)
     kind: type[SetupError] = StaleError if result.step == c.STEP_STALE else SetupError
     if result.step in (c.STEP_GROUPS, c.STEP_GID, c.STEP_UID) and result.error == errno.EPERM:
         kind = IdsError

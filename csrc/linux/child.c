@@ -220,26 +220,6 @@ int create_command_early(struct builder *b)
     return create_command(j);
 }
 
-/* Tells who holds the request that so much is done, and waits for his word; not longer than he or the caller is there. The
- * death signal anew: a change of ids, or of the user namespace, has cleared it (commit_creds). */
-int hold(struct job *j, uint32_t *step)
-{
-    char byte = 0;
-    if (j->req->hold_fd < 0)
-        return 0;
-    *step = NSBOX_STEP_HOLD;
-    long n = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
-    if (n >= 0)
-        n = sys_write(j->req->report_fd, &byte, 1);
-    struct pollfd fds[2] = {{.fd = j->req->hold_fd, .events = POLLIN}, {.fd = j->lifeline, .events = POLLIN}};
-    while (n >= 0 && !fds[0].revents && !fds[1].revents)
-        if ((n = sys_ppoll(fds, 2, 0)) == -EINTR)
-            n = 0;
-    if (n >= 0)
-        n = fds[1].revents ? -ESRCH : sys_read(j->req->hold_fd, &byte, 1);
-    return n < 0 ? (int)n : n == 0 ? -EPIPE : 0;
-}
-
 /* What everything else needs: pid 1 where there is one, and the maps, if somebody else writes them. */
 static int start_first(struct job *j, int32_t *op)
 {
@@ -255,7 +235,7 @@ static int start_first(struct job *j, int32_t *op)
     j->b.step = NSBOX_STEP_INIT; /* all namespaces are to be there when they are told */
     ret = init_await_net(j);
     if (ret >= 0)
-        ret = hold(j, &j->b.step);
+        ret = hold(j, 0, &j->b.step);
     if (ret >= 0) {
         __atomic_store_n(&j->has_maps, 1, __ATOMIC_RELEASE);
         sys_futex_wake(&j->has_maps);

@@ -45,7 +45,7 @@ struct job {
     uint32_t command_tid;              /* as init_tid, for the command */
     uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
     int init_error;                    /* why the init didn't come up, or 0 */
-    struct sharer helper, map_program; /* identity.c */
+    struct sharer helper, map_program; /* identity.c, below.c */
     struct arch_context context;       /* of the caller, to which a command with PREEXEC returns */
     int map_error;                     /* the map helper's */
     uint32_t map_step;
@@ -74,6 +74,18 @@ void plain_command(void *job);
 static inline int has_init(const struct job *j)
 {
     return (j->req->namespaces & CLONE_NEWPID) && !(j->req->flags & NSBOX_AS_INIT);
+}
+
+/* Is the sandbox's pid namespace below one that the caller has given? */
+static inline int is_below(const nsbox_request *r)
+{
+    return r->pid_fd >= 0 && r->namespaces & CLONE_NEWPID;
+}
+
+/* The word that the kernel clears when pid 1 has executed or died. */
+static inline uint32_t *init_word(struct job *j)
+{
+    return j->req->flags & NSBOX_AS_INIT ? &j->command_tid : &j->init_tid;
 }
 
 /* Is the root a copy of a template's? */
@@ -123,7 +135,6 @@ static inline int forks(const nsbox_request *r)
 /* child.c */
 int create_command_early(struct builder *b);
 int create_command(struct job *j);
-int hold(struct job *j, uint32_t *step);
 
 /* identity.c */
 int enter_namespaces(struct job *j);
@@ -134,7 +145,15 @@ void await_map2_helper(struct job *j);
 int enter_second_userns(struct job *j, uint32_t *step);
 int check_no_userns(const nsbox_request *r, uint32_t *step);
 
+/* tell.c */
+int send_fds(int socket, const int *fds, unsigned n);
+int hold(struct job *j, int is_command, uint32_t *step);
+
+/* below.c */
+int clone_init_below(struct job *j, unsigned long flags, int *number);
+
 /* init_start.c */
+long clone_init(struct job *j, unsigned long flags, int *number);
 int init_start(struct job *j);
 int init_is_up(struct job *j);
 int init_await(struct job *j);

@@ -273,7 +273,8 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
 
 static int needs_root_first(const nsbox_request *r)
 {
-    return !(r->flags & NSBOX_PLAIN) && (has_second_userns(r) || r->flags & (NSBOX_FORK_COMMAND | NSBOX_NO_USERNS));
+    int is_early = has_second_userns(r) || r->flags & (NSBOX_FORK_COMMAND | NSBOX_NO_USERNS);
+    return !(r->flags & NSBOX_PLAIN) && (is_early || r->hold_fd >= 0); /* who holds the request is shown it */
 }
 
 /* From privileges to none. */
@@ -337,7 +338,7 @@ void command(void *arg)
     if (ret >= 0)
         ret = confine(j, &step);
     if (ret >= 0)
-        ret = hold(j, &step);
+        ret = hold(j, 1, &step);
     if (ret >= 0 && j->req->flags & NSBOX_PREEXEC) {
         close_own(j);
         unblock_signals(j);

@@ -113,6 +113,12 @@ static void map_helper(void *arg)
     sys_exit(0);
 }
 
+/* The net namespace takes longer than all others together: the init makes it meanwhile. */
+static unsigned long own_namespaces(const nsbox_request *r)
+{
+    return r->namespaces & ~(unsigned long)(CLONE_NEWNET | (is_below(r) ? CLONE_NEWPID : 0));
+}
+
 static int unshare_with_helper(struct job *j)
 {
     struct map_helper h = {.job = j, .pid = sys_getpid()};
@@ -121,7 +127,7 @@ static int unshare_with_helper(struct job *j)
     int ret = (int)helper;
     if (ret >= 0) {
         j->b.step = NSBOX_STEP_UNSHARE;
-        ret = sys_unshare(j->req->namespaces & ~(unsigned long)CLONE_NEWNET);
+        ret = sys_unshare(own_namespaces(j->req));
         j->map_error = -EIO;
         j->map_step = NSBOX_STEP_UID_MAP;
         if (ret >= 0)
@@ -160,7 +166,6 @@ static int join_namespaces(struct job *j)
     return 0;
 }
 
-/* All but the net namespace, which takes longer than all others together: the init makes it meanwhile. */
 int enter_namespaces(struct job *j)
 {
     const nsbox_request *r = j->req;
@@ -178,8 +183,7 @@ int enter_namespaces(struct job *j)
             return ret;
         }
     }
-    unsigned long made = is_parked(r) ? CLONE_NEWCGROUP : ~(unsigned long)CLONE_NEWNET;
-    TRY(&j->b, NSBOX_STEP_UNSHARE, sys_unshare(r->namespaces & made));
+    TRY(&j->b, NSBOX_STEP_UNSHARE, sys_unshare(is_parked(r) ? r->namespaces & CLONE_NEWCGROUP : own_namespaces(r)));
     if (r->user_fd >= 0 || r->flags & NSBOX_HOLD_MAPS)
         return 0;
     return write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, (r->flags & NSBOX_DENY_SETGROUPS) != 0,

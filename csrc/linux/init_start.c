@@ -185,11 +185,25 @@ static void init_main(void *arg)
     sys_exit(127);
 }
 
+/* In the pid namespace that is ours, or that of our children. */
+long clone_init(struct job *j, unsigned long flags, int *number)
+{
+    uint32_t *word = init_word(j);
+    uint8_t *stack = j->req->flags & NSBOX_AS_INIT ? j->command_stack : j->init_stack;
+    flags |= CLONE_VM | CLONE_FILES | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+    *word = 1;
+    long pid = arch_clone(flags, stack, number, (int *)(void *)word, init_main, j);
+    if (pid < 0)
+        *word = 0;
+    return pid;
+}
+
 /* The caller opens its own pidfd when we are gone; by the inode it can tell that it is the same process. */
-static int hold_init_pidfd(struct job *j, int pid)
+static int hold_init_pidfd(struct job *j)
 {
     struct statx st;
-    TRY(&j->b, NSBOX_STEP_INIT, j->init_pidfd = sys_pidfd_open(pid));
+    if (j->init_pidfd < 0)
+        TRY(&j->b, NSBOX_STEP_INIT, j->init_pidfd = sys_pidfd_open(j->res->init_pid));
     TRY(&j->b, NSBOX_STEP_INIT, sys_statx(j->init_pidfd, "", AT_EMPTY_PATH, STATX_INO, &st));
     j->res->init_ino = st.stx_ino;
     return 0;
@@ -197,25 +211,22 @@ static int hold_init_pidfd(struct job *j, int pid)
 
 int init_start(struct job *j)
 {
-    if (!(j->req->flags & NSBOX_PARK)) /* then it is the caller's */
+    uint32_t asked = j->req->flags;
+    if (!(asked & NSBOX_PARK)) /* then it is the caller's */
         TRY(&j->b, NSBOX_STEP_INIT, sys_pipe2(j->setup_pipe, SYS_O_CLOEXEC));
-    unsigned long flags = CLONE_VM | CLONE_FILES | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
-    if (j->req->flags & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT))
-        flags |= CLONE_PARENT;
-    if (j->req->flags & NSBOX_AS_INIT) {
-        j->command_tid = 1;
+    unsigned long flags = asked & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT) ? CLONE_PARENT : 0;
+    int *number = asked & NSBOX_AS_INIT ? &j->res->pid : &j->res->init_pid;
+    if (asked & NSBOX_AS_INIT)
         j->command_made = j->init_up = 1;
-        TRY(&j->b, NSBOX_STEP_COMMAND,
-            arch_clone(flags, j->command_stack, &j->res->pid, (int *)(void *)&j->command_tid, init_main, j));
-        return 0;
-    }
-    j->init_tid = 1;
-    long pid = arch_clone(flags, j->init_stack, &j->res->init_pid, (int *)(void *)&j->init_tid, init_main, j);
-    if (pid < 0) {
-        j->init_tid = 0;
-        return (int)pid;
-    }
-    return hold_init_pidfd(j, (int)pid);
+    j->b.step = asked & NSBOX_AS_INIT ? NSBOX_STEP_COMMAND : NSBOX_STEP_INIT;
+    int ret = is_below(j->req) ? clone_init_below(j, flags, number) : (int)clone_init(j, flags, number);
+    if (ret < 0)
+        return ret;
+    if (!(asked & NSBOX_AS_INIT))
+        return hold_init_pidfd(j);
+    sys_close(j->init_pidfd);
+    j->init_pidfd = -1;
+    return 0;
 }
 
 /* Sleeps until the init has come so far, or is gone. The time limit is for one that was killed before it could

@@ -209,6 +209,14 @@ static void hold_init(struct job *j)
     j->res->init_pidfd = fd < 0 ? -1 : fd;
 }
 
+/* Waits for a child of ours that ends without help. */
+static void reap(struct sharer *s)
+{
+    while (s->pid > 0 && sys_waitid(P_PID, s->pid, 0, WEXITED | __WALL) == -EINTR)
+        continue;
+    s->pid = 0;
+}
+
 /* Waits for the mediator. True when it was killed from outside, so that its children may be anywhere. */
 static int mediator_killed(int pid)
 {
@@ -228,6 +236,8 @@ static void start_mediator(struct job *j)
     int killed = pid < 0 ? 0 : mediator_killed((int)pid);
     if (pid < 0)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
+    if (is_below(j->req) && j->req->flags & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT))
+        reap(&j->map_program);
     if (killed)
         report(j->res, -EINTR, NSBOX_STEP_KILLED, -1);
     else if (j->res->pid > 0)

@@ -5,7 +5,6 @@
  * sandbox would be, or there is none.
  */
 #include "child.h"
-#include "message.h"
 
 static uint64_t device(const struct statx *st)
 {
@@ -142,25 +141,6 @@ int template_prepare(struct job *j)
 static int open_own(struct job *j, const char *name)
 {
     return sys_openat(j->b.proc, name, O_RDONLY, 0);
-}
-
-/* Sends a byte, and descriptors with it, by a unix socket (unix(7)). */
-static int send_fds(int socket, const int *fds, unsigned n)
-{
-    struct {
-        size_t len;
-        int level, type, fds[NSBOX_SENT];
-    } control;
-    char byte = 0;
-    struct iovec data = {&byte, 1};
-    struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = 16 + sizeof *fds * n};
-    control.len = message.n_control;
-    control.level = 1; /* SOL_SOCKET */
-    control.type = 1;  /* SCM_RIGHTS */
-    for (unsigned i = 0; i < n; i++)
-        control.fds[i] = fds[i];
-    int ret = sys_sendmsg(socket, &message);
-    return ret < 0 ? ret : 0;
 }
 
 static int send_namespaces(struct job *j)

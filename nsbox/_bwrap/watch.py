@@ -7,8 +7,11 @@ blocks it lets it go. A thread sees to that, since the first one is with the com
 from __future__ import annotations
 
 import _signal
+import _socket
 import _thread
+import array
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -17,7 +20,12 @@ import struct
 from nsbox import _core, _core_linux
 from nsbox._bwrap import Failed
 from nsbox._bwrap_asked import Asked
+from nsbox._core import constants as c
+from nsbox._frozen import TYPE_CHECKING
 from nsbox._policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NAMESPACES = (("cgroup", "cgroup"), ("ipc", "ipc"), ("mnt", "mount"), ("net", "net"), ("pid", "pid"), ("uts", "uts"))
 
@@ -36,7 +44,8 @@ class Watch:
         self._is_locked = bool(policy.details.capabilities)
         self._locks: list[int] = []
         self._problem = ""
-        self._told, command.report_fd = os.pipe()
+        self._told, theirs = _socket.socketpair()
+        command.report_fd = theirs.detach()
         command.hold_fd, self._go = os.pipe()
         self._signalled, self._signal = os.pipe()
         os.set_blocking(self._signal, False)
@@ -66,18 +75,34 @@ class Watch:
     def _attend(self) -> None:
         asked = self._asked
         if asked.userns_block_fd is not None:
-            if not os.read(self._told, 1):
+            if not self._told.recv(1):
                 return
             self._inform(early=True)
             if not self._may_go_on(asked.userns_block_fd, self._command.progress.set_up_pid):
                 return
             os.write(self._go, b"m")
-        if not os.read(self._told, 1):
+        shown = self._receive()
+        if not shown:
             return
-        self._lock()
-        self._inform(early=False)
+        try:
+            self._lock(shown[c.SHOWN_ROOT])
+            self._inform(early=False, shown=shown)
+        finally:
+            for fd in shown:
+                os.close(fd)
         if asked.block_fd is None or self._may_go_on(asked.block_fd, self._command.progress.pid):
             os.write(self._go, b"g")
+
+    def _receive(self) -> list[int]:
+        """Return what the command shows of itself, or nothing if there is none."""
+        fds = array.array("i")
+        space = _socket.CMSG_LEN(c.SHOWN * fds.itemsize)
+        _, ancillary, _, _ = self._told.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
+        for _, _, content in ancillary:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+        if ancillary and len(fds) != c.SHOWN:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return fds.tolist()
 
     def _may_go_on(self, fd: int, pid: int) -> bool:
         """Wait for a byte, or the end, of what somebody blocks the sandbox by; not when it is to end, or has ended."""
@@ -95,7 +120,7 @@ class Watch:
         finally:
             os.close(end)
 
-    def _inform(self, *, early: bool) -> None:
+    def _inform(self, *, early: bool, shown: Sequence[int] = ()) -> None:
         """Write to --info-fd, which is closed then, and to --json-status-fd, each once."""
         asked, known = self._asked, self._command.progress
         if asked.info_fd is None and asked.json_status_fd is None:
@@ -105,7 +130,9 @@ class Watch:
         # Pid 1, unless the command's mounts are a copy of its own: who is given a pid goes by its namespaces.
         child = of if self._is_locked and not early else known.init_pid or of
         rows = [("child-pid", child)]
-        rows += [(word, os.stat(f"/proc/{of}/ns/{name}").st_ino) for name, word in self._namespaces]
+        known_by: dict[str, int | str] = {name: f"/proc/{of}/ns/{name}" for name, _ in _NAMESPACES}
+        known_by.update(zip(known_by, shown[c.SHOWN_ROOT + 1 :], strict=False))  # none, or all
+        rows += [(word, os.stat(known_by[name]).st_ino) for name, word in self._namespaces]
         if asked.info_fd is not None and early == blocks:
             said = ",\n".join(f'    "{word}": {number}' for word, number in rows)
             self._write(asked.info_fd, f"{{\n{said}\n}}\n")
@@ -121,23 +148,17 @@ class Watch:
             self._problem = f"Write to info_fd: {error.strerror}"
             raise
 
-    def _lock(self) -> None:
+    def _lock(self, root: int) -> None:
         """Take a read lock on each file, as it is named inside. Of the open file, so that who holds it can change."""
-        if not self._asked.lock_files:
-            return
-        root = os.open(f"/proc/{self._command.progress.pid}/root", os.O_PATH | os.O_DIRECTORY)
-        try:
-            for path in self._asked.lock_files:
-                verb = "open lock"
-                try:
-                    self._locks.append(_core_linux.open_in_root(root, os.fsencode(path)))
-                    verb = "lock"
-                    fcntl.fcntl(self._locks[-1], fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
-                except OSError as error:
-                    self._problem = f"Unable to {verb} file {path}: {error.strerror}"
-                    raise
-        finally:
-            os.close(root)
+        for path in self._asked.lock_files:
+            verb = "open lock"
+            try:
+                self._locks.append(_core_linux.open_in_root(root, os.fsencode(path)))
+                verb = "lock"
+                fcntl.fcntl(self._locks[-1], fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
+            except OSError as error:
+                self._problem = f"Unable to {verb} file {path}: {error.strerror}"
+                raise
 
     # ---- when it runs, and at its end
 
@@ -146,7 +167,8 @@ class Watch:
         os.close(self._command.report_fd)
         self._is_over.acquire()
         _signal.set_wakeup_fd(-1)
-        for fd in (self._told, self._command.hold_fd, self._signalled, self._signal):
+        self._told.close()
+        for fd in (self._command.hold_fd, self._signalled, self._signal):
             os.close(fd)
         if not result.error:
             self._hold(result)

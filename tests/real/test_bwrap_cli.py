@@ -365,7 +365,7 @@ def test_killed_while_it_is_made(bwrap: str, options: tuple[str, ...], more: tup
     """Whichever process of the set-up is killed, this program ends, and nothing is left; so when it is itself (the last)."""
     slow = [word for n in range(1500) for word in ("--tmpfs", f"/tmp/{n}")]
     with subprocess.Popen(
-        [bwrap, *options, *more, "--tmpfs", "/tmp", *slow, "true"], stderr=subprocess.DEVNULL
+        [bwrap, *options, *more, "--tmpfs", "/mnt", *slow, "true"], stderr=subprocess.DEVNULL
     ) as process:
         for _ in range(2000):
             found = children(process.pid)
@@ -524,7 +524,6 @@ def test_host_is_changed_where_it_is_shown_only(bwrap: str, tmp_path: Path) -> N
             "bwrap: Joining specified user namespace failed: Invalid argument\n",
         ),
         (["--exec-label", "l", "true"], "bwrap: labeling not supported on this system\n"),
-        (["--unshare-pid", "--pidns", "0", "true"], "bwrap: --pidns: can't be combined with --unshare-pid here\n"),
         (
             ["--level-prefix", "--bind", "/no", "/", "true"],
             "<3>bwrap: Can't find source path /no: No such file or directory\n",
@@ -537,6 +536,18 @@ def test_bad_input(bwrap: str, words: list[str], said: str) -> None:
     """One line that says what is wrong, status 1, and nothing is started."""
     done = run(bwrap, *words, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_a_lock_that_is_only_inside(bwrap: str) -> None:
+    """The file is looked up in the sandbox's root, also when the command is there before that is."""
+    binds = [word for n in range(100) for word in ("--ro-bind", "/usr", f"/mnt/{n}")]
+    for _ in range(10):
+        read, write = os.pipe()
+        os.close(write)
+        inside = ("--tmpfs", "/mnt", "--file", str(read), "/mnt/only-inside", "--lock-file", "/mnt/only-inside")
+        done = run(bwrap, *OWN_PID, *inside, *binds, "true", pass_fds=(read,))
+        os.close(read)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_command(bwrap: str) -> None:

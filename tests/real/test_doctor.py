@@ -133,6 +133,12 @@ def test_causes(number: int, changes: dict[str, object], words: str) -> None:
     assert words in str(refused_userns(number, replace(Host(), **changes)))
 
 
+def test_maps_of_one_that_is_not_dumpable() -> None:
+    """Its own /proc is root's; unshare(2) alone goes on working."""
+    assert "isn't dumpable" in str(refused_userns(errno.EACCES, Host(), is_uid_map=True))
+    assert "dumpable" not in str(refused_userns(errno.EACCES, Host()))
+
+
 @pytest.mark.parametrize(
     ("path", "text", "field", "value"),
     [

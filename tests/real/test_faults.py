@@ -10,19 +10,21 @@ import os
 import re
 import select
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nsbox_testing import faults
-from nsbox_testing.faults import EXIT, THOROUGH, Call, Spawn, outcome, samples
+from nsbox_testing.faults import EXIT, THOROUGH, Call, Decision, Spawn, outcome, samples
+from nsbox_testing.joined import Joined, hide, joined
 from nsbox_testing.running import Orphans
 
 import nsbox
 from nsbox import (
     BindData,
     Chmod,
+    Details,
     Dev,
     Dir,
     File,
@@ -44,7 +46,13 @@ pytestmark = [
 ]
 
 FULL = pytest.mark.as_root("maps all ids")
-NAMES = ["layers", pytest.param("full", marks=FULL), *(["workspace", "host"] if THOROUGH else [])]
+BELOW = pytest.mark.as_root("who isn't dumpable sees nothing of itself in /proc otherwise")
+NAMES = [
+    "layers",
+    pytest.param("full", marks=FULL),
+    pytest.param("below", marks=BELOW),
+    *(["workspace", "host"] if THOROUGH else []),
+]
 
 LOOK = """
 cat /proc/self/status /proc/self/mountinfo; ls /proc/self/fd; pwd; hostname; ulimit -n; umask; id
@@ -57,7 +65,14 @@ STATUS = ("Cap", "NoNew", "Seccomp", "Sig", "ShdPnd", "Uid", "Gid", "Groups", "U
 
 
 @pytest.fixture
-def policies(workspace: Path) -> dict[str, Policy]:
+def other(workspace: Path) -> Iterator[Joined]:
+    """Another sandbox, whose pid namespace can be joined."""
+    with joined(Policy.host()) as found:
+        yield found
+
+
+@pytest.fixture
+def policies(workspace: Path, other: Joined) -> dict[str, Policy]:
     (workspace / "deny").mkdir()
     (workspace / "lower").mkdir()
     for name in ("deny/secret", "file"):
@@ -97,6 +112,7 @@ def policies(workspace: Path) -> dict[str, Policy]:
         "workspace": Policy.workspace(workspace, deny=[workspace / "deny", workspace / "file"]),
         "host": Policy.host(),
         "full": Policy.host(uid=1234, gid=1234) if os.geteuid() == 0 else Policy.host(),
+        "below": layers.with_(uid=0, gid=0, details=Details(userns=other.userns, pidns=other.pidns)),
     }
 
 
@@ -132,12 +148,27 @@ def look(policy: Policy) -> Callable[[], dict[str, Any]]:
         )
         return [done.returncode, seen(done.stdout.decode(errors="replace"), own)]
 
-    return lambda: outcome(run)
+    return controlled(policy, run)
+
+
+def controlled(policy: Policy, run: Callable[[], Any]) -> Callable[[], dict[str, Any]]:
+    """Return a function that tells what came of another one."""
+
+    def start() -> dict[str, Any]:
+        if policy.details.pidns is not None:
+            hide()
+        return outcome(run)
+
+    return start
+
+
+def spawn_of(policy: Policy, start: Callable[[], Any], decide: Decision) -> Spawn:
+    return Spawn(start, decide, below=policy.details.pidns is not None)
 
 
 def once(policy: Policy, start: Callable[[], Any]) -> tuple[Any, list[Call]]:
     """Run a function without any fault."""
-    spawn = Spawn(start, lambda call, spawn: None)
+    spawn = spawn_of(policy, start, lambda call, spawn: None)
     return spawn.run(), spawn.calls
 
 
@@ -152,7 +183,11 @@ def test_a_call_that_fails(policies: dict[str, Policy], orphans: Orphans, name: 
     for target in samples(calls, THOROUGH + (name == "layers")):
         if target.number in faults.INFALLIBLE or target.role == "caller":
             continue
-        found = Spawn(start, lambda call, spawn, target=target: errno.EPERM if call.is_(target) else None).run()
+
+        def decide(call: Call, spawn: Spawn, target: Call = target) -> int | None:
+            return errno.EPERM if call.is_(target) else None
+
+        found = spawn_of(policies[name], start, decide).run()
         if found is None:
             problems.append(f"{target}: the caller died")
         elif found["left"]:
@@ -173,15 +208,14 @@ def test_a_call_that_fails(policies: dict[str, Policy], orphans: Orphans, name: 
     [
         *(("layers", role) for role in ("mediator", "init", "command")),
         *(pytest.param("full", role, marks=FULL) for role in ("mediator", "helper", "command")),
+        *(pytest.param("below", role, marks=BELOW) for role in ("mediator", "helper", "init", "command")),
     ],
 )
 def test_a_process_that_is_killed(policies: dict[str, Policy], orphans: Orphans, name: str, role: str) -> None:
     """Whichever process of the set-up is killed, at whichever call: an error or -9 or nothing happened; no hang, nothing left."""
     policy = policies[name]
 
-    def start() -> dict[str, Any]:
-        return outcome(lambda: nsbox.run(["true"], policy=policy, cwd="/").returncode)
-
+    start = controlled(policy, lambda: nsbox.run(["true"], policy=policy, cwd="/").returncode)
     _, calls = once(policy, start)
     problems, killed = [], 0
     for target in samples(calls, THOROUGH):
@@ -191,7 +225,7 @@ def test_a_process_that_is_killed(policies: dict[str, Policy], orphans: Orphans,
             if call.is_(target):
                 hits.append(spawn.kill(role))
 
-        found = Spawn(start, decide).run()
+        found = spawn_of(policy, start, decide).run()
         killed += any(hits)
         if found is None:
             problems.append(f"{target}: the caller died")
@@ -213,6 +247,8 @@ def test_a_caller_that_is_killed(policies: dict[str, Policy], orphans: Orphans, 
 
     def start() -> int:
         os.close(write)
+        if policy.details.pidns is not None:
+            hide()
         return nsbox.Popen(["cat"], policy=policy, stdin=read, cwd="/").pid and 0
 
     def stay() -> str:
@@ -233,7 +269,7 @@ def test_a_caller_that_is_killed(policies: dict[str, Policy], orphans: Orphans, 
                 if call.is_(target):
                     hits.append(spawn.kill("caller"))
 
-            answer = Spawn(stay, decide).run(20)
+            answer = spawn_of(policy, stay, decide).run(20)
             # How often one looks whether the other is ready isn't the same in each run.
             assert answer is None if hits else answer == "lived", f"{target}: {answer}"
             killed += bool(hits)

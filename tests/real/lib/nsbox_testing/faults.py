@@ -121,10 +121,14 @@ Decision = Callable[["Call", "Spawn"], int | None]
 
 
 class Spawn:
-    """A function that runs in a fork of this process, each system call of its spawns under control."""
+    """A function that runs in a fork of this process, each system call of its spawns under control.
 
-    def __init__(self, function: Callable[[], Any], decide: Decision) -> None:
+    below: how many pid namespaces are between ours and that of the sandbox; who is in one of these is a helper.
+    """
+
+    def __init__(self, function: Callable[[], Any], decide: Decision, below: int = 0) -> None:
         self._decide = decide
+        self._depth = below + 1
         self._roles: dict[int, str] = {}
         self._pidfds: dict[str, int] = {}
         self.calls: list[Call] = []
@@ -234,7 +238,7 @@ class Spawn:
         if pid not in self._roles:
             inner = status(pid).get("NSpid", "").split()
             outer = status("self").get("NSpid", "").split()
-            if len(inner) > len(outer):
+            if len(inner) == len(outer) + self._depth:
                 role = "init" if inner[-1] == "1" else "command"
             else:
                 role = "helper" if "mediator" in self._pidfds else "mediator"

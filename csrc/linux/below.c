@@ -1,0 +1,114 @@
+/* below.c: a pid namespace below one that was joined, instead of below the caller's.
+ *
+ * Who joins a pid namespace isn't in it, only its children are; and nobody can make a pid namespace whose children are
+ * to be in another than his own (EINVAL, pid_namespaces(7)). So a helper in the joined one makes it, and pid 1 in it.
+ * The mediator then has its further children there: their numbers it is told in its own namespace, which is the
+ * caller's. Only that of pid 1 the helper is told, in the joined one. */
+#include "child.h"
+
+struct below {
+    struct job *job;
+    int is_over; /* the helper has done what it could */
+    int error;   /* 0, or -errno */
+    uint32_t step;
+    int number; /* of pid 1, in the joined namespace */
+    int fd;     /* of the new namespace, or -1 */
+};
+
+/* In the joined namespace, with the mediator's memory and descriptors. */
+static int make_below(struct below *b)
+{
+    b->step = NSBOX_STEP_UNSHARE;
+    int ret = sys_unshare(CLONE_NEWPID);
+    if (ret < 0)
+        return ret;
+    b->step = NSBOX_STEP_INIT;
+    ret = (int)clone_init(b->job, CLONE_PARENT, &b->number);
+    if (ret >= 0)
+        ret = b->job->init_pidfd = sys_pidfd_open(ret);
+    /* By our own entry: pid 1's is refused, as long as it shares memory that isn't dumpable. */
+    if (ret >= 0)
+        ret = b->fd = sys_openat(AT_FDCWD, "/proc/self/ns/pid_for_children", O_RDONLY, 0);
+    return ret < 0 ? ret : 0;
+}
+
+static void below_main(void *arg)
+{
+    struct below *b = arg;
+    b->error = make_below(b);
+    b->is_over = 1;
+    sys_exit(0);
+}
+
+static int digits(const char *text)
+{
+    int number = 0;
+    for (; *text >= '0' && *text <= '9'; text++)
+        number = number * 10 + *text - '0';
+    return number;
+}
+
+/* Is /proc of our pid namespace? Then the numbers in it are. */
+static int check_proc(void)
+{
+    char self[16];
+    long n = sys_readlinkat(AT_FDCWD, "/proc/self", self, sizeof self - 1);
+    self[n < 0 ? 0 : n] = 0;
+    return digits(self) == sys_getpid() ? 0 : -ESRCH;
+}
+
+/* What is the number of a process in our pid namespace? A pidfd's entry has a line of it: "Pid:\t12" (proc_pid_fdinfo(5)),
+ * 0 for one that is in another, -1 for one that has gone. */
+static int number_of(int pidfd)
+{
+    static const char name[] = "\nPid:\t";
+    char path[48], text[512];
+    put_uint(put_str(path, "/proc/self/fdinfo/"), (uint64_t)pidfd, 10);
+    int fd = sys_openat(AT_FDCWD, path, O_RDONLY, 0);
+    if (fd < 0)
+        return fd;
+    long n = sys_read(fd, text, sizeof text - 1);
+    sys_close(fd);
+    text[n < 0 ? 0 : n] = 0;
+    for (const char *line = text; *line; line++) {
+        unsigned same = 0;
+        while (name[same] && line[same] == name[same])
+            same++;
+        if (!name[same])
+            return digits(line + same) ? digits(line + same) : -ESRCH;
+    }
+    return -ESRCH;
+}
+
+/* pid 1's number first: if anything else fails, the caller is to end it. */
+static int take_over(struct job *j, const struct below *b, int *number)
+{
+    int found = j->init_pidfd < 0 ? 0 : number_of(j->init_pidfd);
+    TRY(&j->b, NSBOX_STEP_INIT, found);
+    *number = found;
+    TRY(&j->b, b->step, b->error);
+    TRY(&j->b, NSBOX_STEP_JOIN, sys_setns(b->fd, CLONE_NEWPID));
+    return 0;
+}
+
+int clone_init_below(struct job *j, unsigned long flags, int *number)
+{
+    TRY(&j->b, NSBOX_STEP_INIT, check_proc());
+    struct below b;
+    b.job = j;
+    b.is_over = b.number = 0;
+    b.error = -ESRCH;
+    b.step = NSBOX_STEP_KILLED;
+    b.fd = -1;
+    /* Its child becomes its sibling: ours, or the caller's, who reaps the helper too then. */
+    unsigned long whose = flags & CLONE_PARENT;
+    long pid = clone_sharer(&j->map_program, CLONE_VFORK | CLONE_FILES | whose, j->helper_stack, below_main, &b);
+    TRY(&j->b, NSBOX_STEP_INIT, (int)pid);
+    if (!whose)
+        sys_waitid(P_PID, (int)pid, 0, WEXITED | __WALL);
+    if (!b.is_over && !b.number) /* it was killed before there was anybody who could clear this */
+        *init_word(j) = 0;
+    int ret = take_over(j, &b, number);
+    sys_close(b.fd);
+    return ret;
+}
