@@ -96,17 +96,17 @@ def ask(program: str, running: bool) -> Interpreter | None:
 
 
 def interpreters() -> list[Interpreter]:
-    """List the interpreters of this machine, the running one first, each version once."""
+    """List the interpreters of this machine, the running one first, each series once."""
     own = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)  # the one below a venv
     patterns = ("/usr/bin/python3.*", "/usr/local/bin/python3.*", "~/.pyenv/versions/*/bin/python3")
     found = [path for pattern in patterns for path in sorted(glob.glob(os.path.expanduser(pattern)))]
     programs = dict.fromkeys([own, *(os.path.realpath(path) for path in found if not path.endswith("-config"))])
     answers = [ask(program, program == own) for program in programs if os.access(program, os.X_OK)]
-    versions: dict[str, Interpreter] = {}
+    series: dict[str, Interpreter] = {}
     for answer in answers:
         if answer is not None:
-            versions.setdefault(answer.name, answer)
-    return list(versions.values())
+            series.setdefault(f"{answer.series}{'t' if answer.name.endswith('t') else ''}", answer)
+    return list(series.values())
 
 
 def install(interpreter: Interpreter, site: Path) -> None:

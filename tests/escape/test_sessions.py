@@ -98,7 +98,10 @@ def test_no_descriptor_of_another_command(s: Session) -> None:
 
 def test_orphans_of_a_command_stay_inside(s: Session) -> None:
     """They become pid 1's, and end with it."""
-    double = "import os\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    import time; time.sleep(1000)\n  os._exit(0)"
+    double = (
+        "import os\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    import time; time.sleep(1000)\n"
+        "  os._exit(0)\nos.wait()"
+    )
     s.run(python(double), check=True)
     found = [process.pid for process in s.processes()]
     assert found

@@ -72,7 +72,8 @@ def test_the_next_session_finds_nothing(box: Sandbox) -> None:
 
 
 def test_processes(s: Session) -> None:
-    s.run("sleep 1000 & sleep 1000 &", check=True)
+    are_there = "for pid in $one $!; do until grep -qx sleep /proc/$pid/comm; do :; done; done"
+    s.run(f"sleep 1000 & one=$!; sleep 1000 & {are_there}", check=True)
     with s.Popen(["cat"], stdin=subprocess.PIPE) as cat:
         names = sorted(process.name() for process in s.processes())
         assert names == ["cat", "sleep", "sleep"]
