@@ -50,6 +50,7 @@ def words(other: Joined, *more: str) -> list[str]:
 # ---- from Python
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("is_below", [False, True])
 def test_where_the_command_is(other: Joined, is_below: bool) -> None:
     """pid is the command's in the caller's namespace; it has one more in each that is below."""
@@ -219,6 +220,7 @@ def test_what_is_said_about_the_child(other: Joined, ours: str) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("more", [[], ["--unshare-pid"]], ids=["joined", "below"])
 def test_what_is_inside(other: Joined, ours: str, more: list[str]) -> None:
     """What the monitor looks at in the sandbox it can reach, though nobody may look at who shares memory with it."""
