@@ -93,6 +93,7 @@ static int take_over(struct job *j, const struct below *b, int *number)
 
 int clone_init_below(struct job *j, unsigned long flags, int *number)
 {
+    j->map_program.pid = 0; /* who was that has been reaped, and isn't to be waited for again if there is no helper */
     TRY(&j->b, NSBOX_STEP_INIT, check_proc());
     struct below b;
     b.job = j;

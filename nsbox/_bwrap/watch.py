@@ -101,6 +101,8 @@ class Watch:
         for _, _, content in ancillary:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
         if ancillary and len(fds) != c.SHOWN:
+            for fd in fds:
+                os.close(fd)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return fds.tolist()
 
