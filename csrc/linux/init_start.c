@@ -159,6 +159,22 @@ static void await_first_maps(struct job *j)
     }
 }
 
+/* With our exec we belong to the user namespace that has our image, and in a pid namespace below another one others see
+ * us: who has power over that one could reach the old root, as /proc/PID/root, for as long as it is ours (as with
+ * CVE-2016-9962). Until then we have the caller's memory, which is not theirs to look at. */
+static void await_new_root(struct job *j)
+{
+    static const int64_t one_ms[2] = {0, 1000000};
+    int gone = 0;
+    while (is_below(j->req) && (gone = old_root_is_gone(&j->b)) == 0) {
+        if (__atomic_load_n(&j->gate, __ATOMIC_ACQUIRE) == GATE_ABORT || caller_is_gone(j))
+            sys_exit(127);
+        sys_futex_wait(&j->gate, GATE_CLOSED, one_ms);
+    }
+    if (gone < 0)
+        sys_exit(127);
+}
+
 static void init_main(void *arg)
 {
     struct job *j = arg;
@@ -176,6 +192,7 @@ static void init_main(void *arg)
     if (j->req->flags & NSBOX_AS_INIT)
         become_command(j, ret);
     await_first_maps(j);
+    await_new_root(j);
     /* The table is the mediator's up to here; from here on it has a copy of its own. Before the image is opened: the
      * command, which the mediator may make just now, would have that, and nobody would know its number yet. */
     if (ret >= 0)

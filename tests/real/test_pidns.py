@@ -5,6 +5,7 @@ Who asks for one must be non-dumpable, which the bwrap of ours sees to; here tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from nsbox_testing.joined import Joined, hide, joined
 from nsbox_testing.running import Orphans, in_fork, python
 
 import nsbox
-from nsbox import Details, DevBind, Policy, Proc, SetupError
+from nsbox import Details, DevBind, Policy, Proc, RoBind, SetupError
 from nsbox._bwrap import install
 
 LOOK = "grep NSpid: /proc/self/status; set -- /proc/[0-9]*; echo $#; cat /proc/1/comm; readlink /proc/self/ns/user"
@@ -83,6 +85,32 @@ def test_what_the_command_sees(other: Joined, is_below: bool) -> None:
     assert int(count) == (2 if is_below else 3)  # pid 1 and sh; the other sandbox's command
     assert first == "nsbox-init"
     assert user == f"user:[{os.fstat(other.userns).st_ino}]"
+
+
+@pytest.mark.as_root("looks at what belongs to another user namespace, as one with power in that namespace could")
+def test_its_pid_1_has_no_way_to_the_host(other: Joined, tmp_path: Path) -> None:
+    """All in the joined namespace see it: from its exec on its root must be the sandbox's. Many mounts make for a long set-up."""
+    (tmp_path / "secret").touch()
+    binds = [RoBind("/usr", f"/many/{number}") for number in range(2000)]
+    wish = Policy.layers(
+        *(RoBind(path, path) for path in ("/usr", "/bin", "/lib", "/lib64")),
+        *binds,
+        details=Details(userns=other.userns, pidns=other.pidns),
+        seccomp="off",
+    )
+    caller = os.fork()
+    if caller == 0:
+        hide()
+        nsbox.run(["true"], policy=wish, cwd="/")
+        os._exit(0)
+    seen = set()
+    while os.waitpid(caller, os.WNOHANG) == (0, 0):
+        for process in psutil.Process(caller).children(True):
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
+                if process.name() == "nsbox-init":
+                    seen.add(process.pid)
+                    assert not os.path.exists(f"/proc/{process.pid}/root{tmp_path}/secret")
+    assert seen
 
 
 def test_the_end_of_one_below(other: Joined) -> None:
