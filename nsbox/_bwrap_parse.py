@@ -61,7 +61,7 @@ def parse(
     """Return what a command line, without the program's name, asks for; raise Refused, Usage or Version.
 
     read: returns what a descriptor holds and closes it, or raises OSError. say: prints a warning. cwd: what relative
-    sources count from. Surrogates stand for undecodable bytes (PEP 383), in what is said too.
+    sources count from, "" if it has gone. Surrogates stand for undecodable bytes (PEP 383), in what is said too.
     """
     if not argv:
         raise Usage(1)
@@ -188,10 +188,10 @@ class _Line:
         Links in it are the kernel's business, as in all ops; but no op takes a "..", which therefore is resolved here.
         """
         joined = os.path.join(self.cwd, path)
-        if path and ".." not in joined.split("/"):
+        if path and os.path.isabs(joined) and ".." not in joined.split("/"):
             return joined
         try:
-            if not path:
+            if not path or not os.path.isabs(joined):  # no path, or none from a directory that has gone
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             return os.path.realpath(joined, strict=True)
         except OSError as error:

@@ -298,9 +298,9 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
     r.hold_fd, r.report_fd = q.hold_fd, q.report_fd
     if q.places:
         names = [ffi.from_buffer("char[]", path) for path, _ in q.places]
-        r.places = ffi.new("nsbox_place[]", [(name, env.array) for name, (_, env) in zip(names, q.places, strict=True)])
-        r.n_places = len(q.places)
-        keep += [names, r.places, q.places]
+        places = ffi.new("nsbox_place[]", [(name, env.array) for name, (_, env) in zip(names, q.places, strict=True)])
+        r.places, r.n_places = places, len(q.places)
+        keep += [names, places, q.places]  # not r.places, which owns nothing
     r.envp = q.envp.array
     if q.cwd is not None:
         r.cwd = cwd = ffi.from_buffer("char[]", q.cwd)

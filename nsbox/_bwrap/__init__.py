@@ -95,12 +95,20 @@ def _to_stdout(text: str) -> int:
 
 
 def _cwd(env: Mapping[str, str]) -> str:
-    """Return the current directory, by the name that PWD has for it if it has one (get_current_dir_name(3))."""
+    """Return the current directory, by the name that PWD has for it if it has one (get_current_dir_name(3)).
+
+    "" when it is gone, or can't be known.
+    """
     name = env.get("PWD", "")
     try:
-        return name if name.startswith("/") and os.path.samefile(name, ".") else os.getcwd()
+        if name.startswith("/") and os.path.samefile(name, "."):
+            return name
     except OSError:
-        return "/"
+        pass  # PWD is wrong
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 # ---- one run
@@ -229,7 +237,7 @@ def _command(asked: Asked) -> _core.Command:
     directories = asked.env.get("PATH", "/bin:/usr/bin").split(":")  # confstr(3)
     found = [program] if "/" in program or not program else [os.path.join(at or ".", program) for at in directories]
     if asked.chdir is None:
-        names = [_cwd(asked.env), *([asked.env["HOME"]] if asked.env.get("HOME") else []), "/"]
+        names = [name for name in (_cwd(asked.env), asked.env.get("HOME"), "/") if name]
         places = [(os.fsencode(name), _environment(asked, name)) for name in dict.fromkeys(names)]
         cwd, envp = None, places[0][1]
     else:
@@ -263,7 +271,11 @@ def _watch(asked: Asked, policy: Policy, command: _core.Command) -> Watch | None
 
 
 def _catch(waiting: list[int]) -> None:
-    """Take note of signals from now on. What this process was told to ignore, it and the command go on ignoring."""
+    """Take note of signals from now on. What this process was told to ignore, it and the command go on ignoring.
+
+    But for SIGCHLD: who ignores that has no statuses to wait for.
+    """
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     for number in _FORWARDED:
         if _signal.getsignal(number) is not _signal.SIG_IGN:
             _signal.signal(number, lambda number, frame: waiting.append(number))

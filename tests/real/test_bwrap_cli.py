@@ -63,6 +63,56 @@ def is_over(process: subprocess.Popen[str]) -> bool:
     return bool(select.select([process.stdout], [], [], 5)[0]) and process.stdout.read() == ""
 
 
+# ---- where it is called, and how
+
+
+@pytest.mark.parametrize("option", ["--bind", "--ro-bind-try"])
+def test_a_directory_that_has_gone(bwrap: str, tmp_path: Path, option: str) -> None:
+    """What is relative to it isn't there: it doesn't become relative to "/". The command starts in HOME."""
+
+    def leave() -> None:
+        os.mkdir(tmp_path / "gone")
+        os.chdir(tmp_path / "gone")
+        os.rmdir(tmp_path / "gone")
+
+    done = run(
+        bwrap, "--ro-bind", "/", "/", "--tmpfs", "/tmp", option, ".", "/tmp/work", "ls", "/tmp", preexec_fn=leave
+    )
+    if option == "--bind":
+        assert (done.returncode, done.stderr) == (1, "bwrap: Can't find source path .: No such file or directory\n")
+    else:
+        assert (done.returncode, done.stdout) == (0, "")
+    done = run(bwrap, "--ro-bind", "/", "/", "pwd", preexec_fn=leave, env={**os.environ, "HOME": "/usr/lib"})
+    assert done.stdout == "/usr/lib\n"
+
+
+def test_a_wrong_pwd(bwrap: str) -> None:
+    """PWD only counts when it is the current directory's name."""
+    env = {"PATH": os.environ["PATH"], "PWD": "/nosuch"}
+    assert run(bwrap, *SHARED, "pwd", cwd="/usr/share", env=env).stdout == "/usr/share\n"
+    done = run(bwrap, *SHARED, "--tmpfs", "/mnt", "--ro-bind", "lib", "/mnt/x", "ls", "/mnt/x", cwd="/usr", env=env)
+    assert sorted(done.stdout.split("\n")[:-1]) == sorted(os.listdir("/usr/lib"))
+
+
+def test_ignored_children(bwrap: str) -> None:
+    """A caller that ignores SIGCHLD hears the status all the same."""
+    done = run(bwrap, *SHARED, "sh", "-c", "exit 5", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    assert (done.returncode, done.stderr) == (5, "")
+
+
+def test_descriptors_and_environments_of_many_sizes(bwrap: str) -> None:
+    """What the command is given isn't freed before its exec, whatever is allocated beside it."""
+    read, write = os.pipe()
+    try:
+        for size in range(60, 210, 5):
+            env = {"PATH": "/usr/bin:/bin", "HOME": "/usr/lib", "K": size * "v"}
+            done = run(bwrap, "--ro-bind", "/", "/", "sh", "-c", "pwd", cwd="/usr/share", env=env, pass_fds=[read])
+            assert (done.stdout, done.stderr) == ("/usr/share\n", "")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 # ---- statuses
 
 
