@@ -156,6 +156,17 @@ static int no_other_root(struct builder *b)
     return gone ? gone : -EXDEV;
 }
 
+/* Before the command can run: then the caller may be killed as it likes, and we with it. The init doesn't act on it before
+ * we have gone, but for that of a parked sandbox, which holds the pipe longer. */
+static void tell_init(struct job *j)
+{
+    uint32_t flags = j->req->flags;
+    uint8_t told = (is_parked(j->req) ? NSBOX_GO : 0) | (flags & NSBOX_STAY ? NSBOX_STAYS : 0) |
+                   (flags & NSBOX_OUTLIVE ? NSBOX_OUTLIVES : 0) | (flags & NSBOX_MAP2_BY_HELPER ? NSBOX_IS_THIRD : 0);
+    if (told && has_init(j))
+        sys_write(is_parked(j->req) ? j->req->go_fd : j->setup_pipe[1], &told, 1);
+}
+
 /* From the pivot on. The command may go on when the init is up (until its exec it could be traced, as the caller's memory
  * can be) and the old root has gone. The latter it sees for itself: umount2(2) has detached it long before it returns. */
 static int close_up(struct job *j, int32_t *op)
@@ -169,6 +180,8 @@ static int close_up(struct job *j, int32_t *op)
         return ret;
     if (j->req->flags & NSBOX_AS_INIT)
         remember_own(j);
+    if (!(j->req->flags & NSBOX_PARK))
+        tell_init(j);
     if (init_is_up(j))
         set_gate(j, GATE_OPEN);
     ret = is_warm(j->req) ? 0 : drop_old_root(&j->b);
@@ -283,7 +296,10 @@ static int join_parked(struct job *j)
     if (ret < 0)
         return ret;
     set_gate(j, GATE_OPEN);
-    return forks(j->req) ? create_command(j) : 0;
+    if (forks(j->req) && (ret = create_command(j)) < 0)
+        return ret;
+    tell_init(j); /* who looks for the command now */
+    return 0;
 }
 
 static int enter_parked(struct job *j, int32_t *op)
@@ -296,15 +312,6 @@ static int enter_parked(struct job *j, int32_t *op)
     ret = join_parked(j);
     j->b.step = NSBOX_STEP_STALE;
     return ret;
-}
-
-static void tell_init(struct job *j)
-{
-    uint32_t flags = j->req->flags;
-    uint8_t told = (is_parked(j->req) ? NSBOX_GO : 0) | (flags & NSBOX_STAY ? NSBOX_STAYS : 0) |
-                   (flags & NSBOX_OUTLIVE ? NSBOX_OUTLIVES : 0) | (flags & NSBOX_MAP2_BY_HELPER ? NSBOX_IS_THIRD : 0);
-    if (told)
-        sys_write(is_parked(j->req) ? j->req->go_fd : j->setup_pipe[1], &told, 1);
 }
 
 void mediator(void *arg)
@@ -321,8 +328,6 @@ void mediator(void *arg)
         report(j->res, ret, j->b.step, op); /* before the command can say anything else */
         set_gate(j, GATE_ABORT);
     }
-    if (ret >= 0 && has_init(j) && !(j->req->flags & NSBOX_PARK))
-        tell_init(j);
     /* Nobody may go on in the caller's memory after us. */
     await_map2_helper(j);
     init_await_leave(j);

@@ -66,12 +66,13 @@ except KeyError as error:
     note(repr(error), p.returncode)
 """,
     "timeouts": """
-p = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+p = subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 for wait in (lambda: p.wait(timeout=0.001), lambda: p.wait(timeout=0), lambda: p.communicate(timeout=0.001)):
     try:
         wait()
     except subprocess.TimeoutExpired as error:
         note(str(error), error.cmd, error.timeout, error.output, p.returncode)
+p.kill()
 note(p.communicate(), p.returncode)
 try:
     subprocess.run(["sleep", "1000"], timeout=0.001, capture_output=True)
