@@ -238,7 +238,7 @@ typedef struct nsbox_result {
     int32_t reserved;
     uint64_t root_id;  /* with TEMPLATE: the mount that the caller's root is */
     uint64_t init_ino; /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
-    char detail[256];  /* the target of a link that is in an op's way, as far as it fits; or "" */
+    char detail[256];  /* as far as it fits: the target of a link in an op's way, a directory that can't be made */
 } nsbox_result;
 
 /* What an init is told at the end of the set-up, in a byte: it doesn't end with the command; nor with the caller; the

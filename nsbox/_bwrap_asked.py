@@ -31,11 +31,13 @@ class Asked:
 
     unshare: namespaces that must be new; attempts: those that the -try forms want where they can be had, whether or
     not they are in unshare too. capabilities: pairs of "add" or "drop" and a name of CAPABILITIES, or ALL. filters: the
-    contents of each --add-seccomp-fd. fds: all descriptors that options name and that weren't read here.
+    contents of each --add-seccomp-fd. fds: all descriptors that options name and that weren't read here. sources: what
+    the paths that ops are made of were called, for messages.
     """
 
     command: tuple[str, ...]
     env: dict[str, str]
+    sources: dict[str, str]
     ops: tuple[Op, ...] = ()
     unshare: frozenset[str] = frozenset()
     attempts: frozenset[str] = frozenset()

@@ -109,6 +109,7 @@ class _Line:
         self.texts: dict[str, str] = {}
         self.lock_files: list[str] = []
         self.filters: list[bytes] = []
+        self.sources: dict[str, str] = {}
         self.capabilities: list[tuple[str, str]] = []
         self.fds: dict[int, None] = {}
         self.level_prefix = False
@@ -187,13 +188,13 @@ class _Line:
 
         Links in it are the kernel's business, as in all ops; but no op takes a "..", which therefore is resolved here.
         """
-        joined = os.path.join(self.cwd, path)
-        if path and os.path.isabs(joined) and ".." not in joined.split("/"):
-            return joined
+        joined = os.path.join(self.cwd, path) if path else ""
         try:
-            if not path or not os.path.isabs(joined):  # no path, or none from a directory that has gone
+            if not os.path.isabs(joined):  # no path, or none from a directory that has gone
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            return os.path.realpath(joined, strict=True)
+            found = os.path.realpath(joined, strict=True) if ".." in joined.split("/") else joined
+            self.sources[found] = path
+            return found
         except OSError as error:
             if optional and error.errno == errno.ENOENT:
                 return ""
@@ -417,6 +418,7 @@ class _Line:
         return Asked(
             command=self.command,
             env=self.env,
+            sources=self.sources,
             ops=tuple(self.ops),
             unshare=frozenset(self.unshare),
             attempts=frozenset(self.attempts),

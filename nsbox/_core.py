@@ -143,7 +143,7 @@ class _Arena:
 
 _USUAL = 256  # ops that a pooled arena is made for
 _arenas: list[_Arena] = []
-_abandoned: list[_Arena] = []  # a process of a set-up that was killed may still use them
+_abandoned: list[object] = []  # what a process of a set-up that was killed may still use
 os.register_at_fork(after_in_child=_arenas.clear)  # they are the parent's
 
 
@@ -407,7 +407,7 @@ def spawn(template: Template, command: Command) -> Result:
         raise
     try:
         if answer.step == constants.STEP_KILLED:
-            _abandoned.append(arena)
+            _abandoned.append((arena, r, keep, template, command))
         else:
             _give_back(arena, template.nops)
     except BaseException:  # the same; the arena may be another thread's by now

@@ -130,7 +130,7 @@ def _pidns_hint(step: int, number: int) -> str:
         return "pidns belongs to a user namespace that the sandbox's isn't below: join that one too, by userns"
     if step in (c.STEP_INIT, c.STEP_COMMAND) and number == errno.ENOMEM:
         return "pid 1 of pidns has ended"
-    if step == c.STEP_INIT and number == errno.ESRCH:
+    if step == c.STEP_INIT and number == errno.ENOENT:
         return "/proc must be that of this process's pid namespace"
     return ""
 

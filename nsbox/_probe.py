@@ -132,9 +132,21 @@ def _label() -> str:
 
 
 def _is_chrooted() -> bool:
-    """Say whether "/" is no mount point: then mountinfo, which shows what lies below the root, has no line for it."""
-    rows = [line.split() for line in (_read("/proc/self/mountinfo") or "").splitlines()]
-    return bool(rows) and not any(row[4] == "/" for row in rows)
+    """Say whether "/" is no mount point, so that mountinfo has no line for it, or another one than pid 1's.
+
+    The latter only who may look at pid 1 can say, and only in a mount namespace that it shares with that.
+    """
+    roots = {}
+    for process in ("self", "1"):
+        rows = [line.split() for line in (_read(f"/proc/{process}/mountinfo") or "").splitlines()]
+        roots[process] = [row[0] for row in rows if row[4] == "/"]
+        if process == "self" and rows and not roots["self"]:
+            return True
+    try:
+        is_shared = os.readlink("/proc/self/ns/mnt") == os.readlink("/proc/1/ns/mnt")
+    except OSError:
+        return False
+    return is_shared and bool(roots["1"]) and roots["self"] != roots["1"]
 
 
 def _ranges(path: str) -> tuple[tuple[int, int, int], ...]:

@@ -3,7 +3,7 @@
  * Who joins a pid namespace isn't in it, only its children are; and nobody can make a pid namespace whose children are
  * to be in another than his own (EINVAL, pid_namespaces(7)). So a helper in the joined one makes it, and pid 1 in it.
  * The mediator then has its further children there: their numbers it is told in its own namespace, which is the
- * caller's. Only that of pid 1 the helper is told, in the joined one. */
+ * caller's. Only that of pid 1 the helper is told, in the joined one: that one comes with a pidfd. */
 #include "child.h"
 
 struct below {
@@ -11,8 +11,7 @@ struct below {
     int is_over; /* the helper has done what it could */
     int error;   /* 0, or -errno */
     uint32_t step;
-    int number; /* of pid 1, in the joined namespace */
-    int fd;     /* of the new namespace, or -1 */
+    int fd; /* of the new namespace, or -1 */
 };
 
 /* In the joined namespace, with the mediator's memory and descriptors. */
@@ -23,9 +22,7 @@ static int make_below(struct below *b)
     if (ret < 0)
         return ret;
     b->step = NSBOX_STEP_INIT;
-    ret = (int)clone_init(b->job, CLONE_PARENT, &b->number);
-    if (ret >= 0)
-        ret = b->job->init_pidfd = sys_pidfd_open(ret);
+    ret = (int)clone_init(b->job, CLONE_PARENT | CLONE_PIDFD, &b->job->init_pidfd);
     /* By our own entry: pid 1's is refused, as long as it shares memory that isn't dumpable. */
     if (ret >= 0)
         ret = b->fd = sys_openat(AT_FDCWD, "/proc/self/ns/pid_for_children", O_RDONLY, 0);
@@ -54,7 +51,7 @@ static int check_proc(void)
     char self[16];
     long n = sys_readlinkat(AT_FDCWD, "/proc/self", self, sizeof self - 1);
     self[n < 0 ? 0 : n] = 0;
-    return digits(self) == sys_getpid() ? 0 : -ESRCH;
+    return digits(self) == sys_getpid() ? 0 : -ENOENT;
 }
 
 /* What is the number of a process in our pid namespace? A pidfd's entry has a line of it: "Pid:\t12" (proc_pid_fdinfo(5)),
@@ -97,9 +94,9 @@ int clone_init_below(struct job *j, unsigned long flags, int *number)
     TRY(&j->b, NSBOX_STEP_INIT, check_proc());
     struct below b;
     b.job = j;
-    b.is_over = b.number = 0;
-    b.error = -ESRCH;
-    b.step = NSBOX_STEP_KILLED;
+    b.is_over = 0;
+    b.error = -EINTR; /* if it is killed */
+    b.step = NSBOX_STEP_INIT;
     b.fd = -1;
     /* Its child becomes its sibling: ours, or the caller's, who reaps the helper too then. */
     unsigned long whose = flags & CLONE_PARENT;
@@ -107,7 +104,7 @@ int clone_init_below(struct job *j, unsigned long flags, int *number)
     TRY(&j->b, NSBOX_STEP_INIT, (int)pid);
     if (!whose)
         sys_waitid(P_PID, (int)pid, 0, WEXITED | __WALL);
-    if (!b.is_over && !b.number) /* it was killed before there was anybody who could clear this */
+    if (!b.is_over && j->init_pidfd < 0) /* it was killed before there was anybody who could clear this */
         *init_word(j) = 0;
     int ret = take_over(j, &b, number);
     sys_close(b.fd);

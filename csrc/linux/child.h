@@ -153,7 +153,7 @@ int hold(struct job *j, int is_command, uint32_t *step);
 int clone_init_below(struct job *j, unsigned long flags, int *number);
 
 /* init_start.c */
-long clone_init(struct job *j, unsigned long flags, int *number);
+long clone_init(struct job *j, unsigned long flags, int *told);
 int init_start(struct job *j);
 int init_is_up(struct job *j);
 int init_await(struct job *j);
@@ -161,6 +161,7 @@ int init_failed(const struct job *j);
 void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
 int init_await_net(struct job *j);
+int make_net(struct job *j);
 int net_without_init(struct job *j, int32_t *op);
 int init_join_net(struct job *j, uint32_t *step, int32_t *op);
 

@@ -277,14 +277,36 @@ static int needs_root_first(const nsbox_request *r)
     return !(r->flags & NSBOX_PLAIN) && (is_early || r->hold_fd >= 0); /* who holds the request is shown it */
 }
 
+/* Power over a host name and a net namespace has who has it in the user namespace that these were made in. The name comes
+ * along; pid 1 stays in those before, since all may read its /proc/1/net. */
+static int renew_namespaces(struct job *j, uint32_t *step, int32_t *op)
+{
+    const nsbox_request *r = j->req;
+    if (!r->caps || !r->caps->permitted || r->user2_fd >= 0)
+        return 0;
+    *step = NSBOX_STEP_UNSHARE;
+    int ret = r->namespaces & CLONE_NEWUTS ? sys_unshare(CLONE_NEWUTS) : 0;
+    if (ret < 0 || !makes_net(r))
+        return ret;
+    ret = make_net(j);
+    *step = j->init_net_step;
+    *op = ret < 0 ? j->init_net_op : -1;
+    return ret;
+}
+
 /* From privileges to none. */
-static int confine(struct job *j, uint32_t *step)
+static int confine(struct job *j, uint32_t *step, int32_t *op)
 {
     const nsbox_request *r = j->req;
     int ret = needs_root_first(r) ? pass_gate(j) : 0;
     /* The kernel takes a root with something mounted on it for a chroot, and refuses user namespaces there. */
-    if (ret >= 0 && has_second_userns(r) && (ret = enter_second_userns(j, step)) >= 0)
-        ret = limit_bounding_set(r->caps ? r->caps->bounding : 0, 0, step);
+    if (ret >= 0 && has_second_userns(r)) {
+        ret = enter_second_userns(j, step);
+        if (ret >= 0)
+            ret = renew_namespaces(j, step, op);
+        if (ret >= 0)
+            ret = limit_bounding_set(r->caps ? r->caps->bounding : 0, 0, step);
+    }
     if (ret >= 0) {
         uint32_t last = r->n_filters - r->n_last_filters;
         *step = NSBOX_STEP_SECCOMP;
@@ -336,7 +358,7 @@ void command(void *arg)
     if (ret >= 0 && !(j->req->flags & NSBOX_FORK_COMMAND) && !is_warm(j->req))
         ret = init_join_net(j, &step, &op);
     if (ret >= 0)
-        ret = confine(j, &step);
+        ret = confine(j, &step, &op);
     if (ret >= 0)
         ret = hold(j, 1, &step);
     if (ret >= 0 && j->req->flags & NSBOX_PREEXEC) {

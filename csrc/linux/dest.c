@@ -128,6 +128,15 @@ static int open_prefix(struct builder *b, char *path, size_t *have)
     }
 }
 
+/* Says which directory on the way to a destination can't be made. */
+static void tell(struct builder *b, const char *path)
+{
+    unsigned i = 0;
+    for (; path[i] && i < sizeof((nsbox_result *)0)->detail - 1; i++)
+        b->detail[i] = path[i];
+    b->detail[i] = 0;
+}
+
 /* Opens the directory at path, making what is missing. path is work space; nothing longer than its first
  * `have` bytes is there. */
 static int open_dirs(struct builder *b, char *path, size_t len, size_t have, unsigned mode)
@@ -146,6 +155,7 @@ static int open_dirs(struct builder *b, char *path, size_t len, size_t have, uns
             have++;
         int ret = make_step(b, &dir, name, have == len ? mode : b->parent_mode);
         if (ret < 0) {
+            tell(b, path);
             sys_close(dir);
             return ret;
         }
@@ -222,7 +232,7 @@ int dest_parent(struct builder *b, const char *path, const char **name)
     size_t len, cut;
     *name = split(path, &cut);
     if (!**name)
-        return -EBUSY; /* the root itself has no name */
+        TRY(b, NSBOX_STEP_CREATE, -EBUSY); /* the root itself has no name */
     if (is_kept(b, path, cut))
         return b->parent;
     TRY(b, NSBOX_STEP_DEST, copy_path(buf, path, &len));

@@ -44,7 +44,7 @@ int fs_make(struct builder *b, const char *type, const char *const *options, uns
     int fs = sys_fsopen(type);
     if (fs < 0)
         return fs;
-    int ret = 0;
+    int ret = sys_fsconfig(fs, FSCONFIG_SET_STRING, "source", type, 0); /* what mount(8) shows; else "none" */
     for (; *options && ret >= 0; options += 2) {
         unsigned command = options[1] ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG;
         ret = sys_fsconfig(fs, command, options[0], options[1], 0);

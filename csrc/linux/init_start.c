@@ -99,7 +99,7 @@ static void publish(struct job *j, enum init_stage stage)
 }
 
 /* A net namespace of its own, with lo up if the plan says so. */
-static int make_net(struct job *j)
+int make_net(struct job *j)
 {
     j->init_net_step = NSBOX_STEP_UNSHARE;
     j->init_net_op = -1;
@@ -202,14 +202,14 @@ static void init_main(void *arg)
     sys_exit(127);
 }
 
-/* In the pid namespace that is ours, or that of our children. */
-long clone_init(struct job *j, unsigned long flags, int *number)
+/* In the pid namespace that is ours, or that of our children. told: gets its number, or with CLONE_PIDFD a pidfd. */
+long clone_init(struct job *j, unsigned long flags, int *told)
 {
     uint32_t *word = init_word(j);
     uint8_t *stack = j->req->flags & NSBOX_AS_INIT ? j->command_stack : j->init_stack;
-    flags |= CLONE_VM | CLONE_FILES | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+    flags |= CLONE_VM | CLONE_FILES | CLONE_CHILD_CLEARTID | (flags & CLONE_PIDFD ? 0 : CLONE_PARENT_SETTID);
     *word = 1;
-    long pid = arch_clone(flags, stack, number, (int *)(void *)word, init_main, j);
+    long pid = arch_clone(flags, stack, told, (int *)(void *)word, init_main, j);
     if (pid < 0)
         *word = 0;
     return pid;

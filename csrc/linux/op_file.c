@@ -10,7 +10,7 @@ int op_dir(struct builder *b, const nsbox_op *op)
     int ret = file_kind(fd, &mode, 0);
     sys_close(fd);
     if (ret >= 0 && (mode & SYS_S_IFMT) != SYS_S_IFDIR)
-        return -ENOTDIR;
+        TRY(b, NSBOX_STEP_CREATE, -ENOTDIR);
     return ret;
 }
 

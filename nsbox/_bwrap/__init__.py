@@ -18,7 +18,7 @@ from nsbox._bwrap_policy import policy_of, read_all
 from nsbox._core import constants as c
 from nsbox._errors import NsboxError, PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
-from nsbox._plan import Identity
+from nsbox._plan import Bind, BindData, DevBind, File, Identity, Op, Overlay, RoBind, RoOverlay, TmpOverlay
 from nsbox._policy import Policy
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ VERSION = "0.11.1"  # whose behaviour this is; clients ask for it
 
 _FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1, _signal.SIGUSR2)
 _WALL = 0x40000000  # also a command that was killed before its exec
+_AS_MAPPED = 2**32 - 1  # the ids that it has, whatever they are called inside: (uid_t)-1, setresuid(2)
 _BY_KERNEL = 0x80  # SI_KERNEL, <asm-generic/siginfo.h>: such as a terminal's key, which the whole group gets
 
 
@@ -49,12 +50,13 @@ def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
         _tie(os.getppid() if parent is None else parent)
     say = _to_stderr
     try:
+        environ = _environ()
         asked = parse(
             words,
-            os.environ,
+            environ,
             read=read_all,
             say=say,
-            cwd=_cwd(os.environ),
+            cwd=_cwd(environ),
             real_uid=os.getuid(),
             real_gid=os.getgid(),
         )
@@ -94,6 +96,22 @@ def _to_stdout(text: str) -> int:
     return 0
 
 
+def _environ() -> Mapping[str, str]:
+    """Return the environment as it was given: in the C locale an interpreter sets LC_CTYPE in its own (PEP 538)."""
+    if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
+        return os.environ
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            pairs = [word.partition(b"=") for word in file.read().split(b"\0")]
+    except OSError:
+        return os.environ
+    env: dict[str, str] = {}
+    for name, equals, value in pairs:
+        if equals:
+            env.setdefault(os.fsdecode(name), os.fsdecode(value))
+    return env
+
+
 def _cwd(env: Mapping[str, str]) -> str:
     """Return the current directory, by the name that PWD has for it if it has one (get_current_dir_name(3)).
 
@@ -115,13 +133,20 @@ def _cwd(env: Mapping[str, str]) -> str:
 
 
 def run(asked: Asked) -> int:
-    """Make the sandbox, run the command in it, and return its exit status, 128 + N after signal N; raises Failed."""
+    """Make the sandbox, run the command in it, and return its exit status, 128 + N after signal N; raises Failed.
+
+    When that was a signal that came to this process too, it dies of the same: a shell that has started it knows then
+    that its user wants an end.
+    """
     if not _core.on_linux:
         raise Failed("it makes namespaces, which only Linux has")
     if asked.exec_label is not None or asked.file_label is not None:
         raise Failed("labeling not supported on this system")
+    contents = {op.data for op in asked.ops if isinstance(op, File | BindData)}
     for fd in asked.fds:
-        _check_open(fd)
+        if fd not in contents:  # whose reading tells more
+            _check_open(fd)
+    asked = replace(asked, ops=tuple(found for op in asked.ops if (found := _found(op, asked.sources)) is not None))
     policy, prepared = _prepared(asked)
     if asked.pidns is not None:
         _hide()
@@ -145,10 +170,50 @@ def run(asked: Asked) -> int:
     for fd in (result.init_says, result.init_pidfd) if not watch else ():
         if fd >= 0:
             os.close(fd)
-    code = _wait(result.pid, waiting, asked)
+    code, ours = _wait(result.pid, waiting, asked)
     if watch:
         watch.ended(code)
+    if ours:
+        _die_of(ours)
     return code
+
+
+def _found(op: Op, said: Mapping[str, str]) -> Op | None:
+    """Return an op with its sources as found from here, and contents; None for what needn't be there and isn't.
+
+    The child that mounts them is another process, with other descriptors: what leads over /proc/self (such as /dev/fd)
+    isn't the same there.
+    """
+    if isinstance(op, Bind | RoBind | DevBind):
+        src = _followed(op.src, said, op.optional)
+        return replace(op, src=src) if src else None
+    if isinstance(op, Overlay | RoOverlay | TmpOverlay):
+        op = replace(op, lower=tuple(_followed(path, said) for path in op.lower))
+        if isinstance(op, Overlay):
+            op = replace(op, upper=_followed(op.upper, said), work=_followed(op.work, said))
+    if isinstance(op, File | BindData) and isinstance(op.data, int):
+        try:
+            return replace(op, data=read_all(op.data))
+        except OSError as error:
+            raise Failed(f"Can't write data to file {op.dest}: {error.strerror}") from None
+    return op
+
+
+def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str:
+    """Return the name that a path's end has, "" if it is optional and isn't there; raises Failed."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            if name.startswith("/") and os.path.samestat(os.fstat(fd), os.lstat(name)):
+                return name
+        finally:
+            os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))  # it has no name, or none any more
+    except OSError as error:
+        if optional and error.errno == errno.ENOENT:
+            return ""
+        raise Failed(f"Can't find source path {said.get(path, path)}: {error.strerror}") from None
 
 
 def _tie(parent: int) -> None:
@@ -161,6 +226,7 @@ def _tie(parent: int) -> None:
 def _die_of(number: int) -> None:
     if number != _signal.SIGKILL:
         _signal.signal(number, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)
 
 
@@ -202,7 +268,7 @@ def _prepared(asked: Asked) -> tuple[Policy, _spawn.Prepared]:
         raise Failed(str(error)) from None
     if asked.userns_block_fd is not None:  # somebody else writes the maps
         plan = prepared.plan
-        identity = Identity(plan.identity.uid, plan.identity.gid, "", "")
+        identity = Identity(_AS_MAPPED, _AS_MAPPED, "", "")
         prepared = _spawn.with_plan(prepared, replace(plan, identity=identity))
     return policy, prepared
 
@@ -264,7 +330,10 @@ def _watch(asked: Asked, policy: Policy, command: _core.Command) -> Watch | None
         return None
     from nsbox._bwrap.watch import Watch
 
-    return Watch(asked, policy, command)
+    try:
+        return Watch(asked, policy, command)
+    except OSError as error:
+        raise Failed(f"Can't make pipes to hold the command by: {error.strerror}") from None
 
 
 # ---- signals, and the end
@@ -276,30 +345,34 @@ def _catch(waiting: list[int]) -> None:
     But for SIGCHLD: who ignores that has no statuses to wait for.
     """
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGCHLD])
     for number in _FORWARDED:
         if _signal.getsignal(number) is not _signal.SIG_IGN:
             _signal.signal(number, lambda number, frame: waiting.append(number))
 
 
-def _wait(pid: int, waiting: list[int], asked: Asked) -> int:
-    """Hand on signals until the command has ended; return its exit status."""
+def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
+    """Hand on signals until the command has ended; return its exit status, and the signal that we both got, or 0."""
     patience = 0.05  # seconds
     fatal = 0  # that a pid 1 doesn't die of, which has no handler for it (pid_namespaces(7))
+    got = set()
     watched = {_signal.SIGCHLD, *_FORWARDED}
     _signal.pthread_sigmask(_signal.SIG_BLOCK, watched)
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG | _WALL)
         if ended:
-            killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            return 128 + (fatal or killed) if killed else os.WEXITSTATUS(status)
+            killed = fatal or os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            return 128 + killed if killed else os.WEXITSTATUS(status), killed if killed in got else 0
         if waiting:
             number = waiting.pop(0)
+            got.add(number)
         else:
             info = _signal.sigtimedwait(watched, patience)
             if info is None:  # a command that was killed before its exec sends no SIGCHLD
                 patience = min(patience * 2, 60)
                 continue
             number = info.si_signo
+            got.add(number)
             if number == _signal.SIGCHLD or (info.si_code == _BY_KERNEL and not asked.new_session):
                 continue
         if asked.as_pid_1 and not _is_caught(pid, number):

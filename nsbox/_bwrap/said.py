@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from typing import Any
 
 from nsbox import _core, _spawn
 from nsbox._bwrap_asked import Asked
@@ -38,6 +39,10 @@ _OF_THE_MACHINE = {
     getattr(c, f"STEP_{name}") for name in ("UNSHARE", "UID_MAP", "GID_MAP", "SETGROUPS", "SECOND_USERNS", "ROOT", "FS")
 }
 _MOUNTED: dict[type[Op], str] = {Proc: "proc", Tmpfs: "tmpfs", Mqueue: "mqueue"}
+_PLACED = (
+    *(Bind, RoBind, DevBind, BindFd, BindData, File, Dir, Symlink),
+    *(Proc, Tmpfs, Mqueue, Overlay, RoOverlay, TmpOverlay),
+)
 
 
 def failure(result: _core.Result, asked: Asked, policy: Policy, prepared: _spawn.Prepared) -> str:
@@ -76,23 +81,37 @@ def _beginning(result: _core.Result, why: str) -> str:
 
 
 def _about(op: Op, step: int, why: str, result: _core.Result) -> str:
-    if isinstance(op, Symlink):
-        there = result.detail.decode(errors="surrogateescape")
-        if result.error == errno.EEXIST:
-            other = f"existing destination is {there}" if there else "destination exists and is not a symlink"
-            return f"Can't make symlink at {op.dest}: {other}"
-        return f"Can't make symlink at {op.dest}: {why}"
+    there = result.detail.decode(errors="surrogateescape")
+    if isinstance(op, Symlink) and result.error == errno.EEXIST:
+        other = f"existing destination is {there}" if there else "destination exists and is not a symlink"
+        return f"Can't make symlink at {op.dest}: {other}"
     if step == c.STEP_SOURCE and isinstance(op, Bind | RoBind | DevBind):
         return f"Can't find source path {op.src}: {why}"
-    if (
-        step == c.STEP_ATTACH
-        and result.error in (errno.EINVAL, errno.ENOTDIR)
-        and isinstance(op, Bind | RoBind | DevBind)
-    ):
-        what = "directory" if os.path.isdir(op.src) else "file"
-        return f"Can't bind mount {op.src} on {op.dest}: the destination is not a {what}"
+    if isinstance(op, _PLACED):
+        is_below_file = result.error == errno.ENOTDIR and (step == c.STEP_DEST or isinstance(op, Symlink))
+        if (step == c.STEP_CREATE and there) or is_below_file:
+            return f"Can't mkdir parents for {op.dest}: {why}"
+        if step == c.STEP_CREATE or (step == c.STEP_ATTACH and result.error in (errno.EINVAL, errno.ENOTDIR)):
+            return _not_made(op, step, why)
     name = next((name for kind, name in _SAID if isinstance(op, kind)), None)
     return f"{name(op)}: {why}" if name else ""
+
+
+def _not_made(op: Any, step: int, why: str) -> str:
+    """Say that there is no place to put it, or (STEP_ATTACH) that what is there is of the wrong kind."""
+    if isinstance(op, Symlink):
+        return f"Can't make symlink at {op.dest}: {why}"
+    if isinstance(op, File):
+        return f"Can't create file {op.dest}: {why}"
+    source = op.src if isinstance(op, Bind | RoBind | DevBind) else op.fd if isinstance(op, BindFd) else "/"
+    is_file = isinstance(op, BindData) or not os.path.isdir(source)
+    if step == c.STEP_CREATE:
+        return f"Can't create file at {op.dest}: {why}" if is_file else f"Can't mkdir {op.dest}: {why}"
+    if isinstance(op, Bind | RoBind | DevBind):  # as 0.12 says it, whose tests we pass
+        return f"Can't bind mount {op.src} on {op.dest}: the destination is not a {'file' if is_file else 'directory'}"
+    if is_file:
+        return f"Can't create file at {op.dest}: {os.strerror(errno.EISDIR)}"
+    return f"Can't mkdir {op.dest}: {os.strerror(errno.ENOTDIR)}"
 
 
 _SAID: tuple[tuple[type[Op] | tuple[type[Op], ...], Callable[..., str]], ...] = (
@@ -103,6 +122,7 @@ _SAID: tuple[tuple[type[Op] | tuple[type[Op], ...], Callable[..., str]], ...] = 
     (RemountRo, lambda op: f"Can't remount readonly on {op.dest}"),
     (Dir, lambda op: f"Can't mkdir {op.dest}"),
     ((File, BindData), lambda op: f"Can't create file {op.dest}"),
-    (Chmod, lambda op: f"Can't chmod {op.mode:#o} {op.dest}"),
+    (Symlink, lambda op: f"Can't make symlink at {op.dest}"),
+    (Chmod, lambda op: f"Can't chmod {'0' if op.mode else ''}{op.mode:o} {op.dest}"),
     (Hostname, lambda op: f"Can't set hostname to {op.name}"),
 )

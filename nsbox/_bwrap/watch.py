@@ -97,10 +97,10 @@ class Watch:
         """Return what the command shows of itself, or nothing if there is none."""
         fds = array.array("i")
         space = _socket.CMSG_LEN(c.SHOWN * fds.itemsize)
-        _, ancillary, _, _ = self._told.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
+        _, ancillary, flags, _ = self._told.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
         for _, _, content in ancillary:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        if ancillary and len(fds) != c.SHOWN:
+        if flags & _socket.MSG_CTRUNC or (ancillary and len(fds) != c.SHOWN):
             for fd in fds:
                 os.close(fd)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -108,7 +108,10 @@ class Watch:
 
     def _may_go_on(self, fd: int, pid: int) -> bool:
         """Wait for a byte, or the end, of what somebody blocks the sandbox by; not when it is to end, or has ended."""
-        end = os.pidfd_open(pid)
+        try:
+            end = os.pidfd_open(pid)
+        except OSError:
+            return False  # it has gone, and why is known elsewhere
         try:
             poller = select.poll()
             for one in (fd, end, self._signalled):
@@ -119,6 +122,9 @@ class Watch:
                 return False
             os.read(fd, 1)
             return True
+        except OSError as error:
+            self._problem = f"Can't read from fd {fd}: {error.strerror}"
+            raise
         finally:
             os.close(end)
 

@@ -129,7 +129,7 @@ def test_an_op(line: str, op: object) -> None:
 @pytest.mark.parametrize(("line", "fields"), FIELDS)
 def test_a_field(line: str, fields: dict[str, Any]) -> None:
     """An option that changes no file is the fields that it stands for, and no other."""
-    assert asked(*line.split()) == Asked(**({"command": COMMAND[1:], "env": {"HOME": "/h"}} | fields))
+    assert asked(*line.split()) == Asked(**({"command": COMMAND[1:], "env": {"HOME": "/h"}, "sources": {}} | fields))
 
 
 def test_every_option_is_tried() -> None:

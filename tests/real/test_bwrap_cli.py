@@ -152,12 +152,22 @@ def test_a_signal_reaches_the_command(bwrap: str, options: tuple[str, ...], numb
         assert process.stdout is not None and process.stdout.read() == "got\n"
 
 
-def test_a_signal_kills_the_command(bwrap: str) -> None:
-    """One that it doesn't handle: the status says so."""
-    with started(bwrap, *OWN_PID, "sh", "-c", LIVES) as process:
-        process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
+@KINDS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_kills_the_command(bwrap: str, options: tuple[str, ...], number: signal.Signals) -> None:
+    """One that it doesn't handle: this program dies of it too, so that a shell's loop ends at Ctrl-C."""
+    with started(bwrap, *options, "sh", "-c", LIVES) as process:
+        process.send_signal(number)
+        assert process.wait(20) == -number
         assert is_over(process)
+
+
+def test_a_signal_of_the_commands_own(bwrap: str) -> None:
+    """One that only the command got is an exit status; so is what it makes of one that it handles."""
+    assert run(bwrap, *SHARED, "sh", "-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+    with started(bwrap, *SHARED, "sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep .1; done") as process:
+        process.terminate()
+        assert process.wait(20) == 7
 
 
 def test_a_signal_before_the_command_is_there(bwrap: str) -> None:
@@ -166,7 +176,7 @@ def test_a_signal_before_the_command_is_there(bwrap: str) -> None:
         with subprocess.Popen([bwrap, *OWN_PID, "sleep", "100"]) as process:
             time.sleep(delay)
             process.terminate()
-            assert process.wait(20) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+            assert process.wait(20) == -signal.SIGTERM
 
 
 def test_ignored_signals_stay_ignored(bwrap: str) -> None:
@@ -403,7 +413,7 @@ def test_a_signal_that_pid_1_would_not_mind(bwrap: str) -> None:
     """It ends the command all the same, and the status says by which."""
     with started(bwrap, *AS_PID_1, "sh", "-c", LIVES) as process:
         process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(20) == -signal.SIGTERM
         assert is_over(process)
 
 
@@ -565,7 +575,7 @@ def test_host_is_changed_where_it_is_shown_only(bwrap: str, tmp_path: Path) -> N
         (["--info-fd", "x", "true"], "bwrap: Invalid fd: x\n"),
         (["--info-fd", "-1", "true"], "bwrap: Invalid fd: -1\n"),
         (["--args", "99", "true"], "bwrap: Can't read --args data: Bad file descriptor\n"),
-        (["--file", "99", "/f", "true"], "bwrap: Invalid fd: 99: Bad file descriptor\n"),
+        (["--file", "99", "/f", "true"], "bwrap: Can't write data to file /f: Bad file descriptor\n"),
         (["--seccomp", "99", "true"], "bwrap: Invalid fd: 99: Bad file descriptor\n"),
         (
             ["--perms", "0700", "--bind", "/", "/", "true"],

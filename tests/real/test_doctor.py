@@ -162,10 +162,22 @@ def test_what_is_asked(monkeypatch: pytest.MonkeyPatch, path: str, text: str, fi
     """What other machines' files say is understood."""
     read = _probe._read
     others = {"/proc/self/attr/apparmor/current": None, "/proc/self/attr/current": None}
-    monkeypatch.setattr(
-        _probe, "_read", lambda name: text if name == path else others[name] if name in others else read(name)
-    )
+    texts = others | {path: text, path.replace("self", "1"): text}
+    monkeypatch.setattr(_probe, "_read", lambda name: texts[name] if name in texts else read(name))
     assert getattr(_probe._linux(), field) == value
+
+
+@pytest.mark.as_root
+def test_a_chroot_into_a_mount() -> None:
+    """Its root is a mount point, but not that of the mount namespace."""
+    code = "import nsbox; nsbox.run(['true'], policy=nsbox.Policy.host(backend='namespaces'))"
+    script = 'mount --rbind / /mnt && chroot /mnt "$@"; :'  # pid 1 stays where it was
+    done = subprocess.run(
+        ["unshare", "-m", "-p", "-f", "--mount-proc", "sh", "-c", script, "sh", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+    )
+    assert "in a chroot the kernel refuses user namespaces" in done.stderr, done
 
 
 def test_nothing_is_made_up() -> None:
