@@ -60,7 +60,7 @@ def started(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 def is_over(process: subprocess.Popen[str]) -> bool:
     """Wait for the end of all that write to its output; False if something goes on."""
     assert process.stdout is not None
-    return bool(select.select([process.stdout], [], [], 5)[0]) and process.stdout.read() == ""
+    return bool(select.select([process.stdout], [], [], 30)[0]) and process.stdout.read() == ""
 
 
 # ---- where it is called, and how
