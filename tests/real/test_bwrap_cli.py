@@ -6,6 +6,7 @@ What it shares with bubblewrap is compared with that in tests/differential and t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -13,6 +14,7 @@ import signal
 import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,11 +157,15 @@ def test_a_signal_reaches_the_command(bwrap: str, options: tuple[str, ...], numb
 @KINDS
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_kills_the_command(bwrap: str, options: tuple[str, ...], number: signal.Signals) -> None:
-    """One that it doesn't handle: this program dies of it too, so that a shell's loop ends at Ctrl-C."""
-    with started(bwrap, *options, "sh", "-c", LIVES) as process:
+    """One that it doesn't handle (a shell would): this program dies of it too, so that a shell's loop ends at Ctrl-C."""
+    read, write = os.pipe()
+    os.write(write, b"up\n")
+    with started(bwrap, *options, "cat", stdin=read) as process:
         process.send_signal(number)
         assert process.wait(20) == -number
         assert is_over(process)
+    os.close(read)
+    os.close(write)
 
 
 def test_a_signal_of_the_commands_own(bwrap: str) -> None:
@@ -339,12 +345,12 @@ def test_interrupted_at_once(bwrap: str) -> None:
     with subprocess.Popen(
         [bwrap, "--args", str(read), "true"], pass_fds=(read,), stderr=subprocess.PIPE, preexec_fn=_heed
     ) as process:
-        os.close(read)
-        while Path(f"/proc/{process.pid}/wchan").read_text() not in ("pipe_read", "anon_pipe_read", "0"):
+        os.write(write, b"-")
+        while fcntl.ioctl(read, termios.FIONREAD, struct.pack("i", 0)) != struct.pack("i", 0):
             time.sleep(0.001)
-        time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=20)[1] == b""
+    os.close(read)
     os.close(write)
     assert process.returncode == -signal.SIGINT
 

@@ -167,7 +167,7 @@ def test_what_is_asked(monkeypatch: pytest.MonkeyPatch, path: str, text: str, fi
     assert getattr(_probe._linux(), field) == value
 
 
-@pytest.mark.as_root
+@pytest.mark.as_root("mounts something")
 def test_a_chroot_into_a_mount() -> None:
     """Its root is a mount point, but not that of the mount namespace."""
     code = "import nsbox; nsbox.run(['true'], policy=nsbox.Policy.host(backend='namespaces'))"

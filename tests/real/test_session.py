@@ -243,7 +243,7 @@ def test_pids(s: Session) -> None:
 def test_default_timeouts_of_sockets(s: Session) -> None:
     socket.setdefaulttimeout(0.05)
     try:
-        with s.Popen(["sleep", "0.2"]) as sleep:
+        with s.Popen(["sleep", "1"]) as sleep:
             assert sleep.poll() is None
             assert sleep.wait() == 0
     finally:
