@@ -243,8 +243,9 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     /* Our parent is the thread that waits for us. When that ends, also by an exec of the caller, so do we: up to ours. */
     *step = NSBOX_STEP_LIFELINE;
     int ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
-    /* One with an init would end with that. */
-    if (ret >= 0 && !(r->flags & NSBOX_PLAIN) && !has_init(j) && caller_is_gone(j))
+    /* He may have ended before. With an init that ends with him, so do we; one that may outlive him knows that by now. */
+    int ends_with_init = has_init(j) && !(r->flags & NSBOX_OUTLIVE);
+    if (ret >= 0 && !(r->flags & NSBOX_PLAIN) && !ends_with_init && caller_is_gone(j))
         ret = -ESRCH;
     if (ret < 0)
         return ret;
