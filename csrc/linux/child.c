@@ -184,7 +184,10 @@ static int close_up(struct job *j, int32_t *op)
         tell_init(j);
     if (init_is_up(j))
         set_gate(j, GATE_OPEN);
+    int with_lo = init_leaves_lo(j);
     ret = is_warm(j->req) ? 0 : drop_old_root(&j->b);
+    if (ret >= 0 && with_lo)
+        ret = init_finish_net(j, op);
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_INIT, init_await(j));

@@ -36,8 +36,9 @@ struct job {
     unsigned n_procs;          /* how many are used */
     int init_net;              /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;
-    int32_t init_net_op; /* the op that it is for, or -1 */
-    int devnull;         /* for stdio, or -1 */
+    int32_t init_net_op;  /* the op that it is for, or -1 */
+    uint32_t lo_is_taken; /* 1 when the init or the mediator has begun to bring lo up */
+    int devnull;          /* for stdio, or -1 */
     int init_up;
     int command_made;
     int has_handlers;                  /* the command begins with the caller's signal handlers */
@@ -164,6 +165,8 @@ int init_await_net(struct job *j);
 int make_net(struct job *j);
 int net_without_init(struct job *j, int32_t *op);
 int init_join_net(struct job *j, uint32_t *step, int32_t *op);
+int init_leaves_lo(struct job *j);
+int init_finish_net(struct job *j, int32_t *op);
 
 /* template.c */
 int template_prepare(struct job *j);

@@ -98,21 +98,44 @@ static void publish(struct job *j, enum init_stage stage)
     sys_futex_wake(&j->init_stage);
 }
 
-/* A net namespace of its own, with lo up if the plan says so. */
-int make_net(struct job *j)
+/* lo up in the net namespace that we are in, if the plan says so. */
+static int set_lo(const struct job *j, uint32_t *step, int32_t *op)
+{
+    for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n; i++) {
+        if (plan_op(j->req->plan, i)->code != NSBOX_OP_LOOPBACK)
+            continue;
+        *step = NSBOX_STEP_SET;
+        *op = (int32_t)i;
+        return loopback_up();
+    }
+    return 0;
+}
+
+static int make_bare_net(struct job *j)
 {
     j->init_net_step = NSBOX_STEP_UNSHARE;
     j->init_net_op = -1;
-    int ret = sys_unshare(CLONE_NEWNET);
-    uint32_t n = plan_nops(j->req->plan);
-    for (uint32_t i = 0; ret >= 0 && i < n; i++) {
-        if (plan_op(j->req->plan, i)->code != NSBOX_OP_LOOPBACK)
-            continue;
-        j->init_net_step = NSBOX_STEP_SET;
-        j->init_net_op = (int32_t)i;
-        ret = loopback_up();
-    }
-    return ret;
+    return sys_unshare(CLONE_NEWNET);
+}
+
+/* A net namespace of its own, with lo up if the plan says so. */
+int make_net(struct job *j)
+{
+    int ret = make_bare_net(j);
+    return ret < 0 ? ret : set_lo(j, &j->init_net_step, &j->init_net_op);
+}
+
+/* Is lo for us to bring up? True for whoever asks first. */
+static int takes_lo(struct job *j)
+{
+    return !__atomic_exchange_n(&j->lo_is_taken, 1, __ATOMIC_ACQ_REL);
+}
+
+/* The same, by the init: but for lo if the mediator takes that. */
+static int make_net_early(struct job *j)
+{
+    int ret = make_bare_net(j);
+    return ret < 0 || !takes_lo(j) ? ret : set_lo(j, &j->init_net_step, &j->init_net_op);
 }
 
 /* One detached procfs of this process's pid namespace for each op that mounts one. */
@@ -186,7 +209,7 @@ static void init_main(void *arg)
     make_procs(j);
     publish(j, INIT_HAS_PROC);
     if (makes_net(j->req)) {
-        j->init_net = make_net(j);
+        j->init_net = make_net_early(j);
         publish(j, INIT_HAS_NET);
     }
     if (j->req->flags & NSBOX_AS_INIT)
@@ -215,6 +238,26 @@ long clone_init(struct job *j, unsigned long flags, int *told)
     return pid;
 }
 
+/* The kernel mostly puts a new task on its maker's processor, behind it, where two processors share a cache; the net
+ * namespace, which the init makes while we mount, would then be made when we wait for it. We take our processor out of
+ * the init's affinity, which moves it, and at once give it back; where that is refused, it is merely later. The command
+ * isn't the init's child and has nothing of this; a mask that the kernel has been given stays below what a later
+ * cpuset allows (sched_setaffinity(2)), which is nothing to an init that sleeps. */
+static void move_init_away(int pid)
+{
+    uint64_t mask[16]; /* 1024 processors; the kernel refuses to read fewer than it has */
+    uint32_t cpu;
+    int size = sys_sched_getaffinity(0, sizeof mask, mask);
+    if (size <= 0 || sys_getcpu(&cpu) < 0 || cpu / 8 >= (uint32_t)size)
+        return;
+    uint64_t ours = 1ULL << cpu % 64;
+    mask[cpu / 64] &= ~ours;
+    int ret = sys_sched_setaffinity(pid, (size_t)size, mask); /* EINVAL: there is no other */
+    mask[cpu / 64] |= ours;
+    if (ret >= 0)
+        sys_sched_setaffinity(pid, (size_t)size, mask);
+}
+
 /* The caller opens its own pidfd when we are gone; by the inode it can tell that it is the same process. */
 static int hold_init_pidfd(struct job *j)
 {
@@ -239,8 +282,11 @@ int init_start(struct job *j)
     int ret = is_below(j->req) ? clone_init_below(j, flags, number) : (int)clone_init(j, flags, number);
     if (ret < 0)
         return ret;
-    if (!(asked & NSBOX_AS_INIT))
+    if (!(asked & NSBOX_AS_INIT)) {
+        if (makes_net(j->req) && !is_below(j->req)) /* there the number may be that of a process of elsewhere */
+            move_init_away(j->res->init_pid);
         return hold_init_pidfd(j);
+    }
     sys_close(j->init_pidfd);
     j->init_pidfd = -1;
     return 0;
@@ -322,6 +368,19 @@ int init_join_net(struct job *j, uint32_t *step, int32_t *op)
     *step = NSBOX_STEP_UNSHARE;
     *op = -1;
     return sys_setns(j->init_pidfd, CLONE_NEWNET);
+}
+
+/* For a mediator that would next wait for the init: is the latter still at its net namespace, and so lo ours? To bring it
+ * up takes nearly as long as the init's exec, which it is done beside. */
+int init_leaves_lo(struct job *j)
+{
+    return makes_net(j->req) && has_init(j) && !has_no_command(j->req) && takes_lo(j);
+}
+
+int init_finish_net(struct job *j, int32_t *op)
+{
+    int ret = init_join_net(j, &j->b.step, op);
+    return ret < 0 ? ret : set_lo(j, &j->b.step, op);
 }
 
 /* 1 when the init runs its own image, in its own memory, and is about to sleep; else 0. */

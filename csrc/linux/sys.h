@@ -341,6 +341,19 @@ static inline int sys_sched_yield(void)
 {
     return (int)S0(__NR_sched_yield);
 }
+static inline int sys_getcpu(uint32_t *cpu)
+{
+    return (int)S3(__NR_getcpu, cpu, 0, 0);
+}
+/* Returns how many bytes of a mask the kernel has. */
+static inline int sys_sched_getaffinity(int pid, size_t size, uint64_t *mask)
+{
+    return (int)S3(__NR_sched_getaffinity, pid, size, mask);
+}
+static inline int sys_sched_setaffinity(int pid, size_t size, const uint64_t *mask)
+{
+    return (int)S3(__NR_sched_setaffinity, pid, size, mask);
+}
 static inline int sys_wait4(int pid, int options)
 {
     return (int)S4(__NR_wait4, pid, 0, options, 0);

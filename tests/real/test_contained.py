@@ -590,3 +590,18 @@ def test_default_policy_is_the_workspace_of_cwd(
     monkeypatch.chdir(workspace)
     assert nsbox.run(python(code), stdout=subprocess.PIPE, text=True).stdout == f"{workspace} False\n"
     assert (workspace / "made").exists()
+
+
+@pytest.mark.parametrize("on_one", [False, True], ids=["all processors", "one processor"])
+def test_affinity(inside: Callable[..., Any], policy: Policy, on_one: bool) -> None:
+    """The command and pid 1, which is moved away from the mediator's processor for a moment, have the caller's."""
+    code = "report([next(l for l in open(f'/proc/{pid}/status') if l.startswith('Cpus_allowed:')) for pid in (1, 2)])"
+    before = os.sched_getaffinity(0)
+    try:
+        if on_one:
+            os.sched_setaffinity(0, {max(before)})
+        own = next(line for line in Path("/proc/self/status").read_text().splitlines(True) if line[:13] == "Cpus_allowed:")
+        for wanted in (policy, policy.with_(network="host")):
+            assert inside(code, policy=wanted) == [own, own]
+    finally:
+        os.sched_setaffinity(0, before)
