@@ -246,6 +246,8 @@ static int start_first(struct job *j, int32_t *op)
         j->init_up = 1;
     if (ret >= 0 && !(j->req->namespaces & CLONE_NEWPID))
         ret = net_without_init(j, op);
+    if (ret >= 0)
+        ret = init_join_net_first(j, op);
     if (ret < 0 || !(j->req->flags & NSBOX_HOLD_MAPS))
         return ret;
     j->b.step = NSBOX_STEP_INIT; /* all namespaces are to be there when they are told */

@@ -37,6 +37,8 @@ struct job {
     int init_net;              /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;
     int32_t init_net_op;  /* the op that it is for, or -1 */
+    int net_fd;           /* the init's net namespace, where that is joined first, or -1 */
+    int in_net;           /* the mediator is in it, and so the command will be */
     uint32_t lo_is_taken; /* 1 when the init or the mediator has begun to bring lo up */
     int devnull;          /* for stdio, or -1 */
     int init_up;
@@ -148,6 +150,15 @@ int check_no_userns(const nsbox_request *r, uint32_t *step);
 
 /* tell.c */
 int send_fds(int socket, const int *fds, unsigned n);
+/* Is the net namespace joined by the mediator, before there is a command? To join it by a pidfd one must be allowed to look
+ * at the init, with power over the user namespace of its memory: before its exec the caller's, where a given one has
+ * none; after it that of its image, which may be an outer one if the ids mean nothing in the given one. */
+static inline int joins_net_first(const struct job *j)
+{
+    int is_foreign = j->req->user_fd >= 0 || is_below(j->req);
+    return is_foreign && makes_net(j->req) && has_init(j) && !is_warm(j->req) && !has_no_command(j->req);
+}
+
 int hold(struct job *j, int is_command, uint32_t *step);
 
 /* below.c */
@@ -161,10 +172,15 @@ int init_await(struct job *j);
 int init_failed(const struct job *j);
 void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
-int init_await_net(struct job *j);
+int init_await_stage(struct job *j, enum init_stage stage);
+
+/* init_net.c */
 int make_net(struct job *j);
+int make_net_early(struct job *j);
 int net_without_init(struct job *j, int32_t *op);
+int init_await_net(struct job *j);
 int init_join_net(struct job *j, uint32_t *step, int32_t *op);
+int init_join_net_first(struct job *j, int32_t *op);
 int init_leaves_lo(struct job *j);
 int init_finish_net(struct job *j, int32_t *op);
 

@@ -98,46 +98,6 @@ static void publish(struct job *j, enum init_stage stage)
     sys_futex_wake(&j->init_stage);
 }
 
-/* lo up in the net namespace that we are in, if the plan says so. */
-static int set_lo(const struct job *j, uint32_t *step, int32_t *op)
-{
-    for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n; i++) {
-        if (plan_op(j->req->plan, i)->code != NSBOX_OP_LOOPBACK)
-            continue;
-        *step = NSBOX_STEP_SET;
-        *op = (int32_t)i;
-        return loopback_up();
-    }
-    return 0;
-}
-
-static int make_bare_net(struct job *j)
-{
-    j->init_net_step = NSBOX_STEP_UNSHARE;
-    j->init_net_op = -1;
-    return sys_unshare(CLONE_NEWNET);
-}
-
-/* A net namespace of its own, with lo up if the plan says so. */
-int make_net(struct job *j)
-{
-    int ret = make_bare_net(j);
-    return ret < 0 ? ret : set_lo(j, &j->init_net_step, &j->init_net_op);
-}
-
-/* Is lo for us to bring up? True for whoever asks first. */
-static int takes_lo(struct job *j)
-{
-    return !__atomic_exchange_n(&j->lo_is_taken, 1, __ATOMIC_ACQ_REL);
-}
-
-/* The same, by the init: but for lo if the mediator takes that. */
-static int make_net_early(struct job *j)
-{
-    int ret = make_bare_net(j);
-    return ret < 0 || !takes_lo(j) ? ret : set_lo(j, &j->init_net_step, &j->init_net_op);
-}
-
 /* One detached procfs of this process's pid namespace for each op that mounts one. */
 static void make_procs(struct job *j)
 {
@@ -294,7 +254,7 @@ int init_start(struct job *j)
 
 /* Sleeps until the init has come so far, or is gone. The time limit is for one that was killed before it could
  * wake us: CLONE_CHILD_CLEARTID then clears init_tid, and only that word is woken. */
-static int await_stage(struct job *j, enum init_stage stage)
+int init_await_stage(struct job *j, enum init_stage stage)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
     for (;;) {
@@ -323,16 +283,10 @@ static int procs_of_joined(struct job *j)
     return pid < 0 ? pid : sys_waitid(P_PID, pid, 0, WEXITED | __WALL);
 }
 
-/* Returns when the net namespace has been made, or couldn't be: init_join_net() tells. */
-int init_await_net(struct job *j)
-{
-    return j->req->namespaces & CLONE_NEWPID && makes_net(j->req) ? await_stage(j, INIT_HAS_NET) : 0;
-}
-
 int init_new_proc(struct builder *b)
 {
     struct job *j = job_of(b);
-    int ret = j->req->namespaces & CLONE_NEWPID ? await_stage(j, INIT_HAS_PROC) : procs_of_joined(j);
+    int ret = j->req->namespaces & CLONE_NEWPID ? init_await_stage(j, INIT_HAS_PROC) : procs_of_joined(j);
     if (ret < 0)
         return ret;
     if (j->n_procs == MAX_PROCS)
@@ -340,47 +294,6 @@ int init_new_proc(struct builder *b)
     int fd = j->init_procs[j->n_procs];
     j->init_procs[j->n_procs++] = -EBUSY; /* a detached mount is attached once */
     return fd;
-}
-
-/* Without an init the mediator makes it, and so shares it with the command. */
-int net_without_init(struct job *j, int32_t *op)
-{
-    if (!makes_net(j->req))
-        return 0;
-    int ret = make_net(j);
-    j->b.step = j->init_net_step;
-    *op = ret < 0 ? j->init_net_op : -1;
-    return ret;
-}
-
-int init_join_net(struct job *j, uint32_t *step, int32_t *op)
-{
-    if (!makes_net(j->req) || !has_init(j))
-        return 0;
-    *step = NSBOX_STEP_INIT;
-    int ret = await_stage(j, INIT_HAS_NET);
-    if (ret < 0)
-        return ret;
-    *step = j->init_net_step;
-    *op = j->init_net_op;
-    if (j->init_net < 0)
-        return j->init_net;
-    *step = NSBOX_STEP_UNSHARE;
-    *op = -1;
-    return sys_setns(j->init_pidfd, CLONE_NEWNET);
-}
-
-/* For a mediator that would next wait for the init: is the latter still at its net namespace, and so lo ours? To bring it
- * up takes nearly as long as the init's exec, which it is done beside. */
-int init_leaves_lo(struct job *j)
-{
-    return makes_net(j->req) && has_init(j) && !has_no_command(j->req) && takes_lo(j);
-}
-
-int init_finish_net(struct job *j, int32_t *op)
-{
-    int ret = init_join_net(j, &j->b.step, op);
-    return ret < 0 ? ret : set_lo(j, &j->b.step, op);
 }
 
 /* 1 when the init runs its own image, in its own memory, and is about to sleep; else 0. */

@@ -34,25 +34,7 @@
 /* errno values: <asm/errno.h> has them as macros without the C library's errno. */
 #include <asm/errno.h>
 
-/* Facts that headers older than the kernel floor, or guarded by the C library, don't give. */
-#ifndef AT_RECURSIVE
-#define AT_RECURSIVE 0x8000
-#endif
-#ifndef MFD_EXEC
-#define MFD_EXEC 0x0010U /* Linux 6.3; older kernels refuse it with EINVAL */
-#endif
-#ifndef __NR_landlock_create_ruleset /* Linux 5.13 */
-#define __NR_landlock_create_ruleset 444
-#define __NR_landlock_add_rule 445
-#define __NR_landlock_restrict_self 446
-#endif
-#define SYS_O_CLOEXEC 02000000
-#define SYS_MNT_DETACH 2
-#define SYS_MS_UNBINDABLE (1UL << 17)
-#define SYS_MS_PRIVATE (1UL << 18)
-#define SYS_S_IFMT 0170000
-#define SYS_S_IFDIR 0040000
-#define SYS_SIGSET_BYTES 8
+#include "kernel.h"
 
 #define S0(nr) arch_syscall((nr), 0, 0, 0, 0, 0, 0)
 #define S1(nr, a) arch_syscall((nr), (long)(a), 0, 0, 0, 0, 0)
@@ -60,34 +42,6 @@
 #define S3(nr, a, b, c) arch_syscall((nr), (long)(a), (long)(b), (long)(c), 0, 0, 0)
 #define S4(nr, a, b, c, d) arch_syscall((nr), (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
 #define S5(nr, a, b, c, d, e) arch_syscall((nr), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
-
-typedef uint64_t sys_sigset; /* the kernel's: bit n-1 for signal n */
-#define SIGNAL_BIT(n) ((sys_sigset)1 << ((n)-1))
-
-/* The kernel's struct sigaction, which differs from the C library's. */
-struct sys_sigaction {
-    void (*handler)(int);
-    unsigned long flags;
-    void (*restorer)(void);
-    sys_sigset mask;
-};
-/* The kernel's struct ifreq, as far as flags go. */
-struct sys_ifreq {
-    char name[16];
-    short flags;
-    char rest[22];
-};
-/* The kernel's struct rusage, of which the last fields don't matter here. */
-struct sys_rusage {
-    int64_t user[2]; /* seconds, microseconds */
-    int64_t system[2];
-    int64_t max_rss; /* KiB */
-    int64_t rest[13];
-};
-
-struct sys_rlimit {
-    uint64_t soft, hard;
-};
 
 /* files */
 static inline int sys_openat(int dir, const char *path, int flags, unsigned mode)

@@ -600,7 +600,9 @@ def test_affinity(inside: Callable[..., Any], policy: Policy, on_one: bool) -> N
     try:
         if on_one:
             os.sched_setaffinity(0, {max(before)})
-        own = next(line for line in Path("/proc/self/status").read_text().splitlines(True) if line[:13] == "Cpus_allowed:")
+        own = next(
+            line for line in Path("/proc/self/status").read_text().splitlines(True) if line[:13] == "Cpus_allowed:"
+        )
         for wanted in (policy, policy.with_(network="host")):
             assert inside(code, policy=wanted) == [own, own]
     finally:

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from nsbox_testing.joined import Joined, hide, joined
 from nsbox_testing.running import Orphans, in_fork, python
 
 import nsbox
-from nsbox import Details, DevBind, Policy, Proc, RoBind, SetupError
+from nsbox import Details, DevBind, Loopback, Op, Policy, Proc, RoBind, SetupError
 from nsbox._bwrap import install
 
 LOOK = "grep NSpid: /proc/self/status; set -- /proc/[0-9]*; echo $#; cat /proc/1/comm; readlink /proc/self/ns/user"
@@ -33,11 +33,11 @@ def other() -> Iterator[Joined]:
         yield found
 
 
-def policy(other: Joined, *, is_below: bool, **wishes: Any) -> Policy:
+def policy(other: Joined, *, is_below: bool, network: str = "host", more: Sequence[Op] = (), **wishes: Any) -> Policy:
     details = Details(
         userns=other.userns, pidns=other.pidns, share=frozenset() if is_below else frozenset({"pid"}), **wishes
     )
-    return Policy.layers(DevBind("/", "/"), Proc("/proc"), details=details, seccomp="off")
+    return Policy.layers(DevBind("/", "/"), Proc("/proc"), *more, details=details, seccomp="off", network=network)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,24 @@ def test_where_the_command_is(other: Joined, is_below: bool) -> None:
     assert len(numbers) == (2 if is_below else 1)
     assert numbers[0] > 2  # in the other sandbox there are an init and a command already
     assert numbers[1:] == ([2] if is_below else [])
+
+
+@pytest.mark.parametrize("is_below", [False, True])
+def test_a_net_namespace_of_its_own(other: Joined, is_below: bool) -> None:
+    """The command is in it although nobody inside may look at pid 1 before that's exec, and lo is up."""
+    code = (
+        "import os, socket; a, b = (socket.socket(type=socket.SOCK_DGRAM) for _ in 'ab'); a.bind(('127.0.0.1', 0));"
+        "b.sendto(b'x', a.getsockname()); print(a.recv(1) == b'x', os.readlink('/proc/self/ns/net'))"
+    )
+
+    def start() -> Any:
+        hide()
+        wanted = policy(other, is_below=is_below, network="none", more=[Loopback()])
+        return nsbox.run(python(code), policy=wanted, capture_output=True, text=True, cwd="/").stdout
+
+    is_up, net = in_fork(start).split()
+    assert is_up == "True"
+    assert net != os.readlink("/proc/self/ns/net")
 
 
 @pytest.mark.parametrize("is_below", [False, True])
@@ -218,6 +236,7 @@ def test_as_bubblewrap(other: Joined, ours: str, more: list[str]) -> None:
         command = [program, *words(other, *more), "sh", "-c", look]
         done = subprocess.run(command, capture_output=True, text=True, pass_fds=fds, timeout=60)
         lines = done.stdout.splitlines()
+        assert lines, (program, done.stderr)
         numbers = len(lines[0].split()), lines[0].split()[1] if "--unshare-pid" in more else ""
         seen.append((done.returncode, done.stderr, numbers, [line for line in lines[1:] if not line.isdigit()]))
     assert seen[0] == seen[1]

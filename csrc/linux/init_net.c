@@ -1,0 +1,118 @@
+/* init_net.c: the sandbox's net namespace: who makes it, brings its lo up, and joins it.
+ *
+ * The kernel takes longer for it than for all else, so the init makes it while the mediator mounts; the command joins it
+ * there. Without an init the mediator makes it, and the command is in it from its beginning. */
+#include "child.h"
+
+/* lo up in the net namespace that we are in, if the plan says so. */
+static int set_lo(const struct job *j, uint32_t *step, int32_t *op)
+{
+    for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n; i++) {
+        if (plan_op(j->req->plan, i)->code != NSBOX_OP_LOOPBACK)
+            continue;
+        *step = NSBOX_STEP_SET;
+        *op = (int32_t)i;
+        return loopback_up();
+    }
+    return 0;
+}
+
+static int make_bare_net(struct job *j)
+{
+    j->init_net_step = NSBOX_STEP_UNSHARE;
+    j->init_net_op = -1;
+    return sys_unshare(CLONE_NEWNET);
+}
+
+/* A net namespace of its own, with lo up if the plan says so. */
+int make_net(struct job *j)
+{
+    int ret = make_bare_net(j);
+    return ret < 0 ? ret : set_lo(j, &j->init_net_step, &j->init_net_op);
+}
+
+/* Is lo for us to bring up? True for whoever asks first. */
+static int takes_lo(struct job *j)
+{
+    return !__atomic_exchange_n(&j->lo_is_taken, 1, __ATOMIC_ACQ_REL);
+}
+
+/* Ours, by a socket in it (Linux 4.9; capable in it we are). */
+static int own_net(void)
+{
+    int fd = sys_socket(2 /* AF_INET */, 2 /* SOCK_DGRAM */ | SYS_O_CLOEXEC, 0);
+    int ret = fd < 0 ? fd : sys_ioctl(fd, 0x894c /* SIOCGSKNS */, 0);
+    if (fd >= 0)
+        sys_close(fd);
+    return ret;
+}
+
+/* The same, by the init: but for lo if the mediator takes that. */
+int make_net_early(struct job *j)
+{
+    int ret = make_bare_net(j);
+    if (ret >= 0 && takes_lo(j))
+        ret = set_lo(j, &j->init_net_step, &j->init_net_op);
+    if (ret >= 0 && joins_net_first(j))
+        ret = j->net_fd = own_net();
+    return ret < 0 ? ret : 0;
+}
+
+/* Returns when the net namespace has been made, or couldn't be: init_join_net() tells. */
+int init_await_net(struct job *j)
+{
+    return j->req->namespaces & CLONE_NEWPID && makes_net(j->req) ? init_await_stage(j, INIT_HAS_NET) : 0;
+}
+
+/* Without an init the mediator makes it, and so shares it with the command. */
+int net_without_init(struct job *j, int32_t *op)
+{
+    if (!makes_net(j->req))
+        return 0;
+    int ret = make_net(j);
+    j->b.step = j->init_net_step;
+    *op = ret < 0 ? j->init_net_op : -1;
+    return ret;
+}
+
+int init_join_net(struct job *j, uint32_t *step, int32_t *op)
+{
+    if (!makes_net(j->req) || !has_init(j) || j->in_net)
+        return 0;
+    *step = NSBOX_STEP_INIT;
+    int ret = init_await_stage(j, INIT_HAS_NET);
+    if (ret < 0)
+        return ret;
+    *step = j->init_net_step;
+    *op = j->init_net_op;
+    if (j->init_net < 0)
+        return j->init_net;
+    *step = NSBOX_STEP_UNSHARE;
+    *op = -1;
+    return sys_setns(j->net_fd >= 0 ? j->net_fd : j->init_pidfd, CLONE_NEWNET);
+}
+
+/* The command then is in it from its first moment. */
+int init_join_net_first(struct job *j, int32_t *op)
+{
+    int ret = joins_net_first(j) ? init_join_net(j, &j->b.step, op) : 0;
+    if (ret < 0 || !joins_net_first(j))
+        return ret;
+    j->in_net = 1;
+    sys_close(j->net_fd);
+    j->net_fd = -1;
+    return 0;
+}
+
+/* For a mediator that would next wait for the init: is the latter still at its net namespace, and so lo ours? To bring it
+ * up takes nearly as long as the init's exec, which it is done beside. */
+int init_leaves_lo(struct job *j)
+{
+    return makes_net(j->req) && has_init(j) && !has_no_command(j->req) && takes_lo(j);
+}
+
+int init_finish_net(struct job *j, int32_t *op)
+{
+    int ret = init_join_net(j, &j->b.step, op);
+    return ret < 0 ? ret : set_lo(j, &j->b.step, op);
+}
