@@ -4,19 +4,12 @@
 
 #include <stdint.h>
 
-#include <asm/unistd.h>
-
 /* Facts that headers older than the kernel floor, or guarded by the C library, don't give. */
 #ifndef AT_RECURSIVE
 #define AT_RECURSIVE 0x8000
 #endif
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U /* Linux 6.3; older kernels refuse it with EINVAL */
-#endif
-#ifndef __NR_landlock_create_ruleset /* Linux 5.13 */
-#define __NR_landlock_create_ruleset 444
-#define __NR_landlock_add_rule 445
-#define __NR_landlock_restrict_self 446
 #endif
 #define SYS_O_CLOEXEC 02000000
 #define SYS_MNT_DETACH 2

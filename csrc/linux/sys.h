@@ -36,6 +36,12 @@
 
 #include "kernel.h"
 
+#ifndef __NR_landlock_create_ruleset /* Linux 5.13 */
+#define __NR_landlock_create_ruleset 444
+#define __NR_landlock_add_rule 445
+#define __NR_landlock_restrict_self 446
+#endif
+
 #define S0(nr) arch_syscall((nr), 0, 0, 0, 0, 0, 0)
 #define S1(nr, a) arch_syscall((nr), (long)(a), 0, 0, 0, 0, 0)
 #define S2(nr, a, b) arch_syscall((nr), (long)(a), (long)(b), 0, 0, 0, 0)

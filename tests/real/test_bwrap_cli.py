@@ -437,7 +437,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize("victim", [0, 1, 2, 3])
 def test_killed_while_it_is_made(bwrap: str, options: tuple[str, ...], more: tuple[str, ...], victim: int) -> None:
     """Whichever process of the set-up is killed, this program ends, and nothing is left; so when it is itself (the last)."""
-    slow = [word for n in range(1500) for word in ("--tmpfs", f"/tmp/{n}")]
+    slow = [word for n in range(1500) for word in ("--tmpfs", f"/mnt/{n}")]
     with subprocess.Popen(
         [bwrap, *options, *more, "--tmpfs", "/mnt", *slow, "true"], stderr=subprocess.DEVNULL
     ) as process:
