@@ -86,6 +86,11 @@ class Arg:
         object.__setattr__(self, "values", values)
 
 
+def has_bit(index: int, bits: int) -> Arg:
+    """Return the test whether an argument has one of these bits."""
+    return Arg(index, 0, mask=bits, inverted=True)
+
+
 @frozen
 class Rule:
     """What comes of some system calls: an errno, or 0 for allowed, when all tests of their arguments hold.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import _signal as signal  # signal itself makes enums of the numbers
 import gc
-import mmap
 import os
 import sys
 import time
@@ -133,11 +132,16 @@ class _Arena:
     """Stacks and work space for the children of one spawn at a time, kept for the next one."""
 
     def __init__(self, size: int) -> None:
+        total = size + ffi.sizeof("nsbox_result")
         # Shared, so that a fork doesn't make its pages copy-on-write: the kernel fails to write to such a page for a
         # process that is being killed, and nobody hears of it.
-        self.map = mmap.mmap(-1, size + ffi.sizeof("nsbox_result"), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+        flags = lib.MAP_SHARED | lib.MAP_ANONYMOUS
+        memory = lib.mmap(ffi.NULL, total, lib.PROT_READ | lib.PROT_WRITE, flags, -1, 0)
+        if memory == ffi.cast("void *", -1):
+            raise OSError(ffi.errno, os.strerror(ffi.errno))
+        self.memory = ffi.gc(memory, lambda memory: lib.munmap(memory, total), total)
         self.size = size
-        self.pointer = ffi.from_buffer("uint8_t[]", self.map)
+        self.pointer = ffi.cast("uint8_t *", memory)
         self.result = ffi.cast("nsbox_result *", self.pointer + size)
 
 

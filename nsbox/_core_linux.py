@@ -31,8 +31,8 @@ def landlock_abi() -> int:
 @remembered
 def syscalls() -> tuple[str, dict[str, int]]:
     """Return the machine that the C core was built for, and its system calls by name, by the kernel headers."""
-    machine, *rows = ffi.string(lib.nsbox_syscalls()).decode().split("\n")
-    return machine, {name: int(number) for name, number in (row.split() for row in rows if row)}
+    machine, *words = ffi.string(lib.nsbox_syscalls()).decode().split()
+    return machine, dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 def init_image(name: str = "init") -> bytes:

@@ -1,21 +1,14 @@
-"""Which system calls a command may make: the profiles, as tables of rules with their reasons, and Filter, the wish.
+"""Which system calls a command may make: Filter, the wish; what no command may; and what a profile comes to.
 
-How rules become a program is _bpf's business; when the programs are installed, a backend's.
+The profiles' tables are in _profiles. How rules become a program is _bpf's business; when the programs are installed,
+a backend's.
 """
 
 from __future__ import annotations
 
 from _collections_abc import Iterable
 
-from nsbox._bpf import (
-    EAFNOSUPPORT,
-    ENOSYS,
-    EPERM,
-    EPROTONOSUPPORT,
-    MAX_INSTRUCTIONS,
-    Arg,
-    Rule,
-)
+from nsbox._bpf import ENOSYS, EPERM, MAX_INSTRUCTIONS, Arg, Rule, has_bit
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, frozen_by_name, remembered
 
@@ -81,15 +74,11 @@ class Filter:
 # The command is the caller's own child, shares its session keyring, and has the init's kernel uid: ways out that no
 # namespace covers.
 
-_CLONE_PARENT, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00008000, 0x10000000, 0x40000000
+_CLONE_PARENT, _CLONE_NEWUSER = 0x00008000, 0x10000000
 _INIT = 1  # pid 1 of the sandbox
 
 
-def _has_bit(index: int, bits: int) -> Arg:
-    return Arg(index, 0, mask=bits, inverted=True)
-
-
-_NO_PARENT = Rule(("clone",), EPERM, (_has_bit(0, _CLONE_PARENT),))
+_NO_PARENT = Rule(("clone",), EPERM, (has_bit(0, _CLONE_PARENT),))
 _NO_CLONE3 = Rule(("clone3",), ENOSYS)
 _GUARD = (
     # keyctl(2) reads the keyring's credentials, and with KEYCTL_SESSION_TO_PARENT replaces the caller's.
@@ -122,115 +111,15 @@ COMPATIBLE_NUMBERS = {
     | {"prlimit64": 369, "sched_setattr": 380},
 }
 
-# ---- the default profile: what sandboxed programs don't need, and attackers of the kernel do
-
-# What only sandboxes need: nested=True lifts these.
-_NAMESPACES = 0x7E020000  # CLONE_NEW*, but for CLONE_NEWTIME, which is unshare(2)'s alone (clone(2) has a signal there)
-_NEWTIME = 0x80
-_MOUNTS = (
-    *("mount", "umount", "umount2", "pivot_root", "chroot", "mount_setattr", "move_mount"),
-    *("fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr"),
-)
-
-_ADMINISTRATION = (
-    *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module"),
-    *("reboot", "swapon", "swapoff", "acct", "quotactl", "quotactl_fd", "syslog", "iopl", "ioperm", "vhangup"),
-    *(
-        "settimeofday",
-        "stime",
-        "clock_settime",
-        "clock_settime64",
-    ),  # adjtimex also reads; to write it takes CAP_SYS_TIME
-    *("setdomainname", "lookup_dcookie", "fanotify_init"),
-)
-_OBSOLETE = (
-    *("uselib", "ustat", "sysfs", "_sysctl", "nfsservctl", "query_module", "get_kernel_syms", "afs_syscall"),
-    *("getpmsg", "putpmsg", "security", "tuxcall", "vserver", "modify_ldt", "vm86", "vm86old", "subpage_prot"),
-    "remap_file_pages",
-)
-# Wide doors to the kernel's memory, of which each has been a way to more rights.
-_DANGEROUS = ("bpf", "perf_event_open", "userfaultfd", "kcmp", "pidfd_getfd", "process_madvise")
-_HANDLES = ("open_by_handle_at", "name_to_handle_at")  # past the mounts, to any file of a file system ("shocker")
-_NUMA = ("get_mempolicy", "mbind", "set_mempolicy", "set_mempolicy_home_node", "migrate_pages", "move_pages")
-# Absent, not forbidden: programs fall back to other calls when they see ENOSYS, and give up at EPERM (libuv, glibc).
-_ABSENT = (
-    *("io_uring_setup", "io_uring_enter", "io_uring_register"),
-    *("file_setattr", "lsm_set_self_attr", "listns"),  # too new to be relied on
-)
-
-# What is typed into a terminal is typed by its user: CVE-2017-5226, CVE-2023-28100. The kernel takes 32 bits of the
-# request (CVE-2019-10063), as Arg does.
-_TERMINAL = Rule(("ioctl",), EPERM, (Arg(1, (0x5412, 0x541C, 0x5423)),))  # TIOCSTI, TIOCLINUX, TIOCSETD
-# PER_LINUX, PER_LINUX32, UNAME26, also with ADDR_NO_RANDOMIZE (debuggers); 0xFFFFFFFF asks. Others switch checks off.
-_PERSONALITIES = tuple(base | flag for base in (0, 0x8, 0x20000, 0x20008) for flag in (0, 0x40000))
-_PERSONALITY = Rule(("personality",), EPERM, (Arg(0, (*_PERSONALITIES, 0xFFFFFFFF), inverted=True),))
-# Kernel watches on a pipe (CVE-2022-0995), with the kernel's own word for "not built in": ENOPKG.
-_WATCHES = Rule(("pipe2",), 65, (_has_bit(1, 0x80),))
-# Protocols on top of TCP, such as the kernel's TLS (CVE-2023-0461), with its own word for an unknown one: ENOENT.
-_UPPER = Rule(("setsockopt",), 2, (Arg(1, 6), Arg(2, 31)))  # IPPROTO_TCP, TCP_ULP
-
-_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-_STREAM, _DATAGRAM, _RAW, _KIND = 1, 2, 3, 0xF  # the rest of the type is flags
-_ICMP, _TCP, _UDP, _ICMP6 = 1, 6, 17, 58
-_ROUTE = 0  # of netlink: what interfaces there are
-
-# The usual kinds: no raw ones, no AF_ALG (CVE-2026-31431), no AF_VSOCK, which no namespace covers.
-_SOCKETS = (
-    Rule(("socket",), EAFNOSUPPORT, (Arg(0, (_UNIX, _INET, _INET6, _NETLINK), inverted=True),)),
-    Rule(("socket",), 0, (Arg(0, _UNIX),)),
-    Rule(("socket",), EPROTONOSUPPORT, (Arg(0, _NETLINK), Arg(2, _ROUTE, inverted=True))),
-    Rule(("socket",), 0, (Arg(0, _NETLINK),)),
-    Rule(("socket",), EPERM, (Arg(1, _RAW, _KIND),)),
-    Rule(("socket",), EPROTONOSUPPORT, (Arg(1, (_STREAM, _DATAGRAM), _KIND, inverted=True),)),
-    Rule(("socket",), EPROTONOSUPPORT, (Arg(1, _STREAM, _KIND), Arg(2, (0, _TCP), inverted=True))),
-    Rule(("socket",), EPROTONOSUPPORT, (Arg(1, _DATAGRAM, _KIND), Arg(2, (0, _UDP, _ICMP, _ICMP6), inverted=True))),
-    Rule(("socketpair",), EAFNOSUPPORT, (Arg(0, _UNIX, inverted=True),)),
-    Rule(("socketcall",), ENOSYS),
-)
-
-
-_DEFAULT = (
-    Rule((*_ADMINISTRATION, *_OBSOLETE, *_DANGEROUS, *_HANDLES, *_NUMA)),
-    Rule(_ABSENT, ENOSYS),
-    _TERMINAL,
-    _PERSONALITY,
-    _WATCHES,
-    _UPPER,
-    *_SOCKETS,
-)
-
-# ---- the hardened profile: also what helps to attack a process, and what could be a channel to another sandbox
-
-_LOCKS = (6, 7, 13, 14, 36, 37, 38, 1026)  # F_SETLK, F_SETLKW, the same of 64 bits, F_OFD_*, F_NOTIFY
-_HARDENED = (
-    Rule(("ptrace", "process_vm_readv", "process_vm_writev", "vmsplice", "memfd_secret")),
-    Rule(("mincore", "cachestat")),  # tell what others have read
-    Rule(("flock",), ENOSYS),
-    Rule(("fcntl", "fcntl64"), EPERM, (Arg(1, _LOCKS),)),
-    Rule(("personality",), EPERM, (Arg(0, 0xFFFFFFFF, inverted=True),)),
-)
-
-
-def _making_namespaces(nested: bool, for_net: bool) -> tuple[Rule, ...]:
-    """Return the rules about what sandboxes are made with; for_net: the set-up enters the command's net namespace."""
-    if nested:
-        return ()
-    # Harmless: to enter one takes CAP_SYS_ADMIN in the user namespace that owns it, which nobody inside can have.
-    enter = (Rule(("setns",), 0, (Arg(1, _CLONE_NEWNET),)),) if for_net else ()
-    return (
-        *enter,
-        Rule(("setns", "sethostname", *_MOUNTS)),
-        Rule(("clone",), EPERM, (_has_bit(0, _NAMESPACES),)),
-        Rule(("unshare",), EPERM, (_has_bit(0, _NAMESPACES & ~_CLONE_NEWUSER | _NEWTIME),)),
-    )
-
 
 def _liftable(base: str, *, nested: bool = False, for_net: bool = False) -> tuple[Rule, ...]:
     """Return the rules of a profile that are its own."""
     if base == "off":
         return ()
-    rules = (*_making_namespaces(nested, for_net), *_DEFAULT)
-    return (*_HARDENED, *rules) if base == "hardened" else rules
+    from nsbox import _profiles
+
+    rules = (*_profiles.making_namespaces(nested, for_net), *_profiles.DEFAULT)
+    return (*_profiles.HARDENED, *rules) if base == "hardened" else rules
 
 
 def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
@@ -252,56 +141,12 @@ def profile(base: str, *, nested: bool, for_net: bool, allow: tuple[str, ...] = 
 @remembered
 def no_user_namespaces(allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """Return the rules that the set-up itself would break when it enters a second user namespace."""
-    newuser = (_has_bit(0, _CLONE_NEWUSER),)
+    newuser = (has_bit(0, _CLONE_NEWUSER),)
     return (*_without([Rule(("clone", "unshare"), EPERM, newuser)], frozenset(allow)), _NO_CLONE3)
 
 
-# ---- for a command in no namespaces of its own, which shares what they would part
+def profiled() -> frozenset[str]:
+    """Return the names in all rules of ours; not every machine has all of these system calls."""
+    from nsbox._profiles import NAMES
 
-_SYSV_AND_MQUEUE = (
-    *("shmget", "shmat", "shmctl", "shmdt", "msgget", "msgsnd", "msgrcv", "msgctl"),
-    *("semget", "semop", "semtimedop", "semctl", "mq_open", "mq_unlink"),
-)
-# By a unix socket a command talks to whoever has made one anywhere, such as a bus that starts programs. Pairs stay.
-# But for those that aren't connected for good: a datagram's receiver is named with each one, or changed (connect(2)).
-_PAIRS = Rule(("socketpair",), EPERM, (Arg(1, (_STREAM, 5), _KIND, inverted=True),))  # SOCK_SEQPACKET
-_NO_RINGS = Rule(("io_uring_setup",), ENOSYS)  # which make sockets too (Linux 5.19)
-_NO_UNIX = (Rule(("socket",), EPERM, (Arg(0, _UNIX),)), _PAIRS, _NO_RINGS)
-_NO_SOCKETS = (Rule(("socket",), EPERM), _PAIRS, _NO_RINGS)
-_NO_IPC = Rule(_SYSV_AND_MQUEUE, ENOSYS)
-_OWN_LIMITS = Rule(
-    ("prlimit64",), EPERM, (Arg(0, 0, inverted=True),)
-)  # those of others too: the caller's, for instance
-# Access mode 3 asks for neither reading nor writing, so Landlock asks nothing; ioctl(2) works on the descriptor.
-_O_TRUNC, _O_ACCMODE = 0o1000, 0o3
-_NO_MODE_3 = (
-    Rule(("open",), EPERM, (Arg(1, 3, mask=_O_ACCMODE),)),
-    Rule(("openat",), EPERM, (Arg(2, 3, mask=_O_ACCMODE),)),
-)
-# Landlock knows no truncation before Linux 6.2: by path, or by an open(2) that doesn't write. openat2(2)'s flags are
-# behind a pointer.
-_NO_TRUNCATION = (
-    Rule(("truncate", "truncate64"), EPERM),
-    Rule(("open",), EPERM, (Arg(1, _O_TRUNC, mask=_O_TRUNC | _O_ACCMODE),)),
-    Rule(("openat",), EPERM, (Arg(2, _O_TRUNC, mask=_O_TRUNC | _O_ACCMODE),)),
-    Rule(("openat2",), ENOSYS),
-)
-
-
-def without_namespaces(*, network: bool, files: bool, ipc: bool) -> tuple[Rule, ...]:
-    """Return what stands in for namespaces. network: the host's; files: not all are open; ipc: none of the host's."""
-    sockets = (_NO_UNIX if files else ()) if network else _NO_SOCKETS
-    return (*sockets, *((_NO_IPC,) if ipc else ()), *(_NO_MODE_3 if files else ()), _OWN_LIMITS)
-
-
-def no_truncation() -> tuple[Rule, ...]:
-    """Return what stands in for Landlock's right to truncate. It may refuse what the set-up does."""
-    return _NO_TRUNCATION
-
-
-PROFILED = frozenset(
-    call
-    for rule in (*_GUARD, *_HARDENED, *_DEFAULT, *_making_namespaces(False, False), _NO_IPC, *_NO_TRUNCATION)
-    for call in rule.calls
-)
-"""The names in the profiles; not every machine has all of these system calls."""
+    return NAMES | {call for rule in _GUARD for call in rule.calls}

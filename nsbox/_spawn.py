@@ -13,7 +13,7 @@ from nsbox._errors import IdsError, PolicyError, SetupError
 from nsbox._frozen import TYPE_CHECKING, field, frozen, remembered, replace
 from nsbox._plan import BindData, File, Op, Overlay, Plan, primitives
 from nsbox._probe import host_for
-from nsbox._seccomp import PROFILED
+from nsbox._seccomp import profiled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +93,7 @@ def _check_calls(policy: Policy) -> None:
     if not names:
         return
     here = NEWER.keys() | _core_linux.syscalls()[1].keys()
-    unknown = names - here - PROFILED
+    unknown = names - here - profiled()
     for rule in policy.filter.rules:
         if here.isdisjoint(rule.calls):  # of another machine, all of them
             unknown |= frozenset(rule.calls)

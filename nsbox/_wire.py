@@ -34,7 +34,6 @@ from nsbox._plan import (
     Tmpfs,
     TmpOverlay,
 )
-from nsbox._renew import Lifted, Over
 from nsbox._seccomp import COMPATIBLE_NUMBERS
 
 if TYPE_CHECKING:
@@ -79,7 +78,13 @@ def _bind(op: Bind | RoBind | DevBind) -> _Row:
     return _row(c.OP_BIND, op.dest, _text(op.src), flags=flags)
 
 
-def _over(op: Over) -> _Row:
+def _renewed(op: Op) -> _Row:
+    from nsbox._renew import Lifted, Over  # which only sandboxes that are kept have
+
+    if isinstance(op, Lifted):
+        return _row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
+    if not isinstance(op, Over):
+        raise TypeError(f"no encoding for {op!r}")
     code, flags, mode, fd, _, dest, _, size = _op(op.op)
     return code, flags, mode, fd, b"".join(map(_text, op.lifted)), dest, len(op.lifted), size
 
@@ -126,16 +131,12 @@ def _op(op: Op) -> _Row:
         case Mask():
             flags = (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
             return _row(c.OP_MASK, op.dest, flags=flags)
-        case Over():
-            return _over(op)
-        case Lifted():
-            return _row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
         case Hostname():
             return _row(c.OP_HOSTNAME, src=_text(op.name))
         case Loopback():
             return _row(c.OP_LOOPBACK)
         case _:
-            raise TypeError(f"no encoding for {op!r}")
+            return _renewed(op)
 
 
 def encode(ops: Sequence[Op]) -> bytes:

@@ -22,4 +22,10 @@ def declarations(path: Path) -> str:
 ffibuilder = FFI()
 for header in (CSRC / "abi.h", CSRC / SYSTEM / "calls.h"):
     ffibuilder.cdef(declarations(header))
-ffibuilder.set_source("nsbox._nsbox", '#include "abi.h"\n#include "calls.h"')
+# For the arena: the standard library's mmap is a shared object of its own, which takes longer to load than all of this.
+ffibuilder.cdef("""
+    void *mmap(void *, size_t, int, int, int, long);
+    int munmap(void *, size_t);
+    static const int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_ANONYMOUS;
+""")
+ffibuilder.set_source("nsbox._nsbox", '#include <sys/mman.h>\n#include "abi.h"\n#include "calls.h"')

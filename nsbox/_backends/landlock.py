@@ -16,7 +16,8 @@ from nsbox._layout import with_interpreter
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
 from nsbox._plan import DEVICES, Identity, Plan, Ruleset
 from nsbox._policy import Policy, is_below
-from nsbox._seccomp import no_truncation, no_user_namespaces, profile, without_namespaces
+from nsbox._profiles import no_truncation, without_namespaces
+from nsbox._seccomp import no_user_namespaces, profile
 
 if TYPE_CHECKING:
     from typing import Literal

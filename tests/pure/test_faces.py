@@ -236,10 +236,35 @@ HOT = (
 SLOW = frozenset(
     {
         *("argparse", "ast", "collections", "contextlib", "dataclasses", "enum", "functools", "importlib", "inspect"),
-        *("logging", "operator", "platform", "psutil", "re", "resource", "select", "selectors", "shutil", "signal"),
+        *(
+            "logging",
+            "mmap",
+            "operator",
+            "platform",
+            "psutil",
+            "re",
+            "resource",
+            "select",
+            "selectors",
+            "shutil",
+            "signal",
+        ),
         *("socket", "struct", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "weakref"),
         *(f"nsbox._backends.{name}" for name in ("bwrap", "landlock", "passthrough")),
-        *(f"nsbox.{name}" for name in ("_causes", "_cgroup", "_doctor", "_failure", "_popen", "_reap", "_usage")),
+        *(
+            f"nsbox.{name}"
+            for name in (
+                "_causes",
+                "_cgroup",
+                "_doctor",
+                "_failure",
+                "_popen",
+                "_profiles",
+                "_reap",
+                "_renew",
+                "_usage",
+            )
+        ),
         *("nsbox._confine", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
     }
 )
