@@ -47,7 +47,10 @@ def install(directory: str) -> str:
     if os.path.lexists(path) and not _is_ours(path):
         raise FileExistsError(errno.EEXIST, "there is a bwrap already that nsbox hasn't made", path)
     temporary = f"{path}.{os.getpid()}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
+    except OSError as error:  # about the directory, whatever the name in it
+        raise OSError(error.errno, error.strerror, os.path.dirname(path)) from None
     try:
         with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(script())
