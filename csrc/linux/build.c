@@ -58,20 +58,23 @@ static int mount_id(int dir, const char *path, uint64_t *id)
 }
 
 /* pivot_root(2): "." for both stacks the old root on the new one. All tasks of the namespace whose root it was
- * (the init, the command) move along. Until drop_old_root() a ".." that arrives at "/" would step onto it. */
-static int enter_root(struct builder *b)
+ * (the init, the command) move along. Until drop_old_root() a ".." that arrives at "/" would step onto it. Which mount
+ * the new root is is said after it: before, "/.." leads there from the old root, on which it lies. */
+int enter_root(struct builder *b)
 {
-    TRY(b, NSBOX_STEP_PIVOT, mount_id(b->root, "", &b->root_id));
+    uint64_t id;
+    TRY(b, NSBOX_STEP_PIVOT, mount_id(b->root, "", &id));
     TRY(b, NSBOX_STEP_PIVOT, sys_fchdir(b->root));
     TRY(b, NSBOX_STEP_PIVOT, sys_pivot_root(".", "."));
+    __atomic_store_n(&b->root_id, id, __ATOMIC_RELEASE);
     return 0;
 }
 
 int old_root_is_gone(struct builder *b)
 {
-    uint64_t top;
-    int ret = mount_id(AT_FDCWD, "/..", &top);
-    return ret < 0 ? ret : top == b->root_id;
+    uint64_t top, root = __atomic_load_n(&b->root_id, __ATOMIC_ACQUIRE);
+    int ret = root ? mount_id(AT_FDCWD, "/..", &top) : 0;
+    return ret < 0 ? ret : root && top == root;
 }
 
 /* Detaches the old root, and with it every way to the host. Each umount2(".") takes the topmost mount on our root: when
@@ -131,7 +134,7 @@ int build_root(struct builder *b, int32_t *op)
     TRY(b, NSBOX_STEP_ROOT, drop_scratch(b));
     /* The root may be bound again, by a sandbox in this one. */
     TRY(b, NSBOX_STEP_ROOT, mount_attrs(b->base, 0, 0));
-    return enter_root(b);
+    return 0;
 }
 
 int here(struct builder *b)

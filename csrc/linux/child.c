@@ -224,16 +224,34 @@ static int enter(struct job *j, int32_t *op)
     return ret < 0 || j->req->user_fd < 0 ? ret : die_with_caller(j); /* which joining has made void */
 }
 
-/* The command prepares itself beside the mounts, but only from when the init is up, and asleep: then the kernel has a
- * processor for it. A third process would be queued behind us. */
-int create_command_early(struct builder *b)
+/* May it be made before the init is up? Where that makes the net namespace it has work enough for another processor.
+ * And its descriptors, which come and go in our table up to then, must be closed before the command looks paths up. */
+static int precedes_init(const struct job *j)
 {
-    struct job *j = job_of(b);
+    return !is_warm(j->req) && !makes_net(j->req) && j->req->flags & NSBOX_CLOSE_FDS;
+}
+
+static int create_command_early(struct job *j)
+{
     if (is_warm(j->req) && !(j->req->flags & NSBOX_CLOSE_FDS)) /* it would have what is lifted just then */
         return 0;
-    if (j->command_made || forks(j->req) || has_no_command(j->req) || !init_is_up(j))
+    if (j->command_made || forks(j->req) || has_no_command(j->req) || !(precedes_init(j) || init_is_up(j)))
         return 0;
     return create_command(j);
+}
+
+/* The command prepares itself, and the init executes its image, beside the mounts. The kernel leaves a new process on its
+ * maker's processor, behind it; the next one it puts elsewhere, since two are waiting here then. So that is the command;
+ * and the init, which runs for the first time when we wait for its procfs, is moved after that. */
+int after_op(struct builder *b)
+{
+    struct job *j = job_of(b);
+    if (precedes_init(j) && !j->init_moved && __atomic_load_n(&j->init_stage, __ATOMIC_ACQUIRE) >= INIT_HAS_PROC) {
+        j->init_moved = 1;
+        if (!init_is_up(j))
+            init_move_away(j);
+    }
+    return create_command_early(j);
 }
 
 /* What everything else needs: pid 1 where there is one, and the maps, if somebody else writes them. */
@@ -282,7 +300,13 @@ static int build(struct job *j, int32_t *op)
     if (ret >= 0)
         ret = open_devnull(j);
     if (ret >= 0)
+        ret = create_command_early(j);
+    if (ret >= 0)
         ret = is_warm(j->req) ? renew_root(&j->b, op) : build_root(&j->b, op);
+    if (ret >= 0 && init_is_up(j)) /* to wake the command takes as long as what is left to do */
+        set_gate(j, GATE_NEAR);
+    if (ret >= 0 && !is_warm(j->req))
+        ret = enter_root(&j->b);
     return ret < 0 ? ret : close_up(j, op);
 }
 

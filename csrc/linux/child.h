@@ -7,7 +7,7 @@
 /* Work space of one spawn, borrowed from Python. */
 enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384, HELPER_STACK = 16384 };
 
-enum gate { GATE_CLOSED, GATE_OPEN, GATE_ABORT };
+enum gate { GATE_CLOSED, GATE_NEAR, GATE_OPEN, GATE_ABORT };
 enum init_stage { INIT_STARTED, INIT_HAS_PROC, INIT_HAS_NET };
 enum userns2 { USERNS2_NONE, USERNS2_ENTERED, USERNS2_MAPPED };
 enum { MAX_PROCS = 8 }; /* ops that mount a procfs */
@@ -29,6 +29,7 @@ struct job {
     int said[2];               /* of the init: see nsbox_word */
     int setup_pipe[2];         /* ends when the mediator has gone; a byte in it: enum nsbox_told */
     int parked_pipe[2];        /* the same, when it is the caller's: its descriptors, or -1 */
+    uint32_t mediator_tid;     /* cleared by the kernel when the mediator has ended */
     uint32_t init_tid;         /* cleared by the kernel when the init has executed or died */
     uint32_t init_stage;       /* futex: enum init_stage */
     int init_pidfd;            /* the mediator's */
@@ -43,6 +44,7 @@ struct job {
     int devnull;          /* for stdio, or -1 */
     int init_up;
     int command_made;
+    int init_moved;
     int has_handlers;                  /* the command begins with the caller's signal handlers */
     int own[5 + MAX_PROCS];            /* the set-up's descriptors that the command has as well */
     uint32_t command_tid;              /* as init_tid, for the command */
@@ -136,7 +138,7 @@ static inline int forks(const nsbox_request *r)
 }
 
 /* child.c */
-int create_command_early(struct builder *b);
+int after_op(struct builder *b);
 int create_command(struct job *j);
 
 /* identity.c */
@@ -167,6 +169,7 @@ int clone_init_below(struct job *j, unsigned long flags, int *number);
 /* init_start.c */
 long clone_init(struct job *j, unsigned long flags, int *told);
 int init_start(struct job *j);
+void init_move_away(struct job *j);
 int init_is_up(struct job *j);
 int init_await(struct job *j);
 int init_failed(const struct job *j);

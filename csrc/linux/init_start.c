@@ -150,9 +150,10 @@ static void await_new_root(struct job *j)
     static const int64_t one_ms[2] = {0, 1000000};
     int gone = 0;
     while (is_below(j->req) && (gone = old_root_is_gone(&j->b)) == 0) {
-        if (__atomic_load_n(&j->gate, __ATOMIC_ACQUIRE) == GATE_ABORT || caller_is_gone(j))
+        uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
+        if (gate == GATE_ABORT || caller_is_gone(j))
             sys_exit(127);
-        sys_futex_wait(&j->gate, GATE_CLOSED, one_ms);
+        sys_futex_wait(&j->gate, gate, one_ms);
     }
     if (gone < 0)
         sys_exit(127);
@@ -198,13 +199,16 @@ long clone_init(struct job *j, unsigned long flags, int *told)
     return pid;
 }
 
-/* The kernel mostly puts a new task on its maker's processor, behind it, where two processors share a cache; the net
- * namespace, which the init makes while we mount, would then be made when we wait for it. We take our processor out of
+/* The kernel mostly puts a new task on its maker's processor, behind it, where two processors share a cache; what the
+ * init is to do while we mount would then be done when we wait for it. We take our processor out of
  * the init's affinity, which moves it, and at once give it back; where that is refused, it is merely later. The command
  * isn't the init's child and has nothing of this; a mask that the kernel has been given stays below what a later
  * cpuset allows (sched_setaffinity(2)), which is nothing to an init that sleeps. */
-static void move_init_away(int pid)
+void init_move_away(struct job *j)
 {
+    if (is_below(j->req) || !has_init(j)) /* there its number may be that of a process of elsewhere */
+        return;
+    int pid = j->res->init_pid;
     uint64_t mask[16]; /* 1024 processors; the kernel refuses to read fewer than it has */
     uint32_t cpu;
     int size = sys_sched_getaffinity(0, sizeof mask, mask);
@@ -243,8 +247,8 @@ int init_start(struct job *j)
     if (ret < 0)
         return ret;
     if (!(asked & NSBOX_AS_INIT)) {
-        if (makes_net(j->req) && !is_below(j->req)) /* there the number may be that of a process of elsewhere */
-            move_init_away(j->res->init_pid);
+        if (makes_net(j->req))
+            init_move_away(j);
         return hold_init_pidfd(j);
     }
     sys_close(j->init_pidfd);

@@ -19,7 +19,7 @@ struct builder {
     int masked;       /* an empty file without permissions in it, or -1 */
     int proc;         /* the caller's /proc, O_PATH */
     int stdout_fd;    /* what descriptor 1 of the command will be */
-    uint64_t root_id; /* the mount that the root is in the end */
+    uint64_t root_id; /* the mount that the root is; 0 before the pivot */
     int *lifted;      /* mounts, NSBOX_MAX_LIFTED at most */
     uint32_t n_lifted;
     nsbox_stamp *stamps; /* of a template, or NULL */
@@ -106,6 +106,7 @@ int take_lifted(struct builder *b, const nsbox_op *op);
 int build_root(struct builder *b, int32_t *op);
 int renew_root(struct builder *b, int32_t *op); /* the same in a copy of a template's: what each command has anew */
 int here(struct builder *b);                    /* the root is what it is */
+int enter_root(struct builder *b);
 int drop_old_root(struct builder *b);
 int old_root_is_gone(struct builder *b); /* 1, 0 or -errno */
 

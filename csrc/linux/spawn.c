@@ -230,9 +230,11 @@ static int mediator_killed(int pid)
 /* Returns when it has gone. exit_signal 0, of which no SIGCHLD comes: no waitpid(-1) elsewhere in the program sees it. */
 static void start_mediator(struct job *j)
 {
-    unsigned long flags = CLONE_VM | CLONE_VFORK;
-    long pid = j->req->cgroup_fd >= 0 ? clone_into_cgroup(flags, j->mediator_stack, j->req->cgroup_fd, mediator, j)
-                                      : arch_clone(flags, j->mediator_stack, 0, 0, mediator, j);
+    unsigned long flags = CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID;
+    const struct clone_more more = {.cgroup = j->req->cgroup_fd, .child_tid = &j->mediator_tid};
+    j->mediator_tid = 1;
+    long pid = more.cgroup >= 0 ? clone_by_args(flags | INTO_CGROUP, j->mediator_stack, &more, mediator, j)
+                                : arch_clone(flags, j->mediator_stack, 0, (int *)(void *)&j->mediator_tid, mediator, j);
     int killed = pid < 0 ? 0 : mediator_killed((int)pid);
     if (pid < 0)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
@@ -330,7 +332,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     b->own = (uint64_t *)(void *)req->arena;
     b->max_own = nops + 4;
     b->new_proc = init_new_proc;
-    b->after_op = create_command_early;
+    b->after_op = after_op;
     b->host_writes = (req->flags & NSBOX_HOST_WRITES) != 0;
     b->detail = req->result->detail;
     b->lifted = j->lifted;

@@ -10,13 +10,14 @@ import os
 import re
 import select
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nsbox_testing import faults
-from nsbox_testing.faults import EXIT, THOROUGH, Call, Decision, Spawn, outcome, samples
+from nsbox_testing.faults import EXIT, NUMBERS, THOROUGH, Call, Decision, Spawn, outcome, samples
 from nsbox_testing.joined import Joined, hide, joined
 from nsbox_testing.running import Orphans
 
@@ -277,3 +278,67 @@ def test_a_caller_that_is_killed(policies: dict[str, Policy], orphans: Orphans, 
     finally:
         os.close(read)
         os.close(write)
+
+
+@BELOW
+def test_pid_1_below_another_execs_when_the_old_root_is_gone(policies: dict[str, Policy], orphans: Orphans) -> None:
+    """However long the mediator is about to enter the new root: till it has, pid 1 stays in memory that nobody may look at."""
+    policy = policies["below"]
+    waiting, executed, early = [0], [0], [0]
+
+    def decide(call: Call, spawn: Spawn) -> Callable[[], bool] | None:
+        if call.role == "mediator" and call.number == NUMBERS["pivot_root"]:
+            waiting[0] = 1
+            return lambda: waiting[0] > 20 or executed[0] > 0
+        if call.role == "init" and call.number == NUMBERS["execveat"]:
+            executed[0] += 1
+            early[0] += 0 < waiting[0] <= 20
+        elif call.role == "init" and call.number == NUMBERS["ppoll"] and waiting[0]:
+            waiting[0] += 1  # it has looked whether the caller is still there, and goes on waiting
+        return None
+
+    def start() -> int:
+        return nsbox.run(["true"], policy=policy, cwd="/").returncode
+
+    found = spawn_of(policy, controlled(policy, start), decide).run()
+    assert found["returned"] == 0
+    assert executed[0] == 1
+    assert waiting[0] > 20
+    assert not early[0]
+
+
+def test_a_caller_that_executes_another_program(policies: dict[str, Policy], orphans: Orphans) -> None:
+    """By another thread than the one that spawns: its process goes on, under the same pid; the set-up must not.
+
+    A command whose death signal is set too late for the end of its parent, that thread, gets none. What stays until the
+    new program ends, or reaps it, is a zombie, and pid 1, whose end waits for that.
+    """
+    policy = policies["layers"]
+    read, write = os.pipe()
+
+    def start() -> None:
+        thread = threading.Thread(target=lambda: nsbox.run(["true"], policy=policy, cwd="/"), daemon=True)
+        thread.start()
+        os.read(read, 1)
+        os.execv("/bin/sleep", ["sleep", "1000"])
+
+    def decide(call: Call, spawn: Spawn) -> Callable[[], bool] | None:
+        if call.role == "command" and call.number == NUMBERS["prctl"] and call.nth == 0:
+            os.write(write, b"x")
+            return lambda: spawn.is_gone("mediator")
+        return None
+
+    ended = []
+
+    def watch() -> None:
+        if not ended and spawn.is_gone("mediator") and spawn.is_gone("command"):
+            ended.append(not spawn.is_gone("caller"))
+            spawn.kill("caller")
+
+    spawn = spawn_of(policy, start, decide)
+    try:
+        assert spawn.run(watch=watch) is None
+    finally:
+        os.close(read)
+        os.close(write)
+    assert ended == [True]

@@ -35,6 +35,13 @@ _INFALLIBLE = {
 INFALLIBLE = frozenset(_INFALLIBLE.get(platform.machine(), {}).values())
 """Numbers of the calls that can't fail with the arguments that they are given, so that nobody checks them."""
 
+_OTHERS = {
+    "x86_64": {"pivot_root": 155, "execveat": 322, "ppoll": 271, "prctl": 157},
+    "aarch64": {"pivot_root": 41, "execveat": 281, "ppoll": 73, "prctl": 167},
+}
+NUMBERS = _OTHERS.get(platform.machine(), {})
+"""Of the calls that tests name."""
+
 _FUTEX = _INFALLIBLE.get(platform.machine(), {}).get("futex", -1)
 EXIT = _INFALLIBLE.get(platform.machine(), {}).get("exit_group", -1)
 
@@ -116,8 +123,9 @@ class Call:
         return (self.role, self.number, self.nth) == (other.role, other.number, other.nth)
 
 
-Decision = Callable[["Call", "Spawn"], int | None]
-"""Returns an errno to fail the call with, or None to let it be made; may kill processes before."""
+Decision = Callable[["Call", "Spawn"], int | Callable[[], bool] | None]
+"""Returns an errno to fail the call with, or None to let it be made; may kill processes before. Or what is asked again and
+again, until it says that the call may be made."""
 
 
 class Spawn:
@@ -132,6 +140,7 @@ class Spawn:
         self._roles: dict[int, str] = {}
         self._pidfds: dict[str, int] = {}
         self.calls: list[Call] = []
+        self._held: list[tuple[int, Callable[[], bool]]] = []
         ours, theirs = socket.socketpair()
         self.caller = os.fork()
         if self.caller == 0:
@@ -149,10 +158,11 @@ class Spawn:
         self._listener = fds[0]
         self._answer = b""
 
-    def run(self, patience: float = 30.0) -> Any:
+    def run(self, patience: float = 30.0, watch: Callable[[], object] = lambda: None) -> Any:
         """Serve system calls until every process of it is gone and reaped; return what the function returned.
 
-        None stands for a caller that was killed. Needs nsbox_testing.running.Orphans to be active.
+        None stands for a caller that was killed. Needs nsbox_testing.running.Orphans to be active. watch is called now and
+        then.
         """
         end = time.monotonic() + patience
         poller = select.poll()
@@ -170,6 +180,8 @@ class Spawn:
                     continue
                 if time.monotonic() > end:
                     raise AssertionError(f"still alive after {patience} s: {self._alive()}")
+                watch()
+                self._release()
                 # Ends aren't among the events: a short limit, after which the reaping is tried again.
                 for fd, event in poller.poll(2):
                     if fd == self._listener and event & select.POLLIN:
@@ -205,6 +217,16 @@ class Spawn:
             return False
         return True
 
+    def is_gone(self, role: str) -> bool:
+        """Say whether a process of the set-up was there and has ended."""
+        return role in self._pidfds and bool(select.select([self._pidfds[role]], [], [], 0)[0])
+
+    def _release(self) -> None:
+        ready = [held for held in self._held if held[1]()]
+        self._held = [held for held in self._held if held not in ready]
+        for ident, _ in ready:
+            self._reply(ident, None)
+
     def _alive(self) -> str:
         return ", ".join(f"{role} {pid} {status(pid).get('State')}" for pid, role in self._roles.items() if status(pid))
 
@@ -225,7 +247,13 @@ class Spawn:
         nth = sum((c.role, c.number) == (role, number) for c in self.calls)
         call = Call(role, number, nth, tuple(args))
         self.calls.append(call)
-        failure = self._decide(call, self)
+        decision = self._decide(call, self)
+        if callable(decision):
+            self._held.append((ident, decision))
+        else:
+            self._reply(ident, decision)
+
+    def _reply(self, ident: int, failure: int | None) -> None:
         reply = (
             struct.pack("<QqiI", ident, 0, 0, _CONTINUE)
             if failure is None
@@ -235,6 +263,8 @@ class Spawn:
             fcntl.ioctl(self._listener, _SEND, reply)
 
     def _role(self, pid: int) -> str:
+        if pid not in self._roles and os.path.exists(f"/proc/{self.caller}/task/{pid}"):
+            self._roles[pid] = "caller"  # another thread of it
         if pid not in self._roles:
             inner = status(pid).get("NSpid", "").split()
             outer = status("self").get("NSpid", "").split()
