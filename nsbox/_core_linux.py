@@ -8,11 +8,15 @@ from nsbox._core import ffi, lib
 from nsbox._frozen import remembered
 
 
-def die_with_parent(yes: bool) -> None:
-    """Have this process killed when the thread ends that made it, or no more; raises OSError."""
-    ret = lib.nsbox_die_with_parent(yes)
+def death_signal(number: int) -> int:
+    """Have another signal come when the thread ends that made this process, 0 for none; return which it was.
+
+    Raises OSError.
+    """
+    ret: int = lib.nsbox_death_signal(number)
     if ret < 0:
         raise OSError(-ret, os.strerror(-ret))
+    return ret
 
 
 def open_in_root(root: int, path: bytes) -> int:

@@ -30,6 +30,8 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool) -> tuple[Pro
     with_compatible = wish.base == "off" and not wish.rules
     if not by_second_userns:
         found = [Program((*rules, *no_userns), with_compatible=with_compatible)]
+    elif policy.details.capabilities:  # other namespaces are made after the user namespace, too
+        found = [Program((*rules, *no_userns), with_compatible=with_compatible, stage="confined")]
     else:
         found = [Program(rules, with_compatible=with_compatible)]
         if no_userns:

@@ -11,8 +11,9 @@ int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
  * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
 int nsbox_wait(int pidfd, int init_says, int timeout_ms);
 
-/* This process is killed when the thread that made it ends; or not. 0 or -errno. */
-int nsbox_die_with_parent(int yes);
+/* The signal that this process gets when the thread that made it ends (0: none) is another one now. Returns which it was,
+ * or -errno. */
+int nsbox_death_signal(int number);
 
 /* Opens a path for reading as it is resolved by who has the directory `root` for a root. A descriptor or -errno. */
 int nsbox_open_in_root(int root, const char *path);

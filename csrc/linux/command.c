@@ -141,7 +141,7 @@ static void unblock_signals(const struct job *j)
 }
 
 /* From the exec on the init ends the command with the caller. Without one the signal stays, where the calling thread is
- * the one that lasts; a change of ids has cleared it (commit_creds). */
+ * the one that lasts. */
 static int death_signal(const struct job *j)
 {
     int stays = (j->req->flags & NSBOX_DIE_WITH_THREAD) != 0;
@@ -330,7 +330,7 @@ static int confine(struct job *j, uint32_t *step, int32_t *op)
     if (ret >= 0 && r->flags & NSBOX_FORK_COMMAND)
         ret = enter_cwd(j, step);
     if (ret >= 0)
-        ret = set_ids(r, step);
+        ret = set_ids(j, step);
     if (ret >= 0)
         ret = check_no_userns(r, step);
     return ret < 0 || r->flags & NSBOX_UNCONFINED ? ret : drop_capabilities(r, step);

@@ -29,8 +29,9 @@ int limit_bounding_set(uint64_t keep, int plain, uint32_t *step)
 
 /* Real, saved and effective ids: the caller's may differ, and access(2) goes by the real ones. Those that the command has
  * already are set as well; that changes nothing of the shared memory. */
-int set_ids(const nsbox_request *r, uint32_t *step)
+int set_ids(const struct job *j, uint32_t *step)
 {
+    const nsbox_request *r = j->req;
     int ret = 0;
     if (r->flags & NSBOX_SET_GROUPS) {
         *step = NSBOX_STEP_GROUPS;
@@ -43,6 +44,13 @@ int set_ids(const nsbox_request *r, uint32_t *step)
     if (ret >= 0) {
         *step = NSBOX_STEP_UID;
         ret = sys_setresuid(r->uid, r->uid, r->uid);
+    }
+    /* That has cleared the death signal (commit_creds), and entering a user namespace too. */
+    if (ret >= 0 && r->flags & NSBOX_DIE_WITH_THREAD) {
+        *step = NSBOX_STEP_LIFELINE;
+        ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+        if (ret >= 0 && caller_is_gone(j))
+            ret = -ESRCH;
     }
     return ret;
 }

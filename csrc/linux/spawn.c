@@ -77,9 +77,12 @@ int nsbox_wait(int pidfd, int init_says, int timeout_ms)
     return nsbox_wait(pidfd, -1, timeout_ms);
 }
 
-int nsbox_die_with_parent(int yes)
+int nsbox_death_signal(int number)
 {
-    return sys_prctl(PR_SET_PDEATHSIG, yes ? SIGKILL : 0, 0);
+    int before = 0, ret = sys_prctl(PR_GET_PDEATHSIG, (unsigned long)(uintptr_t)&before, 0);
+    if (ret >= 0)
+        ret = sys_prctl(PR_SET_PDEATHSIG, (unsigned long)number, 0);
+    return ret < 0 ? ret : before;
 }
 
 int nsbox_open_in_root(int root, const char *path)

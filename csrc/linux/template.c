@@ -227,6 +227,12 @@ int park(struct job *j, int32_t *op)
         r->park_stamps[i].source_ino = r->stamps[i].source_ino;
     }
     int ret = record(j, r->template_plan, r->park_stamps, op);
+    if (ret >= 0)
+        ret = init_await_net(j);
+    if (ret >= 0 && makes_net(r) && j->init_net < 0) { /* it is what a command would look at, and there is none */
+        *op = j->init_net_op;
+        TRY(&j->b, j->init_net_step, j->init_net);
+    }
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_HOLD, send_fds(r->report_fd, &j->userns2_fd, 1));

@@ -46,8 +46,9 @@ def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
     prog, *words = sys.argv if argv is None else argv
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # which raises
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    if "--die-with-parent" in words:  # before anything that takes time
-        _tie(os.getppid() if parent is None else parent)
+    if parent is None:
+        parent = os.getppid()
+    before = _tie(parent) if "--die-with-parent" in words else None  # before anything that takes time
     say = _to_stderr
     try:
         environ = _environ()
@@ -72,6 +73,10 @@ def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
             return _to_stdout(usage(prog))
         say(usage(prog).rstrip("\n"))
         return wanted.status
+    if asked.die_with_parent and before is None:  # it was said in an --args file
+        _tie(parent)
+    elif not asked.die_with_parent and before is not None:  # it was said to the command
+        _core_linux.death_signal(before)
     try:
         return run(asked)
     except Failed as error:
@@ -150,7 +155,6 @@ def run(asked: Asked) -> int:
     policy, prepared = _prepared(asked)
     if asked.pidns is not None:
         _hide()
-    _core_linux.die_with_parent(asked.die_with_parent)  # it may have been said in an --args file, or to the command
     command = _command(asked)
     waiting: list[int] = []
     _catch(waiting)
@@ -163,7 +167,7 @@ def run(asked: Asked) -> int:
     problem = watch.started(result) if watch else ""
     if result.error and waiting:
         _die_of(waiting[0])
-    if result.error:
+    if result.error or problem:
         from nsbox._bwrap.said import failure
 
         raise Failed(problem or failure(result, asked, policy, prepared))
@@ -186,7 +190,7 @@ def _found(op: Op, said: Mapping[str, str]) -> Op | None:
     """
     if isinstance(op, Bind | RoBind | DevBind):
         src = _followed(op.src, said, op.optional)
-        return replace(op, src=src) if src else None
+        return replace(op, src=src, nofollow=True) if src else None  # what has come there meanwhile isn't followed
     if isinstance(op, Overlay | RoOverlay | TmpOverlay):
         op = replace(op, lower=tuple(_followed(path, said) for path in op.lower))
         if isinstance(op, Overlay):
@@ -216,11 +220,12 @@ def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str
         raise Failed(f"Can't find source path {said.get(path, path)}: {error.strerror}") from None
 
 
-def _tie(parent: int) -> None:
-    """Have this process killed with its parent, which may have ended already."""
-    _core_linux.die_with_parent(True)
+def _tie(parent: int) -> int:
+    """Have this process killed with its parent, which may have ended already; return what it would have got before."""
+    before = _core_linux.death_signal(_signal.SIGKILL)
     if os.getppid() != parent:
         _die_of(_signal.SIGKILL)
+    return before
 
 
 def _die_of(number: int) -> None:
@@ -373,7 +378,10 @@ def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
                 continue
             number = info.si_signo
             got.add(number)
-            if number == _signal.SIGCHLD or (info.si_code == _BY_KERNEL and not asked.new_session):
+            if number == _signal.SIGCHLD:
+                continue
+            # A terminal that hangs up says so to the session's leader alone, which may be us.
+            if info.si_code == _BY_KERNEL and number != _signal.SIGHUP and not asked.new_session:
                 continue
         if asked.as_pid_1 and not _is_caught(pid, number):
             fatal, number = number, _signal.SIGKILL

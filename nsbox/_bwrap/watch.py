@@ -171,18 +171,23 @@ class Watch:
     # ---- when it runs, and at its end
 
     def started(self, result: _core.Result) -> str:
-        """Take over what spawn() returned; return what went wrong here, if something did."""
+        """Take over what spawn() returned; return what went wrong here, if something did. Then the sandbox has ended."""
         os.close(self._command.report_fd)
         self._is_over.acquire()
         _signal.set_wakeup_fd(-1)
         self._told.close()
         for fd in (self._command.hold_fd, self._signalled, self._signal):
             os.close(fd)
-        if not result.error:
-            self._hold(result)
-        for fd in (result.init_says, result.init_pidfd):
-            if fd >= 0:
-                os.close(fd)
+        try:
+            if not result.error:
+                self._hold(result)
+        except OSError as error:
+            self._problem = f"Can't make a process that holds locks: {error.strerror}"
+            _core.end(result.pid, result.init_pidfd, result.init_says)
+        else:
+            for fd in (result.init_says, result.init_pidfd):
+                if fd >= 0:
+                    os.close(fd)
         return self._problem
 
     def _hold(self, result: _core.Result) -> None:

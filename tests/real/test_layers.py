@@ -14,6 +14,7 @@ from nsbox import (
     BindData,
     BindFd,
     Chmod,
+    Details,
     Dev,
     DevBind,
     Dir,
@@ -320,3 +321,13 @@ def test_read_only_root_with_files_in_it(tmp_path: Path) -> None:
         policy = Policy.layers(*SYSTEM, *files, RemountRo("/"))
         for _ in range(4):
             assert nsbox.run(["true"], policy=policy, cwd="/").returncode == 0
+
+
+@pytest.mark.parametrize("seccomp", ["default", "hardened"])
+def test_capabilities_behind_a_filter(seccomp: str) -> None:
+    """Namespaces that the command is to have power over are made before the filter that refuses to make any."""
+    details = Details(capabilities=("CAP_NET_ADMIN", "CAP_SYS_ADMIN"))
+    policy = Policy.layers(RoBind("/", "/"), Proc("/proc"), details=details, unshare={"net", "uts"}, seccomp=seccomp)
+    script = "grep CapEff /proc/self/status; unshare -U true 2>/dev/null || echo refused"
+    done = nsbox.run(["sh", "-c", script], policy=policy, cwd="/", capture_output=True, text=True)
+    assert done.stdout == f"CapEff:\t{1 << 12 | 1 << 21:016x}\nrefused\n"
