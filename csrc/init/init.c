@@ -89,7 +89,7 @@ static int await_setup(void)
  * our own end, most of which is the kernel's unmounting. */
 static _Noreturn void end(int children, int caller)
 {
-    static const int64_t ten_ms[2] = {0, 10000000};
+    static const int64_t ten_ms[2] = {0, 10000000}, moment[2] = {0, 200000};
     int left = reap();
     if (left != -ECHILD)
         sys_kill(-1, SIGKILL); /* its result says nothing about all: kill_something_info() keeps one of theirs */
@@ -102,7 +102,7 @@ static _Noreturn void end(int children, int caller)
     }
     if (left == -ECHILD) {
         say(NSBOX_SAID_EMPTY);
-        sys_sched_yield(); /* the caller first */
+        sys_ppoll(0, 0, moment); /* the caller first, whom a yield leaves waiting for the unmounting all the same */
     }
     sys_exit(0);
 }

@@ -143,12 +143,6 @@ int create_command(struct job *j)
     return pid < 0 ? (int)pid : 0;
 }
 
-static void set_gate(struct job *j, enum gate gate)
-{
-    __atomic_store_n(&j->gate, gate, __ATOMIC_RELEASE);
-    sys_futex_wake(&j->gate);
-}
-
 /* What the command waits for, where there never was an old root. */
 static int no_other_root(struct builder *b)
 {
@@ -303,8 +297,6 @@ static int build(struct job *j, int32_t *op)
         ret = create_command_early(j);
     if (ret >= 0)
         ret = is_warm(j->req) ? renew_root(&j->b, op) : build_root(&j->b, op);
-    if (ret >= 0 && init_is_up(j)) /* to wake the command takes as long as what is left to do */
-        set_gate(j, GATE_NEAR);
     if (ret >= 0 && !is_warm(j->req))
         ret = enter_root(&j->b);
     return ret < 0 ? ret : close_up(j, op);

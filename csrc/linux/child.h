@@ -7,7 +7,8 @@
 /* Work space of one spawn, borrowed from Python. */
 enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384, HELPER_STACK = 16384 };
 
-enum gate { GATE_CLOSED, GATE_NEAR, GATE_OPEN, GATE_ABORT };
+enum gate { GATE_CLOSED, GATE_OPEN, GATE_ABORT };
+enum mediator { MEDIATOR_GONE, MEDIATOR_WORKS, MEDIATOR_HAS_SPOKEN };
 enum init_stage { INIT_STARTED, INIT_HAS_PROC, INIT_HAS_NET };
 enum userns2 { USERNS2_NONE, USERNS2_ENTERED, USERNS2_MAPPED };
 enum { MAX_PROCS = 8 }; /* ops that mount a procfs */
@@ -29,7 +30,7 @@ struct job {
     int said[2];               /* of the init: see nsbox_word */
     int setup_pipe[2];         /* ends when the mediator has gone; a byte in it: enum nsbox_told */
     int parked_pipe[2];        /* the same, when it is the caller's: its descriptors, or -1 */
-    uint32_t mediator_tid;     /* cleared by the kernel when the mediator has ended */
+    uint32_t mediator;         /* futex: enum mediator; cleared by the kernel when it has ended */
     uint32_t init_tid;         /* cleared by the kernel when the init has executed or died */
     uint32_t init_stage;       /* futex: enum init_stage */
     int init_pidfd;            /* the mediator's */
@@ -67,6 +68,15 @@ struct job {
 static inline struct job *job_of(struct builder *b)
 {
     return (struct job *)(void *)((char *)b - offsetof(struct job, b));
+}
+
+/* The command sleeps on the other word, which also changes when nobody is left to open the gate. */
+static inline void set_gate(struct job *j, enum gate gate)
+{
+    __atomic_store_n(&j->gate, gate, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->gate);
+    __atomic_store_n(&j->mediator, MEDIATOR_HAS_SPOKEN, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->mediator);
 }
 
 /* The mediator: builds the sandbox, then creates the init and the command, and exits. */

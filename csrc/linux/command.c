@@ -216,30 +216,24 @@ static int enter_cwd(struct job *j, uint32_t *step)
     return r->flags & NSBOX_CWD_OPTIONAL ? 0 : ret;
 }
 
-/* Has the mediator gone without a word? When the caller's thread ends, by an exec of another one, it is killed; we, too,
- * but if we ask for a death signal only after that, we get none, and the process whose pidfd is watched goes on. */
-static int nobody_opens(const struct job *j)
-{
-    return !__atomic_load_n(&j->mediator_tid, __ATOMIC_ACQUIRE) &&
-           __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE) < GATE_OPEN;
-}
-
 /* Waits for the root: no path may be looked up before, since the old one still lies on "/". pivot_root(2) has changed ours
- * as that of all who had the old one. When it is near we look again and again: to be woken would take longer. */
+ * as that of all who had the old one. A mediator that has gone without a word was killed when the caller's thread ended, by
+ * an exec of another one: we were not if we asked for a death signal after that, and the caller's pidfd doesn't tell. */
 static int pass_gate(struct job *j)
 {
-    static const int64_t twenty_us[2] = {0, 20000}, fifty_ms[2] = {0, 50000000};
-    for (int looks = 0;;) {
+    static const int64_t twenty_us[2] = {0, 20000};
+    for (;;) {
+        uint32_t mediator = __atomic_load_n(&j->mediator, __ATOMIC_ACQUIRE);
         uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
         int gone = gate == GATE_OPEN ? old_root_is_gone(&j->b) : 0;
         if (gate == GATE_ABORT || gone)
             return gate == GATE_ABORT ? -ECANCELED : gone < 0 ? gone : sys_chdir("/");
-        if (gate == GATE_NEAR && looks++ < 400)
-            sys_sched_yield();
-        else if (nobody_opens(j))
+        if (gate == GATE_OPEN)
+            sys_futex_wait(&j->gate, gate, twenty_us);
+        else if (mediator == MEDIATOR_GONE)
             return -ESRCH;
         else
-            sys_futex_wait(&j->gate, gate, gate == GATE_OPEN ? twenty_us : fifty_ms);
+            sys_futex_wait(&j->mediator, mediator, 0);
     }
 }
 

@@ -92,10 +92,12 @@ static int become_init(struct job *j, int image)
     return ret;
 }
 
+/* The mediator, if it waited for that, goes first where it has the same processor. */
 static void publish(struct job *j, enum init_stage stage)
 {
     __atomic_store_n(&j->init_stage, stage, __ATOMIC_RELEASE);
-    sys_futex_wake(&j->init_stage);
+    if (sys_futex_wake(&j->init_stage) > 0)
+        sys_sched_yield();
 }
 
 /* One detached procfs of this process's pid namespace for each op that mounts one. */

@@ -163,12 +163,9 @@ static int cover_proc(struct builder *b, int proc)
             continue;
         if (tree < 0)
             return tree;
-        int at = sys_openat(proc, names[i], O_PATH | O_NOFOLLOW, 0);
-        int ret = at < 0 ? at : mount_attrs(tree, MOUNT_ATTR_RDONLY, AT_RECURSIVE);
-        if (ret >= 0)
-            ret = sys_move_mount(tree, at);
-        if (at >= 0)
-            sys_close(at);
+        int ret = mount_attrs(tree, MOUNT_ATTR_RDONLY, AT_RECURSIVE);
+        if (ret >= 0) /* by its name: the procfs is new, and nobody else's */
+            ret = sys_move_mount_at(tree, proc, names[i]);
         sys_close(tree);
         if (ret < 0)
             return ret;

@@ -192,8 +192,7 @@ static void end_init(struct job *j)
  * uses this memory again: NSBOX_STEP_KILLED. */
 static void clean_up(struct job *j)
 {
-    __atomic_store_n(&j->gate, GATE_ABORT, __ATOMIC_RELEASE);
-    sys_futex_wake(&j->gate);
+    set_gate(j, GATE_ABORT);
     end_sharer(j->helper.pid, &j->helper.tid);
     end_sharer(j->map_program.pid, &j->map_program.tid);
     end_command(j);
@@ -234,10 +233,10 @@ static int mediator_killed(int pid)
 static void start_mediator(struct job *j)
 {
     unsigned long flags = CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID;
-    const struct clone_more more = {.cgroup = j->req->cgroup_fd, .child_tid = &j->mediator_tid};
-    j->mediator_tid = 1;
+    const struct clone_more more = {.cgroup = j->req->cgroup_fd, .child_tid = &j->mediator};
+    j->mediator = MEDIATOR_WORKS;
     long pid = more.cgroup >= 0 ? clone_by_args(flags | INTO_CGROUP, j->mediator_stack, &more, mediator, j)
-                                : arch_clone(flags, j->mediator_stack, 0, (int *)(void *)&j->mediator_tid, mediator, j);
+                                : arch_clone(flags, j->mediator_stack, 0, (int *)(void *)&j->mediator, mediator, j);
     int killed = pid < 0 ? 0 : mediator_killed((int)pid);
     if (pid < 0)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
