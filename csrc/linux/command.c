@@ -217,8 +217,8 @@ static int enter_cwd(struct job *j, uint32_t *step)
 }
 
 /* Waits for the root: no path may be looked up before, since the old one still lies on "/". pivot_root(2) has changed ours
- * as that of all who had the old one. A mediator that has gone without a word was killed when the caller's thread ended, by
- * an exec of another one: we were not if we asked for a death signal after that, and the caller's pidfd doesn't tell. */
+ * as that of all who had the old one. A mediator that has gone without a word was killed, and the caller tells. Perhaps that
+ * was when the caller's thread ended, by an exec of another one: then we end here, if we asked for a death signal too late. */
 static int pass_gate(struct job *j)
 {
     static const int64_t twenty_us[2] = {0, 20000};
@@ -226,12 +226,12 @@ static int pass_gate(struct job *j)
         uint32_t mediator = __atomic_load_n(&j->mediator, __ATOMIC_ACQUIRE);
         uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
         int gone = gate == GATE_OPEN ? old_root_is_gone(&j->b) : 0;
-        if (gate == GATE_ABORT || gone)
-            return gate == GATE_ABORT ? -ECANCELED : gone < 0 ? gone : sys_chdir("/");
+        if (gate == GATE_ABORT || (gate == GATE_CLOSED && mediator == MEDIATOR_GONE))
+            return -ECANCELED;
+        if (gone)
+            return gone < 0 ? gone : sys_chdir("/");
         if (gate == GATE_OPEN)
             sys_futex_wait(&j->gate, gate, twenty_us);
-        else if (mediator == MEDIATOR_GONE)
-            return -ESRCH;
         else
             sys_futex_wait(&j->mediator, mediator, 0);
     }
