@@ -14,7 +14,7 @@ from _struct import Struct
 
 from nsbox._checks import check_bool
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ LAST = 470  # what a later kernel adds, nobody here has looked at
 
 
 @frozen
-class Arg:
+class Arg(Frozen):
     """A test of a system call's argument, of its low 32 bits: those of mask are one of the values; inverted: none.
 
     index: 0 to 5. values: numbers of 32 bits, or one such. So Arg(1, 0x5412) is "the second argument is TIOCSTI", and
@@ -92,7 +92,7 @@ def has_bit(index: int, bits: int) -> Arg:
 
 
 @frozen
-class Rule:
+class Rule(Frozen):
     """What comes of some system calls: an errno, or 0 for allowed, when all tests of their arguments hold.
 
     Of several rules for one system call the first whose tests hold decides; if none does, it is allowed.
@@ -123,7 +123,7 @@ class Rule:
 
 
 @frozen
-class Table:
+class Table(Frozen):
     """The system calls of a machine: name to number. last: above it all are refused as unknown; None: none is."""
 
     machine: str
@@ -132,7 +132,7 @@ class Table:
 
 
 @frozen
-class Program:
+class Program(Frozen):
     """One filter of a plan: rules to assemble, or ready code.
 
     with_compatible: programs for the kernel's 32-bit table may run, under the same rules; else they find no system

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from nsbox._plan import Op
@@ -26,7 +26,7 @@ class Version(Exception):
 
 
 @frozen
-class Asked:
+class Asked(Frozen):
     """What a command line asks for, in the order of its options where that matters.
 
     unshare: namespaces that must be new; attempts: those that the -try forms want where they can be had, whether or

@@ -7,7 +7,7 @@ and the completion files. What a command line comes to is _bwrap_parse's busines
 from __future__ import annotations
 
 from nsbox._details import CAPABILITIES
-from nsbox._frozen import frozen
+from nsbox._frozen import Frozen, frozen
 
 PROGRAMS = ("bwrap", "nsbox-bwrap")
 
@@ -19,7 +19,7 @@ _PATHS = frozenset({"SRC", "DEST", "DIR", "PATH", "RWSRC", "TARGET", "WORKDIR"})
 
 
 @frozen
-class Option:
+class Option(Frozen):
     """One option of bubblewrap.
 
     kind: what carries it out, a key of _bwrap_parse's handlers. help: one line without quotes, brackets and colons,

@@ -15,7 +15,7 @@ import time
 from _weakref import ref
 
 from nsbox._errors import SetupError
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._limits import SETUP_PROCESSES
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ CONTROLLERS = ("memory", "pids", "cpu")
 
 
 @frozen
-class Place:
+class Place(Frozen):
     """Where cgroups can be made, and with which controllers; directory "": nowhere, `problem` says why."""
 
     directory: str = ""
@@ -37,7 +37,7 @@ class Place:
 
 
 @frozen
-class Spent:
+class Spent(Frozen):
     """What a cgroup says at its end. memory_peak: bytes at most, None: not known (before Linux 5.19)."""
 
     memory_peak: int | None

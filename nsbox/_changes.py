@@ -9,7 +9,7 @@ import os
 import stat
 
 from nsbox._files import Tree, join
-from nsbox._frozen import frozen
+from nsbox._frozen import Frozen, frozen
 
 _PART = 1 << 18  # bytes that are read at once
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
@@ -24,7 +24,7 @@ _TYPES = {
 
 
 @frozen
-class Change:
+class Change(Frozen):
     """One change of a transaction.
 
     kind: "added", "modified", "deleted" or "renamed". path: relative to the workspace; "." is the workspace. type:

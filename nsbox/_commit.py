@@ -19,7 +19,7 @@ from nsbox import _files
 from nsbox._changes import Change
 from nsbox._errors import CommitError, ConflictError
 from nsbox._files import EXCHANGE, NOREPLACE, Tree
-from nsbox._frozen import frozen
+from nsbox._frozen import Frozen, frozen
 from nsbox._store import VERSION, Store, left_behind
 
 _log = logging.getLogger("nsbox")
@@ -27,7 +27,7 @@ _OPEN = 0o300  # what a directory's owner needs to change what is in it, and to 
 
 
 @frozen
-class Step:
+class Step(Frozen):
     """One step of a commit. spare: the name in the spare directory that something comes from or goes to.
 
     what: "put" (spare -> path, where nothing is), "swap" (spare <-> path), "drop" (path -> spare) or "mode" (of a

@@ -16,7 +16,7 @@ from nsbox._config_keys import KEYS, RULES, Key, schema
 from nsbox._config_paths import expanded, links_on, real
 from nsbox._config_write import dump, dumps
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, frozen_by_name
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name
 from nsbox._path_rules import PathRule
 from nsbox._policy import Policy, is_below
 from nsbox._wished_limits import Limits, check_size
@@ -34,7 +34,7 @@ _MOST_PROBLEMS = 100
 
 
 @frozen_by_name
-class Config:
+class Config(Frozen):
     """What a configuration says. mode: "enabled" or "disabled", as Sandbox takes it; path: the file's, if it was one.
 
     policy: what commands may do, whatever the mode.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ def shown(text: str, most: int = 1000) -> str:
 
 
 @frozen
-class Problem:
+class Problem(Frozen):
     """One thing that is wrong. key: dotted, "" for the file as a whole; line: from 1 up, None where it isn't known."""
 
     key: str

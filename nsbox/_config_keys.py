@@ -5,7 +5,7 @@ What a value comes to on this machine (which path it is, whether it exists) is _
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING, fields, frozen_by_name
+from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name
 from nsbox._policy import BACKENDS, BEST_EFFORT, PRESETS, REQUIRE, Policy
 from nsbox._seccomp import PROFILES
 
@@ -21,7 +21,7 @@ MOST_ID = 2**32 - 2
 
 
 @frozen_by_name
-class Key:
+class Key(Frozen):
     """A key. kind: what its value is; about: one line for people; field: of Policy that it sets, "" if not one alone.
 
     default: what holds without it, where that isn't the field's. example: for a starter file, where there is no

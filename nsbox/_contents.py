@@ -15,7 +15,7 @@ from _collections_abc import Iterable, Iterator
 from nsbox import _elf
 from nsbox._errors import PolicyError
 from nsbox._files import Tree, join
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._libraries import Libraries, Library, opened
 from nsbox._policy import is_below
 from nsbox._rootfs_policy import MANIFEST, MOUNT_POINTS, PATH
@@ -45,26 +45,26 @@ _TEXTS = {
 
 
 @frozen
-class Dir:
+class Dir(Frozen):
     """A directory of the root."""
 
 
 @frozen
-class Link:
+class Link(Frozen):
     """A symbolic link."""
 
     target: str
 
 
 @frozen
-class Text:
+class Text(Frozen):
     """A file with these contents."""
 
     data: str
 
 
 @frozen
-class Copy:
+class Copy(Frozen):
     """A copy of a file of this machine. tree: where it was found, with path relative to it; None: path is absolute."""
 
     path: str

@@ -6,7 +6,7 @@ from _collections_abc import Iterable
 
 from nsbox._checks import check_bool, check_fd
 from nsbox._errors import PolicyError
-from nsbox._frozen import frozen, frozen_by_name
+from nsbox._frozen import Frozen, frozen, frozen_by_name
 
 CAPABILITIES = (  # by their numbers, <linux/capability.h>
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
@@ -30,7 +30,7 @@ def check_capability(word: object) -> str:
 
 
 @frozen_by_name
-class Details:
+class Details(Frozen):
     """Wishes of Policy.layers() alone, by their names in bwrap(1).
 
     share: namespaces of the caller that the command stays in; only "pid", in which case nothing of the sandbox but
@@ -98,7 +98,7 @@ NO_DETAILS = Details()
 
 
 @frozen
-class Capabilities:
+class Capabilities(Frozen):
     """What a command keeps, as bits: what it has, what passes to other users' programs, and the most it could have."""
 
     permitted: int

@@ -15,7 +15,7 @@ from typing import Literal
 from nsbox import _cgroup, _core_linux
 from nsbox._backends import namespaces, seatbelt
 from nsbox._errors import NsboxError, SetupError, UnavailableError
-from nsbox._frozen import frozen, replace
+from nsbox._frozen import Frozen, frozen, replace
 from nsbox._host import Host
 from nsbox._plan import Dev, Mqueue, Proc, RoBind, TmpOverlay
 from nsbox._policy import Policy
@@ -27,7 +27,7 @@ DEFAULT = "the default policy, whole"
 
 
 @frozen
-class Check:
+class Check(Frozen):
     """One thing that was tried. said: what came of it; remedy: what helps.
 
     is_needed: the default policy needs it, if namespaces contain it.

@@ -11,7 +11,7 @@ import errno
 import os
 
 from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
@@ -29,7 +29,7 @@ _RUNNABLE = {  # by uname(2): the machines whose programs its kernels execute
 
 
 @frozen
-class Elf:
+class Elf(Frozen):
     """What an ELF file says. kind: its class, byte order and machine, which a program's libraries must share."""
 
     kind: tuple[int, bool, str]

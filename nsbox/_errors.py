@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ class PolicyError(NsboxError, ValueError):
 
 
 @frozen
-class Reason:
+class Reason(Frozen):
     """One thing that this machine lacks, and how to get it ("" where there is no way)."""
 
     what: str

@@ -27,12 +27,11 @@ _MISSING: Any = object()
 
 
 class Field:
-    """A field of a frozen class. init: __init__ takes it; repr, compare: it counts there; put: sets it."""
+    """A field of a frozen class. init: __init__ takes it; repr, compare: it counts there."""
 
-    __slots__ = ("compare", "default", "init", "name", "put", "repr", "type")
+    __slots__ = ("compare", "default", "init", "name", "repr", "type")
     name: str
     type: str  # as it was written
-    put: Callable[[object, object], None]
 
     def __init__(self, default: Any, init: bool = True, repr: bool = True, compare: bool = True) -> None:
         self.default, self.init, self.repr, self.compare = default, init, repr, compare
@@ -45,9 +44,9 @@ def field(*, default: Any = _MISSING, init: bool = True, repr: bool = True, comp
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
-    """Make the class one of frozen values, whose fields are its annotations; as @dataclass(frozen=True, slots=True).
+    """Make the class, a subclass of Frozen, one of frozen values, whose fields are its annotations.
 
-    Its methods may not use super() without arguments: the class is made anew, since it gets __slots__.
+    As @dataclass(frozen=True).
     """
     return _made(cls, by_name=False)
 
@@ -59,25 +58,24 @@ def frozen_by_name(cls: type[T]) -> type[T]:
 
 
 def _made(cls: Any, *, by_name: bool) -> type[Any]:
-    own = dict(cls.__dict__)
-    for name in ("__dict__", "__weakref__"):
-        own.pop(name, None)
+    # Nothing is compiled; and the class isn't made anew, as it would be for __slots__: classes are most of an import.
+    if Frozen not in cls.__mro__:
+        raise TypeError(f"{cls.__qualname__} is no subclass of Frozen")
+    own = cls.__dict__
     added = []
-    for name, kind in cls.__annotations__.items():
-        given = own.pop(name, _MISSING)
+    for name, kind in own.get("__annotations__", {}).items():
+        given = own.get(name, _MISSING)
         added.append(found := given if isinstance(given, Field) else Field(given))
         found.name, found.type = name, kind
-    fields = (*getattr(cls, "__frozen_fields__", ()), *added)
-    own["__slots__"] = tuple(f.name for f in added)
-    own["__frozen_fields__"] = fields
-    own["__match_args__"] = () if by_name else tuple(f.name for f in fields if f.init)
-    own["__frozen_key__"] = attrgetter("__class__", *(f.name for f in fields if f.compare))
-    own["__qualname__"] = cls.__qualname__
-    others = tuple(base for base in cls.__bases__ if base is not object)
-    bases = others if issubclass(cls, _Value) else (_Value, *others)
-    made: type[Any] = type(cls)(cls.__name__, bases, own)
-    for f in added:
-        f.put = made.__dict__[f.name].__set__
+        if found is given and found.default is _MISSING:
+            delattr(cls, name)
+        elif found is given:
+            setattr(cls, name, found.default)
+    fields = (*cls.__frozen_fields__, *added)
+    cls.__frozen_fields__ = fields
+    cls.__match_args__ = () if by_name else tuple([f.name for f in fields if f.init])  # type: ignore[misc]
+    cls.__frozen_key__ = attrgetter("__class__", *[f.name for f in fields if f.compare])
+    made: type[Any] = cls
     return made
 
 
@@ -109,10 +107,9 @@ def _signature(twin: type[Any]) -> object:
     return inspect.signature(twin)
 
 
-class _Value:
+class Frozen:
     """What the frozen classes have in common."""
 
-    __slots__ = ("__weakref__",)
     __frozen_fields__: tuple[Field, ...] = ()
     __frozen_key__: Callable[[object], object] = attrgetter("__class__")
     __match_args__: tuple[str, ...] = ()
@@ -123,14 +120,14 @@ class _Value:
     def __init__(self, *args: object, **named: object) -> None:
         if len(args) > len(self.__match_args__):
             raise _misuse(self, f"takes {len(self.__match_args__)} positional arguments, {len(args)} were given")
-        fields = self.__frozen_fields__
+        fields, values = self.__frozen_fields__, self.__dict__
         for value, f in zip(args, fields, strict=False):
-            f.put(self, value)
+            values[f.name] = value
         for f in fields[len(args) :]:
             value = named.pop(f.name, f.default) if f.init else f.default
             if value is _MISSING:
                 raise _misuse(self, f"missing required argument {f.name!r}")
-            f.put(self, value)
+            values[f.name] = value
         for name in named:
             what = "multiple values for" if name in self.__match_args__ else "an unexpected keyword"
             raise _misuse(self, f"got {what} argument {name!r}")
@@ -163,18 +160,17 @@ class _Value:
         return tuple([getattr(self, f.name) for f in self.__frozen_fields__])
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        for f, value in zip(self.__frozen_fields__, state, strict=True):
-            f.put(self, value)
+        self.__dict__.update(zip([f.name for f in self.__frozen_fields__], state, strict=True))
 
     def __replace__(self, /, **changes: object) -> Any:
         return replace(self, **changes)
 
 
-def _misuse(value: _Value, problem: str) -> TypeError:
+def _misuse(value: Frozen, problem: str) -> TypeError:
     return TypeError(f"{type(value).__qualname__}.__init__() {problem}")
 
 
-def _check_change(value: _Value, name: str, verb: str) -> None:
+def _check_change(value: Frozen, name: str, verb: str) -> None:
     """Raise the error of a frozen dataclass, but for what a subclass has of its own."""
     cls = type(value)
     if "__frozen_fields__" in cls.__dict__ or any(f.name == name for f in cls.__frozen_fields__):

@@ -19,7 +19,7 @@ from _collections_abc import Iterator
 from nsbox import _core
 from nsbox._errors import AccessError, Reason, UnavailableError
 from nsbox._files import open_beneath
-from nsbox._frozen import TYPE_CHECKING, field, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen
 from nsbox._policy import is_below
 from nsbox._view import view
 from nsbox._wished_limits import check_size
@@ -42,7 +42,7 @@ _DEEPEST = 256  # directories in directories that list_files() enters
 
 
 @frozen
-class Attachment:
+class Attachment(Frozen):
     """A file that is passed out: name, path as it was given, size in bytes, and what it had in it when it was read."""
 
     name: str
@@ -52,7 +52,7 @@ class Attachment:
 
 
 @frozen
-class Binary:
+class Binary(Frozen):
     """A program in tools_bin: its name, size in bytes, and when it was last changed (UTC)."""
 
     name: str
@@ -65,7 +65,7 @@ class Binary:
 
 
 @frozen
-class _Target:
+class _Target(Frozen):
     """A path that the policy names: on which mount, and what is left of it there."""
 
     shown: str

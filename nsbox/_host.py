@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING, field, fields, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen
 
 if TYPE_CHECKING:
     from typing import Literal
 
 
 @frozen
-class Host:
+class Host(Frozen):
     """What this machine offers to this process. Plans for any Host can be made on any machine."""
 
     system: str = "Linux"

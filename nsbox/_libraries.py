@@ -15,7 +15,7 @@ from _collections_abc import Iterable, Iterator
 
 from nsbox import _elf
 from nsbox._elf import Elf
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -52,7 +52,7 @@ def opened(path: str) -> int:
 
 
 @frozen
-class Library:
+class Library(Frozen):
     """A library that was found. host: its path on this machine; inside: in the root. alias: where it must be, too."""
 
     host: str
@@ -61,7 +61,7 @@ class Library:
 
 
 @frozen
-class _Loaded:
+class _Loaded(Frozen):
     """A file that is in memory. by: the file that asked for it. origins: what $ORIGIN is, here and in the root."""
 
     elf: Elf

@@ -9,7 +9,7 @@ from collections import Counter
 
 from nsbox._changes import Change
 from nsbox._files import Tree
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ _MOST_LINES, _MOST_PAIRS, _MOST_WORK = 10_000, 500_000, 50_000_000
 
 
 @frozen
-class _Side:
+class _Side(Frozen):
     """A file before or after: its mode as git has it and what it contains; None: it is too large to be shown."""
 
     mode: str

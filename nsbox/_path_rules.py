@@ -9,12 +9,12 @@ from _collections_abc import Iterable
 
 from nsbox._checks import check_path, check_text
 from nsbox._errors import PolicyError
-from nsbox._frozen import frozen
+from nsbox._frozen import Frozen, frozen
 from nsbox._wished_limits import check_size
 
 
 @frozen
-class PathRule:
+class PathRule(Frozen):
     """A directory of the policy with a name, and what is asked of its files.
 
     name: what messages call it. root: its absolute path, which has to be in the policy's read or write. suffixes: names

@@ -20,7 +20,7 @@ from nsbox._checks import (
     check_target,
 )
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, fields, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 
 
 @frozen
-class Op:
+class Op(Frozen):
     """One step of a plan. Construction checks every field and raises PolicyError with its name."""
 
     def __post_init__(self) -> None:
@@ -92,22 +92,19 @@ class _Bind(Op):
         return "bind", f"{self.src} -> {self.dest}{_flags(words, optional, nofollow)}"
 
 
+@frozen
 class Bind(_Bind):
     """Bind src on dest, writable, without its device nodes. optional: a missing src is no error (as --bind-try)."""
 
-    __slots__ = ()
 
-
+@frozen
 class RoBind(_Bind):
     """Bind src on dest, read-only with all mounts below it."""
 
-    __slots__ = ()
 
-
+@frozen
 class DevBind(_Bind):
     """Bind src on dest, writable, with working device nodes."""
-
-    __slots__ = ()
 
 
 @frozen
@@ -389,7 +386,7 @@ def primitives(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 @frozen
-class Identity:
+class Identity(Frozen):
     """Who the command is: the lines of the user namespaces' maps, "inside outside count" each.
 
     The second pair, when there is one, is for a namespace entered after the mounts, whose parent is the first.
@@ -414,7 +411,7 @@ class Identity:
 
 
 @frozen
-class Rlimit:
+class Rlimit(Frozen):
     """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
 
     name: str
@@ -423,7 +420,7 @@ class Rlimit:
 
 
 @frozen
-class PathRule:
+class PathRule(Frozen):
     """What may be done below a path: rights of landlock(7). optional: it may be missing. nofollow: by no symlink."""
 
     path: str
@@ -433,7 +430,7 @@ class PathRule:
 
 
 @frozen
-class Ruleset:
+class Ruleset(Frozen):
     """A Landlock ruleset. files: the rights that only its rules give; 0: it isn't about files. net: those about TCP."""
 
     files: int = 0
@@ -443,7 +440,7 @@ class Ruleset:
 
 
 @frozen
-class Plan:
+class Plan(Frozen):
     """All that a backend has decided: the ops in their order, and what holds for the processes.
 
     cgroup: the directory in which the command's cgroup is made, or ""; cgroup_limits: what is written to its files.

@@ -13,7 +13,7 @@ from _collections_abc import Iterable, Mapping
 from nsbox._checks import check_bool, check_hostname, check_path, check_text
 from nsbox._details import NO_DETAILS, Details
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, field, fields, frozen_by_name, replace
+from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
 from nsbox._path_rules import PathRule
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._questions import Questions
@@ -67,7 +67,7 @@ def is_below(path: str, root: str) -> bool:
 
 
 @frozen_by_name
-class Policy(Questions):
+class Policy(Questions, Frozen):
     """A wish. Made by workspace(), host() or layers(), changed by with_(); construction checks every field.
 
     base: which of the three it is. workdir: where commands start when they don't say. write, read, deny: absolute

@@ -26,8 +26,6 @@ def _itself(value: Any) -> Policy:
 class Questions:
     """The methods, for a Policy to inherit."""
 
-    __slots__ = ()
-
     # ---- other spellings
 
     @classmethod

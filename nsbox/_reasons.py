@@ -10,7 +10,7 @@ import os
 import re
 import signal
 
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._view import view
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ _PATHS = 5
 
 
 @frozen
-class Hint:
+class Hint(Frozen):
     """One thing that may have made a command fail. kind: a word that doesn't change; message: for who reads it."""
 
     kind: str

@@ -8,7 +8,7 @@ put down on the new one.
 from __future__ import annotations
 
 from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, frozen, replace
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._plan import (
     Bind,
     BindData,
@@ -72,7 +72,7 @@ class Lifted(Op):
 
 
 @frozen
-class Parts:
+class Parts(Frozen):
     """A plan in two parts. kept: what the template is made of. renewed: what each command gets anew.
 
     watched: for each op of the former, whether it is mounted on something of the host's, where somebody may replace it.
@@ -227,9 +227,10 @@ def _is_watched(i: int, ops: list[Op]) -> bool:
 
 def _of_process(op: Op) -> Op:
     """Return what does the same to a process's own files, which aren't in the template: there it is another process."""
-    if op != Mask("/proc/1/autogroup", optional=True):
+    path = "/proc/1/autogroup"
+    if op != Mask(path, optional=True):
         raise _no(f"{op.describe()} is about one process")
-    return RoBind(op.dest, op.dest, optional=True)  # it is masked for the sake of who could write to it
+    return RoBind(path, path, optional=True)  # it is masked for the sake of who could write to it
 
 
 def _numbered(renewed: list[Op]) -> tuple[Op, ...]:

@@ -7,12 +7,12 @@ have been in use for long (see the documentation for where), not from a Mac of o
 
 from __future__ import annotations
 
-from nsbox._frozen import frozen
+from nsbox._frozen import Frozen, frozen
 from nsbox._sbpl import all_of, words
 
 
 @frozen
-class Set:
+class Set(Frozen):
     """Some operations that are allowed together. filters: on what; about: why."""
 
     operations: str

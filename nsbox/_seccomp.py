@@ -10,7 +10,7 @@ from _collections_abc import Iterable
 
 from nsbox._bpf import ENOSYS, EPERM, MAX_INSTRUCTIONS, Arg, Rule, has_bit
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, frozen_by_name, remembered
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name, remembered
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -20,7 +20,7 @@ _IN_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
 @frozen_by_name
-class Filter:
+class Filter(Frozen):
     """A seccomp filter of one's own: a profile, changed.
 
     base: "default", "hardened" or "off". allow: system calls by name whose rules in the base go. rules: tried before

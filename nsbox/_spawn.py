@@ -10,7 +10,7 @@ from nsbox import _backends, _core, _core_linux, _request
 from nsbox._bpf import NEWER
 from nsbox._core import constants as c
 from nsbox._errors import IdsError, PolicyError, SetupError
-from nsbox._frozen import TYPE_CHECKING, field, frozen, remembered, replace
+from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen, remembered, replace
 from nsbox._plan import BindData, File, Op, Overlay, Plan, primitives
 from nsbox._probe import host_for
 from nsbox._seccomp import profiled
@@ -30,7 +30,7 @@ STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @frozen
-class Containment:
+class Containment(Frozen):
     """What contains one command: `Popen.sandbox`.
 
     backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
@@ -61,7 +61,7 @@ class Containment:
 
 
 @frozen
-class Prepared:
+class Prepared(Frozen):
     """A policy ready for this host: its plan, and all of a request that doesn't depend on the command."""
 
     plan: Plan

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from nsbox import _reasons
 from nsbox._errors import NsboxError, PolicyError
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._probe import host_for
 from nsbox._spawn import prepare
 from nsbox._view import view
@@ -36,7 +36,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the statuses that a shell gives these
 
 
 @frozen
-class ToolResult:
+class ToolResult(Frozen):
     """What a command came to.
 
     args: as they were given. returncode: the exit status, -N after signal N; 127 and 126 for a program that isn't there

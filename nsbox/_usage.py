@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from nsbox import _core
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     import resource
@@ -21,7 +21,7 @@ _OF_LIMITS = {-signal.SIGXCPU: "CPU", -signal.SIGXFSZ: "FSIZE"}
 
 
 @frozen
-class Usage:
+class Usage(Frozen):
     """What a command, and whatever else ran in its sandbox, used up: `Popen.sandbox.usage`.
 
     wall: seconds from before Popen() until its end was noticed. user, system: seconds of processor time. max_rss: bytes

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nsbox._backends import seatbelt
 from nsbox._errors import AccessError
-from nsbox._frozen import TYPE_CHECKING, frozen, remembered, replace
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._layout import layout, with_interpreter
 from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._policy import is_below
@@ -30,7 +30,7 @@ _HIDDEN = "is hidden in the sandbox"
 
 
 @frozen
-class Mount:
+class Mount(Frozen):
     """Where something of this machine, or of the sandbox's own, lies. source: a path of this process; None: its own.
 
     is_fixed: a link in the place of source is an error for commands, so that it isn't followed here either.
@@ -45,7 +45,7 @@ class Mount:
 
 
 @frozen
-class Place:
+class Place(Frozen):
     """Where a path leads. inside: without symlinks, as commands see it. here: the same for this process, if there."""
 
     inside: str

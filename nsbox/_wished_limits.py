@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, fields, frozen_by_name
+from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ _LIMIT_CHECKS: dict[str, Callable[[str, object], int | float]] = {
 
 
 @frozen_by_name
-class Limits:
+class Limits(Frozen):
     """What a command may use up; None: no limit of ours. Where nothing else is said, each process by setrlimit(2).
 
     memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,

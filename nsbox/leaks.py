@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, AnyStr
 
-from nsbox._frozen import frozen
+from nsbox._frozen import Frozen, frozen
 from nsbox._leak_patterns import SHORTEST, tokens
 from nsbox._scrub import Scrubber
 
@@ -37,7 +37,7 @@ _key = os.urandom(32)  # of this process, and of those that it forks
 
 
 @frozen
-class Finding:
+class Finding(Frozen):
     """A token that was found, without its value.
 
     kind: "anthropic", "brave", "discord", "github", "google", "openai", "openrouter", "private-key", "slack",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nsbox import _sbpl
 from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._host import Host
 from nsbox._layout import pinned_paths
 from nsbox._limits import check_lacking, rlimits
@@ -129,7 +129,7 @@ def canonical(path: str, host: Host) -> str:
 
 
 @frozen
-class Grant:
+class Grant(Frozen):
     """What may be done at a path and below it. name: the parameter's; above: what holds in the directory around it."""
 
     path: str
