@@ -242,8 +242,9 @@ typedef struct nsbox_result {
 } nsbox_result;
 
 /* What an init is told at the end of the set-up, in a byte: it doesn't end with the command; nor with the caller; the
- * command isn't pid 2 but 3, since a helper of the set-up came before it; the set-up is over, whoever else has the pipe. */
-enum nsbox_told { NSBOX_STAYS = 1, NSBOX_OUTLIVES = 2, NSBOX_IS_THIRD = 4, NSBOX_GO = 8 };
+ * command isn't pid 2 but 3, since a helper of the set-up came before it; the set-up is over, whoever else has the pipe; the
+ * caller reaps it. */
+enum nsbox_told { NSBOX_STAYS = 1, NSBOX_OUTLIVES = 2, NSBOX_IS_THIRD = 4, NSBOX_GO = 8, NSBOX_IS_ADOPTED = 16 };
 
 /* What an init says: that it is up, then that nothing but itself is left of the sandbox. */
 enum nsbox_said { NSBOX_SAID_UP = 1, NSBOX_SAID_EMPTY = 2 };

@@ -87,7 +87,7 @@ static int await_setup(void)
 /* The command has ended: so does all else, now, for the accounts. For a tenth of a second, or until the caller ends:
  * processes of other ids, which we have no capability to kill, end with us. If nothing is left, the caller needn't wait for
  * our own end, most of which is the kernel's unmounting. */
-static _Noreturn void end(int children, int caller)
+static _Noreturn void end(int children, int caller, int is_adopted)
 {
     static const int64_t ten_ms[2] = {0, 10000000}, moment[2] = {0, 200000};
     int left = reap();
@@ -102,7 +102,8 @@ static _Noreturn void end(int children, int caller)
     }
     if (left == -ECHILD) {
         say(NSBOX_SAID_EMPTY);
-        sys_ppoll(0, 0, moment); /* the caller first, whom a yield leaves waiting for the unmounting all the same */
+        if (!is_adopted) /* else our end is what the caller waits for */
+            sys_ppoll(0, 0, moment); /* he comes first: a yield leaves him waiting for the unmounting all the same */
     }
     sys_exit(0);
 }
@@ -121,7 +122,7 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
      * ended and the caller has reaped it already, or there never was one. */
     int command = sys_pidfd_open(told & NSBOX_IS_THIRD ? 3 : 2);
     if (command < 0 && !stay)
-        end(children, caller);
+        end(children, caller, told & NSBOX_IS_ADOPTED);
     static const int64_t at_once[2] = {0, 0};
     int more = 1;
     for (;;) {
@@ -133,7 +134,7 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
         if (n > 0 && watched[0].revents)
             sys_exit(0);
         if (n > 0 && watched[1].revents && !stay)
-            end(children, caller);
+            end(children, caller, told & NSBOX_IS_ADOPTED);
         if (n > 0 && watched[1].revents)
             command = -1;
         if (n > 0 && watched[2].revents)

@@ -226,10 +226,10 @@ static int pass_gate(struct job *j)
         uint32_t mediator = __atomic_load_n(&j->mediator, __ATOMIC_ACQUIRE);
         uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
         int gone = gate == GATE_OPEN ? old_root_is_gone(&j->b) : 0;
-        if (gate == GATE_ABORT || (gate == GATE_CLOSED && mediator == MEDIATOR_GONE))
-            return -ECANCELED;
         if (gone)
             return gone < 0 ? gone : sys_chdir("/");
+        if (gate == GATE_ABORT || mediator == MEDIATOR_GONE) /* the root was looked at after that */
+            return -ECANCELED;
         if (gate == GATE_OPEN)
             sys_futex_wait(&j->gate, gate, twenty_us);
         else

@@ -112,6 +112,14 @@ static void make_procs(struct job *j)
         j->init_procs[i] = fs_make(&own, "proc", no_options, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
 }
 
+/* Does nobody go on with the set-up? Who has said that all is there may have ended by now. */
+static int is_given_up(const struct job *j)
+{
+    int has_gone = __atomic_load_n(&j->mediator, __ATOMIC_ACQUIRE) == MEDIATOR_GONE;
+    uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
+    return gate == GATE_ABORT || (has_gone && gate != GATE_OPEN) || caller_is_gone(j);
+}
+
 /* The command as pid 1. It has shared the mediator's descriptors to here; when the gate opens there will be no more. */
 static _Noreturn void become_command(struct job *j, int ret)
 {
@@ -121,7 +129,7 @@ static _Noreturn void become_command(struct job *j, int ret)
         sys_exit(127);
     }
     for (uint32_t gate; ret >= 0 && (gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE)) != GATE_OPEN;) {
-        if (gate == GATE_ABORT || caller_is_gone(j))
+        if (is_given_up(j))
             sys_exit(127);
         sys_futex_wait(&j->gate, gate, fifty_ms);
     }
@@ -138,7 +146,7 @@ static void await_first_maps(struct job *j)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
     while (j->req->flags & NSBOX_HOLD_MAPS && !__atomic_load_n(&j->has_maps, __ATOMIC_ACQUIRE)) {
-        if (__atomic_load_n(&j->gate, __ATOMIC_ACQUIRE) == GATE_ABORT || caller_is_gone(j))
+        if (is_given_up(j))
             sys_exit(127);
         sys_futex_wait(&j->has_maps, 0, fifty_ms);
     }
@@ -150,15 +158,15 @@ static void await_first_maps(struct job *j)
 static void await_new_root(struct job *j)
 {
     static const int64_t one_ms[2] = {0, 1000000};
-    int gone = 0;
-    while (is_below(j->req) && (gone = old_root_is_gone(&j->b)) == 0) {
-        uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
-        if (gate == GATE_ABORT || caller_is_gone(j))
+    while (is_below(j->req)) {
+        int is_last_look = __atomic_load_n(&j->mediator, __ATOMIC_ACQUIRE) == MEDIATOR_GONE || is_given_up(j);
+        int gone = old_root_is_gone(&j->b);
+        if (gone > 0)
+            return;
+        if (gone < 0 || is_last_look)
             sys_exit(127);
-        sys_futex_wait(&j->gate, gate, one_ms);
+        sys_futex_wait(&j->gate, __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE), one_ms);
     }
-    if (gone < 0)
-        sys_exit(127);
 }
 
 static void init_main(void *arg)

@@ -10,6 +10,7 @@ import _signal  # signal is this, with enums that take longer to make than a san
 import errno
 import os
 import sys
+from stat import S_ISDIR
 
 from nsbox import _core, _core_linux, _probe, _spawn
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
@@ -208,6 +209,9 @@ def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
+            if S_ISDIR(os.fstat(fd).st_mode):
+                os.close(os.open(f"{path}/.", os.O_PATH | os.O_CLOEXEC))  # which mounts what is mounted on demand
+
             name = os.readlink(f"/proc/self/fd/{fd}")
             if name.startswith("/") and os.path.samestat(os.fstat(fd), os.lstat(name)):
                 return name

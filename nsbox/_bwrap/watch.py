@@ -171,7 +171,7 @@ class Watch:
     # ---- when it runs, and at its end
 
     def started(self, result: _core.Result) -> str:
-        """Take over what spawn() returned; return what went wrong here. If something did, the sandbox has ended."""
+        """Take over what spawn() returned; return what went wrong here. If something did, the command has ended."""
         os.close(self._command.report_fd)
         self._is_over.acquire()
         _signal.set_wakeup_fd(-1)

@@ -307,7 +307,8 @@ def test_pid_1_below_another_execs_when_the_old_root_is_gone(policies: dict[str,
     assert not early[0]
 
 
-def test_a_caller_that_executes_another_program(policies: dict[str, Policy], orphans: Orphans) -> None:
+@pytest.mark.parametrize("is_open", [False, True], ids=["no root yet", "the old root still there"])
+def test_a_caller_that_executes_another_program(policies: dict[str, Policy], orphans: Orphans, is_open: bool) -> None:
     """By another thread than the one that spawns: its process goes on, under the same pid; the set-up must not.
 
     A command whose death signal is set too late for the end of its parent, that thread, gets none. What stays until the
@@ -322,9 +323,18 @@ def test_a_caller_that_executes_another_program(policies: dict[str, Policy], orp
         os.read(read, 1)
         os.execv("/bin/sleep", ["sleep", "1000"])
 
+    ready = []
+
     def decide(call: Call, spawn: Spawn) -> Callable[[], bool] | None:
-        if call.role == "command" and call.number == NUMBERS["prctl"] and call.nth == 0:
+        kind = (call.role, call.number)
+        if kind == ("init", NUMBERS["ppoll"]):
+            ready.append("init")
+        if kind == ("mediator", NUMBERS["pivot_root"]):  # the command isn't held back for the init then
+            return lambda: not is_open or "init" in ready
+        first = kind == ("command", NUMBERS["prctl"]) and call.nth == 0
+        if kind == ("mediator", NUMBERS["umount2"]) if is_open else first:
             os.write(write, b"x")
+        if first or kind == ("mediator", NUMBERS["umount2"]):
             return lambda: spawn.is_gone("mediator")
         return None
 
