@@ -102,7 +102,7 @@ static _Noreturn void end(int children, int caller, int is_adopted)
     }
     if (left == -ECHILD) {
         say(NSBOX_SAID_EMPTY);
-        if (!is_adopted) /* else our end is what the caller waits for */
+        if (!is_adopted)             /* else our end is what the caller waits for */
             sys_ppoll(0, 0, moment); /* he comes first: a yield leaves him waiting for the unmounting all the same */
     }
     sys_exit(0);
