@@ -93,7 +93,7 @@ static _Noreturn void end(int children, int caller, int is_adopted)
     int left = reap();
     if (left != -ECHILD)
         sys_kill(-1, SIGKILL); /* its result says nothing about all: kill_something_info() keeps one of theirs */
-    for (int64_t until = now_ms() + 100; left != -ECHILD && now_ms() < until; left = reap()) {
+    for (int64_t until = now_ms() + 100; (left >= 0 || left == -EINTR) && now_ms() < until; left = reap()) {
         struct pollfd fds[2] = {{.fd = children, .events = POLLIN}, {.fd = caller, .events = POLLIN}};
         if (left == 0 && sys_ppoll(fds, 2, ten_ms) > 0)
             forget_signal(children);

@@ -43,8 +43,8 @@ def run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def _heed() -> None:
-    """Ignore nothing: who runs these tests in the background of a shell is started with SIGINT and SIGQUIT ignored."""
-    for number in (signal.SIGINT, signal.SIGQUIT):
+    """Ignore nothing: tests in the background of a shell are started with SIGINT and SIGQUIT ignored, by nohup SIGHUP."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
