@@ -63,7 +63,7 @@ def _made(cls: Any, *, by_name: bool) -> type[Any]:
         raise TypeError(f"{cls.__qualname__} is no subclass of Frozen")
     own = cls.__dict__
     added = []
-    for name, kind in own.get("__annotations__", {}).items():
+    for name, kind in cls.__annotations__.items():
         given = own.get(name, _MISSING)
         added.append(found := given if isinstance(given, Field) else Field(given))
         found.name, found.type = name, kind
