@@ -25,7 +25,7 @@ static int start_root(struct builder *b)
     b->step = NSBOX_STEP_ROOT;
     if (base < 0)
         return base;
-    TRY(b, NSBOX_STEP_ROOT, sys_move_mount_at(base, AT_FDCWD, "/"));
+    TRY(b, NSBOX_STEP_ROOT, sys_move_mount(base, AT_FDCWD, "/"));
     struct mount_attr unbindable = {.propagation = SYS_MS_UNBINDABLE};
     TRY(b, NSBOX_STEP_ROOT, sys_mount_setattr(base, "", AT_EMPTY_PATH, &unbindable));
     b->base = b->root = base;
@@ -38,7 +38,7 @@ static int drop_scratch(struct builder *b)
 {
     if (b->scratch < 0)
         return 0;
-    TRY(b, NSBOX_STEP_ROOT, sys_move_mount(b->scratch, b->proc));
+    TRY(b, NSBOX_STEP_ROOT, sys_move_mount(b->scratch, b->proc, ""));
     int ret = sys_unlinkat(b->base, SCRATCH_NAME, AT_REMOVEDIR);
     if (ret != -EROFS)
         return ret;

@@ -116,13 +116,17 @@ static void remember_own(struct job *j)
     enum { OTHERS = sizeof own / sizeof own[0] };
     _Static_assert(OTHERS + MAX_PROCS == sizeof j->own / sizeof j->own[0], "all have a place");
     for (unsigned i = 0; i < OTHERS + MAX_PROCS; i++)
-        j->own[i] = i < OTHERS ? own[i] : j->init_procs[i - OTHERS];
+        j->own[i] = i < OTHERS ? own[i] : j->procs[i - OTHERS];
 }
 
 int create_command(struct job *j)
 {
     remember_own(j);
     unsigned long flags = CLONE_PARENT | CLONE_PARENT_SETTID;
+    if (precedes_init(j->req)) { /* for help_set_up() */
+        flags |= CLONE_FILES;
+        sys_getcpu(&j->cpu);
+    }
     /* setresuid(2) to another kernel id would make the shared memory, so the caller, non-dumpable: then a copy. */
     flags |= j->req->flags & NSBOX_FORK_COMMAND ? CLONE_VFORK : CLONE_VM | CLONE_CHILD_CLEARTID;
     j->command_tid = j->req->flags & NSBOX_FORK_COMMAND ? 0 : 1;
@@ -219,34 +223,19 @@ static int enter(struct job *j, int32_t *op)
     return ret < 0 || j->req->user_fd < 0 ? ret : die_with_caller(j); /* which joining has made void */
 }
 
-/* May it be made before the init is up? Where that makes the net namespace it has work enough for another processor.
- * And its descriptors, which come and go in our table up to then, must be closed before the command looks paths up. */
-static int precedes_init(const struct job *j)
-{
-    return !is_warm(j->req) && !makes_net(j->req) && j->req->flags & NSBOX_CLOSE_FDS;
-}
-
 static int create_command_early(struct job *j)
 {
     if (is_warm(j->req) && !(j->req->flags & NSBOX_CLOSE_FDS)) /* it would have what is lifted just then */
         return 0;
-    if (j->command_made || forks(j->req) || has_no_command(j->req) || !(precedes_init(j) || init_is_up(j)))
+    if (j->command_made || forks(j->req) || has_no_command(j->req) || !(precedes_init(j->req) || init_is_up(j)))
         return 0;
     return create_command(j);
 }
 
-/* The command prepares itself, and the init executes its image, beside the mounts. The kernel leaves a new process on its
- * maker's processor, behind it; the next one it puts elsewhere, since two are waiting here then. So that is the command;
- * and the init, which runs for the first time when we wait for its procfs, is moved after that. */
+/* As soon as it can be: it prepares itself beside the mounts. */
 int after_op(struct builder *b)
 {
-    struct job *j = job_of(b);
-    if (precedes_init(j) && !j->init_moved && __atomic_load_n(&j->init_stage, __ATOMIC_ACQUIRE) >= INIT_HAS_PROC) {
-        j->init_moved = 1;
-        if (!init_is_up(j))
-            init_move_away(j);
-    }
-    return create_command_early(j);
+    return create_command_early(job_of(b));
 }
 
 /* What everything else needs: pid 1 where there is one, and the maps, if somebody else writes them. */

@@ -9,9 +9,10 @@ enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384, HELPER
 
 enum gate { GATE_CLOSED, GATE_OPEN, GATE_ABORT };
 enum mediator { MEDIATOR_GONE, MEDIATOR_WORKS, MEDIATOR_HAS_SPOKEN };
-enum init_stage { INIT_STARTED, INIT_HAS_PROC, INIT_HAS_NET };
+enum made { MADE_NOTHING, MADE_PROC, MADE_NET };
 enum userns2 { USERNS2_NONE, USERNS2_ENTERED, USERNS2_MAPPED };
-enum { MAX_PROCS = 8 }; /* ops that mount a procfs */
+enum { MAX_PROCS = 8 };  /* ops that mount a procfs */
+enum { MAX_SHARES = 8 }; /* file systems that the command may make for the mediator */
 
 /* A process in the caller's memory. */
 struct sharer {
@@ -19,33 +20,41 @@ struct sharer {
     uint32_t tid; /* not 0 as long as it is there: see await_exec() */
 };
 
+/* A file system that the mediator or the command makes, whoever comes to it first. */
+struct share {
+    uint32_t state; /* futex: enum share_state */
+    int fd;         /* a detached mount, or -errno */
+};
+
 struct job {
     const nsbox_request *req;
     nsbox_result *res;
     uint8_t *mediator_stack, *init_stack, *command_stack, *helper_stack; /* their tops */
     int caller;                                                          /* its pid */
-    sys_sigset mask;           /* its signal mask, to be given back to the command */
-    unsigned umask;            /* its umask */
-    int lifeline;              /* pidfd of it */
-    int said[2];               /* of the init: see nsbox_word */
-    int setup_pipe[2];         /* ends when the mediator has gone; a byte in it: enum nsbox_told */
-    int parked_pipe[2];        /* the same, when it is the caller's: its descriptors, or -1 */
-    uint32_t mediator;         /* futex: enum mediator; cleared by the kernel when it has ended */
-    uint32_t init_tid;         /* cleared by the kernel when the init has executed or died */
-    uint32_t init_stage;       /* futex: enum init_stage */
-    int init_pidfd;            /* the mediator's */
-    int init_procs[MAX_PROCS]; /* detached mounts of procfs, or -errno */
-    unsigned n_procs;          /* how many are used */
-    int init_net;              /* 0 when the net namespace is ready, or -errno */
+    sys_sigset mask;      /* its signal mask, to be given back to the command */
+    unsigned umask;       /* its umask */
+    int lifeline;         /* pidfd of it */
+    int said[2];          /* of the init: see nsbox_word */
+    int setup_pipe[2];    /* ends when the mediator has gone; a byte in it: enum nsbox_told */
+    int parked_pipe[2];   /* the same, when it is the caller's: its descriptors, or -1 */
+    uint32_t mediator;    /* futex: enum mediator; cleared by the kernel when it has ended */
+    uint32_t init_tid;    /* cleared by the kernel when the init has executed or died */
+    uint32_t made;        /* futex: enum made */
+    int init_pidfd;       /* the mediator's */
+    int procs[MAX_PROCS]; /* detached mounts of procfs, or -errno */
+    struct share shares[MAX_SHARES];
+    unsigned n_shares; /* how many the mediator has come to */
+    unsigned n_procs;  /* how many are used */
+    int init_net;      /* 0 when the net namespace is ready, or -errno */
     uint32_t init_net_step;
     int32_t init_net_op;  /* the op that it is for, or -1 */
+    uint32_t cpu;         /* the mediator's processor, when it made the command */
     int net_fd;           /* the init's net namespace, where that is joined first, or -1 */
     int in_net;           /* the mediator is in it, and so the command will be */
     uint32_t lo_is_taken; /* 1 when the init or the mediator has begun to bring lo up */
     int devnull;          /* for stdio, or -1 */
     int init_up;
     int command_made;
-    int init_moved;
     int has_handlers;                  /* the command begins with the caller's signal handlers */
     int own[5 + MAX_PROCS];            /* the set-up's descriptors that the command has as well */
     uint32_t command_tid;              /* as init_tid, for the command */
@@ -173,19 +182,26 @@ static inline int joins_net_first(const struct job *j)
 
 int hold(struct job *j, int is_command, uint32_t *step);
 
+/* beside.c */
+int precedes_init(const nsbox_request *r);
+int publish(struct job *j, enum made what);
+void make_procs(struct job *j);
+int help_set_up(struct job *j);
+int await_made(struct job *j, enum made what);
+int new_fs(struct builder *b, const nsbox_op *op);
+void move_away(int pid, uint32_t cpu);
+
 /* below.c */
 int clone_init_below(struct job *j, unsigned long flags, int *number);
 
 /* init_start.c */
 long clone_init(struct job *j, unsigned long flags, int *told);
 int init_start(struct job *j);
-void init_move_away(struct job *j);
 int init_is_up(struct job *j);
 int init_await(struct job *j);
 int init_failed(const struct job *j);
 void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
-int init_await_stage(struct job *j, enum init_stage stage);
 
 /* init_net.c */
 int make_net(struct job *j);

@@ -218,11 +218,12 @@ static int enter_cwd(struct job *j, uint32_t *step)
 
 /* Waits for the root: no path may be looked up before, since the old one still lies on "/". pivot_root(2) has changed ours
  * as that of all who had the old one. A mediator that has gone without a word was killed, and the caller tells. Perhaps that
- * was when the caller's thread ended, by an exec of another one: then we end here, if we asked for a death signal too late. */
+ * was when the caller's thread ended, by an exec of another one: then we end here, if we asked for a death signal too late.
+ * Both come here at about the same time: a sleep and its wake take longer than the looks. */
 static int pass_gate(struct job *j)
 {
     static const int64_t twenty_us[2] = {0, 20000};
-    for (;;) {
+    for (int looks = 0;; looks++) {
         uint32_t mediator = __atomic_load_n(&j->mediator, __ATOMIC_ACQUIRE);
         uint32_t gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE);
         int gone = gate == GATE_OPEN ? old_root_is_gone(&j->b) : 0;
@@ -230,7 +231,9 @@ static int pass_gate(struct job *j)
             return gone < 0 ? gone : sys_chdir("/");
         if (gate == GATE_ABORT || mediator == MEDIATOR_GONE) /* the root was looked at after that */
             return -ECANCELED;
-        if (gate == GATE_OPEN)
+        if (looks < 200 /* some 60 us */)
+            sys_sched_yield();
+        else if (gate == GATE_OPEN)
             sys_futex_wait(&j->gate, gate, twenty_us);
         else
             sys_futex_wait(&j->mediator, mediator, 0);
@@ -255,6 +258,9 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     if (ret >= 0 && !(r->flags & NSBOX_PLAIN) && !ends_with_init && caller_is_gone(j))
         ret = -ESRCH;
     if (ret < 0)
+        return ret;
+    *step = NSBOX_STEP_COMMAND;
+    if ((ret = help_set_up(j)) < 0)
         return ret;
     /* Only the mediator may hold this end, since its end tells the init that the mediator has gone. */
     sys_close(j->setup_pipe[1]);

@@ -71,14 +71,12 @@ static int resolve(int root, const char *path, uint64_t more)
 int dest_find(struct builder *b, const char *path)
 {
     b->step = NSBOX_STEP_DEST;
-    b->fresh = 0;
     return resolve(b->root, path, 0);
 }
 
 int dest_find_plain(struct builder *b, const char *path)
 {
     b->step = NSBOX_STEP_DEST;
-    b->fresh = 0;
     return resolve(b->root, path, RESOLVE_NO_SYMLINKS);
 }
 
@@ -98,17 +96,15 @@ static size_t parent_length(const char *path, size_t len)
 static int create(struct builder *b, int dir, const char *name, enum dest_kind kind, unsigned mode)
 {
     TRY(b, NSBOX_STEP_CREATE, own_check(b, dir));
-    if (kind == DEST_FILE)
-        return sys_openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0444);
-    TRY(b, NSBOX_STEP_CREATE, sys_mkdirat(dir, name, mode));
-    return sys_openat(dir, name, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
+    return kind == DEST_FILE ? sys_mknodat(dir, name, SYS_S_IFREG | 0444) : sys_mkdirat(dir, name, mode);
 }
 
 /* Makes one directory below *dir, and swaps *dir for it. EEXIST means that a dangling link or a racing process
  * sits there: an error, never followed. */
 static int make_step(struct builder *b, int *dir, const char *name, unsigned mode)
 {
-    int fd = create(b, *dir, name, DEST_DIR, mode);
+    int ret = create(b, *dir, name, DEST_DIR, mode);
+    int fd = ret < 0 ? ret : sys_openat(*dir, name, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
     if (fd < 0)
         return fd;
     sys_close(*dir);
@@ -242,22 +238,26 @@ int dest_parent(struct builder *b, const char *path, const char **name)
     return dir;
 }
 
-int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode)
+/* What is there is told by its descriptor, *name being "". What is made is told by the directory and its name in it, and
+ * needn't be opened: in a file system of ours a name stays what we have made it. The descriptor goes to release_parent(). */
+int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode, const char **name)
 {
     size_t cut;
-    const char *name = split(path, &cut);
-    int kept = *name && is_kept(b, path, cut);
+    const char *last = split(path, &cut);
+    int kept = *last && is_kept(b, path, cut);
     int fd = kept ? -ENOENT : dest_find(b, path);
+    *name = "";
     if (fd != -ENOENT)
         return fd;
-    int dir = dest_parent(b, path, &name);
-    if (dir < 0)
+    int dir = dest_parent(b, path, &last);
+    int ret = dir < 0 ? dir : create(b, dir, last, kind, mode);
+    if (ret >= 0) {
+        *name = last;
         return dir;
-    fd = create(b, dir, name, kind, mode);
+    }
     release_parent(b, dir);
-    b->fresh = fd >= 0;
-    if (fd != -EEXIST || !kept)
-        return fd;
+    if (ret != -EEXIST || !kept)
+        return ret;
     fd = dest_find(b, path); /* a dangling link is not followed, nor replaced */
     return fd == -ENOENT ? -EEXIST : fd;
 }

@@ -57,7 +57,18 @@ int fs_make(struct builder *b, const char *type, const char *const *options, uns
     return ret;
 }
 
-int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size)
+/* A mount of a file system of ours, or its error; closed when it can't be noted as such. */
+int as_own(struct builder *b, int mount)
+{
+    int ret = mount < 0 ? mount : own_add(b, mount);
+    if (ret >= 0)
+        return mount;
+    if (mount >= 0)
+        sys_close(mount);
+    return ret;
+}
+
+static int make_tmpfs(struct builder *b, unsigned mode, uint64_t size)
 {
     char mode_text[24], size_text[24], inodes_text[24];
     put_uint(mode_text, mode, 8);
@@ -65,15 +76,32 @@ int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size)
     /* An empty file has no pages that size would count, but an inode of about a kilobyte. */
     put_uint(inodes_text, size / 2048 + 256, 10);
     const char *options[] = {"mode", mode_text, size ? "size" : 0, size_text, "nr_inodes", inodes_text, 0};
-    int fd = fs_make(b, "tmpfs", options, MOUNT_ATTR_SAFE);
-    if (fd < 0)
-        return fd;
-    int ret = own_add(b, fd);
-    if (ret < 0) {
-        sys_close(fd);
-        return ret;
+    return fs_make(b, "tmpfs", options, MOUNT_ATTR_SAFE);
+}
+
+/* What the op mounts. */
+int fs_of(struct builder *b, const nsbox_op *op)
+{
+    const char *const none[] = {0};
+    const char *const pts[] = {"ptmxmode", "0666", "mode", "620", 0};
+    switch (op->code) {
+    case NSBOX_OP_PROC:
+        return fs_make(b, "proc", none, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
+    case NSBOX_OP_DEVPTS: /* each is an instance of its own (Linux 4.7) */
+        return fs_make(b, "devpts", pts, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    case NSBOX_OP_MQUEUE:
+        return fs_make(b, "mqueue", none, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
+    case NSBOX_OP_TMPFS:
+        return make_tmpfs(b, op->mode, op->size);
+    default:
+        return -EINVAL;
     }
-    return fd;
+}
+
+/* A tmpfs for what the set-up itself needs: made by whoever asks. */
+int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size)
+{
+    return as_own(b, make_tmpfs(b, mode, size));
 }
 
 /* Adds attributes to a mount (flags AT_RECURSIVE: and to all below it) and cuts it off from the
@@ -84,12 +112,34 @@ int mount_attrs(int fd, unsigned set, unsigned flags)
     return sys_mount_setattr(fd, "", AT_EMPTY_PATH | flags, &attr);
 }
 
-/* Puts a detached mount on dest. A mount on "/" becomes the root that later paths resolve in, since
- * a lookup beneath the old descriptor would go on below the new mount. */
-int attach(struct builder *b, int mount, int dest, const char *path)
+/* A detached copy of what is mounted at path, with attributes as by mount_attrs(). Where the kernel can, in one call
+ * (Linux 6.15); what fails is done again in two, which tell it apart. */
+int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs)
 {
-    TRY(b, NSBOX_STEP_ATTACH, sys_move_mount(mount, dest));
-    if (!b->fresh)
+    struct mount_attr attr = {.attr_set = attrs, .propagation = SYS_MS_PRIVATE};
+    b->step = NSBOX_STEP_SOURCE;
+    flags |= OPEN_TREE_CLONE;
+    int tree = b->in_two_calls ? -ENOSYS : sys_open_tree_attr(dir, path, flags, &attr);
+    if (tree >= 0 || tree == -ENOENT)
+        return tree;
+    b->in_two_calls = 1;
+    tree = sys_open_tree(dir, path, flags);
+    if (tree < 0)
+        return tree;
+    int ret = mount_attrs(tree, attrs, flags & AT_RECURSIVE);
+    if (ret >= 0)
+        return tree;
+    b->step = NSBOX_STEP_ATTR;
+    sys_close(tree);
+    return ret;
+}
+
+/* Puts a detached mount on dest, or on what has that name in it. A mount on "/" becomes the root that later paths resolve
+ * in, since a lookup beneath the old descriptor would go on below the new mount. */
+int attach(struct builder *b, int mount, int dest, const char *name, const char *path)
+{
+    TRY(b, NSBOX_STEP_ATTACH, sys_move_mount(mount, dest, name));
+    if (!*name)
         forget_parent(b);
     while (*path == '/')
         path++;
@@ -102,6 +152,16 @@ int attach(struct builder *b, int mount, int dest, const char *path)
         sys_close(b->root);
     b->root = root;
     return 0;
+}
+
+/* The same, on what is at path in the sandbox, which is made if it is missing. */
+int attach_at(struct builder *b, int mount, const char *path, enum dest_kind kind)
+{
+    const char *name;
+    int dest = dest_open(b, path, kind, 0755, &name);
+    int ret = dest < 0 ? dest : attach(b, mount, dest, name, path);
+    release_parent(b, dest);
+    return ret;
 }
 
 int base_read_only(struct builder *b, int on)
@@ -126,13 +186,8 @@ int fs_scratch(struct builder *b)
         TRY(b, NSBOX_STEP_FS, base_read_only(b, 1));
     }
     TRY(b, NSBOX_STEP_FS, made);
-    int at = sys_openat(b->base, SCRATCH_NAME, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
-    if (at < 0)
-        return at;
-    int ret = sys_move_mount(mount, at);
-    sys_close(at);
     b->scratch = mount;
-    return ret;
+    return sys_move_mount(mount, b->base, SCRATCH_NAME);
 }
 
 /* What a descriptor refers to, opened anew. */
@@ -147,12 +202,10 @@ int fs_reopen(struct builder *b, int fd, int flags)
  * uid 0 needs no capability for that, and everybody uses the host's node. */
 int fs_devnull(struct builder *b)
 {
-    int tree = sys_open_tree(AT_FDCWD, "/dev/null", OPEN_TREE_CLONE);
+    int tree = fs_clone(b, AT_FDCWD, "/dev/null", 0, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID);
     if (tree < 0)
         return tree;
-    int ret = mount_attrs(tree, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0);
-    if (ret >= 0)
-        ret = fs_reopen(b, tree, O_RDWR);
+    int fd = fs_reopen(b, tree, O_RDWR);
     sys_close(tree);
-    return ret;
+    return fd;
 }

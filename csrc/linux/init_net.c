@@ -61,7 +61,7 @@ int make_net_early(struct job *j)
 /* Returns when the net namespace has been made, or couldn't be: init_join_net() tells. */
 int init_await_net(struct job *j)
 {
-    return j->req->namespaces & CLONE_NEWPID && makes_net(j->req) ? init_await_stage(j, INIT_HAS_NET) : 0;
+    return j->req->namespaces & CLONE_NEWPID && makes_net(j->req) ? await_made(j, MADE_NET) : 0;
 }
 
 /* Without an init the mediator makes it, and so shares it with the command. */
@@ -80,7 +80,7 @@ int init_join_net(struct job *j, uint32_t *step, int32_t *op)
     if (!makes_net(j->req) || !has_init(j) || j->in_net)
         return 0;
     *step = NSBOX_STEP_INIT;
-    int ret = init_await_stage(j, INIT_HAS_NET);
+    int ret = await_made(j, MADE_NET);
     if (ret < 0)
         return ret;
     *step = j->init_net_step;

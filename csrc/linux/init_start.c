@@ -1,9 +1,8 @@
 /* init_start.c: from the mediator to pid 1 of the sandbox.
  *
- * The init is created first, before any mount: it alone can make a procfs of the new pid namespace
- * (procfs takes the namespace of whoever opens it), and the slow things, the net namespace and its own
- * exec, then overlap with the mediator's mounts. Until it execs it shares the mediator's memory, and up
- * to shortly before its descriptor table.
+ * The init is created first, before any mount: the slow things, the net namespace and its own exec, then
+ * overlap with the mediator's mounts. Until it execs it shares the mediator's memory, and up to shortly
+ * before its descriptor table.
  */
 #include "child.h"
 
@@ -23,7 +22,7 @@ static int image_memfd(void)
     if (ret >= 0)
         ret = sys_fchmod(fd, 0100);
     if (ret >= 0)
-        ret = sys_add_seals(fd, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+        ret = sys_add_seals(fd, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
     if (ret >= 0)
         return fd;
     sys_close(fd);
@@ -92,26 +91,6 @@ static int become_init(struct job *j, int image)
     return ret;
 }
 
-/* The mediator, if it waited for that, goes first where it has the same processor. */
-static void publish(struct job *j, enum init_stage stage)
-{
-    __atomic_store_n(&j->init_stage, stage, __ATOMIC_RELEASE);
-    if (sys_futex_wake(&j->init_stage) > 0)
-        sys_sched_yield();
-}
-
-/* One detached procfs of this process's pid namespace for each op that mounts one. */
-static void make_procs(struct job *j)
-{
-    const char *const no_options[] = {0};
-    struct builder own = {.step = 0};
-    unsigned wanted = 0;
-    for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n; i++)
-        wanted += plan_op(j->req->plan, i)->code == NSBOX_OP_PROC;
-    for (unsigned i = 0; i < wanted && i < MAX_PROCS; i++)
-        j->init_procs[i] = fs_make(&own, "proc", no_options, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
-}
-
 /* Does nobody go on with the set-up? Who has said that all is there may have ended by now. */
 static int is_given_up(const struct job *j)
 {
@@ -177,11 +156,14 @@ static void init_main(void *arg)
     int ret = sys_chdir("/");
     if (ret >= 0 && j->req->flags & NSBOX_AS_INIT)
         ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
-    make_procs(j);
-    publish(j, INIT_HAS_PROC);
+    if (!precedes_init(j->req)) {
+        make_procs(j);
+        if (publish(j, MADE_PROC)) /* the mediator goes first where it has the same processor */
+            sys_sched_yield();
+    }
     if (makes_net(j->req)) {
         j->init_net = make_net_early(j);
-        publish(j, INIT_HAS_NET);
+        publish(j, MADE_NET);
     }
     if (j->req->flags & NSBOX_AS_INIT)
         become_command(j, ret);
@@ -209,29 +191,6 @@ long clone_init(struct job *j, unsigned long flags, int *told)
     return pid;
 }
 
-/* The kernel mostly puts a new task on its maker's processor, behind it, where two processors share a cache; what the
- * init is to do while we mount would then be done when we wait for it. We take our processor out of
- * the init's affinity, which moves it, and at once give it back; where that is refused, it is merely later. The command
- * isn't the init's child and has nothing of this; a mask that the kernel has been given stays below what a later
- * cpuset allows (sched_setaffinity(2)), which is nothing to an init that sleeps. */
-void init_move_away(struct job *j)
-{
-    if (is_below(j->req) || !has_init(j)) /* there its number may be that of a process of elsewhere */
-        return;
-    int pid = j->res->init_pid;
-    uint64_t mask[16]; /* 1024 processors; the kernel refuses to read fewer than it has */
-    uint32_t cpu;
-    int size = sys_sched_getaffinity(0, sizeof mask, mask);
-    if (size <= 0 || sys_getcpu(&cpu) < 0 || cpu / 8 >= (uint32_t)size)
-        return;
-    uint64_t ours = 1ULL << cpu % 64;
-    mask[cpu / 64] &= ~ours;
-    int ret = sys_sched_setaffinity(pid, (size_t)size, mask); /* EINVAL: there is no other */
-    mask[cpu / 64] |= ours;
-    if (ret >= 0)
-        sys_sched_setaffinity(pid, (size_t)size, mask);
-}
-
 /* The caller opens its own pidfd when we are gone; by the inode it can tell that it is the same process. */
 static int hold_init_pidfd(struct job *j)
 {
@@ -257,29 +216,14 @@ int init_start(struct job *j)
     if (ret < 0)
         return ret;
     if (!(asked & NSBOX_AS_INIT)) {
-        if (makes_net(j->req))
-            init_move_away(j);
+        uint32_t cpu;
+        if (makes_net(j->req) && !is_below(j->req) && sys_getcpu(&cpu) >= 0) /* there it may have another number */
+            move_away(j->res->init_pid, cpu);
         return hold_init_pidfd(j);
     }
     sys_close(j->init_pidfd);
     j->init_pidfd = -1;
     return 0;
-}
-
-/* Sleeps until the init has come so far, or is gone. The time limit is for one that was killed before it could
- * wake us: CLONE_CHILD_CLEARTID then clears init_tid, and only that word is woken. */
-int init_await_stage(struct job *j, enum init_stage stage)
-{
-    static const int64_t fifty_ms[2] = {0, 50000000};
-    for (;;) {
-        int alive = __atomic_load_n(has_init(j) ? &j->init_tid : &j->command_tid, __ATOMIC_ACQUIRE) != 0;
-        uint32_t now = __atomic_load_n(&j->init_stage, __ATOMIC_ACQUIRE);
-        if (now >= (uint32_t)stage)
-            return 0;
-        if (!alive)
-            return -ESRCH;
-        sys_futex_wait(&j->init_stage, now, fifty_ms);
-    }
 }
 
 static void procs_maker(void *arg)
@@ -300,13 +244,13 @@ static int procs_of_joined(struct job *j)
 int init_new_proc(struct builder *b)
 {
     struct job *j = job_of(b);
-    int ret = j->req->namespaces & CLONE_NEWPID ? init_await_stage(j, INIT_HAS_PROC) : procs_of_joined(j);
+    int ret = j->req->namespaces & CLONE_NEWPID ? await_made(j, MADE_PROC) : procs_of_joined(j);
     if (ret < 0)
         return ret;
     if (j->n_procs == MAX_PROCS)
         return -EBUSY;
-    int fd = j->init_procs[j->n_procs];
-    j->init_procs[j->n_procs++] = -EBUSY; /* a detached mount is attached once */
+    int fd = j->procs[j->n_procs];
+    j->procs[j->n_procs++] = -EBUSY; /* a detached mount is attached once */
     return fd;
 }
 

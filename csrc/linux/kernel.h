@@ -17,6 +17,7 @@
 #define SYS_MS_PRIVATE (1UL << 18)
 #define SYS_S_IFMT 0170000
 #define SYS_S_IFDIR 0040000
+#define SYS_S_IFREG 0100000
 #define SYS_SIGSET_BYTES 8
 
 typedef uint64_t sys_sigset; /* the kernel's: bit n-1 for signal n */

@@ -3,12 +3,13 @@
 
 int op_dir(struct builder *b, const nsbox_op *op)
 {
-    int fd = dest_open(b, plan_str(b->plan, op->dst), DEST_DIR, op->mode);
+    const char *name;
+    int fd = dest_open(b, plan_str(b->plan, op->dst), DEST_DIR, op->mode, &name);
     if (fd < 0)
         return fd;
-    unsigned mode;
-    int ret = file_kind(fd, &mode, 0);
-    sys_close(fd);
+    unsigned mode = SYS_S_IFDIR;
+    int ret = *name ? 0 : file_kind(fd, &mode, 0);
+    release_parent(b, fd);
     if (ret >= 0 && (mode & SYS_S_IFMT) != SYS_S_IFDIR)
         TRY(b, NSBOX_STEP_CREATE, -ENOTDIR);
     return ret;
@@ -62,10 +63,9 @@ static int data_mount(struct builder *b, const nsbox_op *op)
     if (fd < 0)
         return fd;
     ret = write_all(fd, b->plan + op->src, op->count);
-    if (ret >= 0) {
-        b->step = NSBOX_STEP_SOURCE;
-        ret = sys_open_tree(fd, "", OPEN_TREE_CLONE | AT_EMPTY_PATH);
-    }
+    unsigned attrs = MOUNT_ATTR_SAFE | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
+    if (ret >= 0)
+        ret = fs_clone(b, fd, "", AT_EMPTY_PATH, attrs);
     sys_close(fd);
     return ret;
 }
@@ -75,16 +75,7 @@ int op_data(struct builder *b, const nsbox_op *op)
     int tree = data_mount(b, op);
     if (tree < 0)
         return tree;
-    b->step = NSBOX_STEP_ATTR;
-    int ret = mount_attrs(tree, MOUNT_ATTR_SAFE | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0), 0);
-    const char *path = plan_str(b->plan, op->dst);
-    int dest = ret < 0 ? ret : dest_open(b, path, DEST_FILE, 0444);
-    if (dest >= 0) {
-        ret = attach(b, tree, dest, path);
-        sys_close(dest);
-    } else {
-        ret = dest;
-    }
+    int ret = attach_at(b, tree, plan_str(b->plan, op->dst), DEST_FILE);
     sys_close(tree);
     return ret;
 }

@@ -26,10 +26,9 @@ static int reopen(struct builder *b, int fd)
     return at;
 }
 
-static int bind_source(struct builder *b, const nsbox_op *op)
+static int bind_source(struct builder *b, const nsbox_op *op, unsigned attrs)
 {
     b->step = NSBOX_STEP_SOURCE;
-    unsigned flags = OPEN_TREE_CLONE | AT_RECURSIVE;
     /* Always recursive: a bind that left out the mounts below would uncover what they hide (and is EINVAL
      * in a user namespace). */
     const char *path = plan_str(b->plan, op->src);
@@ -39,26 +38,12 @@ static int bind_source(struct builder *b, const nsbox_op *op)
     else if (op->flags & NSBOX_NOFOLLOW) /* an earlier command may have put a link to anything of the caller's there */
         at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
     else
-        return sys_open_tree(AT_FDCWD, path, flags);
+        return fs_clone(b, AT_FDCWD, path, AT_RECURSIVE, attrs);
     if (at < 0)
         return at;
-    int tree = sys_open_tree(at, "", flags | AT_EMPTY_PATH);
+    int tree = fs_clone(b, at, "", AT_RECURSIVE | AT_EMPTY_PATH, attrs);
     sys_close(at);
     return tree;
-}
-
-/* Mounts the detached tree on the op's destination, made as a directory or a file like the tree's root. */
-static int place(struct builder *b, const nsbox_op *op, int tree)
-{
-    unsigned mode;
-    TRY(b, NSBOX_STEP_SOURCE, file_kind(tree, &mode, 0));
-    const char *path = plan_str(b->plan, op->dst);
-    int dest = dest_open(b, path, (mode & SYS_S_IFMT) == SYS_S_IFDIR ? DEST_DIR : DEST_FILE, 0755);
-    if (dest < 0)
-        return dest;
-    int ret = attach(b, tree, dest, path);
-    sys_close(dest);
-    return ret;
 }
 
 /* Is it a terminal? TCGETS succeeds on nothing else. The kernel's struct termios has 36 bytes. */
@@ -69,13 +54,13 @@ static int is_terminal(int fd)
 }
 
 /* The terminal's own device, or -ENOENT where there is none or its name leads elsewhere: /dev/console is an extra. */
-static int terminal_source(struct builder *b)
+static int terminal_source(struct builder *b, unsigned attrs)
 {
     b->step = NSBOX_STEP_SOURCE;
     int at = is_terminal(b->stdout_fd) ? reopen(b, b->stdout_fd) : -ENOENT;
     if (at < 0)
         return -ENOENT;
-    int tree = sys_open_tree(at, "", OPEN_TREE_CLONE | AT_EMPTY_PATH);
+    int tree = fs_clone(b, at, "", AT_EMPTY_PATH, attrs);
     sys_close(at);
     return tree;
 }
@@ -90,29 +75,32 @@ static int may_be_missing(const nsbox_op *op, int error)
 }
 
 /* What the tree may be used for; one that was lifted has that already. */
-static int restrict_tree(struct builder *b, const nsbox_op *op, int tree)
+static unsigned bind_attrs(const nsbox_op *op)
 {
-    unsigned attrs = MOUNT_ATTR_NOSUID;
-    if (!(op->flags & NSBOX_DEVICES))
-        attrs |= MOUNT_ATTR_NODEV;
-    if (op->flags & NSBOX_RDONLY)
-        attrs |= MOUNT_ATTR_RDONLY;
-    TRY(b, NSBOX_STEP_ATTR, op->flags & NSBOX_LIFTED ? 0 : mount_attrs(tree, attrs, AT_RECURSIVE));
-    return 0;
+    unsigned no_devices = op->flags & NSBOX_DEVICES ? 0 : MOUNT_ATTR_NODEV;
+    return MOUNT_ATTR_NOSUID | no_devices | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
+}
+
+/* Mounts the detached tree on the op's destination, made as a directory or a file like the tree's root. */
+static int place(struct builder *b, const nsbox_op *op, int tree)
+{
+    unsigned mode;
+    TRY(b, NSBOX_STEP_SOURCE, file_kind(tree, &mode, 0));
+    int is_dir = (mode & SYS_S_IFMT) == SYS_S_IFDIR;
+    return attach_at(b, tree, plan_str(b->plan, op->dst), is_dir ? DEST_DIR : DEST_FILE);
 }
 
 int op_bind(struct builder *b, const nsbox_op *op)
 {
+    unsigned attrs = bind_attrs(op);
     int tree = op->flags & NSBOX_LIFTED      ? take_lifted(b, op)
-               : op->flags & NSBOX_PROBE_TTY ? terminal_source(b)
-                                             : bind_source(b, op);
+               : op->flags & NSBOX_PROBE_TTY ? terminal_source(b, attrs)
+                                             : bind_source(b, op, attrs);
     if (tree < 0) {
         b->skipped = may_be_missing(op, tree);
         return b->skipped ? 0 : tree;
     }
     int ret = stamp_source(b, op, tree);
-    if (ret >= 0)
-        ret = restrict_tree(b, op, tree);
     if (ret >= 0)
         ret = place(b, op, tree);
     sys_close(tree);
@@ -123,11 +111,7 @@ static int mount_dir(struct builder *b, const nsbox_op *op, int mount)
 {
     if (mount < 0)
         return mount;
-    const char *path = plan_str(b->plan, op->dst);
-    int dest = dest_open(b, path, DEST_DIR, 0755);
-    int ret = dest < 0 ? dest : attach(b, mount, dest, path);
-    if (dest >= 0)
-        sys_close(dest);
+    int ret = attach_at(b, mount, plan_str(b->plan, op->dst), DEST_DIR);
     sys_close(mount);
     return ret;
 }
@@ -135,20 +119,17 @@ static int mount_dir(struct builder *b, const nsbox_op *op, int mount)
 int op_tmpfs(struct builder *b, const nsbox_op *op)
 {
     int ret = lift(b, op);
-    return ret < 0 ? ret : mount_dir(b, op, fs_tmpfs(b, op->mode, op->size));
+    return ret < 0 ? ret : mount_dir(b, op, as_own(b, b->new_fs(b, op)));
 }
 
 int op_devpts(struct builder *b, const nsbox_op *op)
 {
-    const char *const options[] = {"newinstance", 0, "ptmxmode", "0666", "mode", "620", 0};
-    /* fs_make reads pairs up to a NULL key; newinstance is a flag, its value NULL. */
-    return mount_dir(b, op, fs_make(b, "devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC));
+    return mount_dir(b, op, b->new_fs(b, op));
 }
 
 int op_mqueue(struct builder *b, const nsbox_op *op)
 {
-    const char *const options[] = {0};
-    return mount_dir(b, op, fs_make(b, "mqueue", options, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC));
+    return mount_dir(b, op, b->new_fs(b, op));
 }
 
 /* Kernel settings that uid 0 of the machine could write to by its plain file permissions, without any
@@ -156,16 +137,14 @@ int op_mqueue(struct builder *b, const nsbox_op *op)
 static int cover_proc(struct builder *b, int proc)
 {
     static const char names[][16] = {"sys", "sysrq-trigger", "irq", "bus", "fs", "asound"};
-    b->step = NSBOX_STEP_ATTR;
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
-        int tree = sys_open_tree(proc, names[i], OPEN_TREE_CLONE | AT_RECURSIVE);
+        int tree = fs_clone(b, proc, names[i], AT_RECURSIVE, MOUNT_ATTR_RDONLY);
         if (tree == -ENOENT)
             continue;
         if (tree < 0)
             return tree;
-        int ret = mount_attrs(tree, MOUNT_ATTR_RDONLY, AT_RECURSIVE);
-        if (ret >= 0) /* by its name: the procfs is new, and nobody else's */
-            ret = sys_move_mount_at(tree, proc, names[i]);
+        b->step = NSBOX_STEP_ATTR;
+        int ret = sys_move_mount(tree, proc, names[i]); /* by its name: the procfs is new, and nobody else's */
         sys_close(tree);
         if (ret < 0)
             return ret;
@@ -242,7 +221,7 @@ static int mask_over(struct builder *b, int dest, const char *path)
     b->step = NSBOX_STEP_ATTR;
     ret = mount_attrs(cover, MOUNT_ATTR_RDONLY | MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC, 0);
     if (ret >= 0)
-        ret = attach(b, cover, dest, path);
+        ret = attach(b, cover, dest, "", path);
     sys_close(cover);
     return ret;
 }

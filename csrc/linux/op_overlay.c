@@ -92,14 +92,8 @@ int op_overlay(struct builder *b, const nsbox_op *op)
         return mount;
     /* Only what a throw-away layer takes may be made later; the others end on the host. */
     ret = op->flags & NSBOX_OVL_TMP ? own_add(b, mount) : 0;
-    const char *path = plan_str(b->plan, op->dst);
-    int dest = ret < 0 ? ret : dest_open(b, path, DEST_DIR, 0755);
-    if (dest >= 0) {
-        ret = attach(b, mount, dest, path);
-        sys_close(dest);
-    } else {
-        ret = dest;
-    }
+    if (ret >= 0)
+        ret = attach_at(b, mount, plan_str(b->plan, op->dst), DEST_DIR);
     sys_close(mount);
     return ret;
 }

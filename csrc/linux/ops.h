@@ -28,13 +28,14 @@ struct builder {
     uint64_t *own;       /* devices of the file systems made for this sandbox */
     uint32_t n_own, max_own;
     int (*new_proc)(struct builder *b); /* a detached procfs of the sandbox's pid namespace (init_start.c) */
-    int (*after_op)(struct builder *b); /* child.c */
+    int (*new_fs)(struct builder *b, const nsbox_op *op); /* another one, for the op (beside.c) */
+    int (*after_op)(struct builder *b);                   /* child.c */
     /* The directory that the last destination was made in, when it is ours: most ops come in families (/dev/...). */
     int parent;
     const char *parent_path;
     size_t parent_len;
-    int fresh;            /* the destination at hand was made just now */
     unsigned parent_mode; /* of directories that are made on the way to a destination */
+    int in_two_calls;     /* open_tree_attr(2) has failed: see fs_clone() */
     int host_writes;      /* NSBOX_HOST_WRITES */
     char *detail;         /* nsbox_result's */
 };
@@ -53,9 +54,10 @@ struct builder {
 
 /* dest.c */
 enum dest_kind { DEST_DIR, DEST_FILE };
-int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode); /* made if missing */
-int dest_find(struct builder *b, const char *path);                                     /* never made */
-int dest_find_plain(struct builder *b, const char *path);                               /* nor through a symlink */
+int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode,
+              const char **name);                                        /* made if missing */
+int dest_find(struct builder *b, const char *path);                      /* never made */
+int dest_find_plain(struct builder *b, const char *path);                /* nor through a symlink */
 int dest_parent(struct builder *b, const char *path, const char **name); /* made if missing; then release_parent() */
 void release_parent(struct builder *b, int dir);
 void forget_parent(struct builder *b);
@@ -65,13 +67,17 @@ int file_kind(int fd, unsigned *mode, uint64_t *dev);
 
 /* fs.c */
 int fs_make(struct builder *b, const char *type, const char *const *options, unsigned attrs);
+int as_own(struct builder *b, int mount);
+int fs_of(struct builder *b, const nsbox_op *op);
 int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size);
 int base_read_only(struct builder *b, int on);
 int fs_scratch(struct builder *b);
 int fs_reopen(struct builder *b, int fd, int flags);
 int fs_devnull(struct builder *b);
 int mount_attrs(int fd, unsigned set, unsigned flags);
-int attach(struct builder *b, int mount, int dest, const char *path);
+int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs);
+int attach(struct builder *b, int mount, int dest, const char *name, const char *path);
+int attach_at(struct builder *b, int mount, const char *path, enum dest_kind kind);
 int write_all(int fd, const uint8_t *p, size_t n);
 char *put_uint(char *at, uint64_t value, unsigned base);
 char *put_str(char *at, const char *s);

@@ -326,7 +326,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     j->has_handlers = 1;
     j->devnull = j->init_pidfd = j->userns2_fd = j->net_fd = -1;
     for (unsigned i = 0; i < MAX_PROCS; i++)
-        j->init_procs[i] = -ESRCH;
+        j->procs[i] = -ESRCH;
     struct builder *b = &j->b;
     b->plan = req->plan;
     b->root = b->base = b->scratch = b->masked = b->proc = b->parent = -1;
@@ -334,6 +334,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     b->own = (uint64_t *)(void *)req->arena;
     b->max_own = nops + 4;
     b->new_proc = init_new_proc;
+    b->new_fs = new_fs;
     b->after_op = after_op;
     b->host_writes = (req->flags & NSBOX_HOST_WRITES) != 0;
     b->detail = req->result->detail;

@@ -36,6 +36,9 @@
 
 #include "kernel.h"
 
+#ifndef __NR_open_tree_attr /* Linux 6.15 */
+#define __NR_open_tree_attr 467
+#endif
 #ifndef __NR_landlock_create_ruleset /* Linux 5.13 */
 #define __NR_landlock_create_ruleset 444
 #define __NR_landlock_add_rule 445
@@ -115,6 +118,10 @@ static inline int sys_mkdirat(int dir, const char *name, unsigned mode)
 {
     return (int)S3(__NR_mkdirat, dir, name, mode);
 }
+static inline int sys_mknodat(int dir, const char *name, unsigned mode)
+{
+    return (int)S4(__NR_mknodat, dir, name, mode, 0);
+}
 static inline int sys_symlinkat(const char *target, int dir, const char *name)
 {
     return (int)S3(__NR_symlinkat, target, dir, name);
@@ -169,13 +176,15 @@ static inline int sys_open_tree(int dir, const char *path, unsigned flags)
 {
     return (int)S3(__NR_open_tree, dir, path, flags | OPEN_TREE_CLOEXEC);
 }
-static inline int sys_move_mount(int from, int to)
+static inline int sys_open_tree_attr(int dir, const char *path, unsigned flags, struct mount_attr *attr)
 {
-    return (int)S5(__NR_move_mount, from, "", to, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    return (int)S5(__NR_open_tree_attr, dir, path, flags | OPEN_TREE_CLOEXEC, attr, sizeof *attr);
 }
-static inline int sys_move_mount_at(int from, int dir, const char *path)
+/* Without a path, on what dir itself is. A link at its end isn't followed. */
+static inline int sys_move_mount(int from, int dir, const char *path)
 {
-    return (int)S5(__NR_move_mount, from, "", dir, path, MOVE_MOUNT_F_EMPTY_PATH);
+    unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | (*path ? 0 : MOVE_MOUNT_T_EMPTY_PATH);
+    return (int)S5(__NR_move_mount, from, "", dir, path, flags);
 }
 static inline int sys_mount_setattr(int dir, const char *path, unsigned flags, struct mount_attr *attr)
 {
