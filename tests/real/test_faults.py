@@ -50,6 +50,7 @@ FULL = pytest.mark.as_root("maps all ids")
 BELOW = pytest.mark.as_root("who isn't dumpable sees nothing of itself in /proc otherwise")
 NAMES = [
     "layers",
+    "beside",
     pytest.param("full", marks=FULL),
     pytest.param("below", marks=BELOW),
     *(["workspace", "host"] if THOROUGH else []),
@@ -108,8 +109,12 @@ def policies(workspace: Path, other: Joined) -> dict[str, Policy]:
         uid=1234,
         gid=1234,
     )
+    # Where the command comes before the mounts, and makes file systems for the mediator; more than it takes (8).
+    many = (*(Tmpfs(f"/t{i}", mode=0o700 + i) for i in range(9)), Proc("/second"), Tmpfs("/last"))
+    beside = layers.with_(ops=(*layers.ops[:-1], *many, layers.ops[-1]), unshare={"ipc", "uts", "cgroup"}, network="host")
     return {
         "layers": layers,
+        "beside": beside,
         "workspace": Policy.workspace(workspace, deny=[workspace / "deny", workspace / "file"]),
         "host": Policy.host(),
         "full": Policy.host(uid=1234, gid=1234) if os.geteuid() == 0 else Policy.host(),
@@ -207,7 +212,7 @@ def test_a_call_that_fails(policies: dict[str, Policy], orphans: Orphans, name: 
 @pytest.mark.parametrize(
     ("name", "role"),
     [
-        *(("layers", role) for role in ("mediator", "init", "command")),
+        *((name, role) for name in ("layers", "beside") for role in ("mediator", "init", "command")),
         *(pytest.param("full", role, marks=FULL) for role in ("mediator", "helper", "command")),
         *(pytest.param("below", role, marks=BELOW) for role in ("mediator", "helper", "init", "command")),
     ],
