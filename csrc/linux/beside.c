@@ -59,6 +59,8 @@ static void make_others(struct job *j)
             s->fd = fs_of(&own, plan_op(j->req->plan, i));
             __atomic_store_n(&s->state, SHARE_DONE, __ATOMIC_RELEASE);
             sys_futex_wake(&s->state);
+            if (s->fd < 0)
+                return;
         }
         s++;
     }
@@ -73,16 +75,33 @@ int help_set_up(struct job *j)
     publish(j, MADE_PROC);
     make_others(j);
     move_away(1, j->cpu);
-    return sys_unshare(CLONE_FILES);
+    int ret = sys_unshare(CLONE_FILES);
+    /* What the mediator had open just then goes, before we wait for the root: it may be a file of its that is open for
+     * writing, and op_remount_ro() would wait for us. */
+    return ret < 0 || !needs_root_first(j->req) ? ret : close_unneeded(j);
 }
 
-/* Who makes that for the mediator. Before there is a command, its word says nothing. */
+static int is_commands(const struct job *j, enum made what)
+{
+    return what == MADE_PROC && precedes_init(j->req);
+}
+
+/* Has who makes that for us ended? Before there is a command, its word says nothing. */
 static int maker_is_gone(const struct job *j, enum made what)
 {
-    int is_commands = what == MADE_PROC && precedes_init(j->req);
-    if (has_init(j) && !is_commands)
+    if (has_init(j) && !is_commands(j, what))
         return !__atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE);
     return __atomic_load_n(&j->command_made, __ATOMIC_ACQUIRE) && !__atomic_load_n(&j->command_tid, __ATOMIC_ACQUIRE);
+}
+
+/* The same of the command, for the mediator, when its word couldn't be cleared: see await_exec(). */
+static int command_has_ended(const struct job *j)
+{
+    static const int64_t at_once[2] = {0, 0};
+    struct pollfd fd = {.fd = sys_pidfd_open(j->res->pid), .events = POLLIN};
+    int ended = fd.fd == -ESRCH || (fd.fd >= 0 && sys_ppoll(&fd, 1, at_once) > 0);
+    sys_close(fd.fd);
+    return ended;
 }
 
 static const int64_t fifty_ms[2] = {0, 50000000};
@@ -91,34 +110,40 @@ static const int64_t fifty_ms[2] = {0, 50000000};
  * CLONE_CHILD_CLEARTID then clears another word, and only that is woken. */
 int await_made(struct job *j, enum made what)
 {
-    for (;;) {
-        int gone = maker_is_gone(j, what);
+    for (int ended = 0;;) {
+        int gone = ended || maker_is_gone(j, what);
         uint32_t now = __atomic_load_n(&j->made, __ATOMIC_ACQUIRE);
         if (now >= (uint32_t)what)
             return 0;
         if (gone)
             return -ESRCH;
-        sys_futex_wait(&j->made, now, fifty_ms);
+        if (sys_futex_wait(&j->made, now, fifty_ms) == -ETIMEDOUT && is_commands(j, what))
+            ended = command_has_ended(j);
     }
 }
 
-/* A new file system for the op, mounted nowhere: the command's, or if that hasn't begun it, our own. */
+static int await_share(struct job *j, struct share *s)
+{
+    for (int ended = 0;;) {
+        int gone = ended || maker_is_gone(j, MADE_PROC);
+        if (__atomic_load_n(&s->state, __ATOMIC_ACQUIRE) == SHARE_DONE)
+            return 0;
+        if (gone)
+            return -ESRCH;
+        if (sys_futex_wait(&s->state, SHARE_TAKEN, fifty_ms) == -ETIMEDOUT)
+            ended = command_has_ended(j);
+    }
+}
+
+/* A new file system for the op, mounted nowhere: the command's, or if that hasn't begun it, or couldn't, our own. */
 int new_fs(struct builder *b, const nsbox_op *op)
 {
     struct job *j = job_of(b);
     unsigned n = j->n_shares++;
     if (!precedes_init(j->req) || n >= MAX_SHARES || takes(&j->shares[n]))
         return fs_of(b, op);
-    b->step = NSBOX_STEP_FS;
-    struct share *s = &j->shares[n];
-    for (;;) {
-        int gone = maker_is_gone(j, MADE_PROC);
-        if (__atomic_load_n(&s->state, __ATOMIC_ACQUIRE) == SHARE_DONE)
-            return s->fd;
-        if (gone)
-            return -ESRCH;
-        sys_futex_wait(&s->state, SHARE_TAKEN, fifty_ms);
-    }
+    TRY(b, NSBOX_STEP_COMMAND, await_share(j, &j->shares[n]));
+    return j->shares[n].fd >= 0 ? j->shares[n].fd : fs_of(b, op);
 }
 
 /* A process that waits behind the one on that processor runs at once if there is another: we take it out of its affinity,

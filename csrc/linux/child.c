@@ -52,6 +52,8 @@ static int next_needed(const struct job *j, int from)
     lower(&least, j->lifeline, from);
     lower(&least, j->said[0], from);
     lower(&least, j->said[1], from);
+    lower(&least, j->b.proc, from); /* these only in the command's table */
+    lower(&least, j->devnull, from);
     lower(&least, r->stdin_fd, from);
     lower(&least, r->stdout_fd, from);
     lower(&least, r->stderr_fd, from);
@@ -67,8 +69,9 @@ static int next_needed(const struct job *j, int from)
     return least;
 }
 
-/* Our table is a copy, but its size is limited too: what the command won't get makes room for ours. */
-static int close_unneeded(struct job *j)
+/* Our table is a copy, but its size is limited too: what the command won't get makes room for ours. The command then
+ * closes what it has of ours. */
+int close_unneeded(struct job *j)
 {
     const nsbox_request *r = j->req;
     if (!(r->flags & NSBOX_CLOSE_FDS) || r->flags & NSBOX_PREEXEC) /* which may use them: they are closed after it */
@@ -102,10 +105,10 @@ static int open_devnull(struct job *j)
     const nsbox_request *r = j->req;
     if (!wants_devnull(r) && !(r->flags & NSBOX_TEMPLATE))
         return 0;
-    TRY(&j->b, NSBOX_STEP_STDIO,
-        j->devnull = r->flags & NSBOX_PLAIN ? sys_openat(AT_FDCWD, "/dev/null", O_RDWR, 0)
-                     : is_warm(r)           ? fs_reopen(&j->b, r->null_fd, O_RDWR)
-                                            : fs_devnull(&j->b));
+    j->devnull = r->flags & NSBOX_PLAIN ? sys_openat(AT_FDCWD, "/dev/null", O_RDWR, 0)
+                 : is_warm(r)           ? fs_reopen(&j->b, r->null_fd, O_RDWR)
+                                        : fs_devnull(&j->b);
+    TRY(&j->b, NSBOX_STEP_STDIO, j->devnull);
     return 0;
 }
 
@@ -331,10 +334,13 @@ void mediator(void *arg)
     int32_t op = -1;
     j->res->set_up_pid = sys_getpid();
     int ret = is_parked(j->req) ? enter_parked(j, &op) : build(j, &op);
-    if (ret == -ENOMEM && init_failed(j) < 0) { /* alloc_pid() says so when the namespace's pid 1 has ended */
+    /* When the namespace's pid 1 has ended, so has the command, and alloc_pid() says ENOMEM. */
+    if ((ret == -ENOMEM || ret == -ESRCH) && init_failed(j) < 0) {
         ret = init_failed(j);
         j->b.step = NSBOX_STEP_INIT;
     }
+    if (j->b.step == NSBOX_STEP_INIT || j->b.step == NSBOX_STEP_COMMAND) /* no op's fault */
+        op = -1;
     if (ret < 0) {
         report(j->res, ret, j->b.step, op); /* before the command can say anything else */
         set_gate(j, GATE_ABORT);

@@ -12,7 +12,7 @@ enum mediator { MEDIATOR_GONE, MEDIATOR_WORKS, MEDIATOR_HAS_SPOKEN };
 enum made { MADE_NOTHING, MADE_PROC, MADE_NET };
 enum userns2 { USERNS2_NONE, USERNS2_ENTERED, USERNS2_MAPPED };
 enum { MAX_PROCS = 8 };  /* ops that mount a procfs */
-enum { MAX_SHARES = 8 }; /* file systems that the command may make for the mediator */
+enum { MAX_SHARES = 4 }; /* file systems that the command may make for the mediator */
 
 /* A process in the caller's memory. */
 struct sharer {
@@ -159,6 +159,7 @@ static inline int forks(const nsbox_request *r)
 /* child.c */
 int after_op(struct builder *b);
 int create_command(struct job *j);
+int close_unneeded(struct job *j);
 
 /* identity.c */
 int enter_namespaces(struct job *j);
@@ -232,6 +233,7 @@ int drop_capabilities(const nsbox_request *r, uint32_t *step);
 
 /* command.c */
 void command(void *job);
+int needs_root_first(const nsbox_request *r);
 _Noreturn void command_after_preexec(struct job *j, int failed);
 
 extern const char nsbox_syscall_table[];

@@ -285,7 +285,7 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     return ret < 0 ? ret : install_early_filters(r, step);
 }
 
-static int needs_root_first(const nsbox_request *r)
+int needs_root_first(const nsbox_request *r)
 {
     int is_early = has_second_userns(r) || r->flags & (NSBOX_FORK_COMMAND | NSBOX_NO_USERNS);
     return !(r->flags & NSBOX_PLAIN) && (is_early || r->hold_fd >= 0); /* who holds the request is shown it */

@@ -113,16 +113,18 @@ int mount_attrs(int fd, unsigned set, unsigned flags)
 }
 
 /* A detached copy of what is mounted at path, with attributes as by mount_attrs(). Where the kernel can, in one call
- * (Linux 6.15); what fails is done again in two, which tell it apart. */
+ * (Linux 6.15); what fails is done again in two, which tell it apart. That nothing is there, which may be no error, is
+ * believed of a call that has worked. The step is the caller's, but for attributes that were refused. */
 int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs)
 {
     struct mount_attr attr = {.attr_set = attrs, .propagation = SYS_MS_PRIVATE};
-    b->step = NSBOX_STEP_SOURCE;
     flags |= OPEN_TREE_CLONE;
     int tree = b->in_two_calls ? -ENOSYS : sys_open_tree_attr(dir, path, flags, &attr);
-    if (tree >= 0 || tree == -ENOENT)
+    if (tree >= 0)
+        b->in_one_call = 1;
+    if (tree >= 0 || (tree == -ENOENT && b->in_one_call))
         return tree;
-    b->in_two_calls = 1;
+    b->in_two_calls = tree != -ENOENT;
     tree = sys_open_tree(dir, path, flags);
     if (tree < 0)
         return tree;

@@ -63,6 +63,8 @@ static int data_mount(struct builder *b, const nsbox_op *op)
     if (fd < 0)
         return fd;
     ret = write_all(fd, b->plan + op->src, op->count);
+    if (ret >= 0)
+        b->step = NSBOX_STEP_SOURCE;
     unsigned attrs = MOUNT_ATTR_SAFE | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
     if (ret >= 0)
         ret = fs_clone(b, fd, "", AT_EMPTY_PATH, attrs);

@@ -97,7 +97,7 @@ int op_bind(struct builder *b, const nsbox_op *op)
                : op->flags & NSBOX_PROBE_TTY ? terminal_source(b, attrs)
                                              : bind_source(b, op, attrs);
     if (tree < 0) {
-        b->skipped = may_be_missing(op, tree);
+        b->skipped = b->step == NSBOX_STEP_SOURCE && may_be_missing(op, tree);
         return b->skipped ? 0 : tree;
     }
     int ret = stamp_source(b, op, tree);
@@ -139,11 +139,11 @@ static int cover_proc(struct builder *b, int proc)
     static const char names[][16] = {"sys", "sysrq-trigger", "irq", "bus", "fs", "asound"};
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
         int tree = fs_clone(b, proc, names[i], AT_RECURSIVE, MOUNT_ATTR_RDONLY);
+        b->step = NSBOX_STEP_ATTR;
         if (tree == -ENOENT)
             continue;
         if (tree < 0)
             return tree;
-        b->step = NSBOX_STEP_ATTR;
         int ret = sys_move_mount(tree, proc, names[i]); /* by its name: the procfs is new, and nobody else's */
         sys_close(tree);
         if (ret < 0)
@@ -176,7 +176,7 @@ int op_remount_ro(struct builder *b, const nsbox_op *op)
         return fd;
     b->step = NSBOX_STEP_ATTR;
     int ret = mount_attrs(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_SAFE, 0);
-    /* EBUSY: somebody has a file open for writing here; the init, with the copy of our table that it is about to close. */
+    /* EBUSY: somebody has a file open for writing here; the init or the command, with a copy of our table, about to close it. */
     static const int64_t pause[2] = {0, 50000};
     for (int i = 0; i < 2000 && ret == -EBUSY; i++) {
         sys_ppoll(0, 0, pause);

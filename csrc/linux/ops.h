@@ -1,8 +1,8 @@
 /* ops.h: what the handlers of a plan's ops share.
  *
  * One handler per opcode, in the table of build.c; each returns 0 or -errno and keeps b->step at what it is doing, so that the caller can say what failed.
- * All run in the mediator: in the caller's memory, but with a descriptor table, working directory
- * and namespaces of its own.
+ * All run in the mediator: in the caller's memory, but with a working directory and namespaces of its own, and a descriptor
+ * table that for a while the init and the command share; they make file systems in it (beside.c).
  */
 #ifndef NSBOX_OPS_H
 #define NSBOX_OPS_H
@@ -35,6 +35,7 @@ struct builder {
     const char *parent_path;
     size_t parent_len;
     unsigned parent_mode; /* of directories that are made on the way to a destination */
+    int in_one_call;      /* open_tree_attr(2) has worked */
     int in_two_calls;     /* open_tree_attr(2) has failed: see fs_clone() */
     int host_writes;      /* NSBOX_HOST_WRITES */
     char *detail;         /* nsbox_result's */

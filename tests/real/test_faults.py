@@ -111,7 +111,9 @@ def policies(workspace: Path, other: Joined) -> dict[str, Policy]:
     )
     # Where the command comes before the mounts, and makes file systems for the mediator; more than it takes (8).
     many = (*(Tmpfs(f"/t{i}", mode=0o700 + i) for i in range(9)), Proc("/second"), Tmpfs("/last"))
-    beside = layers.with_(ops=(*layers.ops[:-1], *many, layers.ops[-1]), unshare={"ipc", "uts", "cgroup"}, network="host")
+    beside = layers.with_(
+        ops=(*layers.ops[:-1], *many, layers.ops[-1]), unshare={"ipc", "uts", "cgroup"}, network="host"
+    )
     return {
         "layers": layers,
         "beside": beside,
@@ -283,6 +285,64 @@ def test_a_caller_that_is_killed(policies: dict[str, Policy], orphans: Orphans, 
     finally:
         os.close(read)
         os.close(write)
+
+
+def test_a_command_that_takes_its_descriptors_while_a_file_is_written(
+    policies: dict[str, Policy], orphans: Orphans
+) -> None:
+    """It has the mediator's, in a copy, so the file open for writing as well: a root that becomes read-only waits for that."""
+    policy = policies["beside"].with_(ops=(*policies["beside"].ops[:-1], File("/w", b"w" * 4321), RemountRo("/")))
+    writing, went_on = [], []
+
+    def decide(call: Call, spawn: Spawn) -> Callable[[], bool] | None:
+        kind = (call.role, call.number)
+        if kind == ("mediator", NUMBERS["write"]) and call.args[2] == 4321:
+            writing.append(1)
+            return lambda: bool(went_on)
+        if kind == ("command", NUMBERS["unshare"]) and call.nth == 0:
+            return lambda: bool(writing)
+        if call.role == "command" and writing:
+            went_on.append(1)
+        return None
+
+    def start() -> int:
+        return nsbox.run(["true"], policy=policy, cwd="/").returncode
+
+    assert policy.uid == 1234  # so it waits for the root with what it has
+    assert spawn_of(policy, controlled(policy, start), decide).run()["returned"] == 0
+    assert writing
+    assert went_on
+
+
+def test_pid_1_that_fails_tells_why(policies: dict[str, Policy], orphans: Orphans) -> None:
+    """Its end is the command's too, on whose file systems the mediator waits: but that is not what has failed."""
+    policy = policies["beside"]
+
+    def decide(call: Call, spawn: Spawn) -> int | Callable[[], bool] | None:
+        if (call.role, call.number) == ("init", NUMBERS["execveat"]):
+            return errno.EACCES
+        if (call.role, call.number) == ("command", NUMBERS["fsopen"]):
+            return lambda: spawn.is_gone("init")
+        return None
+
+    def start() -> int:
+        return nsbox.run(["true"], policy=policy, cwd="/").returncode
+
+    found = spawn_of(policy, controlled(policy, start), decide).run()
+    assert found["text"] == "start pid 1: Permission denied"
+    assert found["left"] == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM, errno.ENOENT])
+def test_without_open_tree_attr(policies: dict[str, Policy], orphans: Orphans, error: int) -> None:
+    """Whatever a kernel or a filter says in place of it: the same mounts with the same attributes."""
+    start = look(policies["beside"])
+    expected, _ = once(policies["beside"], start)
+
+    def decide(call: Call, spawn: Spawn) -> int | None:
+        return error if call.number == NUMBERS["open_tree_attr"] else None
+
+    assert spawn_of(policies["beside"], start, decide).run() == expected
 
 
 @BELOW
