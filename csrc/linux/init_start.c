@@ -21,8 +21,8 @@ static int image_memfd(void)
     int ret = write_all(fd, nsbox_init_image, nsbox_init_image_len);
     if (ret >= 0)
         ret = sys_fchmod(fd, 0100);
-    if (ret >= 0) /* not F_SEAL_WRITE, which looks at all pages for who may have them mapped: nobody has */
-        ret = sys_add_seals(fd, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
+    if (ret >= 0)
+        ret = sys_add_seals(fd, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
     if (ret >= 0)
         return fd;
     sys_close(fd);
