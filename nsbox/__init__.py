@@ -18,20 +18,10 @@ if TYPE_CHECKING:
     from nsbox._config import Config
     from nsbox._config_errors import ConfigError
     from nsbox._confine import confined, install
+    from nsbox._containment import Containment
     from nsbox._details import Details
     from nsbox._doctor import Check, doctor
-    from nsbox._errors import (
-        AccessError,
-        CommitError,
-        ConflictError,
-        IdsError,
-        NsboxError,
-        PolicyError,
-        ProcessesError,
-        Reason,
-        SetupError,
-        UnavailableError,
-    )
+    from nsbox._errors import NsboxError, PolicyError, Reason, SetupError, UnavailableError
     from nsbox._explain import explain
     from nsbox._guarded import Attachment, Binary
     from nsbox._host import Host
@@ -65,8 +55,8 @@ if TYPE_CHECKING:
     )
     from nsbox._policy import Policy
     from nsbox._probe import probe
+    from nsbox._rare_errors import AccessError, CommitError, ConflictError, IdsError, ProcessesError
     from nsbox._seccomp import Filter
-    from nsbox._spawn import Containment
     from nsbox._tool import ToolResult
     from nsbox._usage import Usage
     from nsbox._wished_limits import Limits
@@ -179,18 +169,8 @@ _HOMES = {
     "_config_errors": ("ConfigError",),
     "_confine": ("confined", "install"),
     "_doctor": ("Check", "doctor"),
-    "_errors": (
-        "AccessError",
-        "CommitError",
-        "ConflictError",
-        "IdsError",
-        "NsboxError",
-        "PolicyError",
-        "ProcessesError",
-        "Reason",
-        "SetupError",
-        "UnavailableError",
-    ),
+    "_errors": ("NsboxError", "PolicyError", "Reason", "SetupError", "UnavailableError"),
+    "_rare_errors": ("AccessError", "CommitError", "ConflictError", "IdsError", "ProcessesError"),
     "_explain": ("explain",),
     "_guarded": ("Attachment", "Binary"),
     "_host": ("Host",),
@@ -226,7 +206,7 @@ _HOMES = {
     "_policy": ("Policy",),
     "_probe": ("probe",),
     "_seccomp": ("Filter",),
-    "_spawn": ("Containment",),
+    "_containment": ("Containment",),
     "_tool": ("ToolResult",),
     "_usage": ("Usage",),
     "_wished_limits": ("Limits",),

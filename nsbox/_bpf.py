@@ -8,11 +8,7 @@ Linux 5.11). Hence a balanced search over the numbers.
 
 from __future__ import annotations
 
-from _bisect import bisect_left  # bisect's own
-from _collections_abc import Iterable
-from _struct import Struct
-
-from nsbox._checks import check_bool
+from nsbox._checks import check_bool, is_iterable
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
@@ -34,7 +30,7 @@ _NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16  # in struct seccomp_data
 _WORD = 0xFFFFFFFF
 _X32 = 0x40000000  # x86_64's third table of system calls has this bit; as a number it is beyond the others
 
-_instruction = Struct("=HBBI")
+_INSTRUCTION = 8  # bytes of a struct sock_filter
 
 # AUDIT_ARCH_* of <linux/audit.h>
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003, "arm": 0x40000028}
@@ -74,7 +70,7 @@ class Arg(Frozen):
         check_bool("Arg.inverted", self.inverted)
         given: object = self.values
         values = (given,) if isinstance(given, int) else given
-        if isinstance(values, bytes) or not isinstance(values, Iterable) or not (values := tuple(values)):
+        if isinstance(values, bytes) or not is_iterable(values) or not (values := tuple(values)):
             raise PolicyError("Arg.values", f"{given!r} is neither a number nor a sequence of some")
         numbers = [("index", self.index, 5), ("mask", self.mask, _WORD), *(("values", v, _WORD) for v in values)]
         for name, number, top in numbers:
@@ -106,7 +102,7 @@ class Rule(Frozen):
         calls: object = self.calls
         names = (calls,) if isinstance(calls, str) else calls
         if (
-            not isinstance(names, Iterable)
+            not is_iterable(names)
             or not (names := tuple(names))
             or not all(isinstance(name, str) and name for name in names)
         ):
@@ -116,7 +112,7 @@ class Rule(Frozen):
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 4096:
             raise PolicyError("Rule.errno", f"{number!r} is no errno, nor 0 for allowed")
         when: object = self.when
-        tests = tuple(when) if isinstance(when, Iterable) else (when,)
+        tests = tuple(when) if is_iterable(when) else (when,)
         if not all(isinstance(test, Arg) for test in tests) or isinstance(when, Arg):
             raise PolicyError("Rule.when", f"{when!r} is no sequence of nsbox.Arg")
         object.__setattr__(self, "when", tests)
@@ -179,9 +175,12 @@ class _Writer:
 
     def test(self, how: int, k: int, yes: int, no: int) -> int:
         """Put a comparison of what was loaded; return its place."""
-        yes, no = self._near(yes, 1), self._near(no, 0)
         here = len(self._backward)
-        return self._put(how, k, here - yes, here - no)
+        if here - min(yes, no) > _FAR - 1:
+            yes, no = self._near(yes, 1), self._near(no, 0)
+            here = len(self._backward)
+        self._backward.append((how, here - yes, here - no, k))
+        return here + 1
 
     def load(self, offset: int) -> int:
         """Load a word of struct seccomp_data for what follows."""
@@ -209,23 +208,29 @@ class _Writer:
             self._chains[rules] = known
         return known
 
-    def search(self, ranges: Sequence[tuple[int, int]], end: int = LAST + 1) -> int:
-        """Put a binary search for the number at hand. ranges: where each begins, and where it leads; end: of the last.
+    def search(self, ranges: Sequence[tuple[int, int]], first: int, last: int, end: int = LAST + 1) -> int:
+        """Put a binary search for the number at hand; return its place.
 
+        ranges: where each begins, and where it leads, of which those from first to last are looked at; end: of these.
         Half of the numbers lie on each side, not half of the ranges: the kernel goes through it for each number.
         """
-        if len(ranges) == 1:
-            return ranges[0][1]
-        half = bisect_left(ranges, ((ranges[0][0] + end) // 2,), 1, len(ranges) - 1)
-        if ranges[0][0] >= end:  # numbers that the kernel doesn't ask for
-            half = len(ranges) // 2
+        if first == last:
+            return ranges[first][1]
+        start = ranges[first][0]
+        if start < end:
+            middle, half = (start + end) // 2, first + 1
+            while half < last and ranges[half][0] < middle:
+                half += 1
+        else:  # numbers that the kernel doesn't ask for
+            half = first + (last - first + 1) // 2
         start = ranges[half][0]
-        above, below = self.search(ranges[half:], end), self.search(ranges[:half], start)
+        above, below = self.search(ranges, half, last, end), self.search(ranges, first, half - 1, start)
         return self.test(_JGE, start, above, below)
 
     def bytes(self) -> bytes:
         """Return the program as an array of struct sock_filter."""
-        return b"".join(_instruction.pack(*instruction) for instruction in reversed(self._backward))
+        words = (code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in reversed(self._backward))
+        return b"".join([word.to_bytes(_INSTRUCTION, "little") for word in words])
 
 
 def _ranges(program: _Writer, table: Table, rules: Sequence[Rule]) -> list[tuple[int, int]]:
@@ -259,11 +264,12 @@ def assemble(rules: Sequence[Rule], *tables: Table) -> bytes:
     program = _Writer()
     place = program.verdict(ENOSYS)
     for table in reversed(tables):
-        program.search(_ranges(program, table, rules))
+        ranges = _ranges(program, table, rules)
+        program.search(ranges, 0, len(ranges) - 1)
         own = program.load(_NUMBER)
         place = program.test(_JEQ, MACHINES[table.machine], own, place)
     program.load(_MACHINE)
     code = program.bytes()
-    if len(code) > MAX_INSTRUCTIONS * _instruction.size:
-        raise PolicyError("seccomp", f"has {len(code) // _instruction.size} instructions, at most {MAX_INSTRUCTIONS}")
+    if len(code) > MAX_INSTRUCTIONS * _INSTRUCTION:
+        raise PolicyError("seccomp", f"has {len(code) // _INSTRUCTION} instructions, at most {MAX_INSTRUCTIONS}")
     return code

@@ -8,11 +8,12 @@ descriptors that bubblewrap reads while it parses, and for sources with a "..", 
 from __future__ import annotations
 
 import errno
-import os
 
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
-from nsbox._bwrap_options import BY_NAME, STRAY_LAYER, Option
+from nsbox._bwrap_options import STRAY_LAYER, Option
+from nsbox._bwrap_options import option as option_of
 from nsbox._details import CAPABILITIES
+from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import (
@@ -132,7 +133,7 @@ class _Line:
             word = words[at]
             if word == "--":
                 return self.passable(words[at + 1 :])
-            option = BY_NAME.get(word)
+            option = option_of(word)
             if option is None:
                 if word.startswith("-"):
                     self.die(f"Unknown option {word}")
@@ -188,9 +189,9 @@ class _Line:
 
         Links in it are the kernel's business, as in all ops; but no op takes a "..", which therefore is resolved here.
         """
-        joined = os.path.join(self.cwd, path) if path else ""
+        joined = path if path.startswith("/") else f"{self.cwd.rstrip('/')}/{path}"
         try:
-            if not os.path.isabs(joined):  # no path, or none from a directory that has gone
+            if not path or not (path.startswith("/") or self.cwd):  # no path, or none from a directory that has gone
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             found = os.path.realpath(joined, strict=True) if ".." in joined.split("/") else joined
             self.sources[found] = path

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_parse import parse
 from nsbox._details import Details
+from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._plan import Bind, Mqueue, Op
 from nsbox._policy import Policy

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
-import os
-
+from nsbox._early import os
 from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any, TypeGuard
+
+
+def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
+    """Say what isinstance(value, collections.abc.Iterable) does; _early says why that isn't imported."""
+    return getattr(type(value), "__iter__", None) is not None
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    """Say what isinstance(value, collections.abc.Mapping) does."""
+    if isinstance(value, dict | tuple | list):
+        return isinstance(value, dict)
+    from _collections_abc import Mapping
+
+    return isinstance(value, Mapping)
+
+
+def is_path_like(value: object) -> TypeGuard[os.PathLike[str]]:
+    """Say what isinstance(value, os.PathLike) does."""
+    return getattr(type(value), "__fspath__", None) is not None
 
 
 def check_text(field: str, value: object) -> str:
@@ -36,7 +59,7 @@ def check_bool(field: str, value: object) -> bool:
 
 def check_path(field: str, value: object) -> str:
     """Return an absolute path without empty or "." parts; ".." is refused, since symlinks give it two meanings."""
-    path = check_text(field, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    path = check_text(field, os.fspath(value) if is_path_like(value) else value)
     if not path.startswith("/"):
         raise PolicyError(field, f"{path!r} is relative, must be absolute")
     parts = [part for part in path.split("/") if part not in ("", ".")]

@@ -17,9 +17,9 @@ from _collections_abc import Callable
 
 from nsbox import _files
 from nsbox._changes import Change
-from nsbox._errors import CommitError, ConflictError
 from nsbox._files import EXCHANGE, NOREPLACE, Tree
 from nsbox._frozen import Frozen, frozen
+from nsbox._rare_errors import CommitError, ConflictError
 from nsbox._store import VERSION, Store, left_behind
 
 _log = logging.getLogger("nsbox")

@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from nsbox import _popen
-from nsbox._errors import AccessError, NsboxError
+from nsbox._errors import NsboxError
 from nsbox._keeper import Keeper
 from nsbox._policy import Policy
+from nsbox._rare_errors import AccessError
 
 _Plain = _popen.Confinable.__base__
 _plain_fork_exec = _posixsubprocess.fork_exec

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import _signal as signal  # signal itself makes enums of the numbers
 import gc
-import os
 import sys
 import time
 
+from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class Constants:
 
 on_linux, on_darwin = sys.platform == "linux", sys.platform == "darwin"
 problem = ""
-_nsbox: Any = None
+extension: Any = None
 try:
-    _nsbox = __import__("nsbox._nsbox", fromlist=["lib"])  # as importlib does, which takes its time to import itself
+    extension = __import__("nsbox._nsbox", fromlist=["lib"])  # as importlib does, which takes its time to import itself
 except ImportError as _error:
     problem = f"the C core is missing ({_error})" if on_linux or on_darwin else f"there is no C core for {sys.platform}"
-ffi: Any = getattr(_nsbox, "ffi", None)
-lib: Any = getattr(_nsbox, "lib", None)
+ffi: Any = getattr(extension, "ffi", None)
+lib: Any = getattr(extension, "lib", None)
 constants = Constants(lib)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from nsbox._core import ffi, lib
-from nsbox._frozen import remembered
+from nsbox._early import os
+from nsbox._frozen import TYPE_CHECKING, remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def death_signal(number: int) -> int:
@@ -37,6 +39,18 @@ def syscalls() -> tuple[str, dict[str, int]]:
     """Return the machine that the C core was built for, and its system calls by name, by the kernel headers."""
     machine, *words = ffi.string(lib.nsbox_syscalls()).decode().split()
     return machine, dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+def numbers_of(names: Iterable[str]) -> tuple[str, dict[str, int]]:
+    """Return what syscalls() does, of these system calls; those that the machine lacks are left out."""
+    machine, _, rows = ffi.string(lib.nsbox_syscalls()).decode().partition("\n")
+    rows = f"\n{rows}\n"
+    found = {}
+    for name in names:
+        _, is_there, rest = rows.partition(f"\n{name} ")
+        if is_there:
+            found[name] = int(rest[: rest.index("\n")])
+    return machine, found
 
 
 def init_image(name: str = "init") -> bytes:

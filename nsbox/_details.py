@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from _collections_abc import Iterable
-
-from nsbox._checks import check_bool, check_fd
+from nsbox._checks import check_bool, check_fd, is_iterable
 from nsbox._errors import PolicyError
 from nsbox._frozen import Frozen, frozen, frozen_by_name
 
@@ -57,7 +55,7 @@ class Details(Frozen):
     def __post_init__(self) -> None:
         for name in ("share", "capabilities"):
             value: object = getattr(self, name)
-            if isinstance(value, str) or not isinstance(value, Iterable):
+            if isinstance(value, str) or not is_iterable(value):
                 raise PolicyError(f"details.{name}", f"is a {type(value).__name__}, must be a sequence")
         object.__setattr__(self, "share", frozenset(self.share))
         object.__setattr__(self, "capabilities", tuple(check_capability(word) for word in self.capabilities))

@@ -11,18 +11,16 @@
      |- ConflictError                  a transaction's changes, and others of the same; says which
      '- CommitError(OSError)           a step of a commit failed; says whether it has been undone
 
-Failures of the command's own exec are the standard library's: FileNotFoundError, PermissionError, NotADirectoryError.
+From IdsError on they are in _rare_errors. Failures of the command's own exec are the standard library's:
+FileNotFoundError, PermissionError, NotADirectoryError.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from nsbox._early import os
+from nsbox._frozen import Frozen, frozen
 
 
 class NsboxError(Exception):
@@ -91,69 +89,3 @@ class SetupError(NsboxError, OSError):
         where = f"{self.op}: {self.step}" if self.op else self.step
         text = f"{where}: {self.strerror}"
         return f"{text}; {self.hint}" if self.hint else text
-
-
-class StaleError(SetupError):
-    """What was kept for many commands doesn't fit any more. Never leaves the package: the command is started anew."""
-
-
-class IdsError(SetupError, PermissionError):
-    """The ids asked for by user=, group= or extra_groups= can't be had; a PermissionError as with subprocess.Popen."""
-
-
-class ProcessesError(SetupError, BlockingIOError):
-    """There is no room for another process; a BlockingIOError (EAGAIN) as with subprocess.Popen."""
-
-
-class AccessError(NsboxError, PermissionError):
-    """A path is outside of the sandbox; the message says which paths are inside."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        """Name the path, and say what is wrong with it."""
-        super().__init__(errno.EACCES, problem, path)
-
-    def __str__(self) -> str:
-        return f"{self.filename} {self.strerror}"
-
-    def __reduce__(self) -> tuple[type[AccessError], tuple[str, str], dict[str, object]]:
-        return type(self), (str(self.filename), self.strerror or ""), self.__dict__
-
-
-class ConflictError(NsboxError):
-    """What a transaction has changed was changed in the workspace meanwhile too; nothing has been committed.
-
-    `conflicts`: paths, relative to the workspace, and what happened to each there: "changed" (or made), "deleted".
-    """
-
-    def __init__(self, conflicts: Sequence[tuple[str, str]]) -> None:
-        """List all of them."""
-        super().__init__(tuple(conflicts))
-        self.conflicts = tuple(conflicts)
-
-    def __str__(self) -> str:
-        shown = ", ".join(f"{path} ({what})" for path, what in self.conflicts[:10])
-        more = f" and {len(self.conflicts) - 10} more" if len(self.conflicts) > 10 else ""
-        return f"changed in the workspace since the transaction began: {shown}{more}"
-
-
-class CommitError(NsboxError, OSError):
-    """A commit failed. `step` says at what; `is_undone`: nothing was changed; else the journal remains."""
-
-    def __init__(self, error: OSError, step: str, *, is_undone: bool = True) -> None:
-        """Take the error that was the cause."""
-        super().__init__(error.errno or errno.EIO, error.strerror or str(error))
-        self.filename = error.filename
-        self.step, self.is_undone = step, is_undone
-
-    def __str__(self) -> str:
-        state = "nothing was changed" if self.is_undone else "the workspace may be changed in part: see recover()"
-        at = f" ({self.filename})" if self.filename else ""
-        return f"{self.step}: {self.strerror}{at}; {state}"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        error = OSError(self.errno, self.strerror, self.filename)
-        return _commit_error, (error, self.step, self.is_undone), self.__dict__
-
-
-def _commit_error(error: OSError, step: str, is_undone: bool) -> CommitError:
-    return CommitError(error, step, is_undone=is_undone)

@@ -61,9 +61,19 @@ def _made(cls: Any, *, by_name: bool) -> type[Any]:
     # Nothing is compiled; and the class isn't made anew, as it would be for __slots__: classes are most of an import.
     if Frozen not in cls.__mro__:
         raise TypeError(f"{cls.__qualname__} is no subclass of Frozen")
+    cls.__frozen_by_name__ = by_name
+    cls.__frozen_fields__, cls.__frozen_key__, cls.__match_args__ = _FIELDS, _KEY, _MATCH_ARGS  # type: ignore[misc]
+    if Field in map(type, cls.__dict__.values()):
+        _complete(cls)  # which puts defaults in the place of these
+    made: type[Any] = cls
+    return made
+
+
+def _complete(cls: Any) -> None:
+    """Find out the fields of a frozen class, which most programs never make a value of."""
     own = cls.__dict__
     added = []
-    for name, kind in cls.__annotations__.items():
+    for name, kind in own.get("__annotations__", {}).items():
         given = own.get(name, _MISSING)
         added.append(found := given if isinstance(given, Field) else Field(given))
         found.name, found.type = name, kind
@@ -71,12 +81,27 @@ def _made(cls: Any, *, by_name: bool) -> type[Any]:
             delattr(cls, name)
         elif found is given:
             setattr(cls, name, found.default)
-    fields = (*cls.__frozen_fields__, *added)
-    cls.__frozen_fields__ = fields
-    cls.__match_args__ = () if by_name else tuple([f.name for f in fields if f.init])  # type: ignore[misc]
+    above = next(base for base in cls.__mro__[1:] if Frozen in base.__mro__)
+    fields = (*above.__frozen_fields__, *added)
+    names = () if cls.__frozen_by_name__ else tuple([f.name for f in fields if f.init])
+    cls.__match_args__ = names  # type: ignore[misc]
     cls.__frozen_key__ = attrgetter("__class__", *[f.name for f in fields if f.compare])
-    made: type[Any] = cls
-    return made
+    cls.__frozen_fields__ = fields
+
+
+class _Completed:
+    """An attribute of a frozen class until one of these is asked for: then the class is completed, and has its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, _: object, cls: type[Any]) -> Any:
+        of = next(base for base in cls.__mro__ if base.__dict__.get(self.name) is self)
+        _complete(of)
+        return getattr(of, self.name)
+
+
+_FIELDS, _KEY, _MATCH_ARGS = map(_Completed, ("__frozen_fields__", "__frozen_key__", "__match_args__"))
 
 
 class _Twin:
@@ -173,7 +198,7 @@ def _misuse(value: Frozen, problem: str) -> TypeError:
 def _check_change(value: Frozen, name: str, verb: str) -> None:
     """Raise the error of a frozen dataclass, but for what a subclass has of its own."""
     cls = type(value)
-    if "__frozen_fields__" in cls.__dict__ or any(f.name == name for f in cls.__frozen_fields__):
+    if "__frozen_by_name__" in cls.__dict__ or any(f.name == name for f in cls.__frozen_fields__):
         from dataclasses import FrozenInstanceError
 
         raise FrozenInstanceError(f"cannot {verb} field {name!r}")

@@ -7,8 +7,9 @@ import time
 from _thread import RLock
 
 from nsbox import _spawn
-from nsbox._errors import NsboxError, SetupError, StaleError, UnavailableError
+from nsbox._errors import NsboxError, SetupError, UnavailableError
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._rare_errors import StaleError
 
 if TYPE_CHECKING:
     from typing import Any

@@ -21,15 +21,14 @@ from nsbox._plan import (
     Mqueue,
     Op,
     Overlay,
-    PathRule,
     Proc,
     RemountRo,
     RoBind,
     RoOverlay,
-    Ruleset,
     Tmpfs,
     TmpOverlay,
 )
+from nsbox._ruleset import PathRule, Ruleset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,9 +5,7 @@ The kernel knows neither suffixes nor sizes of single files: Sandbox.read() and 
 
 from __future__ import annotations
 
-from _collections_abc import Iterable
-
-from nsbox._checks import check_path, check_text
+from nsbox._checks import check_path, check_text, is_iterable
 from nsbox._errors import PolicyError
 from nsbox._frozen import Frozen, frozen
 from nsbox._wished_limits import check_size
@@ -31,7 +29,7 @@ class PathRule(Frozen):
         check_text("paths.name", self.name)
         object.__setattr__(self, "root", check_path("paths.root", self.root))
         given: object = self.suffixes
-        if isinstance(given, str) or not isinstance(given, Iterable):
+        if isinstance(given, str) or not is_iterable(given):
             raise PolicyError("paths.suffixes", f"is a {type(given).__name__}, must be a sequence, such as ['.md']")
         suffixes = tuple(check_text("paths.suffixes", suffix) for suffix in given)
         for suffix in suffixes:

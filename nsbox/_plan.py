@@ -6,8 +6,6 @@ op is carried out is C's. No module here asks the operating system anything.
 
 from __future__ import annotations
 
-from _collections_abc import Iterable
-
 from nsbox._bpf import Program
 from nsbox._checks import (
     check_bool,
@@ -18,14 +16,16 @@ from nsbox._checks import (
     check_mode,
     check_path,
     check_target,
+    is_iterable,
 )
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from nsbox._details import Capabilities
+    from nsbox._ruleset import Ruleset
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "optional": check_bool,
@@ -299,7 +299,7 @@ class _Layered(Op):
     def __post_init__(self) -> None:
         name = type(self).__name__
         given: object = self.lower
-        if isinstance(given, str) or not isinstance(given, Iterable):
+        if isinstance(given, str) or not is_iterable(given):
             raise PolicyError(f"{name}.lower", f"is a {type(given).__name__}, must be a sequence of paths")
         lower = tuple(check_path(f"{name}.lower", path) for path in self.lower)
         least = 2 if isinstance(self, RoOverlay) else 1
@@ -417,26 +417,6 @@ class Rlimit(Frozen):
     name: str
     soft: int
     hard: int
-
-
-@frozen
-class PathRule(Frozen):
-    """What may be done below a path: rights of landlock(7). optional: it may be missing. nofollow: by no symlink."""
-
-    path: str
-    rights: int
-    optional: bool = False
-    nofollow: bool = False
-
-
-@frozen
-class Ruleset(Frozen):
-    """A Landlock ruleset. files: the rights that only its rules give; 0: it isn't about files. net: those about TCP."""
-
-    files: int = 0
-    net: int = 0
-    scoped: int = 0
-    paths: tuple[PathRule, ...] = ()
 
 
 @frozen

@@ -7,23 +7,24 @@ a given machine is a backend's business.
 from __future__ import annotations
 
 import errno
-import os
-from _collections_abc import Iterable, Mapping
 
-from nsbox._checks import check_bool, check_hostname, check_path, check_text
+from nsbox._checks import check_bool, check_hostname, check_path, check_text, is_iterable, is_mapping, is_path_like
 from nsbox._details import NO_DETAILS, Details
+from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
-from nsbox._path_rules import PathRule
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._questions import Questions
 from nsbox._seccomp import PROFILES, Filter
 from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from typing import Any, Literal, TypeAlias
 
-Path: TypeAlias = str | os.PathLike[str]
+    from nsbox._path_rules import PathRule
+
+    Path: TypeAlias = str | os.PathLike[str]
 
 _ALWAYS = frozenset({"user", "mount", "pid"})
 _MOST_PROCS = 8  # child.h
@@ -46,8 +47,9 @@ def _check_id(name: str, value: object) -> int:
 
 
 def _sequence(name: str, value: object) -> tuple[Any, ...]:
-    if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
-        such = f", such as [{value!r}]" if isinstance(value, str | bytes | os.PathLike) else ""
+    is_single = isinstance(value, str | bytes) or is_path_like(value)
+    if is_single or not is_iterable(value):
+        such = f", such as [{value!r}]" if is_single else ""
         raise PolicyError(name, f"is a {type(value).__name__}, must be a sequence{such}")
     return tuple(value)
 
@@ -267,6 +269,8 @@ class Policy(Questions, Frozen):
                 raise PolicyError("protected", f"{name!r} is a path; a name protects all files that have it")
         self._set("protected", names)
         rules = _sequence("paths", self.paths)
+        if rules:
+            from nsbox._path_rules import PathRule
         for rule in rules:
             if not isinstance(rule, PathRule):
                 raise PolicyError("paths", f"has a {type(rule).__name__}, must have nsbox.PathRule")
@@ -284,7 +288,7 @@ class Policy(Questions, Frozen):
             raise PolicyError("tools_bin", f"{self.tools_bin} is in {where}; it belongs into read")
 
     def _check_env(self) -> None:
-        pairs = self.env.items() if isinstance(self.env, Mapping) else _sequence("env", self.env)
+        pairs = self.env.items() if is_mapping(self.env) else _sequence("env", self.env)
         env: dict[str, str] = {}
         for pair in pairs:
             if not isinstance(pair, tuple) or len(pair) != 2:
@@ -432,7 +436,7 @@ def _known(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
 
 
 def _absolute(name: str, path: object) -> str:
-    text = check_text(name, os.fspath(path) if isinstance(path, os.PathLike) else path)
+    text = check_text(name, os.fspath(path) if is_path_like(path) else path)
     return check_path(name, os.path.abspath(text))
 
 

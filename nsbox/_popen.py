@@ -18,7 +18,7 @@ import time
 from contextvars import ContextVar
 from operator import itemgetter
 
-from nsbox import _arguments, _core, _reap, _spawn, _usage
+from nsbox import _arguments, _containment, _core, _reap, _spawn, _usage
 from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
 from nsbox._cgroup import Leaf, Spent
 from nsbox._checks import check_bool
@@ -200,12 +200,12 @@ class Confinable(subprocess.Popen["Any"]):
         return _core.constants.DEVNULL if fd >= 0 and fd == getattr(self, "_devnull", -1) else fd
 
     @property
-    def sandbox(self) -> _spawn.Containment | None:
+    def sandbox(self) -> _containment.Containment | None:
         """What contains the command; None if nothing does."""
         plan: Plan | None = getattr(self, "_plan", None)
         if plan is None:
             return None
-        return _spawn.Containment(
+        return _containment.Containment(
             plan.backend,
             plan,
             plan.enforced,
@@ -466,7 +466,7 @@ class Popen(Confinable):
         return _arguments.default_policy(cwd)
 
     @property
-    def sandbox(self) -> _spawn.Containment:
+    def sandbox(self) -> _containment.Containment:
         """What contains the command: backend, plan, what is enforced and what isn't, its processes, what it used up."""
         found = super().sandbox
         assert found is not None

@@ -11,13 +11,13 @@ from nsbox import _core, _core_linux, _request
 from nsbox._backends import namespaces
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._host import Host
+from nsbox._identity import CAP_SETGID, CAP_SETUID, check_scarcity, id_ranges, kernel_version, number, read
 from nsbox._plan import Identity, Plan
 from nsbox._policy import Policy, is_below
 
 if TYPE_CHECKING:
     from typing import Literal
 
-_CAP_SETGID, _CAP_SETUID = 6, 7
 _DIRECTORIES = ("/bin", "/sbin", "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
 _SECRETS = (
     *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd"),
@@ -49,32 +49,6 @@ def probe(*, refresh: bool = False) -> Host:
     return _known[key]
 
 
-def identity() -> Host:
-    """Return the part of probe() that says who this process is: enough for Policy.layers(), and fast."""
-    rows = {}
-    for line in (_read("/proc/self/status") or "").splitlines():
-        name, _, value = line.partition(":")
-        rows[name] = value.strip()
-    caps = int(rows.get("CapEff", "0"), 16)
-    return Host(
-        system="Linux" if _core.on_linux else os.uname().sysname,
-        kernel=_kernel(os.uname().release),
-        machine=os.uname().machine,
-        core_problem=_core.problem,
-        euid=os.geteuid(),
-        egid=os.getegid(),
-        can_set_ids=bool(caps >> _CAP_SETUID & 1 and caps >> _CAP_SETGID & 1),
-        capabilities=caps,
-        inheritable=int(rows.get("CapInh", "0"), 16),
-        bounding=int(rows.get("CapBnd", "0"), 16),
-        last_capability=_number("/proc/sys/kernel/cap_last_cap") or 40,
-        uid_ranges=_ranges("/proc/self/uid_map"),
-        gid_ranges=_ranges("/proc/self/gid_map"),
-        settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
-        landlock_abi=0,
-    )
-
-
 def host_for(policy: Policy) -> Host:
     """Return probe(), with what has to be known of bubblewrap if the policy asks for it by name."""
     host = probe()
@@ -87,33 +61,8 @@ def host_for(policy: Policy) -> Host:
     return host
 
 
-def _check_scarcity(error: OSError) -> None:
-    """Raise an error that says nothing of the machine: a Host made without descriptors would know of no secrets."""
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        raise error
-
-
-def _read(path: str) -> str | None:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except OSError as error:
-        _check_scarcity(error)
-        return None
-
-
-def _number(path: str) -> int | None:
-    text = _read(path)
-    return int(text) if text is not None and text.strip().lstrip("-").isdigit() else None
-
-
-def _kernel(release: str) -> tuple[int, int]:
-    parts = release.split(".")
-    return int(parts[0]), int("".join(ch for ch in parts[1] if ch.isdigit()) or 0)
-
-
 def _status(name: str) -> str:
-    for line in (_read("/proc/self/status") or "").splitlines():
+    for line in (read("/proc/self/status") or "").splitlines():
         if line.startswith(f"{name}:"):
             return line.partition(":")[2].strip()
     return ""
@@ -125,7 +74,7 @@ def _capabilities() -> int:
 
 def _label() -> str:
     """Return the label of a security module that confines this process; "" for none, or one that lets it do all."""
-    text = _read("/proc/self/attr/apparmor/current") or _read("/proc/self/attr/current") or ""
+    text = read("/proc/self/attr/apparmor/current") or read("/proc/self/attr/current") or ""
     label = text.strip("\0\n ")
     free = label in ("", "unconfined", "kernel", "_") or label.endswith((" (unconfined)", " (complain)"))
     return "" if free or ":unconfined_t:" in label else label
@@ -138,7 +87,7 @@ def _is_chrooted() -> bool:
     """
     roots = {}
     for process in ("self", "1"):
-        rows = [line.split() for line in (_read(f"/proc/{process}/mountinfo") or "").splitlines()]
+        rows = [line.split() for line in (read(f"/proc/{process}/mountinfo") or "").splitlines()]
         roots[process] = [row[0] for row in rows if row[4] == "/"]
         if process == "self" and rows and not roots["self"]:
             return True
@@ -147,11 +96,6 @@ def _is_chrooted() -> bool:
     except OSError:
         return False
     return is_shared and bool(roots["1"]) and roots["self"] != roots["1"]
-
-
-def _ranges(path: str) -> tuple[tuple[int, int, int], ...]:
-    rows = [tuple(map(int, line.split())) for line in (_read(path) or "0 0 4294967295").splitlines()]
-    return tuple((inside, outside, count) for inside, outside, count in rows)
 
 
 def _subordinate(path: str) -> tuple[tuple[int, int], ...]:
@@ -163,7 +107,7 @@ def _subordinate(path: str) -> tuple[tuple[int, int], ...]:
         owners.add(pwd.getpwuid(os.geteuid()).pw_name)
     except KeyError:  # a user without a name
         pass
-    rows = [line.split(":") for line in (_read(path) or "").splitlines()]
+    rows = [line.split(":") for line in (read(path) or "").splitlines()]
     mine = (row[1:] for row in rows if len(row) == 3 and row[0] in owners)
     return tuple((int(first), int(count)) for first, count in mine if first.isdigit() and count.isdigit())
 
@@ -236,13 +180,13 @@ def _add_private(directory: str, depth: int, found: list[str]) -> None:
     try:
         entries = list(os.scandir(directory))
     except OSError as error:
-        _check_scarcity(error)
+        check_scarcity(error)
         return
     for entry in entries:
         try:
             mode = entry.stat(follow_symlinks=False).st_mode
         except OSError as error:
-            _check_scarcity(error)
+            check_scarcity(error)
             continue
         if stat.S_ISLNK(mode):
             continue
@@ -355,30 +299,30 @@ def _linux() -> Host:
     from nsbox import _cgroup
 
     caps = _capabilities()
-    unprivileged = _number("/proc/sys/kernel/unprivileged_userns_clone")
+    unprivileged = number("/proc/sys/kernel/unprivileged_userns_clone")
     return Host(
         system="Linux",
-        kernel=_kernel(os.uname().release),
+        kernel=kernel_version(os.uname().release),
         machine=os.uname().machine,
         core_problem=_core.problem,
         euid=os.geteuid(),
         egid=os.getegid(),
-        can_set_ids=bool(caps >> _CAP_SETUID & 1 and caps >> _CAP_SETGID & 1),
-        can_set_groups=bool(caps >> _CAP_SETGID & 1) and (_read("/proc/self/setgroups") or "allow").strip() == "allow",
+        can_set_ids=bool(caps >> CAP_SETUID & 1 and caps >> CAP_SETGID & 1),
+        can_set_groups=bool(caps >> CAP_SETGID & 1) and (read("/proc/self/setgroups") or "allow").strip() == "allow",
         capabilities=caps,
         inheritable=int(_status("CapInh") or "0", 16),
         bounding=int(_status("CapBnd") or "0", 16),
-        last_capability=_number("/proc/sys/kernel/cap_last_cap") or 40,
-        uid_ranges=_ranges("/proc/self/uid_map"),
-        gid_ranges=_ranges("/proc/self/gid_map"),
+        last_capability=number("/proc/sys/kernel/cap_last_cap") or 40,
+        uid_ranges=id_ranges("/proc/self/uid_map"),
+        gid_ranges=id_ranges("/proc/self/gid_map"),
         subuids=_subordinate("/etc/subuid"),
         subgids=_subordinate("/etc/subgid"),
         map_programs=_map_programs(),
         settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
         landlock_abi=0 if _core.problem else _core_linux.landlock_abi(),
-        max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
+        max_user_namespaces=number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
-        apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,
+        apparmor_restricts_userns=number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,
         cgroup=(place := _cgroup.look()).directory,
         cgroup_controllers=place.controllers,
         cgroup_problem=place.problem,
@@ -402,7 +346,7 @@ def _darwin() -> Host:
     prefixes = _prefixes()
     host = Host(
         system="Darwin",
-        kernel=_kernel(os.uname().release),
+        kernel=kernel_version(os.uname().release),
         machine=os.uname().machine,
         core_problem=_core.problem,
         euid=os.geteuid(),

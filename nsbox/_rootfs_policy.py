@@ -1,6 +1,6 @@
 """The policy for a command in a root file system of its own. Pure but for a look at the paths that it is given.
 
-It protects as Policy.workspace() does: what `_layout` adds to a workspace by itself is written out here.
+It protects as Policy.workspace() does: what `_workspace` adds to a workspace by itself is written out here.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from nsbox._checks import check_path, check_text
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
-from nsbox._policy import Path, Policy, is_below
+from nsbox._policy import Policy, is_below
 from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
     from typing import Any, Literal
+
+    from nsbox._policy import Path
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # build() looks programs up there, too
 MANIFEST = ".nsbox-rootfs.json"
@@ -26,7 +28,7 @@ _NEEDED = ("/proc", "/dev", "/tmp", "/run", "/workspace")
 MOUNT_POINTS = (*_NEEDED, "/agent")
 _RUN_SIZE = 64 << 10
 _USERS = {0: "root", 1000: "sandbox"}
-# What a workspace hides of procfs, for whichever uid: see _layout.
+# What a workspace hides of procfs, for whichever uid: see _workspace.
 _MASKED = (
     *("1/autogroup", "keys", "key-users"),
     *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),

@@ -6,13 +6,13 @@ a backend's.
 
 from __future__ import annotations
 
-from _collections_abc import Iterable
-
 from nsbox._bpf import ENOSYS, EPERM, MAX_INSTRUCTIONS, Arg, Rule, has_bit
+from nsbox._checks import is_iterable
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name, remembered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Literal
 
 PROFILES = ("default", "hardened", "off")
@@ -42,7 +42,7 @@ class Filter(Frozen):
             raise PolicyError("seccomp.base", f"{self.base!r} is unknown, must be one of {', '.join(PROFILES)}")
         for name in ("allow", "rules", "programs"):
             given: object = getattr(self, name)
-            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            if isinstance(given, str | bytes) or not is_iterable(given):
                 raise PolicyError(f"seccomp.{name}", f"is a {type(given).__name__}, must be a sequence")
             object.__setattr__(self, name, tuple(given))
         for call in self.allow:

@@ -17,7 +17,7 @@ import signal
 import socket
 from _thread import RLock
 
-from nsbox import _core, _core_linux, _spawn, _wire
+from nsbox import _core, _core_linux, _spawn, _wire_entry
 from nsbox._core import constants as c
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._files import high
@@ -80,7 +80,7 @@ class Entered:
         failure = os.read(self._failed, 64)
         self._let_go()
         if failure:
-            _, result.error, result.step, *_ = _wire.TOLD.unpack(failure)
+            _, result.error, result.step, *_ = _wire_entry.TOLD.unpack(failure)
         result.pid = self.pid
         return result
 
@@ -99,13 +99,13 @@ class Entered:
         fds = array.array("i")
         try:
             data, ancillary, _, _ = self._told.recvmsg(
-                _wire.TOLD.size, socket.CMSG_LEN(fds.itemsize), flags | socket.MSG_CMSG_CLOEXEC
+                _wire_entry.TOLD.size, socket.CMSG_LEN(fds.itemsize), flags | socket.MSG_CMSG_CLOEXEC
             )
         except ConnectionResetError:
             return None, []
         for _, _, content in ancillary:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        return (_wire.TOLD.unpack(data) if len(data) == _wire.TOLD.size else None), [high(fd) for fd in fds]
+        return (_wire_entry.TOLD.unpack(data) if len(data) == _wire_entry.TOLD.size else None), [high(fd) for fd in fds]
 
     def try_wait(self, flags: int) -> bool:
         """Say if it has ended; without WNOHANG, when it has."""
@@ -274,7 +274,7 @@ class SessionWay(Way):
         if len(targets) > _MOST_FDS:
             raise ValueError(f"a session passes at most {_MOST_FDS} descriptors to a command")
         pgid = -1 if flags & c.ENTRY_SETSID else command.pgid
-        entry = _wire.encode_entry(
+        entry = _wire_entry.encode_entry(
             command.programs, command.argv, command.envp.items, command.cwd, targets, flags, command.umask, pgid
         )
         request = _sealed("nsbox-entry", entry, 0o400)

@@ -3,61 +3,26 @@
 from __future__ import annotations
 
 import errno
-import os
 from _thread import get_native_id
 
 from nsbox import _backends, _core, _core_linux, _request
 from nsbox._bpf import NEWER
 from nsbox._core import constants as c
-from nsbox._errors import IdsError, PolicyError, SetupError
-from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen, remembered, replace
+from nsbox._early import os
+from nsbox._errors import PolicyError, SetupError
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._plan import BindData, File, Op, Overlay, Plan, primitives
-from nsbox._probe import host_for
 from nsbox._seccomp import profiled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    import psutil
-
     from nsbox._host import Host
     from nsbox._policy import Policy
     from nsbox._seatbelt import Places
-    from nsbox._usage import Usage
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@frozen
-class Containment(Frozen):
-    """What contains one command: `Popen.sandbox`.
-
-    backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
-    pid, init_pid: the command and pid 1 of the sandbox, as this process numbers them. usage: what was used up; None
-    until the end. reaped: whether the command itself has ended and been waited for. is_warm: it was started in a
-    copy of what a Sandbox keeps, not anew.
-    """
-
-    backend: str
-    plan: Plan = field(repr=False)  # it is long
-    enforced: tuple[str, ...]
-    not_enforced: tuple[str, ...]
-    pid: int
-    init_pid: int
-    usage: Usage | None
-    reaped: bool = False
-    is_warm: bool = False
-
-    def processes(self) -> list[psutil.Process]:
-        """Return what runs in the sandbox now, the command first; [] when it has ended. Needs psutil (ImportError)."""
-        from nsbox._usage import processes
-
-        if self.usage is not None and self.plan.kill_on_exit:
-            return []
-        is_wrapper = bool(self.plan.wrapper)  # then pid is bwrap's
-        gone = self.reaped or self.usage is not None or is_wrapper
-        return processes(None if gone else self.pid, self.init_pid)
 
 
 @frozen
@@ -283,6 +248,12 @@ def search_path(policy: Policy, prepared: Prepared) -> list[str]:
     return prepared.path.split(":")
 
 
+def _ids_error(step: str, hint: str) -> SetupError:
+    from nsbox._rare_errors import IdsError
+
+    return IdsError(errno.EPERM, step, None, hint)
+
+
 def _id_flags(plan: Plan, command: _core.Command) -> int:
     """Return the flags for the ids that the command is to have; raises SetupError for one that isn't mapped."""
     identity = plan.identity
@@ -293,14 +264,12 @@ def _id_flags(plan: Plan, command: _core.Command) -> int:
         if identity.by_helper:
             flags |= c.FORK_COMMAND if value is not None or identity.change_ids else 0
         elif value is not None and value != own:
-            raise IdsError(
-                errno.EPERM, f"set{name}({value})", None, f"only {name} {own} exists in this sandbox; see ids="
-            )
+            raise _ids_error(f"set{name}({value})", f"only {name} {own} exists in this sandbox; see ids=")
     if command.groups == [] and plan.drop_groups and not identity.by_helper:
         return flags  # it has none as it is
     if command.groups is not None:
         if not identity.by_helper:
-            raise IdsError(errno.EPERM, "setgroups", None, "groups can't be changed in a sandbox with one id; see ids=")
+            raise _ids_error("setgroups", "groups can't be changed in a sandbox with one id; see ids=")
         flags |= c.SET_GROUPS | c.FORK_COMMAND
     elif identity.change_ids:
         flags |= c.SET_GROUPS  # to none: another user must not keep the caller's
@@ -371,6 +340,7 @@ def _started(
     result = _core.spawn(template, command)
     if result.error:
         from nsbox._failure import exception
+        from nsbox._probe import host_for
 
         raise exception(result, policy, prepared.plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
     return result
@@ -381,6 +351,7 @@ def _profiled(
 ) -> _core.Result:
     from nsbox import _probe_darwin, _seatbelt  # macOS's
     from nsbox._backends.seatbelt import canonical
+    from nsbox._probe import host_for
 
     places, plan = prepared.places, prepared.plan
     assert places is not None
@@ -403,6 +374,7 @@ def _profiled(
 def _wrapped(
     policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
 ) -> _core.Result:
+    from nsbox._probe import host_for
     from nsbox._wrap import Wrapped  # seldom needed
 
     _check_resolved(policy)  # anew: bwrap follows links that have been planted since

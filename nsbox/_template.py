@@ -19,10 +19,11 @@ from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
 from nsbox import _core, _renew, _request, _spawn
 from nsbox._core import constants as c
-from nsbox._errors import NsboxError, SetupError, StaleError
+from nsbox._errors import NsboxError, SetupError
 from nsbox._files import high
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Console
+from nsbox._rare_errors import StaleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,12 @@ import stat
 from pathlib import Path
 
 from nsbox._backends import seatbelt
-from nsbox._errors import AccessError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._layout import layout, with_interpreter
 from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._policy import is_below
 from nsbox._probe import host_for
+from nsbox._rare_errors import AccessError
 
 if TYPE_CHECKING:
     from nsbox._host import Host

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from _struct import Struct
-
 from nsbox._bpf import COMPATIBLE, LAST, Program, Table, assemble
 from nsbox._core import constants as c
+from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import (
     Bind,
@@ -29,7 +27,6 @@ from nsbox._plan import (
     RemountRo,
     RoBind,
     RoOverlay,
-    Ruleset,
     Symlink,
     Tmpfs,
     TmpOverlay,
@@ -39,10 +36,12 @@ from nsbox._seccomp import COMPATIBLE_NUMBERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_HEAD = Struct("=4I")
-_OP = Struct("=3Ii4IQ")
-_ENTRY = Struct("=6Q2I2i")
-TOLD = Struct("=IiII3q")  # nsbox_told_entry
+    from nsbox._ruleset import Ruleset
+
+# Bytes of each field. _struct would do this, but many an interpreter has it in a shared library, which takes longer to
+# load than a plan to encode.
+_HEAD = (4, 4, 4, 4)
+_OP = (4, 4, 4, 4, 4, 4, 4, 4, 8)
 
 # code, flags, mode, fd, text or data at src, dest, count, size
 _Row = tuple[int, int, int, int, bytes, str, int, int]
@@ -60,6 +59,11 @@ def _row(
     size: int = 0,
 ) -> _Row:
     return code, flags, mode, fd, src, dest, count, size
+
+
+def _pack(widths: Sequence[int], *numbers: int) -> bytes:
+    fields = zip(numbers, widths, strict=True)
+    return b"".join([number.to_bytes(width, "little", signed=number < 0) for number, width in fields])
 
 
 def _text(value: str) -> bytes:
@@ -141,7 +145,7 @@ def _op(op: Op) -> _Row:
 
 def encode(ops: Sequence[Op]) -> bytes:
     """Return the blob for these primitive ops. Equal bytes are stored once: ops often share a path."""
-    start = _HEAD.size + len(ops) * _OP.size
+    start = sum(_HEAD) + len(ops) * sum(_OP)
     pool = bytearray()
     known: dict[bytes, int] = {}
 
@@ -155,8 +159,8 @@ def encode(ops: Sequence[Op]) -> bytes:
     packed = bytearray()
     for op in ops:
         code, flags, mode, fd, src, dest, count, size = _op(op)
-        packed += _OP.pack(code, flags, mode, fd, put(src), put(_text(dest) if dest else b""), count, 0, size)
-    return _HEAD.pack(c.MAGIC, c.VERSION, start + len(pool), len(ops)) + bytes(packed) + bytes(pool)
+        packed += _pack(_OP, code, flags, mode, fd, put(src), put(_text(dest) if dest else b""), count, 0, size)
+    return _pack(_HEAD, c.MAGIC, c.VERSION, start + len(pool), len(ops)) + bytes(packed) + bytes(pool)
 
 
 def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[str, int]) -> list[bytes]:
@@ -183,36 +187,3 @@ def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, int, list[tuple[b
         for rule in ruleset.paths
     ]
     return ruleset.files, ruleset.net, ruleset.scoped, rules
-
-
-def encode_entry(
-    programs: Sequence[bytes],
-    argv: Sequence[bytes],
-    envp: Sequence[bytes],
-    cwd: bytes | None,
-    targets: Sequence[int],
-    flags: int,
-    umask: int,
-    pgid: int,
-) -> bytes:
-    """Return an nsbox_entry with all that it leads to. targets: the numbers of the command's descriptors, ascending."""
-    rows = (programs, argv, envp)
-    at = _ENTRY.size
-    arrays = []
-    for row in rows:
-        arrays.append(at)
-        at += 8 * (len(row) + 1)
-    numbers, at = at, at + 4 * len(targets)
-    head, pool = [], bytearray()
-    for row in rows:
-        offsets = []
-        for text in row:
-            offsets.append(at + len(pool))
-            pool += text + b"\0"
-        head.append(Struct(f"={len(row) + 1}Q").pack(*offsets, 0))
-    place = 0
-    if cwd is not None:
-        place = at + len(pool)
-        pool += cwd + b"\0"
-    fixed = _ENTRY.pack(at + len(pool), *arrays, numbers, place, len(targets), flags, umask, pgid)
-    return b"".join((fixed, *head, Struct(f"={len(targets)}i").pack(*targets), pool))

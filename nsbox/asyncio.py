@@ -17,9 +17,9 @@ from asyncio.subprocess import SubprocessStreamProtocol
 from typing import Any
 
 from nsbox import _popen
+from nsbox._containment import Containment
 from nsbox._keeper import Keeper
 from nsbox._policy import Policy
-from nsbox._spawn import Containment
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "create_subprocess_exec", "create_subprocess_shell"]

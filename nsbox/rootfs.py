@@ -24,11 +24,13 @@ from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import EXCHANGE, NOREPLACE, Tree, remove, rename, set_mode
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._libraries import opened
-from nsbox._policy import Path, is_below
+from nsbox._policy import is_below
 from nsbox._rootfs_policy import MANIFEST, policy
 
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
+
+    from nsbox._policy import Path
 
     Wished: TypeAlias = Iterable[Path] | Mapping[str, Path]
 

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 
 from nsbox import _popen
 from nsbox._commands import Commands
-from nsbox._errors import AccessError
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._rare_errors import AccessError
 from nsbox._session import SessionWay
 from nsbox._usage import processes
 

@@ -27,12 +27,13 @@ from nsbox import _commit, _core, _patch
 from nsbox._changes import Change, Comparison
 from nsbox._checks import check_path
 from nsbox._commands import Commands
-from nsbox._errors import ConflictError, PolicyError, Reason, UnavailableError
+from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree, locked, opened_plainly, start_of_time
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._overlay import OverlayWay
 from nsbox._policy import is_below
 from nsbox._probe import transactions_dir
+from nsbox._rare_errors import ConflictError
 from nsbox._store import Store
 from nsbox._wished_limits import check_size
 

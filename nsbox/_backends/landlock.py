@@ -14,9 +14,10 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import with_interpreter
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
-from nsbox._plan import DEVICES, Identity, Plan, Ruleset
+from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy, is_below
 from nsbox._profiles import no_truncation, without_namespaces
+from nsbox._ruleset import Ruleset
 from nsbox._seccomp import no_user_namespaces, profile
 
 if TYPE_CHECKING:

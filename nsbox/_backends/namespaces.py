@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 
-from nsbox import _landlock
 from nsbox._details import Capabilities
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import programs, refused
+from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import layout, needs_no_userns, pinned_paths, wants_full, with_interpreter
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
-from nsbox._plan import Dev, Devpts, Identity, Op, Plan, Rlimit, Ruleset
+from nsbox._plan import Dev, Devpts, Identity, Op, Plan, Rlimit
 from nsbox._policy import Policy
+
+if TYPE_CHECKING:
+    from nsbox._ruleset import Ruleset
 
 NAME = "namespaces"
 _UNCHANGED = 2**32 - 1  # setresuid(2)
@@ -175,6 +178,12 @@ def _capabilities(policy: Policy, host: Host) -> Capabilities | None:
 
 
 def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str, Reason]) -> Ruleset | None:
+    # In a net namespace of one's own there are no abstract sockets of others.
+    reaches_out = policy.base == "workspace" and policy.network == "host"
+    if not policy.landlock and not reaches_out:
+        return None
+    from nsbox import _landlock
+
     if policy.landlock and host.landlock_abi < _landlock.FILES_ABI:
         have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
         lacking["landlock"] = Reason(
@@ -183,8 +192,6 @@ def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str,
         )
     elif policy.landlock:
         return _landlock.ruleset(ops, host.landlock_abi)
-    # In a net namespace of one's own there are no abstract sockets of others.
-    reaches_out = policy.base == "workspace" and policy.network == "host"
     return _landlock.scopes(host.landlock_abi) if reaches_out else None
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import _signal  # signal is this, with enums that take longer to make than a sandbox
 import errno
-import os
 import sys
-from stat import S_ISDIR
+from posix import environ as _given
 
-from nsbox import _core, _core_linux, _probe, _spawn
+from nsbox import _core, _core_linux, _identity, _spawn
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_parse import parse
 from nsbox._bwrap_policy import policy_of, read_all
 from nsbox._core import constants as c
+from nsbox._early import os
 from nsbox._errors import NsboxError, PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Bind, BindData, DevBind, File, Identity, Op, Overlay, RoBind, RoOverlay, TmpOverlay
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 VERSION = "0.11.1"  # whose behaviour this is; clients ask for it
 
 _FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1, _signal.SIGUSR2)
+_S_IFMT, _S_IFDIR = 0o170000, 0o040000  # inode(7)
 _WALL = 0x40000000  # also a command that was killed before its exec
 _AS_MAPPED = 2**32 - 1  # the ids that it has, whatever they are called inside: (uid_t)-1, setresuid(2)
 _BY_KERNEL = 0x80  # SI_KERNEL, <asm-generic/siginfo.h>: such as a terminal's key, which the whole group gets
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
     except Version:
         return _to_stdout(f"bubblewrap {VERSION}\n")
     except Usage as wanted:
-        from nsbox._bwrap_options import usage
+        from nsbox._bwrap_help import usage
 
         if wanted.status == 0:
             return _to_stdout(usage(prog))
@@ -104,17 +105,17 @@ def _to_stdout(text: str) -> int:
 
 def _environ() -> Mapping[str, str]:
     """Return the environment as it was given: in the C locale an interpreter sets LC_CTYPE in its own (PEP 538)."""
-    if os.environ.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
-        return os.environ
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            pairs = [word.partition(b"=") for word in file.read().split(b"\0")]
-    except OSError:
-        return os.environ
-    env: dict[str, str] = {}
-    for name, equals, value in pairs:
+    env = {os.fsdecode(name): os.fsdecode(value) for name, value in _given.items()}
+    if env.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
+        return env
+    text = _identity.read("/proc/self/environ")
+    if text is None:
+        return env
+    env.clear()
+    for word in text.split("\0"):
+        name, equals, value = word.partition("=")
         if equals:
-            env.setdefault(os.fsdecode(name), os.fsdecode(value))
+            env.setdefault(name, value)
     return env
 
 
@@ -125,7 +126,7 @@ def _cwd(env: Mapping[str, str]) -> str:
     """
     name = env.get("PWD", "")
     try:
-        if name.startswith("/") and os.path.samefile(name, "."):
+        if name.startswith("/") and _is_same(os.stat(name), os.stat(".")):
             return name
     except OSError:
         pass  # PWD is wrong
@@ -133,6 +134,10 @@ def _cwd(env: Mapping[str, str]) -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_ino, one.st_dev) == (other.st_ino, other.st_dev)
 
 
 # ---- one run
@@ -209,11 +214,11 @@ def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            if S_ISDIR(os.fstat(fd).st_mode):
+            if os.fstat(fd).st_mode & _S_IFMT == _S_IFDIR:
                 os.close(os.open(f"{path}/.", os.O_PATH | os.O_CLOEXEC))  # which mounts what is mounted on demand
 
             name = os.readlink(f"/proc/self/fd/{fd}")
-            if name.startswith("/") and os.path.samestat(os.fstat(fd), os.lstat(name)):
+            if name.startswith("/") and _is_same(os.fstat(fd), os.lstat(name)):
                 return name
         finally:
             os.close(fd)
@@ -268,7 +273,7 @@ def _prepared(asked: Asked) -> tuple[Policy, _spawn.Prepared]:
     try:
         if asked.seccomp_fd is not None:
             filters = (_filter(asked.seccomp_fd),)
-        host = _probe.identity()
+        host = _identity.identity()
         policy = policy_of(asked, filters, is_root=host.euid == 0)
         prepared = _spawn.prepare(policy, host)
     except PolicyError as error:
@@ -310,13 +315,14 @@ def _command(asked: Asked) -> _core.Command:
     program = asked.command[0]
     argv = [asked.command[0] if asked.argv0 is None else asked.argv0, *asked.command[1:]]
     directories = asked.env.get("PATH", "/bin:/usr/bin").split(":")  # confstr(3)
-    found = [program] if "/" in program or not program else [os.path.join(at or ".", program) for at in directories]
+    found = [program] if "/" in program or not program else [f"{at or '.'}/{program}" for at in directories]
+    entries = [os.fsencode(f"{name}={value}") for name, value in (asked.env | {"PWD": ""}).items()]
     if asked.chdir is None:
         names = [name for name in (_cwd(asked.env), asked.env.get("HOME"), "/") if name]
-        places = [(os.fsencode(name), _environment(asked, name)) for name in dict.fromkeys(names)]
+        places = [(os.fsencode(name), _environment(entries, name)) for name in dict.fromkeys(names)]
         cwd, envp = None, places[0][1]
     else:
-        places, cwd, envp = [], os.fsencode(asked.chdir), _environment(asked, asked.chdir)
+        places, cwd, envp = [], os.fsencode(asked.chdir), _environment(entries, asked.chdir)
     return _core.Command(
         programs=[os.fsencode(path) for path in found],
         argv=[os.fsencode(word) for word in argv],
@@ -328,9 +334,10 @@ def _command(asked: Asked) -> _core.Command:
     )
 
 
-def _environment(asked: Asked, directory: str) -> _core.Strings:
-    pairs = asked.env | {"PWD": directory}
-    return _core.Strings([os.fsencode(f"{name}={value}") for name, value in pairs.items()])
+def _environment(entries: list[bytes], directory: str) -> _core.Strings:
+    """Return an environment with a directory for its empty PWD."""
+    at = entries.index(b"PWD=")
+    return _core.Strings([*entries[:at], b"PWD=" + os.fsencode(directory), *entries[at + 1 :]])
 
 
 def _watch(asked: Asked, policy: Policy, command: _core.Command) -> Watch | None:

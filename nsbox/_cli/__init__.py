@@ -201,7 +201,7 @@ def _bwrap(words: Sequence[str]) -> int:
             return _complain(error, 1)
         return 0
     if list(words[:1]) == ["--completion"]:
-        from nsbox._bwrap_options import completion
+        from nsbox._bwrap_help import completion
 
         if len(words) != 2 or words[1] not in ("bash", "zsh", "fish"):
             return _complain(PolicyError("--completion", "takes bash, zsh or fish"), 2)

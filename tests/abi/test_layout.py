@@ -21,17 +21,17 @@ from nsbox import (
     _spawn,
     _template,
     _wire,
+    _wire_entry,
 )
 from nsbox._bwrap import watch
 from nsbox._core import constants as c
 
 SYSTEMS = ("linux", "darwin")
 NAMES = {
-    "nsbox_plan": _wire._HEAD,
-    "nsbox_op": _wire._OP,
-    "nsbox_entry": _wire._ENTRY,
-    "nsbox_told_entry": _wire.TOLD,
+    "nsbox_entry": _wire_entry.ENTRY,
+    "nsbox_told_entry": _wire_entry.TOLD,
 }
+WIDTHS = {"nsbox_plan": _wire._HEAD, "nsbox_op": _wire._OP}
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,18 @@ def test_wire_formats(name: str) -> None:
     assert [struct.calcsize("=" + code) for code in flat] == [size for _, _, size in fields]
 
 
+@pytest.mark.parametrize("name", WIDTHS)
+def test_widths_of_fields(name: str) -> None:
+    """So have the numbers that plans and ops are packed as."""
+    fields = struct_fields(name)
+    assert [size for _, _, size in fields] == [*WIDTHS[name]]
+    assert [offset for _, offset, _ in fields] == [sum(WIDTHS[name][:at]) for at in range(len(fields))]
+    assert sum(WIDTHS[name]) == _core.ffi.sizeof(name)
+
+
 def test_wire_order() -> None:
     """Values land in the fields that they are meant for."""
-    packed = _wire._OP.pack(1, 2, 3, -4, 5, 6, 7, 8, 9)
+    packed = _wire._pack(_wire._OP, 1, 2, 3, -4, 5, 6, 7, 8, 9)
     view = _core.ffi.cast("nsbox_op *", _core.ffi.from_buffer(packed))
     assert [
         getattr(view, name) for name in ("code", "flags", "mode", "fd", "src", "dst", "count", "reserved", "size")
@@ -85,7 +94,7 @@ def test_wire_order() -> None:
         8,
         9,
     ]
-    head = _core.ffi.cast("nsbox_plan *", _core.ffi.from_buffer(_wire._HEAD.pack(1, 2, 3, 4)))
+    head = _core.ffi.cast("nsbox_plan *", _core.ffi.from_buffer(_wire._pack(_wire._HEAD, 1, 2, 3, 4)))
     assert (head.magic, head.version, head.size, head.nops) == (1, 2, 3, 4)
 
 

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 import pytest
 from nsbox_differential.arena import BWRAP
 
-from nsbox._bwrap_options import BY_NAME, OPTIONS
+from nsbox._bwrap_options import options
 from nsbox._bwrap_parse import Refused, Usage, parse
 
 pytestmark = pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed")
 
 
+OPTIONS = options()
+BY_NAME = {option.name: option for option in OPTIONS}
 REWORDED = {  # bwrap 0.8, and what 0.11 says
     "--userns not compatible ": "--userns is not compatible with ",
     "--disable-userns is not compatible with  ": "--disable-userns is not compatible with ",

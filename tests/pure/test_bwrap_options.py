@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nsbox._bwrap_options import BY_NAME, OPTIONS, PROGRAMS, completion, usage
+from nsbox._bwrap_help import PROGRAMS, completion, usage
+from nsbox._bwrap_options import options
 from nsbox._bwrap_parse import _HANDLERS
 from nsbox._details import CAPABILITIES
+
+OPTIONS = options()
+BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def test_the_table() -> None:

@@ -36,11 +36,13 @@ from nsbox import (
     Tmpfs,
     TmpOverlay,
 )
-from nsbox._bwrap_options import BY_NAME, OPTIONS, STRAY_LAYER
+from nsbox._bwrap_options import STRAY_LAYER, options
 from nsbox._bwrap_parse import Asked, Refused, Usage, Version, parse
 
 # ---- each option alone
 
+OPTIONS = options()
+BY_NAME = {option.name: option for option in OPTIONS}
 OPS = [
     ("--bind a /b", Bind("/home/me/a", "/b")),
     ("--bind-try /a b", Bind("/a", "/b", optional=True)),

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsbox_testing.elves import elf
 
-from nsbox import UnavailableError, _elf, _layout, _rootfs_policy
+from nsbox import UnavailableError, _elf, _rootfs_policy, _workspace
 from nsbox._contents import _interpreters
 from nsbox._elf import Elf
 from nsbox._libraries import Libraries, configured, opened
@@ -309,4 +309,4 @@ def test_no_interpreter(line: str) -> None:
 
 def test_masks_are_those_of_a_workspace() -> None:
     """Whatever a workspace hides of /proc is hidden in a root file system too."""
-    assert {*_layout._PROC_SECRETS, "1/autogroup", "keys", "key-users"} <= {*_rootfs_policy._MASKED}
+    assert {*_workspace._PROC_SECRETS, "1/autogroup", "keys", "key-users"} <= {*_rootfs_policy._MASKED}

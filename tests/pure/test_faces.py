@@ -228,44 +228,21 @@ HEAVY = (
 
 # What a program that starts one command and ends imports.
 HOT = (
-    *("_arguments", "_backends.namespaces", "_bpf", "_bwrap", "_bwrap_parse", "_bwrap_policy", "_core", "_details"),
-    *("_filters", "_host", "_landlock", "_layout", "_limits", "_plan", "_policy", "_probe", "_request", "_seccomp"),
-    *("_spawn", "_wire"),
+    *("_backends.namespaces", "_bpf", "_bwrap", "_bwrap_parse", "_bwrap_policy", "_core", "_details", "_filters"),
+    *("_host", "_identity", "_layout", "_limits", "_plan", "_policy", "_request", "_seccomp", "_spawn", "_wire"),
 )
 # What that must not load: each takes longer than what it would be needed for, or is only needed when something fails.
 SLOW = frozenset(
     {
-        *("argparse", "ast", "collections", "contextlib", "dataclasses", "enum", "functools", "importlib", "inspect"),
-        *(
-            "logging",
-            "mmap",
-            "operator",
-            "platform",
-            "psutil",
-            "re",
-            "resource",
-            "select",
-            "selectors",
-            "shutil",
-            "signal",
-        ),
-        *("socket", "struct", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "weakref"),
+        *("_bisect", "_collections_abc", "_struct", "argparse", "ast", "collections", "contextlib", "dataclasses"),
+        *("enum", "functools", "genericpath", "importlib", "inspect", "logging", "mmap", "operator", "os", "platform"),
+        *("posixpath", "psutil", "re", "resource", "select", "selectors", "shutil", "signal", "socket", "stat"),
+        *("struct", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "weakref"),
         *(f"nsbox._backends.{name}" for name in ("bwrap", "landlock", "passthrough")),
-        *(
-            f"nsbox.{name}"
-            for name in (
-                "_causes",
-                "_cgroup",
-                "_doctor",
-                "_failure",
-                "_popen",
-                "_profiles",
-                "_reap",
-                "_renew",
-                "_usage",
-            )
-        ),
-        *("nsbox._confine", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
+        *("nsbox._bwrap_help", "nsbox._causes", "nsbox._cgroup", "nsbox._containment", "nsbox._doctor"),
+        *("nsbox._failure", "nsbox._landlock", "nsbox._path_rules", "nsbox._popen", "nsbox._probe", "nsbox._profiles"),
+        *("nsbox._rare_errors", "nsbox._reap", "nsbox._renew", "nsbox._ruleset", "nsbox._usage", "nsbox._wire_entry"),
+        *("nsbox._confine", "nsbox._workspace", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
     }
 )
 
@@ -300,6 +277,33 @@ def test_the_way_to_a_spawn_is_short(tmp_path: Path) -> None:
     loaded = set(done.stdout.split())
     assert "nsbox._spawn" in loaded
     assert not loaded & SLOW
+
+
+def test_os_before_os(tmp_path: Path) -> None:
+    """What is used in the place of os, where nobody has imported that yet, is os's own; what isn't there is asked of it."""
+    code = f"""
+import sys
+sys.path.append({str(Path(nsbox.__file__).parent.parent)!r})
+from nsbox._early import os as early
+assert "os" not in sys.modules
+had = dict(vars(early))
+pairs = [(early.fsencode(text), early.fsdecode(early.fsencode(text))) for text in ("a", "\\udcff", "\u20ac", b"\\xff")]
+assert "os" not in sys.modules
+assert early.path.join("a", "b") == "a/b" and early.sep == "/"
+import os
+assert pairs == [(os.fsencode(text), os.fsdecode(os.fsencode(text))) for text in ("a", "\\udcff", "\u20ac", b"\\xff")]
+assert early.environ is os.environ and early.path is os.path
+others = [name for name, value in had.items() if getattr(os, name, None) is not value]
+try:
+    early.nothing
+except AttributeError as error:
+    print(error, sorted(name for name in others if name[0] != "_"), len(had) > 200)
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout == "module 'os' has no attribute 'nothing' ['fsdecode', 'fsencode'] True\n"
 
 
 def test_import_asks_and_starts_nothing(tmp_path: Path) -> None:

@@ -160,10 +160,10 @@ def test_maps_of_one_that_is_not_dumpable() -> None:
 )
 def test_what_is_asked(monkeypatch: pytest.MonkeyPatch, path: str, text: str, field: str, value: object) -> None:
     """What other machines' files say is understood."""
-    read = _probe._read
+    read = _probe.read
     others = {"/proc/self/attr/apparmor/current": None, "/proc/self/attr/current": None}
     texts = others | {path: text, path.replace("self", "1"): text}
-    monkeypatch.setattr(_probe, "_read", lambda name: texts[name] if name in texts else read(name))
+    monkeypatch.setattr(_probe, "read", lambda name: texts[name] if name in texts else read(name))
     assert getattr(_probe._linux(), field) == value
 
 

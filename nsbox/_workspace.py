@@ -1,0 +1,127 @@
+"""The file system of a workspace policy: which ops, in which order. Pure.
+
+Order is by depth, so that whatever is mounted inside of something comes after it; on the same path a mask wins over a
+writable bind, which wins over a read-only one.
+"""
+
+from __future__ import annotations
+
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._host import Host
+from nsbox._layout import common, may_be_kernel_root
+from nsbox._plan import Bind, Dev, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
+from nsbox._policy import Policy, is_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Files of procfs that tell uid 0, even without capabilities, about the machine; container runtimes mask them too.
+_PROC_SECRETS = (
+    *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
+    *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
+)
+
+
+def _depth(path: str) -> int:
+    return 0 if path == "/" else path.count("/")
+
+
+def _readable(policy: Policy, host: Host) -> dict[str, Op]:
+    """Read-only binds, without those that a wider one contains."""
+    wanted: dict[str, Op] = {}
+    binds = [path for path, target in host.directories if target is None]
+    prefixes = [p for p in host.prefixes if not any(is_below(p, w) for w in policy.write)]
+    for path in sorted({*binds, *policy.read, *prefixes} - set(policy.write), key=lambda p: (_depth(p), p)):
+        above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
+        # What is bound from wider above isn't seen through the sandbox's own file systems.
+        hidden = above is not None and any(is_below(path, p) and not is_below(above, p) for p in ("/tmp", "/run"))
+        if above is None or above in policy.write or hidden:
+            wanted[path] = RoBind(path, path, nofollow=path in policy.read)
+    for path, target in host.directories:
+        if target is not None and not any(is_below(path, above) for above in (*wanted, *policy.write)):
+            wanted[path] = Symlink(target, path)
+    return wanted
+
+
+def _masked(policy: Policy, host: Host) -> dict[str, Op]:
+    named = (*policy.write, *policy.read)
+    for secret in (*host.secrets, *host.private):
+        for path in named:
+            if path != secret and is_below(path, secret):
+                raise PolicyError(
+                    "read" if path in policy.read else "write",
+                    f"{path} lies in {secret}, which is masked unless it is named itself",
+                )
+    paths = [secret for secret in host.secrets if secret not in named]  # what is named by itself is no secret
+    paths += [path for path in host.private if not any(is_below(path, name) for name in named)]
+    if not policy.nested:  # a sandbox inside needs a fully visible /proc to mount its own
+        paths.append("/proc/1/autogroup")  # the init's own; by its niceness it could be starved
+        paths += ["/proc/keys", "/proc/key-users"]  # what the session keyring holds, by name
+    if may_be_kernel_root(policy, host):
+        paths += [f"/proc/{name}" for name in _PROC_SECRETS]
+    masks: dict[str, Op] = {path: Mask(path, optional=True) for path in paths}
+    return masks | {path: Mask(path, optional=True, nofollow=True) for path in policy.deny}
+
+
+def _pinned(policy: Policy) -> dict[str, Op]:
+    """Bind each directory on the way through a writable one to another path of the policy onto itself.
+
+    A mount point can't be renamed (EBUSY). Without this a command could move the way's directories, and what was
+    hidden or read-only would be neither for the next command. Below a read-only path nothing can be moved anyway.
+    """
+    named = (*policy.write, *policy.read)
+    pins: dict[str, Op] = {}
+    for path in (*policy.deny, *named):
+        parts = path.strip("/").split("/")
+        for i in range(1, len(parts)):
+            way = "/" + "/".join(parts[:i])
+            above = max((p for p in named if is_below(way, p)), key=_depth, default=None)
+            if above in policy.write and way not in named:
+                pins[way] = Bind(way, way, optional=True, nofollow=True)
+    return pins
+
+
+def _var_tmp(chosen: Iterable[str], tmp_size: int | None) -> dict[str, Op]:
+    """Return the second temporary directory: a link to /tmp, if nothing wished for is there."""
+    chosen = tuple(chosen)
+    if any(is_below("/var/tmp", path) for path in chosen):
+        return {}
+    if any(is_below(path, "/var/tmp") for path in chosen):
+        return {"/var/tmp": Tmpfs("/var/tmp", size=tmp_size, mode=0o1777)}
+    return {"/var/tmp": Symlink("/tmp", "/var/tmp")}
+
+
+def _check_links(policy: Policy, wished: dict[str, Op]) -> None:
+    """Refuse a bind below a link: it would be mounted elsewhere than its name says."""
+    links = [op for op in wished.values() if isinstance(op, Symlink)]
+    for name in ("write", "read"):
+        for path in getattr(policy, name):
+            for link in links:
+                if is_below(path, link.dest):
+                    raise PolicyError(
+                        name, f"{path} lies below {link.dest}, a link to {link.target}: name the real path"
+                    )
+
+
+def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
+    """Return the ops for a workspace policy."""
+    tmp_size = policy.tmp_size if isinstance(policy.tmp_size, int) else None
+    own: dict[str, Op] = {
+        "/dev": Dev("/dev", size=tmp_size),
+        "/proc": Proc("/proc", cover=may_be_kernel_root(policy, host)),
+        "/tmp": Tmpfs("/tmp", size=tmp_size, mode=0o1777),
+    }
+    wished = _pinned(policy) | _readable(policy, host)
+    wished |= {path: Bind(path, path, nofollow=True) for path in policy.write}
+    if policy.network == "host" and host.resolv_conf is not None:
+        wished.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
+    _check_links(policy, wished)
+    if any(is_below("/run", path) for path in (*policy.write, *policy.read) if path != "/run"):
+        own["/run"] = Tmpfs("/run", size=tmp_size)  # its sockets lead out; who wants it names it
+    wished |= _var_tmp((*wished, *policy.deny), tmp_size)
+    # The policy refuses to name a path below a denied one; what is there by default goes.
+    chosen = {p: op for p, op in (own | wished).items() if not any(is_below(p, denied) for denied in policy.deny)}
+    chosen |= _masked(policy, host)
+    ordered = sorted(chosen.items(), key=lambda item: (_depth(item[0]), isinstance(item[1], Mask)))
+    return (*(op for _, op in ordered), *common(policy), RemountRo("/"))
