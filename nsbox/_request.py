@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from nsbox import _core, _core_linux, _wire
 from nsbox._bpf import NEWER, Program
 from nsbox._core import constants as c
+from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING, remembered
 from nsbox._plan import Identity, Op, Plan
 
@@ -60,13 +59,22 @@ def _capabilities(plan: Plan) -> tuple[int, int, int] | None:
     return None if kept is None else (kept.permitted, kept.inheritable, kept.bounding)
 
 
+ready: list[tuple[Program, bytes]] = []  # what was assembled when the package was built, see csrc/tools/front.py
+
+
 @remembered
 def assembled(programs: tuple[Program, ...]) -> list[bytes]:
     """Return a plan's filters for this machine; most policies have the same."""
-    if not programs:
-        return []
-    machine, numbers = _core_linux.syscalls()
-    return _wire.encode_programs(programs, machine, NEWER | numbers)
+    return [_assembled(program) for program in programs]
+
+
+def _assembled(program: Program) -> bytes:
+    for known, code in ready:
+        if (known.rules, known.with_compatible) == (program.rules, program.with_compatible) and not program.code:
+            return code
+    names = {name for rule in program.rules for name in rule.calls}
+    machine, numbers = _core_linux.numbers_of(names)
+    return _wire.encode_programs([program], machine, NEWER | numbers)[0]
 
 
 def _rlimits(plan: Plan) -> list[tuple[int, int, int]]:

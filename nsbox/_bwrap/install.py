@@ -9,15 +9,23 @@ import sys
 
 import _cffi_backend
 
+from nsbox import _core
+from nsbox._errors import Reason, UnavailableError
+
 _MARK = "made by `nsbox bwrap --install`"
 _CODE = """\
-from os import _exit, getppid
+from posix import _exit, getppid
 parent = getppid()
 import gc, sys
 gc.disable()
 sys.path[:0] = {paths!r}
-from nsbox._bwrap import main
+{load}from nsbox._bwrap import main
 _exit(main(sys.argv{shift}, parent))
+"""
+_LOAD = """\
+from _frozen_importlib_external import SourceFileLoader
+front = {front!r}
+exec(SourceFileLoader("nsbox", front).get_code("nsbox"), {{"__file__": front, "EXTENSIONS": {extensions!r}}})
 """
 _LONGEST = 127  # of a first line, before Linux 5.1
 
@@ -25,15 +33,23 @@ _LONGEST = 127  # of a first line, before Linux 5.1
 def script() -> str:
     """Return a program for this interpreter and this installation of nsbox; nothing else is looked at (-I -S).
 
-    It is over when the command is, so that garbage needn't be collected, nor anything taken apart at its end.
+    All that it imports is in one file, but for an editable install, and two that are found by their paths: to
+    look for each takes longer than to make a sandbox. It is over when the command is, so that garbage needn't be
+    collected, nor anything taken apart at its end.
     """
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    homes = (os.path.dirname(package), os.path.dirname(os.path.abspath(_cffi_backend.__file__)))
-    paths = list(dict.fromkeys(homes))
+    here = os.path.dirname(os.path.abspath(__file__))
+    modules = {"_cffi_backend": _cffi_backend, "nsbox._nsbox": _core.extension}
+    extensions = {name: os.path.abspath(module.__file__) for name, module in modules.items()}
+    homes = (os.path.dirname(os.path.dirname(here)), os.path.dirname(extensions["_cffi_backend"]))
+    front = os.path.join(here, "front.py")
+    load = (
+        _LOAD.format(front=front, extensions=extensions) if os.path.exists(front) else ""
+    )  # as in an editable install
+    given = {"paths": list(dict.fromkeys(homes)), "load": load}
     first = f"#!{sys.executable} -IS\n"
     if len(first) <= _LONGEST and not set(sys.executable) & set(" \t\n"):
-        return f"{first}# bubblewrap's command line, {_MARK}\n{_CODE.format(paths=paths, shift='')}"
-    code = shlex.quote(_CODE.format(paths=paths, shift="[1:]"))
+        return f"{first}# bubblewrap's command line, {_MARK}\n{_CODE.format(**given, shift='')}"
+    code = shlex.quote(_CODE.format(**given, shift="[1:]"))
     command = f'exec {shlex.quote(sys.executable)} -IS -c {code} "$0" "$@"'
     return f"#!/bin/sh\n# bubblewrap's command line, {_MARK}\n{command}\n"
 
@@ -41,8 +57,10 @@ def script() -> str:
 def install(directory: str) -> str:
     """Make the program `bwrap` in a directory; return its path. An older one of ours is replaced, another is not.
 
-    Raises FileExistsError for another, OSError where it can't be written.
+    Raises FileExistsError for another, OSError where it can't be written, UnavailableError where it could do nothing.
     """
+    if _core.problem or not _core.on_linux:
+        raise UnavailableError(Reason(_core.problem or "bwrap makes namespaces, which only Linux has"))
     path = os.path.join(os.path.abspath(directory), "bwrap")
     if os.path.lexists(path) and not _is_ours(path):
         raise FileExistsError(errno.EEXIST, "there is a bwrap already that nsbox hasn't made", path)
