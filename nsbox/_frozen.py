@@ -73,7 +73,7 @@ def _complete(cls: Any) -> None:
     """Find out the fields of a frozen class, which most programs never make a value of."""
     own = cls.__dict__
     added = []
-    for name, kind in own.get("__annotations__", {}).items():
+    for name, kind in cls.__annotations__.items():
         given = own.get(name, _MISSING)
         added.append(found := given if isinstance(given, Field) else Field(given))
         found.name, found.type = name, kind
@@ -96,9 +96,11 @@ class _Completed:
         self.name = name
 
     def __get__(self, _: object, cls: type[Any]) -> Any:
-        of = next(base for base in cls.__mro__ if base.__dict__.get(self.name) is self)
-        _complete(of)
-        return getattr(of, self.name)
+        for base in cls.__mro__:
+            if base.__dict__.get(self.name) is self:  # or another thread has completed it meanwhile
+                _complete(base)
+                break
+        return getattr(cls, self.name)
 
 
 _FIELDS, _KEY, _MATCH_ARGS = map(_Completed, ("__frozen_fields__", "__frozen_key__", "__match_args__"))

@@ -62,15 +62,18 @@ def read(path: str) -> str | None:
 
 
 def number(path: str) -> int | None:
+    """Return the number in a file; None if there is none."""
     text = read(path)
     return int(text) if text is not None and text.strip().lstrip("-").isdigit() else None
 
 
 def kernel_version(release: str) -> tuple[int, int]:
+    """Return the two numbers that uname(2)'s release begins with."""
     parts = release.split(".")
     return int(parts[0]), int("".join(ch for ch in parts[1] if ch.isdigit()) or 0)
 
 
 def id_ranges(path: str) -> tuple[tuple[int, int, int], ...]:
+    """Return the rows of a map of ids (user_namespaces(7)): inside, outside, count. Without the file all are mapped."""
     rows = [tuple(map(int, line.split())) for line in (read(path) or "0 0 4294967295").splitlines()]
     return tuple((inside, outside, count) for inside, outside, count in rows)

@@ -92,7 +92,8 @@ def told(value):
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
     if isinstance(value, type):
         getattr(value, "__match_args__", None)  # which completes a frozen class
-        return {name: told(part) for name, part in vars(value).items() if name not in ("__doc__", "__dict__")}
+        of_a_text = ("__doc__", "__dict__", "__firstlineno__", "__static_attributes__")
+        return {name: told(part) for name, part in vars(value).items() if name not in of_a_text}
     if isinstance(value, (classmethod, staticmethod)):
         return told(value.__func__)
     if isinstance(value, property):
