@@ -32,6 +32,5 @@ else:
 
     _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
     os = _Os("os")
-    _theirs = {name: value for name, value in posix.__dict__.items() if name[0] != "_"}
-    del _theirs["environ"]  # os has another one of that name
-    os.__dict__.update(_theirs, fsencode=_fsencode, fsdecode=_fsdecode, _exit=posix._exit)
+    os.__dict__.update(posix.__dict__, __name__="os", fsencode=_fsencode, fsdecode=_fsdecode)
+    del os.environ  # os has another one of that name
