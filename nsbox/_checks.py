@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
     """Say what isinstance(value, collections.abc.Iterable) does; _early says why that isn't imported."""
-    return getattr(type(value), "__iter__", None) is not None
+    return _has(value, "__iter__")
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
@@ -27,7 +27,13 @@ def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
 
 def is_path_like(value: object) -> TypeGuard[os.PathLike[str]]:
     """Say what isinstance(value, os.PathLike) does."""
-    return getattr(type(value), "__fspath__", None) is not None
+    return _has(value, "__fspath__")
+
+
+def _has(value: object, method: str) -> bool:
+    """Say if the value's class has it, not only the class of that (an Enum is iterable, its members aren't)."""
+    found = (base.__dict__[method] for base in type(value).__mro__ if method in base.__dict__)
+    return next(found, None) is not None
 
 
 def check_text(field: str, value: object) -> str:

@@ -175,8 +175,11 @@ def main() -> None:
     tables = f"PACKAGES = {packages!r}\nMODULES = (\n{rows})\n"
     ready = f"from nsbox import _bpf, _request, _seccomp\n_request.ready.append(({GUARD}, CODE))\n"
     code = f"CODE = {guard(package, syscalls.read_text())!r}\n"
-    output.write_text("\n\n".join((ABOUT, *made, tables + TAIL, code + ready)), encoding="utf-8")
-    depfile.write_text(f"{output}: {' '.join(map(str, modules.paths.values()))}\n")
+    text = "\n\n".join((ABOUT, *made, tables + TAIL, code + ready))
+    compile(text, str(output), "exec")  # not every statement of a module's may be in a function
+    output.write_text(text, encoding="utf-8")
+    escaped = [re.sub(r"([ #])", r"\\\1", str(path)).replace("$", "$$") for path in (output, *modules.paths.values())]
+    depfile.write_text(f"{escaped[0]}: {' '.join(escaped[1:])}\n")
 
 
 if __name__ == "__main__":

@@ -108,14 +108,15 @@ def _environ() -> Mapping[str, str]:
     env = {os.fsdecode(name): os.fsdecode(value) for name, value in _given.items()}
     if env.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
         return env
-    text = _identity.read("/proc/self/environ")
-    if text is None:
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            pairs = [word.partition(b"=") for word in file.read().split(b"\0")]
+    except OSError:
         return env
     env.clear()
-    for word in text.split("\0"):
-        name, equals, value = word.partition("=")
+    for key, equals, text in pairs:
         if equals:
-            env.setdefault(name, value)
+            env.setdefault(os.fsdecode(key), os.fsdecode(text))
     return env
 
 

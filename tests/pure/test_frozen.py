@@ -278,3 +278,17 @@ def test_no_subclass() -> None:
         @frozen
         class Loose:
             x: int
+
+
+def test_threads_complete_a_class_at_once() -> None:
+    """Who finds it unfinished, and then finished by another, takes what is there."""
+    from nsbox import _frozen
+
+    @frozen
+    class New(Frozen):
+        x: int
+
+    late = New.__dict__["__frozen_fields__"]
+    assert New(1).x == 1  # another thread, between finding the descriptor and asking it
+    assert late.__get__(None, New) is New.__frozen_fields__
+    assert isinstance(late, _frozen._Completed)

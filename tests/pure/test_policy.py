@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -415,3 +416,14 @@ def test_unshare_takes_any_sequence() -> None:
     policies = [workspace(unshare=names) for names in ({"uts"}, ["uts", "pid"], ("user", "uts"), iter(["uts", "uts"]))]
     assert len(set(policies)) == 1
     assert policies[0].unshare == ALWAYS | {"uts"}
+
+
+def test_what_only_its_class_is_iterable_by() -> None:
+    """A member of an Enum is no sequence, though the Enum can be gone through."""
+
+    class Word(enum.Enum):
+        READ = "/usr"
+
+    for name in ("write", "read", "deny", "best_effort", "pass_env"):
+        with pytest.raises(PolicyError, match="must be a sequence"):
+            Policy(**{name: Word.READ})

@@ -652,6 +652,17 @@ def test_info_to_a_closed_descriptor(bwrap: str) -> None:
     assert done.stderr == "bwrap: Write to info_fd: Bad file descriptor\n"
 
 
+def test_an_environment_in_another_encoding(bwrap: str, tmp_path: Path) -> None:
+    """No byte of it changes, whatever the locale's encoding and what LC_CTYPE, which an interpreter may set, says."""
+    made = run("localedef", "-i", "en_US", "-f", "ISO-8859-1", str(tmp_path / "en_US.ISO-8859-1"))
+    env = {"LC_ALL": "en_US.ISO-8859-1", "LOCPATH": str(tmp_path), "LC_CTYPE": "C.UTF-8", "Y": "\u00e9\u20ac"}
+    for locale in ("C", *(["en_US.ISO-8859-1"] if (tmp_path / "en_US.ISO-8859-1").is_dir() else [])):
+        done = subprocess.run(
+            [bwrap, *SHARED, "/usr/bin/printenv", "Y"], env=env | {"LC_ALL": locale}, capture_output=True, check=False
+        )
+        assert (done.stdout, done.stderr) == ("\u00e9\u20ac\n".encode(), b""), (locale, made.stderr)
+
+
 # ---- --install
 
 
