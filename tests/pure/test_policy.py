@@ -22,6 +22,7 @@ from nsbox import (
     Mqueue,
     Op,
     Policy,
+    PolicyError,
     Proc,
     RoBind,
     Tmpfs,
