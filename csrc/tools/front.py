@@ -19,21 +19,12 @@ ROOTS = ("nsbox._bwrap", "nsbox._backends.namespaces")
 
 ABOUT = '"""Made by csrc/tools/front.py of the modules that it lists at its end, which are what to read."""'
 
-# EXTENSIONS has the paths of compiled modules, so that nobody looks for them. A function's variables are those of the
-# module that it is made anew for.
+# A function's variables are those of the module that it is made anew for.
 TAIL = """
 import sys
-from _frozen_importlib import ModuleSpec, _load
-from _frozen_importlib_external import ExtensionFileLoader
 
-if "EXTENSIONS" not in globals():
+if __name__ != "front":
     raise ImportError("only the program that `nsbox bwrap --install` makes loads this")
-for name, path in EXTENSIONS.items():
-    try:
-        _load(ModuleSpec(name, ExtensionFileLoader(name, path), origin=path))
-    except ImportError:
-        pass  # nsbox tells what is missing
-
 package = __file__.rpartition("/_bwrap/")[0]
 for name, body in MODULES:
     parent, _, own = name.rpartition(".")

@@ -19,13 +19,19 @@ parent = getppid()
 import gc, sys
 gc.disable()
 sys.path[:0] = {paths!r}
-{load}from nsbox._bwrap import main
+from _frozen_importlib import ModuleSpec, _load
+from _frozen_importlib_external import ExtensionFileLoader, SourceFileLoader
+try:
+    for name, path in {extensions!r}:
+        _load(ModuleSpec(name, ExtensionFileLoader(name, path), origin=path))
+except ImportError:
+    pass  # it is looked for as any other module, and nsbox says what is missing
+{front}from nsbox._bwrap import main
 _exit(main(sys.argv{shift}, parent))
 """
-_LOAD = """\
-from _frozen_importlib_external import SourceFileLoader
-front = {front!r}
-exec(SourceFileLoader("nsbox", front).get_code("nsbox"), {{"__file__": front, "EXTENSIONS": {extensions!r}}})
+_FRONT = """\
+path = {path!r}
+exec(SourceFileLoader("nsbox", path).get_code("nsbox"), {{"__name__": "front", "__file__": path}})
 """
 _LONGEST = 127  # of a first line, before Linux 5.1
 
@@ -33,19 +39,17 @@ _LONGEST = 127  # of a first line, before Linux 5.1
 def script() -> str:
     """Return a program for this interpreter and this installation of nsbox; nothing else is looked at (-I -S).
 
-    All that it imports is in one file, but for an editable install, and two that are found by their paths: to
-    look for each takes longer than to make a sandbox. It is over when the command is, so that garbage needn't be
-    collected, nor anything taken apart at its end.
+    All that it imports is in one file (but for an editable install, which has none), and two compiled ones that are
+    found by their paths: to look for modules takes longer than to make a sandbox. It is over when the command is, so
+    that garbage needn't be collected, nor anything taken apart at its end.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     modules = {"_cffi_backend": _cffi_backend, "nsbox._nsbox": _core.extension}
-    extensions = {name: os.path.abspath(module.__file__) for name, module in modules.items()}
-    homes = (os.path.dirname(os.path.dirname(here)), os.path.dirname(extensions["_cffi_backend"]))
-    front = os.path.join(here, "front.py")
-    load = (
-        _LOAD.format(front=front, extensions=extensions) if os.path.exists(front) else ""
-    )  # as in an editable install
-    given = {"paths": list(dict.fromkeys(homes)), "load": load}
+    extensions = [(name, os.path.abspath(module.__file__)) for name, module in modules.items()]
+    homes = (os.path.dirname(os.path.dirname(here)), os.path.dirname(extensions[0][1]))
+    path = os.path.join(here, "front.py")
+    front = _FRONT.format(path=path) if os.path.exists(path) else ""
+    given = {"paths": list(dict.fromkeys(homes)), "extensions": extensions, "front": front}
     first = f"#!{sys.executable} -IS\n"
     if len(first) <= _LONGEST and not set(sys.executable) & set(" \t\n"):
         return f"{first}# bubblewrap's command line, {_MARK}\n{_CODE.format(**given, shift='')}"
