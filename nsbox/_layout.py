@@ -8,15 +8,7 @@ from __future__ import annotations
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import replace
 from nsbox._host import Host
-from nsbox._plan import (
-    Bind,
-    DevBind,
-    Hostname,
-    Loopback,
-    Op,
-    Proc,
-    RoBind,
-)
+from nsbox._plan import Bind, DevBind, Hostname, Loopback, Op, Proc, RoBind
 from nsbox._policy import Policy, is_below
 
 _PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "asound")  # as op_mount.c covers them
