@@ -1,4 +1,4 @@
-"""A policy brought to life: what is kept for its commands, made at the first one and made anew when it doesn't fit."""
+"""A policy brought to life: what is kept for its commands, made at the first one and again when it no longer fits."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Way:
 
 
 class KeptWay(Way):
-    """In copies of a sandbox that is kept or, where that can't be, anew.
+    """Starts commands in copies of a sandbox that is kept or, if that can't be, in sandboxes built from nothing.
 
-    Starting anew is never wrong, only slower, and it has the better errors: whatever is odd about the kept one ends
-    there.
+    To build one is never wrong, only slower, and it has the better errors. So it is the way out of whatever is odd
+    about the kept one.
     """
 
     def __init__(self, policy: Policy, stock: int) -> None:
@@ -61,17 +61,28 @@ class KeptWay(Way):
         if self._is_hopeless or self._is_closed or time.monotonic() < self._not_before:
             return None
         with self._lock:
-            kept = self._kept
-            if kept is None or not self._fits(kept, prepared):
-                self._let_go()  # first
-                kept = None
-                kept = self._make(prepared)
-                self._kept = None if self._is_closed else kept
-        return kept
+            self._renew(prepared)
+            return self._kept
+
+    def _renew(self, prepared: Prepared) -> None:
+        """Make it again, unless it fits. close() may have come while this thread waited for the lock, or comes now."""
+        kept = self._kept
+        if kept is not None and self._fits(kept, prepared):
+            return
+        kept = None
+        self._let_go()  # first
+        if not self._is_closed:
+            self._kept = self._make(prepared)
+            self._drop_if_closed()
+
+    def _drop_if_closed(self) -> None:
+        """Let go after a close() in a signal's handler; one in another thread does it by itself, with the lock."""
+        if self._is_closed:
+            self._let_go()
 
     @staticmethod
     def _fits(kept: Kept, prepared: Prepared) -> bool:
-        """Say if it is what the policy comes to now: this process may be another user's by now."""
+        """Say if it was made from what is prepared now: this process may have become another user's meanwhile."""
         return kept.prepared is prepared and not kept.stale
 
     def _let_go(self) -> None:
@@ -139,7 +150,7 @@ class KeptWay(Way):
             self._let_go()
 
     def after_fork(self) -> None:
-        """Start anew in a forked child, whose lock another thread of the parent may have held."""
+        """Forget what the parent keeps, in a forked child: another thread of the parent may have held the lock."""
         self._lock = RLock()
         kept, self._kept = self._kept, None
         if kept is not None:
@@ -147,12 +158,12 @@ class KeptWay(Way):
 
 
 class Keeper:
-    """What can be given wherever a policy is asked for: it has one, and what is kept for it."""
+    """An object that you can give wherever a policy is asked for: it has a policy, and what is kept for that."""
 
     def way(self) -> Way:
         """Return how commands are started now; raises ValueError when it is closed."""
         raise NotImplementedError
 
     def popen(self, kind: type[Any]) -> type[Any]:
-        """Return the class of Popen that its commands need in the place of this one."""
+        """Return the class of Popen that its commands need instead of this one."""
         return kind

@@ -461,6 +461,46 @@ def test_wrong_arguments(policy: Policy) -> None:
         Sandbox(policy, mode="off")
 
 
+def test_closed_while_something_is_made(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one thread has just made, to be kept, is let go of by another one's close(): nobody makes copies of it."""
+    box = Sandbox(policy)
+    way, make, made = box._way, box._way._make, []
+    closer = threading.Thread(target=box.close)
+
+    def make_slowly(prepared: Any) -> Any:
+        made.append(make(prepared))
+        closer.start()
+        while not way._is_closed:
+            os.sched_yield()
+        return made[0]
+
+    monkeypatch.setattr(way, "_make", make_slowly)
+    box.start()
+    closer.join()
+    assert way._kept is None
+    assert made[0].stale
+    assert not _template._refiller.is_busy(made[0])
+
+
+def test_nothing_is_made_when_it_is_closed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that gets the lock only after close() makes nothing."""
+
+    class Lock:
+        def __enter__(self) -> None:
+            way._is_closed = True  # as close() does before it waits for the lock
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    box = Sandbox(policy)
+    way = box._way
+    monkeypatch.setattr(way, "_make", lambda prepared: pytest.fail("it was made"))
+    monkeypatch.setattr(way, "_lock", Lock())
+    box.start()
+    box.close()
+    assert way._kept is None
+
+
 def test_unclosed(policy: Policy) -> None:
     """One that is forgotten says so, and leaves nothing behind. One that has never been used is no matter."""
     box = Sandbox(policy).start()
