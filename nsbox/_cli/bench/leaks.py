@@ -30,7 +30,7 @@ def _line(i: int) -> str:
         f"{when} DEBUG task-{name[:8]} took {i % 977} ms; disk-usage of /var/lib/docker/overlay2/{name[:64]}/merged",
         f"commit {name[:40]} Author: Some One <some.one@example.com> Merge branch 'feature/with-a-long-name-{i}'",
         f'  File "/usr/lib/python3/dist-packages/engine/default_{i % 99}.py", line {i}, in do_execute_no_params',
-        f"npm http fetch GET 200 https://registry.npmjs.org/a/-/a-1.{i}.tgz sha512-{base64.b64encode(digest).decode()}",
+        f"npm http fetch GET 200 https://npm.example/a/-/a-1.{i}.tgz sha512-{base64.b64encode(digest).decode()}",
         f"gcc -O2 -Wall -Iinclude -c src/modules/network/socket_{i}.c -o build/obj/modules/network/socket_{i}.o",
         f"tests/pure/test_policy.py::test_that_is_said_at_length[{i}-workspace] PASSED [ {i % 100}%]",
         f"{when} WARN auth: request id={uuid} from 10.0.{i % 256}.{i * 3 % 256} retried after {i % 30}.{i % 10} s",
