@@ -250,3 +250,27 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _refuse_source_tree() -> None:
+    """Raise ImportError in a source tree that isn't built: in its directory, Python finds it before an installed nsbox.
+
+    It does nothing in two cases. If there is no C core for the machine, there is nothing to build. If nobody has loaded
+    os, the interpreter was started without its site module, by a program that knows where nsbox is.
+    """
+    import sys
+
+    os = sys.modules.get("os")
+    tree = __path__[0].rpartition("/")[0]
+    if os is None or not os.path.exists(f"{tree}/csrc/abi.h"):
+        return
+    from nsbox import _core
+
+    has_core = (_core.on_linux or _core.on_darwin) and os.uname().machine in ("x86_64", "aarch64", "arm64")
+    if has_core and "No module named 'nsbox._nsbox'" in _core.problem:
+        what = f"{__path__[0]} is nsbox's source, which isn't built, and Python takes it before an installed nsbox"
+        remedy = f"run 'sh .ci/setup --editable' in {tree}, which does pip install -e . with what that needs"
+        raise ImportError(f"{what}: change the directory, or {remedy}", name="nsbox")
+
+
+_refuse_source_tree()

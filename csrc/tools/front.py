@@ -13,6 +13,7 @@ import re
 import symtable
 import sys
 from pathlib import Path
+from types import ModuleType
 
 # All that these import is in it; the second one is imported by a function, but always.
 ROOTS = ("nsbox._bwrap", "nsbox._backends.namespaces")
@@ -146,7 +147,9 @@ def function(name: str, tree: ast.Module) -> str:
 def guard(package: Path, syscalls: str) -> bytes:
     """Return the filter of all commands, assembled for the machine."""
     sys.dont_write_bytecode = True
-    sys.path.insert(0, str(package.parent))
+    # Not by the package's own __init__, which refuses a source tree that isn't built.
+    sys.modules["nsbox"] = source = ModuleType("nsbox")
+    source.__path__ = [str(package)]
     from nsbox import _bpf, _seccomp, _wire
 
     machine, *rows = re.findall(r'"(.*)\\n"', syscalls)

@@ -169,7 +169,7 @@ def test_what_is_installed() -> None:
 @pytest.mark.parametrize("name", ["doctor", "explain"])
 def test_subcommands(name: str) -> None:
     """The subcommands of nsbox that are run there exist, and are run on both systems."""
-    done = subprocess.run([sys.executable, "-m", "nsbox", name, "--help"], capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-m", "nsbox", name, "--help"], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     for job in ("linux", "macos"):
         assert any(f"nsbox {name}" in step.get("run", "").splitlines() for step in _job("ci.yml", job)["steps"])
@@ -267,7 +267,7 @@ def _is_fixture(function: ast.FunctionDef) -> bool:
 @pytest.mark.skipif(sys.platform == "darwin", reason="here they are collected")
 def test_not_collected_elsewhere() -> None:
     """Where there is no macOS these tests aren't skipped, but not there at all."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", str(DARWIN)]
+    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", str(DARWIN)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
 

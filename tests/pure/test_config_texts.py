@@ -134,7 +134,7 @@ def test_import_is_light() -> None:
     code = "import sys, nsbox; nsbox.Policy; assert not any('_config' in m for m in sys.modules);"
     code += "from nsbox._config import loads; loads('uid = 1', 'toml', base='/');"
     code += "assert not {'yaml', 'difflib', 'json', 'argparse', 'dataclasses'} & set(sys.modules), sys.modules.keys()"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-W", "error", "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -6,14 +6,15 @@ import ast
 import importlib
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 import types
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing import needs
 
 import nsbox
 import nsbox.subprocess as face
@@ -98,7 +99,8 @@ def test_named_parameters_are_the_stdlibs(name: str) -> None:
 def test_lazy_names() -> None:
     """What nsbox gives lazily is what type checkers are told: the same names, from the same modules, all public."""
     told = {}
-    for node in ast.walk(ast.parse(Path(nsbox.__file__).read_text())):
+    (types,) = (node for node in ast.parse(Path(nsbox.__file__).read_text()).body if isinstance(node, ast.If))
+    for node in types.body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nsbox"):
             told |= {alias.name: node.module for alias in node.names}
     assert set(told) == set(nsbox.__all__)
@@ -247,6 +249,7 @@ SLOW = frozenset(
 )
 
 
+@needs.copied_installation()
 def test_import_is_light(tmp_path: Path) -> None:
     """Importing nsbox loads next to nothing; its first use none of the heavy modules that only some faces need."""
     code = "import sys, nsbox; print(*sys.modules); nsbox.Popen, nsbox.Policy, nsbox.run; print(*sys.modules)"
@@ -306,10 +309,9 @@ except AttributeError as error:
     assert done.stdout == "module 'os' has no attribute 'nothing' ['fsdecode', 'fsencode'] True\n"
 
 
+@needs.copied_installation()
 def test_import_asks_and_starts_nothing(tmp_path: Path) -> None:
     """Importing nsbox and all that Popen needs neither asks the machine nor starts a process or a thread."""
-    if '"editable": true' in (metadata.distribution("nsbox").read_text("direct_url.json") or ""):
-        pytest.skip("an editable installation looks for changed sources on import")
     code = (
         "import sys, threading\n"
         "seen = []\n"
@@ -377,6 +379,40 @@ def test_without_the_core(before: str, why: str, tmp_path: Path) -> None:
     for line in errors:
         assert line.startswith(f"UnavailableError namespaces: {problem} | ")
         assert not line.endswith("| ")
+
+
+@needs.copied_installation()
+@pytest.mark.parametrize("line", ["import nsbox", "from nsbox import run", "import nsbox.sandbox"])
+def test_in_the_source_tree(line: str, tmp_path: Path) -> None:
+    """In a source tree that isn't built one sentence says so, and what to do; control: from elsewhere it works."""
+    tree = tmp_path / "clone"
+    shutil.copytree(
+        Path(nsbox.__file__).parent, tree / "nsbox", ignore=shutil.ignore_patterns("_nsbox*", "__pycache__")
+    )
+    (tree / "csrc").mkdir()
+    (tree / "csrc/abi.h").touch()
+    command = [sys.executable, "-B", "-c", line]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: {tree}/nsbox is nsbox's source, which isn't built, and Python takes it before an installed nsbox: "
+        f"change the directory, or run 'sh .ci/setup --editable' in {tree}, which does pip install -e . with what that needs"
+    )
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs.copied_installation()
+@pytest.mark.parametrize("platform", ["win32", "sunos5"])
+def test_in_the_source_tree_of_another_system(platform: str, tmp_path: Path) -> None:
+    """Where there is no C core to build, the source is as good as an installation."""
+    shutil.copytree(
+        Path(nsbox.__file__).parent, tmp_path / "nsbox", ignore=shutil.ignore_patterns("_nsbox*", "__pycache__")
+    )
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc/abi.h").touch()
+    code = f"import os, subprocess, sys; sys.platform = {platform!r}; import nsbox; print(nsbox.__file__)"
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{tmp_path}/nsbox/__init__.py\n", done.stderr
 
 
 @pytest.mark.parametrize(("platform", "absent"), [("darwin", ()), ("win32", ("resource", "fcntl", "pwd", "grp"))])

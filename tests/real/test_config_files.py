@@ -185,7 +185,7 @@ def test_a_command_cant_change_what_holds_for_the_next(attack: str, project: Pat
 def test_behind_landlock_alone(project: Path) -> None:
     """There a file can't be read-only inside of what is writable: an error says so, and best_effort that it may be."""
     if nsbox.probe().landlock_abi < 2:
-        pytest.skip("no Landlock of version 2 or later")
+        pytest.skip("needs Landlock of version 2 or later")
     others = '"processes", "attributes", "tmp", "secrets", "limits.processes"'
     text = f'backend = "landlock"\nworkspace = "."\nbest_effort = [{others}]\n'
     (project / "c.toml").write_text(text)
@@ -492,7 +492,7 @@ def test_run_by_a_file(project: Path) -> None:
     (project / "p.toml").write_text('[sandbox]\nworkspace = "."\nenv = {A = "from the file"}\n')
 
     def nsbox_command(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "nsbox", *words]
+        command = [sys.executable, "-P", "-m", "nsbox", *words]
         return subprocess.run(command, capture_output=True, text=True, cwd=project, check=False)
 
     assert nsbox_command("run", "-p", "p.toml", "--", "sh", "-c", "echo $A").stdout == "from the file\n"

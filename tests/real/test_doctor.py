@@ -73,7 +73,7 @@ def test_this_machine() -> None:
 
 def test_command(tmp_path: Path) -> None:
     """`nsbox doctor` prints a line for each check; --json has the same; the exit status says if all holds."""
-    command = [sys.executable, "-m", "nsbox", "doctor"]
+    command = [sys.executable, "-P", "-m", "nsbox", "doctor"]
     text = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     data = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=tmp_path)
     found = json.loads(data.stdout)
@@ -87,7 +87,9 @@ def test_command(tmp_path: Path) -> None:
 def test_in_a_sandbox(workspace: Path) -> None:
     """In a sandbox, where there are no user namespaces, it says that a seccomp filter is the reason, and exits with 1."""
     done = nsbox.run(
-        [sys.executable, "-m", "nsbox", "doctor", "--json"], policy=Policy.workspace(workspace), capture_output=True
+        [sys.executable, "-P", "-m", "nsbox", "doctor", "--json"],
+        policy=Policy.workspace(workspace),
+        capture_output=True,
     )
     found = json.loads(done.stdout)
     assert done.returncode == 1 and not found["holds"]
@@ -101,7 +103,10 @@ def test_in_a_sandbox(workspace: Path) -> None:
 def test_apparmor_profile() -> None:
     """The profile is for the file that runs, without links, and allows user namespaces."""
     done = subprocess.run(
-        [sys.executable, "-m", "nsbox", "doctor", "--apparmor-profile"], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-m", "nsbox", "doctor", "--apparmor-profile"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert f"profile nsbox {os.path.realpath(sys.executable)} flags=(unconfined) {{" in done.stdout
     assert "  userns,\n" in done.stdout

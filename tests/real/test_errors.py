@@ -522,7 +522,7 @@ def test_a_sandbox_describes_itself_briefly(workspace: Path) -> None:
 
 def test_unknown_options_of_a_subcommand() -> None:
     """The usage that is printed is the subcommand's."""
-    done = subprocess.run([sys.executable, "-m", "nsbox", "explain", "--bogus"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-m", "nsbox", "explain", "--bogus"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "usage: nsbox explain" in done.stderr and "--bogus" in done.stderr
 
