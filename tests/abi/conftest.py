@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from nsbox_testing import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,12 +23,12 @@ def source() -> Path:
 
 def build(folder: Path, *options: str, **env: str) -> Path:
     """Build the core alone with meson, and return the folder of the build that has csrc's files."""
-    meson = shutil.which("meson")
-    if meson is None:
-        pytest.skip("needs meson, or NSBOX_CORE_BUILD: a folder made by `meson setup -Dcore_only=true`")
+    meson, ninja = needs.builder()
     setup = [meson, "setup", str(folder), str(ROOT), "-Dcore_only=true", "-Dbuildtype=release", *options]
     for command in (setup, [meson, "compile", "-C", str(folder)]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ | {"NINJA": ninja} | env
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     return folder / "csrc"
 
@@ -46,8 +46,7 @@ def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     if request.param == "native":
         return request.getfixturevalue("core_build")
     compiler = {"clang": "clang", "aarch64": "aarch64-linux-gnu-gcc"}[request.param]
-    if shutil.which(compiler) is None:
-        pytest.skip(f"no {compiler} here")
+    needs.require(compiler)
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "clang":
         return build(folder, CC="clang")

@@ -296,7 +296,7 @@ def test_clone_flags() -> None:
     """The namespaces' flags are the kernel's."""
     header = Path("/usr/include/linux/sched.h")
     if not header.exists():
-        pytest.skip("no kernel headers here")
+        pytest.skip("needs the kernel's headers (Debian: linux-libc-dev)")
     flags = {
         name: int(value, 16)
         for name, value in re.findall(r"#define CLONE_NEW(\w+)\s+(0x[0-9a-f]+)", header.read_text())

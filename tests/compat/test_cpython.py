@@ -131,7 +131,7 @@ def install(interpreter: Interpreter, site: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", *options, "cffi>=2.1"]
     done = subprocess.run(pip, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"no cffi for this Python: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"needs a wheel of cffi for Python {interpreter.series}, and a package index that has it")
 
 
 # ---- runs
@@ -198,14 +198,24 @@ def spare_time(bench: Bench) -> None:
         pytest.skip("with other interpreters than the running one by NSBOX_THOROUGH=1")
 
 
+@pytest.fixture(scope="session")
+def benches() -> dict[Interpreter, Bench]:
+    """Keep what was made for each interpreter: in random order pytest comes back to one often."""
+    return {}
+
+
 @pytest.fixture(scope="module", params=interpreters(), ids=lambda interpreter: interpreter.name)
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, benches: dict[Interpreter, Bench]
+) -> Bench:
     interpreter: Interpreter = request.param
+    if interpreter in benches:
+        return benches[interpreter]
     if not interpreter.has_tests:
-        pytest.skip("this Python comes without its tests (Debian: libpython3.N-testsuite)")
+        pytest.skip(f"needs CPython's tests of {interpreter.series} (Debian: libpython{interpreter.series}-testsuite)")
     directory = tmp_path_factory.mktemp("compat")
     install(interpreter, directory / "site")
-    return Bench(interpreter, directory)
+    return benches.setdefault(interpreter, Bench(interpreter, directory))
 
 
 def short(names: Iterable[str]) -> set[str]:

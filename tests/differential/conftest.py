@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from nsbox_testing import needs
 
 sys.path.insert(0, str(Path(__file__).parent / "lib"))  # importlib mode doesn't
 
@@ -32,9 +32,7 @@ hypothesis.settings.register_profile(
 @pytest.fixture(scope="session")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the path of probe.c's program; static, so that it runs in a sandbox that has nothing else."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.fail("the probe needs a C compiler, as installing nsbox does")
+    compiler = os.environ.get("CC") or needs.find("gcc") or needs.require("cc")
     program = tmp_path_factory.mktemp("probe") / "probe"
     source = Path(__file__).with_name("probe.c")
     subprocess.run([compiler, "-static", "-O1", "-Wall", "-Werror", "-o", program, source], check=True)

@@ -35,10 +35,11 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 from nsbox_differential import PATIENCE
-from nsbox_differential.arena import BWRAP, Arena, Case
+from nsbox_differential.arena import Arena, Case
 from nsbox_differential.cases import PROBE, cases
 from nsbox_differential.check import check
 from nsbox_differential.tree import snapshot, unmarked
+from nsbox_testing import needs
 
 import nsbox
 from nsbox import (
@@ -59,7 +60,7 @@ from nsbox import (
     Tmpfs,
 )
 
-pytestmark = [pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed"), pytest.mark.timeout(PATIENCE)]
+pytestmark = [needs.programs("bwrap"), pytest.mark.timeout(PATIENCE)]
 
 # ---- the tests
 

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 
 import pytest
 from nsbox_differential.arena import BWRAP
+from nsbox_testing import needs
 
 from nsbox._bwrap_options import options
 from nsbox._bwrap_parse import Refused, Usage, parse
 
-pytestmark = pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed")
+pytestmark = needs.programs("bwrap")
 
 
 OPTIONS = options()

@@ -13,14 +13,15 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import assume, event, given, note, settings
 from nsbox_differential import PATIENCE
-from nsbox_differential.arena import BWRAP, Arena, Case, Outcome
+from nsbox_differential.arena import Arena, Case, Outcome
 from nsbox_differential.cases import cases
 from nsbox_differential.compare import fact_differences, mount_differences, tree_differences
 from nsbox_differential.spoken import Spoken, located
+from nsbox_testing import needs
 
 from nsbox._bwrap.install import install
 
-pytestmark = [pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed"), pytest.mark.timeout(PATIENCE)]
+pytestmark = [needs.programs("bwrap"), pytest.mark.timeout(PATIENCE)]
 
 
 class Front(Arena):

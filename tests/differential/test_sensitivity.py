@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nsbox_differential.arena import BWRAP, Arena, Case
+from nsbox_differential.arena import Arena, Case
 from nsbox_differential.attempt import check_legacy, check_rights
 from nsbox_differential.check import check
 from nsbox_differential.model import Wish
+from nsbox_testing import needs
 
 from nsbox import (
     Bind,
@@ -103,7 +104,7 @@ WRONG: dict[str, Change] = {
 }
 
 
-@pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed")
+@needs.programs("bwrap")
 @pytest.mark.parametrize("name", ["", *WRONG])
 def test_comparison_with_bwrap(arena: Arena, carry_out_as: Callable[[Change], None], name: str) -> None:
     """The comparison with bwrap fails for anything that is carried out in another way, and only then."""

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from nsbox_differential.arena import BWRAP
+from nsbox_testing import needs
 
 from nsbox._bwrap.install import install
 
-pytestmark = pytest.mark.skipif(BWRAP is None, reason="bwrap is not installed")
+pytestmark = needs.programs("bwrap")
 
 # In each, $B is the program, and the current directory an empty one. {T}: all of the host, with an empty /tmp.
 T = "--ro-bind / / --tmpfs /tmp"

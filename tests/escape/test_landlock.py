@@ -17,8 +17,8 @@ from nsbox import Policy
 
 pytestmark = pytest.mark.vm
 
-needs_files = pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="no Landlock of version 2 or later")
-needs_scopes = pytest.mark.skipif(nsbox.probe().landlock_abi < 6, reason="no Landlock of version 6 or later")
+needs_files = pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
+needs_scopes = pytest.mark.skipif(nsbox.probe().landlock_abi < 6, reason="needs Landlock of version 6 or later")
 
 REOPEN = """
 def reopen(fd, flags):

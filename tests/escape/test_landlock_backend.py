@@ -25,7 +25,7 @@ from nsbox import Policy
 
 pytestmark = [
     pytest.mark.vm,
-    pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="no Landlock of version 2 or later"),
+    pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later"),
 ]
 ABI = nsbox.probe().landlock_abi
 LACKED = {"attributes", "processes", "secrets", "tmp"}
@@ -190,7 +190,7 @@ def connect_passed(attempt: Callable[..., Any], policy: Policy, port: str) -> An
         return attempt(PASSED, str(passed.fileno()), port, policy=policy, pass_fds=[passed.fileno()])
 
 
-@pytest.mark.skipif(ABI < 4, reason="no Landlock of version 4 or later")
+@pytest.mark.skipif(ABI < 4, reason="needs Landlock of version 4 or later")
 def test_a_socket_that_is_passed(attempt: Callable[..., Any], alone: Policy, listening: tuple[str, str, str]) -> None:
     """The filter has nothing against it, but without a network it can't be connected by TCP (Landlock)."""
     assert connect_passed(attempt, alone, listening[2]) == errno.EACCES

@@ -25,7 +25,6 @@ import json
 import os
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing import needs
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -58,9 +58,7 @@ OPTIONS = {
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the package; skip where it, or what it needs, can't be had."""
-    missing = [name for name in ("node", "npm", "socat", "rg") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"no {', '.join(missing)} here")
+    needs.require("node", "npm", "socat", "rg")
     directory = tmp_path_factory.mktemp("npm")
     options = ["--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier", "--fetch-retries=1"]
     npm = ["npm", "install", *options, f"--cache={directory / 'cache'}", f"--prefix={directory}", PACKAGE]

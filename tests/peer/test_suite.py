@@ -72,7 +72,7 @@ def suite() -> Iterator[Suite]:
     given = os.environ.get("NSBOX_PEER_SOURCE", "")
     source, build = Path(given, "source", "tests"), Path(given, "build")
     if not (given and source.is_dir()):
-        pytest.skip(f"bubblewrap's source isn't at NSBOX_PEER_SOURCE={given}: tests/peer/obtain gets it")
+        pytest.skip("needs bubblewrap's source in NSBOX_PEER_SOURCE (tests/peer/obtain gets it)")
     # Not below /tmp: many of their sandboxes have a /tmp of their own.
     directory = Path(tempfile.mkdtemp(prefix="nsbox-peer-", dir="/var/tmp"))
     try:
@@ -162,7 +162,7 @@ def python_with_seccomp() -> str:
     for python in (sys.executable, "/usr/bin/python3"):
         if subprocess.run([python, "-c", "import seccomp"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
             return python
-    pytest.skip("no Python module `seccomp` (Debian: python3-seccomp)")
+    pytest.skip("needs the Python module seccomp (Debian: python3-seccomp)")
 
 
 # ---- tests

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from nsbox_testing import needs
 
 from nsbox._bwrap_help import PROGRAMS, completion, usage
 from nsbox._bwrap_options import options
@@ -69,7 +70,7 @@ CASES = [
 ]
 
 
-@pytest.mark.skipif(BASH is None, reason="bash is not installed")
+@needs.programs("bash")
 @pytest.mark.parametrize(("typed", "offered"), CASES)
 def test_bash_completes(typed: list[str], offered: set[str], tmp_path: Path) -> None:
     """Options are offered among options, paths where an option takes one, and nothing for a number."""

@@ -27,7 +27,7 @@ def sub(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pytest.Mon
     """The faces to compare; the current directory is one that all can write to."""
     monkeypatch.chdir(workspace)
     if request.param == "landlock" and nsbox.probe().landlock_abi < 2:
-        pytest.skip("no Landlock of version 2 or later")
+        pytest.skip("needs Landlock of version 2 or later")
     return Face(request.param, _FACES[request.param](workspace), workspace)
 
 

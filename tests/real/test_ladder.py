@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing import needs
 from nsbox_testing.running import in_fork, python
 
 import nsbox
@@ -30,7 +31,7 @@ HAS_BWRAP = os.access("/usr/bin/bwrap", os.X_OK)
 def needs_bwrap(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that starts one."""
     test = pytest.mark.as_user("bwrap doesn't protect kernel settings from the kernel's uid 0")(test)
-    return pytest.mark.skipif(not HAS_BWRAP, reason="no /usr/bin/bwrap")(test)
+    return pytest.mark.skipif(not HAS_BWRAP, reason=needs.reason("bwrap", " at /usr/bin/bwrap"))(test)
 
 
 @pytest.fixture
@@ -399,7 +400,7 @@ def test_plain_children_by_asyncio(workspace: Path, backend: str) -> None:
     import asyncio
 
     if backend == "landlock" and nsbox.probe().landlock_abi < 2:
-        pytest.skip("no Landlock of version 2 or later")
+        pytest.skip("needs Landlock of version 2 or later")
     policy = Policy.workspace(workspace, backend=backend, require="nothing")
 
     async def run() -> tuple[bytes, int | None]:
@@ -421,7 +422,7 @@ def test_it_has_to_be_asked_for(workspace: Path) -> None:
 # ---- the choice
 
 
-@pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="no Landlock of version 2 or later")
+@pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
 def test_in_a_sandbox(workspace: Path) -> None:
     """In a sandbox, where namespaces are refused, a policy that may lack what takes them is contained by Landlock."""
     code = """

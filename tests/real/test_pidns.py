@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from nsbox_testing import needs
 from nsbox_testing.joined import Joined, hide, joined
 from nsbox_testing.running import Orphans, in_fork, python
 
@@ -226,9 +226,7 @@ def test_without_its_user_namespace(other: Joined) -> None:
 )
 def test_as_bubblewrap(other: Joined, ours: str, more: list[str]) -> None:
     """The command sees the same by our bwrap as by theirs, and its status comes back."""
-    theirs = shutil.which("bwrap")
-    if theirs is None:
-        pytest.skip("no bwrap here")
+    theirs = needs.require("bwrap")
     look = f"{LOOK.replace('cat /proc/1/comm;', '')}; echo $$; exit 3"
     fds = (other.userns, other.pidns)
     seen = []

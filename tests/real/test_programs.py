@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,17 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from nsbox_testing import needs
 
 import nsbox
 from nsbox import Policy
-
-
-def program(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(shutil.which(name) is None, reason=f"{name} isn't installed")
-
-
-def module(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"the module {name} isn't installed")
 
 
 def run(policy: Policy, *command: str, **options: object) -> str:
@@ -32,7 +24,7 @@ def run(policy: Policy, *command: str, **options: object) -> str:
     return done.stdout
 
 
-@program("git")
+@needs.programs("git")
 def test_git_clone(tmp_path: Path, workspace: Path) -> None:
     """git clones a repository that is readable, commits in the clone, and sees its own commit."""
     source = tmp_path / "source"
@@ -52,7 +44,7 @@ def test_git_clone(tmp_path: Path, workspace: Path) -> None:
         run(policy, "git", "push", "-q", "origin", "HEAD:refs/heads/new", cwd=workspace / "clone")
 
 
-@program("gcc")
+@needs.programs("gcc")
 def test_gcc(policy: Policy, workspace: Path) -> None:
     """gcc compiles in the workspace, and the program runs."""
     (workspace / "hello.c").write_text('#include <stdio.h>\nint main(void) { puts("compiled"); return 7; }\n')
@@ -81,7 +73,7 @@ def tiny_wheel(directory: Path) -> Path:
     return path
 
 
-@module("pip")
+@needs.module("pip")
 def test_pip_into_a_venv(tmp_path: Path, workspace: Path) -> None:
     """A venv is made in the workspace, and pip installs a local wheel into it, without a network."""
     wheel = tiny_wheel(tmp_path)
@@ -108,7 +100,7 @@ def test_pip_into_a_venv(tmp_path: Path, workspace: Path) -> None:
     )
 
 
-@module("ensurepip")
+@needs.module("ensurepip")
 def test_venv_with_pip(workspace: Path) -> None:
     """python -m venv with its own pip, from the wheels that come with the interpreter or the system."""
     policy = Policy.workspace(workspace)
@@ -119,7 +111,7 @@ def test_venv_with_pip(workspace: Path) -> None:
     assert run(policy, "venv/bin/python", "-m", "pip", "--version").startswith("pip ")
 
 
-@module("pytest")
+@needs.module("pytest")
 def test_pytest(policy: Policy, workspace: Path) -> None:
     """A pytest run in the workspace, with temporary files, a failing test and a report."""
     (workspace / "test_it.py").write_text(
@@ -136,8 +128,8 @@ def test_pytest(policy: Policy, workspace: Path) -> None:
     assert "<testsuite" in (workspace / "out.xml").read_text()
 
 
-@program("make")
-@program("gcc")
+@needs.programs("make")
+@needs.programs("gcc")
 def test_make_in_parallel(policy: Policy, workspace: Path) -> None:
     """make -j with its job server, on several C files."""
     names = [f"f{i}" for i in range(6)]
@@ -149,21 +141,21 @@ def test_make_in_parallel(policy: Policy, workspace: Path) -> None:
     assert (workspace / "lib.a").exists()
 
 
-@program("sqlite3")
+@needs.programs("sqlite3")
 def test_sqlite_locks_and_wal(policy: Policy, workspace: Path) -> None:
     """SQLite in WAL mode: shared memory maps and file locks in the workspace work."""
     run(policy, "sqlite3", "db", "pragma journal_mode=wal; create table t(x); insert into t values (1), (2);")
     assert run(policy, "sqlite3", "db", "select sum(x) from t;") == "3\n"
 
 
-@program("bash")
+@needs.programs("bash")
 def test_bash_features(policy: Policy) -> None:
     """Process substitution, here documents, jobs, /dev/fd: what shells need of /dev and /proc."""
     script = 'cat <(echo a) - <<< b; exec 3>&1; echo c >&3; { sleep 0 & wait $!; } && echo d; [ -e /dev/fd/1 ] && echo e; echo "$$"'
     assert run(policy, "bash", "-c", script) == "a\nb\nc\nd\ne\n2\n"
 
 
-@program("ps")
+@needs.programs("ps")
 def test_ps_sees_the_sandbox_only(policy: Policy) -> None:
     """ps lists pid 1 and the command's own processes."""
     lines = run(policy, "ps", "-e", "-o", "pid=,comm=").split("\n")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing import needs
 from nsbox_testing.elves import NATIVE, elf
 from nsbox_testing.trees import taken
 
@@ -555,7 +556,7 @@ def test_scripts(tmp_path: Path, workspace: Path) -> None:
         rootfs.build(tmp_path / "other", {"/opt/twice": tmp_path / "twice"})
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@needs.programs("gcc")
 def test_libraries_beside_the_program(tmp_path: Path, workspace: Path) -> None:
     """$ORIGIN is kept when the program goes elsewhere; needs of needs, a static program, and one that isn't complete."""
 
@@ -589,7 +590,7 @@ def test_libraries_beside_the_program(tmp_path: Path, workspace: Path) -> None:
     assert manifest["missing"]["/opt/bin/program"] == ["libtwo.so"]
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@needs.programs("gcc")
 def test_libraries_of_the_configuration(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that ld.so knows by its configuration only is found in a root, where it has no cache; control: without."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # /tmp is no place for what a root has

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from nsbox_testing import needs
 
 import nsbox
 from nsbox import Op, Policy, SetupError
@@ -20,7 +21,7 @@ from nsbox_differential.spoken import Spoken, located
 from nsbox_differential.tree import Snapshot, make_tree, remove_tree, snapshot
 from nsbox_differential.view import Mount, View
 
-BWRAP = shutil.which("bwrap")
+BWRAP = needs.find("bwrap")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,20 +35,16 @@ LINUX_ONLY: dict[ModuleType, tuple[str, ...]] = {
 
 def build(folders: Any) -> Path:
     """Return a build of the core for macOS: NSBOX_DARWIN_BUILD, as .ci/run exports it, or a new one in a folder."""
-    import pytest
+    from nsbox_testing import needs
 
     given = os.environ.get("NSBOX_DARWIN_BUILD")
     if given:
         return Path(given)
-    meson = shutil.which("meson")
-    if meson is None:
-        pytest.skip(
-            "needs meson, or NSBOX_DARWIN_BUILD: a folder made by `meson setup -Dcore_only=true -Ddarwin_core=true`"
-        )
+    meson, ninja = needs.builder()
     root, folder = Path(__file__).resolve().parents[4], folders.mktemp("darwin")
     setup = [meson, "setup", str(folder), str(root), "-Dcore_only=true", "-Ddarwin_core=true"]
     for command in (setup, [meson, "compile", "-C", str(folder)]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"NINJA": ninja})
         assert done.returncode == 0, done.stdout + done.stderr
     return Path(folder)
 

@@ -13,12 +13,13 @@ symbols.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from nsbox_testing import needs
 
 from nsbox_seatbelt import vocabulary
 from nsbox_seatbelt.sbpl import Form, String, Symbol
@@ -62,10 +63,8 @@ class Loaded:
 
 
 def load(profile: str, params: Mapping[str, str]) -> list[Loaded]:
-    """Return the rules of a profile; raises SchemeError. Each parameter needs a value."""
-    program = shutil.which("tinyscheme")
-    if program is None:
-        raise RuntimeError("TinyScheme isn't there: apt-get install tinyscheme")
+    """Return the rules of a profile; raises SchemeError, and skips the test without TinyScheme. Each parameter needs a value."""
+    program = needs.require("tinyscheme")
     if any("\0" in text for text in (profile, *params, *params.values())):
         raise SchemeError("a NUL, which no C string has")
     # All in one file: at its end TinyScheme forgets what is open without a word, but then _FINISH is part of that. The
