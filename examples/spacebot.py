@@ -86,7 +86,7 @@ def files(agent: Agent, instance: Path) -> Iterator[tuple[str, bool]]:
     yield "in the workspace too", shell("cat data/config.redb").returncode != 0
     yield "it can't be written", shell(f"echo x > {data}").returncode != 0 and data.read_text() == "database"
     yield "identity files are out of sight", shell(f"cat {instance}/agents/main/SOUL.md").returncode != 0
-    yield "so are other files of the host", shell(f"cat {instance}/config.toml; ls /var/log /home").stdout == ""
+    yield "so are other files of the host", shell(f"cat {instance}/config.toml; ls /var/log").stdout == ""
     yield (
         "/tmp is private to each command",
         shell("echo x > /tmp/x").returncode == 0 and shell("cat /tmp/x").returncode != 0,
@@ -126,7 +126,10 @@ def environment(agent: Agent) -> Iterator[tuple[str, bool]]:
     )
     agent.box.update(mode="disabled")
     yield "disabled, the environment is still built", "of-the-host" not in shell("env").stdout
-    yield "and HOME is the caller's", shell("echo $HOME").stdout == f"{os.environ.get('HOME', '/')}\n"
+    yield (
+        "and HOME is the caller's",
+        shell("echo $HOME").stdout == f"{os.environ.get('HOME', agent.box.policy.workdir)}\n",
+    )
     agent.box.update(mode="enabled")
     yield "enabled again, all holds again", shell("touch /usr/x").returncode != 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +17,28 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "real" / "lib"))
 
-from nsbox_testing import leftovers, warm
+from nsbox_testing import caches, leftovers, needs, warm
+
+_temporary = pytest.StashKey[Path]()
+_has_passed = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("PYTEST_ADDOPTS", None)  # meant for this run, not for those that tests start
     config.addinivalue_line("markers", "as_root(reason): only makes sense for uid 0 with its capabilities")
     config.addinivalue_line("markers", "as_user(reason): only makes sense for an ordinary user")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_has_passed] = exitstatus == 0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Nothing is left in the clone, nor of temporary files, unless a test has failed."""
+    caches.remove()
+    if config.stash.get(_has_passed, False) and _temporary in config.stash:
+        caches.remove_temporary(config.stash[_temporary])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -32,13 +49,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{name}: {mark.args[0]}")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """After all else, say in a paragraph what was skipped for want of what."""
+    yield
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    text = needs.summary(row[2] for row in skipped if isinstance(row, tuple))
+    if text:
+        terminalreporter.write_sep("=", "not tested here")
+        terminalreporter.write_line(textwrap.fill(text, 100, break_on_hyphens=False))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def temporary(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[str]:
     """The directory for temporary files of this run alone, so that one left behind is seen whatever else runs here."""
     path = str(tmp_path_factory.mktemp("temporary"))
-    name, value = leftovers.MARK.split("=")
+    pytestconfig.stash[_temporary] = tmp_path_factory.getbasetemp()
     # Matplotlib keeps a cache, in a temporary directory where the home directory can't be written to.
-    new = {"TMPDIR": path, "MPLCONFIGDIR": str(tmp_path_factory.mktemp("matplotlib")), name: value}
+    new = {"TMPDIR": path, "MPLCONFIGDIR": str(tmp_path_factory.mktemp("matplotlib"))}
     new["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # of transactions
     old = {key: os.environ.get(key) for key in new}
     os.environ |= new
@@ -52,8 +80,15 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             os.environ[key] = previous
 
 
+@pytest.fixture(scope="session")
+def apart() -> None:
+    """What this run does can be told from all else that goes on."""
+    leftovers.mark()
+    leftovers.own_mounts()
+
+
 @pytest.fixture(autouse=True)
-def leaves_nothing_behind(temporary: str) -> Iterator[None]:
+def leaves_nothing_behind(temporary: str, apart: None) -> Iterator[None]:
     """No process, descriptor, mount or temporary file is left, and this process is what it was."""
     with leftovers.nothing_left(temporary):
         yield

@@ -4,7 +4,7 @@
 ```console   lines that begin with "$ " are run by sh, the lines below each are its expected output
 ```text      directly after a python block: what that block prints
 
-"..." in expected output stands for any text, also of several lines. A comment `<!-- not run: REASON -->` in front of a
+"..." in expected output stands for any text, also of several lines, and " ... " also for a single space. A comment `<!-- not run: REASON -->` in front of a
 block keeps it from being run, `<!-- needs: PROGRAM -->` where there is no such program.
 """
 
@@ -57,7 +57,9 @@ def _is_run(note: str) -> bool:
 def is_like(pattern: str, output: str) -> bool:
     """Compare output with what is expected, trailing blanks aside."""
     wanted, got = ("\n".join(line.rstrip() for line in text.strip().split("\n")) for text in (pattern, output))
-    return re.fullmatch(".*?".join(map(re.escape, wanted.split("..."))), got, re.S) is not None
+    patterns = {" ... ": "(?: | .*? )", "...": ".*?"}
+    parts = re.split(r"( \.\.\. |\.\.\.)", wanted)
+    return re.fullmatch("".join(patterns.get(part) or re.escape(part) for part in parts), got, re.S) is not None
 
 
 class Runner:

@@ -1,26 +1,35 @@
 """What is left behind: a picture of this process and of the machine before a test, and the complaints after it.
 
-A machine may run other tests at the same time, so a process counts as ours only if it can be told to be: it descends
-from us, it is an orphan with our command line or mark, or it is pid 1 of a pid namespace whose lifeline leads to us.
+A machine does other things at the same time, such as other runs of these tests. So only what is known to be ours
+counts. A process is ours if it descends from this one, or has our mark. The mark is a resource limit: every process
+inherits it, and none changes it. Any user may read it of any process, even of one that isn't dumpable, is an orphan,
+has an empty environment, or is in a pid namespace. For mounts, a run has a mount namespace of its own, if it may.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
+import re
+import resource
 import select
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-MARK = f"NSBOX_TEST_MARK={os.getpid()}.{time.monotonic_ns()}"
-"""In the environment of everything that a test starts without an environment of its own."""
+_mark = 0
+"""Our soft RLIMIT_RTTIME: microseconds of processor time without a pause under a real-time policy, over 17 years."""
 
 PATIENCE = 10.0  # seconds until a process that is about to die counts as left behind
 _PR_GET_DUMPABLE = 3
+_SOURCES = (".py", ".c", ".h")
+_CLONE_NEWNS = 0x00020000
+_MS_REC, _MS_PRIVATE, _MS_SHARED = 1 << 14, 1 << 18, 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -92,28 +101,23 @@ def status(pid: int | str) -> dict[str, str]:
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
-def _depth(pid: int | str) -> int:
-    return len(status(pid).get("NSpid", "").split())
+def mark() -> None:
+    """Mark this process, and so all that it will start."""
+    global _mark
+    _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+    most = 1 << 50 if hard == resource.RLIM_INFINITY else hard
+    _mark = most - time.monotonic_ns() % max(1, most // 2)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (_mark, hard))
 
 
-def _lifeline(pid: int) -> int | None:
-    """Return the pid that this init watches, -1 for one that is gone, None where it can't be seen."""
+def is_marked(pid: int) -> bool:
+    """Say if a process is this one or has been started by it, directly or not."""
+    assert _mark
     try:
-        for line in _read(f"/proc/{pid}/fdinfo/0").splitlines():
-            if line.startswith("Pid:"):
-                return int(line.split()[1])
-    except (PermissionError, FileNotFoundError, ProcessLookupError):
-        return None
-    return None
-
-
-def _is_marked(pid: int) -> bool:
-    try:
-        if MARK in _read(f"/proc/{pid}/environ").split("\0"):
-            return True
-        return _read(f"/proc/{pid}/cmdline") == _read("/proc/self/cmdline")  # a fork of ours, or what shares its memory
-    except (PermissionError, FileNotFoundError, ProcessLookupError):
+        limits = _read(f"/proc/{pid}/limits")
+    except (FileNotFoundError, ProcessLookupError):
         return False
+    return f" {_mark} " in limits
 
 
 def _descends(process: Process, table: dict[int, Process], ancestor: int) -> bool:
@@ -127,36 +131,23 @@ def _descends(process: Process, table: dict[int, Process], ancestor: int) -> boo
     return False
 
 
-def _is_ours(process: Process, table: dict[int, Process], own_depth: int) -> bool:
-    me = os.getpid()
-    if _descends(process, table, me):
+def _is_ours(process: Process, table: dict[int, Process]) -> bool:
+    if _descends(process, table, os.getpid()):
         return True
-    if process.state in "ZX":
-        return False  # an orphan's zombie is its new parent's to reap
-    facts = status(process.pid)
-    inner = facts.get("NSpid", "").split()
-    if len(inner) > own_depth:
-        if inner[-1] != "1":
-            # It dies with its init. Without one (none made yet), a parent that lives elsewhere speaks for it.
-            return process.ppid <= 1 and _is_marked(process.pid)
-        watched = _lifeline(process.pid)
-        if watched is not None:
-            return watched in (me, -1) or (watched in table and _descends(table[watched], table, me))
-        return facts.get("Uid", "0").split()[0] == str(os.getuid()) and (process.ppid <= 1 or process.ppid == me)
-    return process.ppid <= 1 and _is_marked(process.pid)
+    # An orphan's zombie is its new parent's to reap.
+    return process.state not in "ZX" and is_marked(process.pid)
 
 
 def survivors(since: int, patience: float = PATIENCE) -> list[str]:
-    """Return what is alive of the processes that were started since then and are ours, once the dying have died.
+    """Return those of our processes that were started since then and are still there, after waiting for them to end.
 
-    Children of this process must have been reaped, so its zombies count; they aren't waited for.
+    Children of this process must have been reaped, so its zombies count. They aren't waited for.
     """
     end = time.monotonic() + patience
     while True:
         table = processes()
-        depth = _depth("self")
         me = os.getpid()
-        left = [p for p in table.values() if p.started >= since and p.pid != me and _is_ours(p, table, depth)]
+        left = [p for p in table.values() if p.started >= since and p.pid != me and _is_ours(p, table)]
         dying = [p for p in left if p.state not in "ZX"]
         if not dying or not _await_end(dying, end):
             return [f"{p.name} (pid {p.pid}, state {p.state}, parent {p.ppid})" for p in left]
@@ -214,7 +205,7 @@ def take(temporary: str) -> Picture:
 
 
 def _caught(facts: dict[str, str]) -> str:
-    """Return the handled signals but SIGALRM, pytest-timeout's, and 32 and 33, the C library's for threads."""
+    """Return the handled signals, except SIGALRM (pytest-timeout's) and 32 and 33 (the C library's, for threads)."""
     return hex(int(facts.get("SigCgt", "0"), 16) & ~sum(1 << number - 1 for number in (signal.SIGALRM, 32, 33)))
 
 
@@ -262,8 +253,32 @@ def complaints(before: Picture, temporary: str) -> list[str]:
         if getattr(after, name) != getattr(before, name):
             found.append(f"{name}: {getattr(before, name)} became {getattr(after, name)}")
     found += [f"temporary file: {name}" for name in after.temporary - before.temporary]
-    found += [f"in /: {name}" for name in after.root ^ before.root]
+    found += [f"in /: {name}" for name in after.root ^ before.root if _is_named(f"/{name}")]
     return found
+
+
+def _is_named(path: str) -> bool:
+    """Say if a path stands in a test, as a destination does, or in nsbox's source: one that doesn't is somebody else's."""
+    root = Path(__file__).parents[4]
+    files = [file for name in ("tests", "nsbox", "csrc") for file in (root / name).rglob("*.[pch]*")]
+    return "nsbox" in path or any(
+        re.search(rf"{re.escape(path)}\b", f.read_text()) for f in files if f.suffix in _SOURCES
+    )
+
+
+def own_mounts() -> None:
+    """Give this process a mount namespace in which nobody else mounts anything, if it may have one.
+
+    The processes that it starts later share it. Mounts propagate in it as they do on most machines. A process that may
+    not have such a namespace may not mount anything either.
+    """
+    if _libc.unshare(_CLONE_NEWNS) != 0:
+        return
+    for flags in (_MS_PRIVATE, _MS_SHARED):
+        failed = _libc.mount(b"none", b"/", None, ctypes.c_ulong(flags | _MS_REC), None)
+        if failed and ctypes.get_errno() == errno.EINVAL:
+            return  # in a chroot, whose / is no mount: then others' mounts are seen
+        assert not failed, os.strerror(ctypes.get_errno())
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class Core:
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
             text=True,
             start_new_session=True,
-            env=given | {"NSBOX_TEST_MARK": os.environ.get("NSBOX_TEST_MARK", "")} | env,
+            env=given | env,
         )
 
     def calls(self) -> list[Call]:
