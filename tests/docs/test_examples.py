@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import fences
 import pytest
+from nsbox_testing import needs
 
 import nsbox
 
@@ -86,7 +86,7 @@ def test_reference_is_complete() -> None:
     missing = {name for name in names if not re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", text)}
     for command in ("run", "explain", "doctor", "bench"):
         done = subprocess.run(
-            [sys.executable, "-m", "nsbox", command, "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-P", "-m", "nsbox", command, "--help"], capture_output=True, text=True, check=True
         )
         missing |= {option for option in re.findall(r"--[a-z][a-z-]+", done.stdout) if f"`{option}" not in text}
     assert missing - {"--help"} == set()
@@ -138,7 +138,7 @@ def test_exec_tool_reports_that_no_sandbox_can_be_made(project: Path, monkeypatc
     assert said.startswith("[not started, SetupError: bind /nonexistent -> /usr [ro]: open source: No such file")
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+@needs.programs("gcc")
 def test_judge(project: Path) -> None:
     """Each of the small programs gets its verdict, and none gets at anything."""
     lines = example("judge.py").stdout.splitlines()
@@ -176,7 +176,7 @@ def test_ci_step_runs_pytest(project: Path) -> None:
 REACHED = "the secret was read, a file was planted"
 
 
-@pytest.mark.skipif(shutil.which("git") is None or shutil.which("bash") is None, reason="needs git and bash")
+@needs.programs("git", "bash")
 def test_confined_libraries(project: Path) -> None:
     """Each library does its harm, and in confined() its work only; pexpect, which can't be contained, is refused."""
     for module in ("git", "invoke", "build", "pexpect"):
@@ -236,6 +236,8 @@ def test_blocks() -> None:
 def test_is_like() -> None:
     """Dots stand for anything, all else for itself."""
     assert fences.is_like("a...c\n", "a b c") and fences.is_like("a\n...\nd", "a\nb\nc\nd\n")
+    assert fences.is_like("a ... c", "a c") and fences.is_like("a ... c", "a b\nb c")
+    assert not fences.is_like("a ... c", "ac") and not fences.is_like("a ... c", "a b.c")
     assert not fences.is_like("a.c", "abc") and not fences.is_like("a", "ab")
 
 

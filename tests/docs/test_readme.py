@@ -1,0 +1,124 @@
+"""What the README has a reader do, done where its own commands leave the reader: in the top directory of a clone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fences
+import pytest
+from nsbox_testing import needs
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = list(fences.blocks((ROOT / "README.md").read_text()))
+# These tests run the first command without its set-up, and the second. They don't run the last, which runs them.
+# .ci/readme runs all of them in full, on bare machines.
+SETUP, HELLO, TESTS = (block.code for block in BLOCKS if block.language == "sh")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone as the set-up leaves it: the source, unbuilt, and .venv with this interpreter."""
+    path = tmp_path / "clone"
+    for name in ("nsbox", "csrc", "examples", ".ci"):
+        shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    (path / ".venv/bin").mkdir(parents=True)
+    # A link would not do: Python finds its packages by the path that it was started with.
+    for name, command in (("python", f"'{sys.executable}'"), ("nsbox", f"'{sys.executable}' -P -m nsbox")):
+        (path / ".venv/bin" / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (path / ".venv/bin" / name).chmod(0o755)
+    return path
+
+
+def sh(command: str, directory: Path) -> str:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=directory, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def tree(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.name != "__pycache__")
+
+
+def test_commands() -> None:
+    """There are three: one sets up and runs a command in a sandbox, one runs the example, one the tests."""
+    assert SETUP.startswith("sh .ci/setup && .venv/bin/nsbox run -- ")
+    assert TESTS == "sh .ci/setup --tests && .venv/bin/pytest\n"
+    assert all(len(command.splitlines()) == 1 for command in (SETUP, HELLO, TESTS))
+
+
+def test_the_first_command(clone: Path) -> None:
+    """What follows the set-up runs a command in a sandbox, of which the clone is the workspace."""
+    said = sh(SETUP.partition(" && ")[2], clone)
+    assert re.match(rf"uid={os.geteuid()}\b", said) and "\nusr\n" in said and "\nboot\n" not in said
+
+
+def test_the_example(clone: Path) -> None:
+    """It prints what the README says, and leaves nothing in the clone."""
+    (block,) = (block for block in BLOCKS if block.language == "python")
+    assert (ROOT / "examples/hello.py").read_text() == block.code
+    before = tree(clone)
+    assert fences.is_like(str(block.expected), sh(HELLO, clone))
+    assert tree(clone) == before
+
+
+@needs.copied_installation()
+def test_python_in_the_clone(clone: Path) -> None:
+    """There, Python finds the source before the installed package; the error says what to do. Elsewhere it works."""
+    command = [str(clone / ".venv/bin/python"), "-B", "-c", "import nsbox; print(nsbox.run(['true']).returncode)"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    assert "which isn't built" in done.stderr.splitlines()[-1]
+    assert f"change the directory, or run 'sh .ci/setup --editable' in {clone}" in done.stderr.splitlines()[-1]
+    (clone.parent / "elsewhere").mkdir()
+    done = subprocess.run(command, cwd=clone.parent / "elsewhere", capture_output=True, text=True)
+    assert done.stdout == "0\n", done.stderr
+
+
+# With spaces for dots, so that this file names none of them.
+_HOSTS = [
+    *(
+        "pypi org",
+        "pythonhosted org",
+        "npmjs org",
+        "npmjs com",
+        "yarnpkg com",
+        "crates io",
+        "rubygems org",
+        "golang org",
+    ),
+    *("deb debian org", "ftp debian org", "security debian org", "snapshot debian org", "archive ubuntu com"),
+    *("alpinelinux org", "docker io", "quay io", "ghcr io", "pkg dev", "anaconda org", "maven org"),
+]
+
+
+def _files() -> list[Path]:
+    """Return the files that are git's, or all that aren't a tool's where this is no clone."""
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    if (ROOT / ".git").exists() and needs.find("git"):
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+        return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
+    found = []
+    for directory, names, files in os.walk(ROOT):
+        names[:] = [name for name in names if name in (".ci", ".github") or (name[0] != "." and name != "__pycache__")]
+        found += [Path(directory, name) for name in files]
+    return found
+
+
+def test_no_registry_is_named() -> None:
+    """No file names the host of a package registry: clients are configured for one, and packages have names."""
+    pattern = re.compile("|".join(rf"\b{re.escape(host.replace(' ', '.'))}\b" for host in _HOSTS))
+    found = [
+        f"{path.relative_to(ROOT)}: {host}"
+        for path in _files()
+        for host in pattern.findall(path.read_text(errors="replace"))
+    ]
+    assert len(_files()) > 400
+    assert found == []
+    assert pattern.search("https://files.python" + "hosted.org/x")  # the control
