@@ -71,6 +71,8 @@ def pretend(directory: str | os.PathLike[str], **host: Any) -> None:
         for name in absent[id(module)]:
             if hasattr(module, name):
                 delattr(module, name)
+    if "tempfile" in sys.modules:  # some interpreters have it loaded already, and it has seen O_TMPFILE
+        sys.modules["tempfile"]._O_TMPFILE_WORKS = False  # type: ignore[attr-defined]
     sys.path.insert(0, os.fspath(directory))
     system, sys.platform = sys.platform, "darwin"
     try:
