@@ -122,3 +122,11 @@ def test_no_registry_is_named() -> None:
     assert len(_files()) > 400
     assert found == []
     assert pattern.search("https://files.python" + "hosted.org/x")  # the control
+
+
+def test_ci_follows_it() -> None:
+    """CI does what the README says on bare machines; no step of it is forgotten."""
+    text = (ROOT / ".ci/run").read_text()
+    functions = re.findall(r"^([\w.]+)\(\) \{", text, flags=re.M)
+    assert {"readme_trixie", "readme_bookworm", "bare_ubuntu_python"} <= {*functions}
+    assert [name for name in functions if len(re.findall(rf"(?<![\w.]){re.escape(name)}(?![\w.])", text)) < 2] == []
