@@ -282,7 +282,7 @@ def test_stale_ones_are_removed() -> None:
         "import os, sys\nfrom nsbox._cgroup import Leaf\nLeaf(sys.argv[1], [('pids.max', '8')])\nprint('made', flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", code, HERE.directory], capture_output=True)
+    subprocess.run([sys.executable, "-P", "-c", code, HERE.directory], capture_output=True)
     assert [name for name in os.listdir(HERE.directory) if name.startswith("nsbox-box")]
     _cgroup._swept.clear()
     Leaf(HERE.directory, [("pids.max", "8")]).remove()
