@@ -94,7 +94,8 @@ def test_wire_order() -> None:
         8,
         9,
     ]
-    head = _core.ffi.cast("nsbox_plan *", _core.ffi.from_buffer(_wire._pack(_wire._HEAD, 1, 2, 3, 4)))
+    packed = _wire._pack(_wire._HEAD, 1, 2, 3, 4)  # has a name: a cast pointer doesn't keep what it points to
+    head = _core.ffi.cast("nsbox_plan *", _core.ffi.from_buffer(packed))
     assert (head.magic, head.version, head.size, head.nops) == (1, 2, 3, 4)
 
 
