@@ -336,10 +336,14 @@ def _c_environment() -> list[bytes]:
     return found
 
 
-def _run_before_exec(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None) -> None:
+def _run_before_exec(
+    preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None, parked: Any
+) -> None:
     """In the command: call it, and execute the program. Never returns."""
     failed = 1
     try:
+        if parked is not None:
+            parked.forget()
         preexec()
         if inherits_env is not None:
             keep: list[object] = []
@@ -350,7 +354,7 @@ def _run_before_exec(preexec: Callable[[], object], r: Any, inherits_env: dict[b
         lib.nsbox_preexec_done(r, failed)
 
 
-def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None) -> None:
+def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None, parked: Any) -> None:
     """Start one command in which Python code runs before its program: the call returns twice, as os.fork() does.
 
     The GIL is held meanwhile, since a copy of this process without it could never get it; and as in subprocess no
@@ -374,7 +378,7 @@ def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes,
             before_fork()
             is_command = nsbox_spawn(request)
             if is_command:
-                _run_before_exec(preexec, r, inherits_env)
+                _run_before_exec(preexec, r, inherits_env, parked)
         finally:
             if not is_command:
                 after_in_parent()
@@ -397,7 +401,7 @@ def spawn(template: Template, command: Command) -> Result:
         if command.preexec is None:
             lib.nsbox_spawn(r)
         else:
-            _spawn_with(command.preexec, r, command.inherits_env)
+            _spawn_with(command.preexec, r, command.inherits_env, command.parked)
         answer = Result(
             *(result.error, result.step, result.op, result.pid),
             *(result.init_pid, result.init_pidfd, result.init_says, result.go_fd),

@@ -233,6 +233,16 @@ def high(fd: int) -> int:
         os.close(fd)
 
 
+def close(*fds: int) -> None:
+    """Close those that aren't -1. One that is closed already is no error: a forked child may have closed all."""
+    for fd in fds:
+        if fd >= 0:
+            try:  # contextlib.suppress() takes as long as closing them, and a command's start waits for it
+                os.close(fd)
+            except OSError:
+                pass
+
+
 def join(path: str, name: str) -> str:
     """Return the path of what is called name in path."""
     return f"{path}/{name}" if path else name

@@ -17,6 +17,7 @@ from functools import partial
 from nsbox import _core, _renew, _request, _spawn, _template
 from nsbox._core import constants as c
 from nsbox._errors import Reason, SetupError, UnavailableError
+from nsbox._files import close
 from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
@@ -162,7 +163,7 @@ class OverlayWay(Way):
 
     def _close(self) -> None:
         while self._fds:
-            os.close(self._fds.pop())
+            close(self._fds.pop())
 
     def forget(self) -> None:
         """Close what is the parent's, in a forked child."""

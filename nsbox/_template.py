@@ -20,7 +20,7 @@ from _thread import RLock, allocate_lock, get_ident, start_new_thread
 from nsbox import _core, _renew, _request, _spawn
 from nsbox._core import constants as c
 from nsbox._errors import NsboxError, SetupError
-from nsbox._files import high
+from nsbox._files import close, high
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Console
 from nsbox._rare_errors import StaleError
@@ -69,7 +69,7 @@ class _MountWatch:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        _close(fd)
+        close(fd)
 
 
 class Parked:
@@ -80,6 +80,12 @@ class Parked:
         self.is_taken = False  # its command has been started, whose is all but go_fd and user2_fd
         self._creator = os.getpid()
 
+    def forget(self) -> None:
+        """Close what is the parent's, in a forked child that executes the command: nothing there calls __del__()."""
+        own = self.result
+        close(own.init_pidfd, own.init_says, own.go_fd, self.user2_fd)
+        own.init_pidfd = own.init_says = own.go_fd = self.user2_fd = -1
+
     def __del__(self) -> None:
         if sys.is_finalizing():  # the kernel closes all, and ends it
             return
@@ -89,18 +95,8 @@ class Parked:
         elif self._creator == os.getpid():
             _core.end(0, own.init_pidfd, own.init_says)
         else:  # the parent's, in a forked child
-            _close(own.init_pidfd, own.init_says)
-        _close(own.go_fd, self.user2_fd)
-
-
-def _close(*fds: int) -> None:
-    """Close those that aren't -1. One that has been closed is no error: in a fork for preexec_fn they are."""
-    for fd in fds:
-        if fd >= 0:
-            try:  # contextlib.suppress() takes as long as closing them, and a command's start waits for it
-                os.close(fd)
-            except OSError:
-                pass
+            close(own.init_pidfd, own.init_says)
+        close(own.go_fd, self.user2_fd)
 
 
 class Kept:
@@ -241,7 +237,7 @@ class Kept:
         if self._mounts is not None:
             self._mounts.close()
         while self._fds:
-            _close(self._fds.pop())
+            close(self._fds.pop())
 
     def __del__(self) -> None:
         # Nowhere else: a descriptor's number may not become another's while a thread is about to start a command by it.

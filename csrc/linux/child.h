@@ -94,6 +94,12 @@ void mediator(void *job);
 /* NSBOX_PLAIN: the command, from its first moment. */
 void plain_command(void *job);
 
+/* Close what the set-up has opened, before the caller's code or its program runs. */
+void close_own(struct job *j);
+
+/* Close what isn't 0..2 or in pass_fds; 0 or -errno. */
+int descriptors(struct job *j);
+
 /* Is there an init of ours? Without a pid namespace of its own, a sandbox has none; and the command may be it. */
 static inline int has_init(const struct job *j)
 {

@@ -68,43 +68,6 @@ static int limits(const nsbox_request *r)
     return 0;
 }
 
-/* The set-up's own descriptors, when the caller's stay open: exec would close them, but looks the program up first. */
-static void close_own(struct job *j)
-{
-    const nsbox_request *r = j->req;
-    const int own[] = {j->lifeline, j->said[0], j->said[1],  j->setup_pipe[0], j->init_pidfd, j->b.proc,
-                       j->devnull,  r->user_fd, r->user2_fd, r->pid_fd,        r->hold_fd,    r->report_fd,
-                       r->mnt_fd,   r->null_fd, r->park_fd,  r->go_fd,         j->userns2_fd};
-    /* Below 3 they have been replaced by the command's stdio, or exec closes them. */
-    for (unsigned i = 0; i < sizeof own / sizeof own[0]; i++)
-        if (own[i] > 2)
-            sys_close(own[i]);
-    for (unsigned i = 0; i < sizeof j->own / sizeof j->own[0]; i++)
-        if (j->own[i] > 2)
-            sys_close(j->own[i]);
-}
-
-/* Closes what isn't 0..2 or in pass_fds, by the gaps between them; those in it survive exec. */
-static int descriptors(struct job *j)
-{
-    const nsbox_request *r = j->req;
-    if (!(r->flags & (NSBOX_CLOSE_FDS | NSBOX_PREEXEC)))
-        close_own(j);
-    unsigned next = 3;
-    for (uint32_t i = 0; i < r->n_pass_fds; i++) {
-        int fd = r->pass_fds[i];
-        int ret = sys_set_fd_flags(fd, 0);
-        if (ret < 0)
-            return ret;
-        if (fd < 3 || !(r->flags & NSBOX_CLOSE_FDS))
-            continue;
-        if ((unsigned)fd > next && (ret = sys_close_range(next, (unsigned)fd - 1)) < 0)
-            return ret;
-        next = (unsigned)fd + 1;
-    }
-    return r->flags & NSBOX_CLOSE_FDS ? sys_close_range(next, ~0U) : 0;
-}
-
 /* The caller's handlers point into its code: none may run when signals are unblocked. (In the mediator and the init they
  * never are.) Ignored signals stay ignored. */
 static void default_signals(const struct job *j)

@@ -246,3 +246,45 @@ def test_output_after_a_failure(sub: Face) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("once failed\n", "")
+
+
+REUSED = """
+import os, sys
+opened = []
+# Before those of nsbox: it takes the numbers that are free in the command's process.
+os.register_at_fork(after_in_child=lambda: opened.extend(os.open("/dev/null", os.O_RDONLY) for _ in range(30)))
+import nsbox
+ws, kept, way, closes = sys.argv[1:]
+
+def look():
+    if closes == "closes":
+        os.close(opened[0])
+    lost = [fd for fd in opened if not os.path.samefile(f"/proc/self/fd/{fd}", "/dev/null")]
+    names = [os.readlink(f"/proc/self/fd/{fd}") for fd in map(int, os.listdir("/proc/self/fd")) if fd not in opened
+             and os.path.lexists(f"/proc/self/fd/{fd}")]
+    os.write(1, f"{len(lost)} {[n for n in names if n.startswith(('user:', 'mnt:'))]}".encode())
+
+policy = nsbox.Policy.workspace(ws)
+with nsbox.Sandbox(policy, stock=2 if way == "ready" else 0) as box:
+    while way == "ready" and not box._way._kept._ready:
+        box._way._kept.make_ready()
+    given = {"alone": policy, "ready": box, "copy": box}.get(way)
+    if given is not None:
+        nsbox.run(["true"], policy=given, preexec_fn=look, check=True)
+    else:
+        with box.transaction(dir=kept) as tx:
+            tx.run(["true"], preexec_fn=look, check=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["alone", "ready", "copy", "transaction"])
+def test_nothing_is_closed_twice(workspace: Path, tmp_path: Path, way: str) -> None:
+    """What handlers of fork have opened in the command is still theirs, and no namespace of the set-up's is open."""
+
+    def said(closes: str) -> subprocess.CompletedProcess[str]:
+        args = (str(workspace), str(tmp_path / "kept"), way, closes)
+        return subprocess.run([sys.executable, "-I", "-c", REUSED, *args], capture_output=True, text=True)
+
+    done = said("")
+    assert (done.stdout, done.stderr) == ("0 []", "")
+    assert "0 []" not in said("closes").stdout  # the control: a descriptor that is missing is seen
