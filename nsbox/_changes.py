@@ -7,12 +7,16 @@ import errno
 import hashlib
 import os
 import stat
+from collections import deque
 
 from nsbox._files import Tree, join
 from nsbox._frozen import Frozen, frozen
 
 _PART = 1 << 18  # bytes that are read at once
+_BLOCK = 1 << 16  # bytes that are hashed together
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
+_MOST_HASHED_IN_ALL = 1 << 30  # of all such files of a transaction: a second or so
+_MOST_ENTRIES = 500_000  # files, directories and the like that are looked at
 _LONGEST = 4096  # PATH_MAX: what is deeper could only be reached step by step
 _TYPES = {
     stat.S_IFREG: "file",
@@ -76,7 +80,8 @@ def same_contents(one: Tree, path: str, other: Tree, other_path: str) -> bool:
         at, size = 0, os.fstat(left).st_size
         while at < size:
             at = min(_next_data(left, at, size), _next_data(right, at, size))
-            first, second = (_read(fd, at) for fd in (left, right))
+            count = min(max(_end_of_data(left, at, size), _end_of_data(right, at, size)) - at, _PART)
+            first, second = (_read(fd, at, count) for fd in (left, right))
             if first != second:
                 return False
             at += max(len(first), 1)
@@ -92,15 +97,40 @@ def _next_data(fd: int, at: int, size: int) -> int:
         return size
 
 
-def _read(fd: int, at: int) -> bytes:
+def _end_of_data(fd: int, at: int, size: int) -> int:
+    return os.lseek(fd, at, os.SEEK_HOLE) if at < size else size  # there is one at the end of each file, lseek(2)
+
+
+def _read(fd: int, at: int, count: int) -> bytes:
     """Return what a file has at this place, as much as fits."""
     found = b""
-    while len(found) < _PART:
-        more = os.pread(fd, _PART - len(found), at + len(found))
+    while len(found) < count:
+        more = os.pread(fd, count - len(found), at + len(found))
         if not more:
             break
         found += more
     return found
+
+
+def digest(fd: int, most: int) -> tuple[bytes | None, int]:
+    """Return a digest of a file's size and contents, and how many bytes were read: None if there are more than `most`.
+
+    Holes aren't read. Blocks of zeros count for nothing either, so that a file and its copy with other holes have the
+    same digest.
+    """
+    size, at, cost = os.fstat(fd).st_size, 0, 0
+    hashed = hashlib.blake2b(b"%d" % size, digest_size=32)
+    while (at := _next_data(fd, at, size)) < size:
+        at -= at % _BLOCK
+        cost += _BLOCK
+        if cost > most:
+            return None, cost
+        block = _read(fd, at, _BLOCK)
+        if block.strip(b"\0"):
+            hashed.update(b"%d:%d:" % (at, len(block)))
+            hashed.update(block)
+        at += _BLOCK
+    return hashed.digest(), cost
 
 
 class Comparison:
@@ -108,6 +138,8 @@ class Comparison:
 
     def __init__(self, upper: Tree, real: Tree) -> None:
         self._upper, self._real = upper, real
+        self._left = _MOST_ENTRIES
+        self._left_to_hash = _MOST_HASHED_IN_ALL
 
     def changes(self) -> list[Change]:
         """Return all changes by path; what was renamed is "deleted" here and "added" there. Raises OSError."""
@@ -121,21 +153,34 @@ class Comparison:
             found.append(_new("modified", ".", now, was))
         todo = [("", True, False)]
         while todo:
-            found += self._directory(*todo.pop(), todo)
-        return sorted(found, key=lambda change: change.path.split("/"))
+            self._directory(*todo.pop(), todo, found)
+        return sorted(found, key=lambda change: change.path.replace("/", "\0"))
 
-    def _directory(
-        self, path: str, has_real: bool, is_opaque: bool, todo: list[tuple[str, bool, bool]]
-    ) -> list[Change]:
-        """Compare one directory. is_opaque: nothing shines through from below, since one above it is new."""
-        found: list[Change] = []
+    def _names(self, tree: Tree, path: str) -> list[str]:
+        """Return the names in a directory, which all count; raises OSError when there are too many."""
         if len(path) > _LONGEST:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), f"{path[:100]}...")
-        entries = self._upper.entries(path)
-        below = self._real.entries(path) if has_real else {}
+        try:
+            names = tree.names(path, self._left)
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            what = f"has changed more than {_MOST_ENTRIES} files; name a smaller workspace, or commit more often"
+            raise OSError(errno.E2BIG, f"the transaction {what}", path or ".") from None
+        self._left -= len(names)
+        return names
+
+    def _directory(
+        self, path: str, has_real: bool, is_opaque: bool, todo: list[tuple[str, bool, bool]], found: list[Change]
+    ) -> None:
+        """Compare one directory. is_opaque: nothing shines through from below, since one above it is new."""
+        names = self._names(self._upper, path)
         is_opaque = is_opaque or self._is_opaque(path)
-        for name, now in entries.items():
-            at, was = join(path, name), below.get(name)
+        for name in names:
+            at = join(path, name)
+            now, was = self._upper.stat(at), self._real.stat(at) if has_real else None
+            if now is None:  # removed a moment ago, by a command that runs
+                continue
             if _is_whiteout(now):
                 found += self._deleted(at, was) if was is not None else []
                 continue
@@ -146,10 +191,10 @@ class Comparison:
             elif self._differs(at, now, was):
                 found.append(_new("modified", at, now, was))
                 found += self._deleted(at, was)[1:] if not stat.S_ISDIR(now.st_mode) else []
-        if is_opaque:
-            for name in below.keys() - entries.keys():
-                found += self._deleted(join(path, name), below[name])
-        return found
+        if is_opaque and has_real:
+            for name in sorted(set(self._names(self._real, path)).difference(names)):
+                gone = self._real.stat(join(path, name))
+                found += self._deleted(join(path, name), gone) if gone is not None else []
 
     def _is_opaque(self, path: str) -> bool:
         """Say if nothing is left of the directory that was there before."""
@@ -162,7 +207,8 @@ class Comparison:
             at, one = todo.pop()
             found.append(_new("deleted", at, one))
             if stat.S_ISDIR(one.st_mode):
-                todo += [(join(at, name), inner) for name, inner in self._real.entries(at).items()]
+                paths = (join(at, name) for name in self._names(self._real, at))
+                todo += [(path, inner) for path in paths if (inner := self._real.stat(path)) is not None]
         return found
 
     def _differs(self, path: str, now: os.stat_result, was: os.stat_result) -> bool:
@@ -177,20 +223,31 @@ class Comparison:
     # ---- renames
 
     def with_renames(self, changes: list[Change]) -> list[Change]:
-        """Return the changes with a file gone and the same contents new elsewhere made one."""
-        gone: dict[tuple[int, bytes], list[Change]] = {}
+        """Return the changes with a file gone and the same contents new elsewhere made one.
+
+        No more than a gigabyte is read for it: what is found after that stays "deleted" and "added".
+        """
+        with self._upper.walking(), self._real.walking():
+            return self._with_renames(changes)
+
+    def _with_renames(self, changes: list[Change]) -> list[Change]:
+        gone: dict[bytes, _Gone] = {}
         added = [change for change in changes if change.kind == "added" and change.type == "file"]
         sizes = {size for change in added if 0 < (size := self._size(self._upper, change)) <= _MOST_HASHED}
+        there: set[int] = set()
         for change in changes:
-            if change.kind == "deleted" and change.type == "file" and self._size(self._real, change) in sizes:
-                gone.setdefault(self._digest(self._real, change), []).append(change)
+            if change.kind == "deleted" and change.type == "file" and (size := self._size(self._real, change)) in sizes:
+                known = self._digest(self._real, change)
+                if known is not None:
+                    there.add(size)
+                    gone.setdefault(known, _Gone()).add(change)
         if not gone:
             return changes
-        there = {size for size, _ in gone}
         replaced: dict[Change, Change | None] = {}
         for change in added:
             if self._size(self._upper, change) in there:
-                old = _nearest(gone.get(self._digest(self._upper, change), []), change)
+                known = self._digest(self._upper, change)
+                old = gone[known].take(change) if known in gone else None
                 if old is not None:
                     replaced[old] = None
                     replaced[change] = Change(
@@ -204,14 +261,12 @@ class Comparison:
         found = tree.stat(change.path)
         return found.st_size if found is not None else 0
 
-    @staticmethod
-    def _digest(tree: Tree, change: Change) -> tuple[int, bytes]:
-        digest, size = hashlib.blake2b(), 0
+    def _digest(self, tree: Tree, change: Change) -> bytes | None:
+        """Return a file's digest; None when as much has been read for this as may be."""
         with tree.file(change.path) as fd:
-            while part := os.read(fd, 1 << 18):
-                digest.update(part)
-                size += len(part)
-        return size, digest.digest()
+            found, cost = digest(fd, self._left_to_hash)
+        self._left_to_hash -= cost
+        return found
 
     # ---- conflicts
 
@@ -225,6 +280,12 @@ class Comparison:
         renamed: paths of what only has another name now. top_mode: the mode of the directory itself then. is_top_ours:
         it has been changed by us since.
         """
+        with self._upper.walking(), self._real.walking():
+            return self._conflicts(changes, renamed, started, top_mode, is_top_ours)
+
+    def _conflicts(
+        self, changes: list[Change], renamed: set[str], started: int, top_mode: int, is_top_ours: bool
+    ) -> list[tuple[str, str]]:
         found = {}
         for change in changes:
             was = self._real.stat(change.path)
@@ -236,7 +297,7 @@ class Comparison:
                 above = change.path.rpartition("/")[0]
                 if change.type == "directory" or (not (is_top_ours and not above) and self._has_lost(above, started)):
                     found[change.path] = "deleted"
-        for path in {above for change in changes for above in _above(change.path)}:
+        for path in sorted(_above(changes)):
             was = self._real.stat(path)
             if was is not None and started <= was.st_ctime_ns != was.st_mtime_ns:
                 found[path] = "changed"
@@ -256,17 +317,38 @@ class Comparison:
             return _has(stack.enter_context(opened(change.path)), "origin") is not None
 
 
-def _above(path: str) -> list[str]:
-    """Return the directories that a path is in, but for the workspace itself."""
-    names = path.split("/")
-    return ["/".join(names[:n]) for n in range(1, len(names))]
+def _above(changes: list[Change]) -> set[str]:
+    """Return the directories that what has changed is in, except the workspace itself."""
+    found: set[str] = set()
+    for change in changes:
+        path = change.path.rpartition("/")[0]
+        while path and path not in found:
+            found.add(path)
+            path = path.rpartition("/")[0]
+    return found
 
 
-def _nearest(candidates: list[Change], new: Change) -> Change | None:
-    """Take the candidate that is most like the new one: of its name, else the first."""
-    name = new.path.rpartition("/")[2]
-    for candidate in candidates:
-        if candidate.path.rpartition("/")[2] == name:
-            candidates.remove(candidate)
-            return candidate
-    return candidates.pop(0) if candidates else None
+class _Gone:
+    """Deleted files with the same contents, to be taken one by one for a new file: one of its name, else the first."""
+
+    def __init__(self) -> None:
+        self._in_order: deque[Change] = deque()
+        self._by_name: dict[str, deque[Change]] = {}
+        self._taken: set[str] = set()
+
+    def add(self, change: Change) -> None:
+        self._in_order.append(change)
+        self._by_name.setdefault(_name(change), deque()).append(change)
+
+    def take(self, new: Change) -> Change | None:
+        for candidates in (self._by_name.get(_name(new)), self._in_order):
+            while candidates:
+                change = candidates.popleft()
+                if change.path not in self._taken:
+                    self._taken.add(change.path)
+                    return change
+        return None
+
+
+def _name(change: Change) -> str:
+    return change.path.rpartition("/")[2]

@@ -297,7 +297,7 @@ def _is_newer(tree: Tree, path: str, since: int) -> bool:
     with tree.walking():
         while todo:
             here = todo.pop()
-            for name, found in tree.entries(here).items():
+            for name, found in tree.entries(here):
                 if (found.st_mtime_ns if _has_names(found) else found.st_ctime_ns) >= since:
                     return True
                 if stat.S_ISDIR(found.st_mode):

@@ -256,7 +256,7 @@ class Contents:
             while todo:
                 path = todo.pop()
                 self._put(join(top, path) if path else top, Dir())
-                for name, found in tree.entries(path).items():
+                for name, found in tree.entries(path):
                     at = join(path, name)
                     place = f"{top}/{at}"
                     if stat.S_ISDIR(found.st_mode):

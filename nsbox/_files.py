@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import stat
 import time
@@ -22,6 +23,8 @@ _PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _COARSE = 5  # CLOCK_REALTIME_COARSE
 _KEPT = 64  # directories
 _DEEPEST = 100_000  # levels; somebody who goes on adding to what is removed is not waited for
+_MOST_NAMES = 1_000_000  # of one directory that are listed
+_AT_ONCE = 10_000  # names that are held while a directory is emptied
 _OVERLAY = "user.overlay."  # the names of overlayfs's own attributes, with its mount option userxattr
 
 
@@ -124,10 +127,20 @@ class Tree:
         with self.parent(path) as (above, name):
             return os.readlink(name, dir_fd=above)
 
-    def entries(self, path: str) -> dict[str, os.stat_result]:
-        """Return the names in a directory, sorted, and what they are."""
-        with self.dir(path) as fd, os.scandir(fd) as found:
-            return dict(sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in found))
+    def names(self, path: str, most: int = _MOST_NAMES) -> list[str]:
+        """Return the names in a directory, sorted. Raises OSError, E2BIG as soon as it has found more than `most`."""
+        with self.dir(path) as fd, os.scandir(fd) as scanned:
+            found = [entry.name for entry in itertools.islice(scanned, most + 1)]
+        if len(found) > most:
+            raise OSError(errno.E2BIG, f"has more names than the {most} that are looked at", path or ".")
+        return sorted(found)
+
+    def entries(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the names in a directory, sorted, and what they are; what goes meanwhile isn't among them."""
+        for name in self.names(path):
+            found = self.stat(join(path, name))
+            if found is not None:
+                yield name, found
 
     def _open(self, name: str, above: int, flags: int) -> _Opened:
         needed = 0o700 if flags & os.O_DIRECTORY else 0o400
@@ -300,8 +313,9 @@ def remove(tree: Tree, path: str) -> None:
 
 
 def _entries(fd: int) -> list[tuple[str, bool]]:
+    """Return some of a directory's names, none if it is empty, and whether they are directories."""
     with os.scandir(fd) as found:
-        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in itertools.islice(found, _AT_ONCE)]
 
 
 def _empty(root: int) -> None:
@@ -317,13 +331,17 @@ def _empty(root: int) -> None:
                 continue
             fd = _entered(name, root)
             try:
-                for inner, is_inner_directory in _entries(fd):
-                    if is_inner_directory:
-                        n += 1
-                        os.close(_entered(inner, fd))  # who may not write to it may not move it, rename(2)
-                        rename(fd, inner, root, f"{prefix}-{n}")
-                    else:
-                        os.unlink(inner, dir_fd=fd)
+                for _ in range(_DEEPEST):
+                    inside = _entries(fd)
+                    for inner, is_inner_directory in inside:
+                        if is_inner_directory:
+                            n += 1
+                            os.close(_entered(inner, fd))  # who may not write to it may not move it, rename(2)
+                            rename(fd, inner, root, f"{prefix}-{n}")
+                        else:
+                            os.unlink(inner, dir_fd=fd)
+                    if not inside:
+                        break
             finally:
                 os.close(fd)
             os.rmdir(name, dir_fd=root)
@@ -373,7 +391,7 @@ def _copy(source: Tree, path: str, target: Tree, new: str, links: dict[tuple[int
             if stat.S_ISDIR(found.st_mode):
                 os.mkdir(name, 0o700, dir_fd=above)
                 made.append((old, at, found))
-                todo += [(join(old, inner), join(at, inner)) for inner in source.entries(old)]
+                todo += [(join(old, inner), join(at, inner)) for inner in source.names(old)]
             elif stat.S_ISREG(found.st_mode):
                 _copy_file(source, old, found, target, at, links)
             elif stat.S_ISLNK(found.st_mode):

@@ -26,19 +26,21 @@ from nsbox._view import view
 from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+    from collections.abc import Generator, Iterable, Sequence
+    from typing import Any, TypeVar
 
     from nsbox._policy import Policy
     from nsbox._view import Mount, View
 
     Path = str | os.PathLike[str]
+    _T = TypeVar("_T")
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # not waiting for who writes to a FIFO
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_SYMLINKS, _BENEATH = 4, 8  # openat2(2)
 _MOST_CHARS = 64 << 20  # that read() returns
 _MOST_ENTRIES = 1_000_000  # that list_files() looks at
+_MOST_TOOLS = 100_000  # that tools() looks at
 _DEEPEST = 256  # directories in directories that list_files() enters
 
 
@@ -305,13 +307,14 @@ class Files:
         fd = self._open(target, target.rest, _DIRECTORY)
         try:
             inside = self._check_opened(fd, target, target.rest, write=False)
-            for count, name in enumerate(self._walk(fd, inside, self._here(inside), "", target.shown, deepest)):
-                if count >= _MOST_ENTRIES:
-                    raise ValueError(f"{target.shown} has more than {_MOST_ENTRIES} entries; name a directory in it")
-                if name and _fits(name.split("/"), parts):
-                    found.append(name)
-                if len(found) > max_files:
-                    raise ValueError(f"{target.shown} has more than {max_files} such files; ask for fewer by pattern")
+            walked = self._walk(fd, inside, self._here(inside), "", target.shown, deepest)
+            with contextlib.closing(walked):
+                for name in _counted(walked, _MOST_ENTRIES, target.shown, "name a directory in it"):
+                    if name and _fits(name.split("/"), parts):
+                        found.append(name)
+                    if len(found) > max_files:
+                        what = f"has more than {max_files} such files; ask for fewer by pattern"
+                        raise ValueError(f"{target.shown} {what}")
         finally:
             os.close(fd)
         return sorted(found)
@@ -321,47 +324,66 @@ class Files:
         if self._policy.tools_bin is None:
             return []
         found = []
-        fd = open_beneath(-1, self._policy.tools_bin, _DIRECTORY, _NO_SYMLINKS)
+        shown = self._policy.tools_bin
+        fd = open_beneath(-1, shown, _DIRECTORY, _NO_SYMLINKS)
         try:
-            for name in sorted(os.listdir(fd)):
-                with contextlib.suppress(OSError):  # a link to nothing, or it has just gone
-                    st = os.stat(name, dir_fd=fd)
-                    if stat.S_ISREG(st.st_mode) and st.st_mode & 0o111:
-                        changed = datetime.datetime.fromtimestamp(st.st_mtime, datetime.UTC)
-                        found.append(Binary(name, st.st_size, changed))
+            with os.scandir(fd) as scanned:
+                for entry in _counted(scanned, _MOST_TOOLS, shown, "tools_bin is for a few programs"):
+                    with contextlib.suppress(OSError):  # a link to nothing, or it has just gone
+                        st = os.stat(entry.name, dir_fd=fd)
+                        if stat.S_ISREG(st.st_mode) and st.st_mode & 0o111:
+                            changed = datetime.datetime.fromtimestamp(st.st_mtime, datetime.UTC)
+                            found.append(Binary(entry.name, st.st_size, changed))
         finally:
             os.close(fd)
-        return found
+        return sorted(found, key=lambda binary: binary.name)
 
     def _here(self, inside: str) -> str:
         mount = self._view.mount_of(inside)
         return os.path.normpath(f"{mount.source}/{inside[len(mount.dest) :]}")
 
-    def _walk(self, fd: int, inside: str, here: str, above: str, shown: str, deepest: int) -> Iterator[str]:
+    def _walk(self, fd: int, inside: str, here: str, above: str, shown: str, deepest: int) -> Generator[str]:
+        """Yield the relative paths of regular files, "" for all else, as it finds them: it keeps no list of names."""
         try:
             with os.scandir(fd) as scanned:
-                entries = [(e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in scanned]
+                for entry in scanned:
+                    name, relative = entry.name, f"{above}{entry.name}"
+                    at = os.path.join(inside, name)
+                    mount = self._view.mount_of(at)
+                    is_other = mount.dest == at and mount.source != os.path.join(here, name)
+                    if mount.source is None or is_other or self._is_denied(at):
+                        yield ""
+                        continue
+                    yield relative if entry.is_file(follow_symlinks=False) else ""
+                    if not entry.is_dir(follow_symlinks=False) or relative.count("/") >= deepest:
+                        continue
+                    inner = _inner(fd, name)
+                    if inner < 0:
+                        continue
+                    try:
+                        yield from self._walk(inner, at, os.path.join(here, name), f"{relative}/", shown, deepest)
+                    finally:
+                        os.close(inner)
         except OSError as error:
             raise _named(error, shown) from None
-        for name, is_directory, is_file in entries:
-            at, relative = os.path.join(inside, name), f"{above}{name}"
-            mount = self._view.mount_of(at)
-            is_other = mount.dest == at and mount.source != os.path.join(here, name)
-            if mount.source is None or is_other or self._is_denied(at):
-                continue
-            yield relative if is_file else ""  # all count
-            if not is_directory or relative.count("/") >= deepest:
-                continue
-            try:
-                inner = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
-            except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
-                    continue  # it has become something else, or may not be read
-                raise _named(error, shown) from None
-            try:
-                yield from self._walk(inner, at, os.path.join(here, name), f"{relative}/", shown, deepest)
-            finally:
-                os.close(inner)
+
+
+def _inner(fd: int, name: str) -> int:
+    """Open a directory; -1 if it has become something else, or may not be read. Raises OSError."""
+    try:
+        return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+            return -1
+        raise
+
+
+def _counted(found: Iterable[_T], most: int, shown: str, remedy: str) -> Iterator[_T]:
+    """Yield what is found; raises ValueError as soon as there is more than that."""
+    for count, one in enumerate(found):
+        if count >= most:
+            raise ValueError(f"{shown} has more than {most} entries; {remedy}")
+        yield one
 
 
 def _check_number(name: str, value: object, most: int = _MOST_ENTRIES) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _NO_NEWLINE = "\\ No newline at end of file\n"
 _KNOWN = ("symlink", "file")  # to git
 _MOST_LINES, _MOST_PAIRS, _MOST_WORK = 10_000, 500_000, 50_000_000
+_MOST_WORK_IN_ALL = 20 * _MOST_WORK
+_MOST_READ = 256 << 20  # bytes of all files: one that has many names, or is one hole, costs little to make
 
 
 @frozen

@@ -1,0 +1,213 @@
+"""What commands make in seconds costs the caller who looks at it no more than a bounded amount of memory and time."""
+
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import nsbox
+from nsbox import Policy, Sandbox, _changes, _files, _guarded
+from nsbox._changes import Comparison
+from nsbox._files import Tree
+
+COUNT = 3_000
+
+
+def made(path: Path, count: int = COUNT) -> Path:
+    path.mkdir()
+    for i in range(count):
+        os.close(os.open(path / f"a-name-of-some-length-{i:08}", os.O_CREAT | os.O_WRONLY, 0o600))
+    return path
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Return the most bytes that Python had while it did this."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_list_files_holds_no_names(policy: Policy, workspace: Path) -> None:
+    """As soon as there are more files than asked for it says so; the names are never in memory together."""
+    made(workspace / "many")
+    box = Sandbox(policy)
+
+    def look() -> None:
+        with pytest.raises(ValueError, match="more than 10 such files"):
+            box.list_files(".", max_files=10)
+
+    look()  # imports
+    listed = peak(lambda: os.listdir(workspace / "many"))  # the control: this is what it was
+    assert peak(look) < listed / 4
+    assert peak(lambda: box.list_files(".", "*/no-such-name", max_files=10)) < listed / 4  # of all names none fits
+
+
+def test_list_files_of_too_many(policy: Policy, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All entries count, whether they fit or not, and in whichever directory they are."""
+    monkeypatch.setattr(_guarded, "_MOST_ENTRIES", 50)
+    made(workspace / "one", 24)
+    made(workspace / "two", 24)
+    box = Sandbox(policy)
+    assert len(box.list_files(".")) == 48
+    (workspace / "fifty-first").mkdir()
+    with pytest.raises(ValueError, match="more than 50 entries"):
+        box.list_files(".", "**/*.none")
+
+
+def test_too_many_tools(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of programs is counted while it is read."""
+    made(tmp_path / "bin", 30)
+    box = Sandbox(Policy.workspace(workspace, tools_bin=tmp_path / "bin"))
+    assert box.tools() == []  # none can be executed
+    monkeypatch.setattr(_guarded, "_MOST_TOOLS", 20)
+    with pytest.raises(ValueError, match="more than 20 entries"):
+        box.tools()
+
+
+def test_diff_of_too_many(policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a transaction has changed counts, also what it has deleted, and is never listed without a bound."""
+    monkeypatch.setattr(_changes, "_MOST_ENTRIES", 100)
+    made(workspace / "old", 60)
+    with Sandbox(policy) as box:
+        for command, fits in [("mkdir d; touch d/$(seq -s ' d/' 60)", True), ("rm -r old", True), ("touch x", True)]:
+            with box.transaction(dir=tmp_path / "kept") as tx:
+                tx.shell(command, check=True)
+                assert bool(tx.diff()) == fits
+        with box.transaction(dir=tmp_path / "kept") as tx:
+            tx.shell("rm -r old; mkdir d; cd d; touch $(seq 60)", check=True)
+            for look in (tx.diff, tx.patch, tx.commit):
+                with pytest.raises(OSError, match="changed more than 100 files"):
+                    look()
+    assert os.listdir(workspace) == ["old"]
+
+
+def test_names_stop_at_the_bound(tmp_path: Path) -> None:
+    """No more than the bound is held, however many there are."""
+    made(tmp_path / "many")
+    with Tree(str(tmp_path)) as tree:
+        assert len(tree.names("many")) == COUNT  # the control
+        with pytest.raises(OSError, match="more names than the 100"):
+            tree.names("many", 100)
+
+        def look() -> None:
+            with pytest.raises(OSError, match="more names"):
+                tree.names("many", 100)
+
+        assert peak(look) < peak(lambda: tree.names("many")) / 10
+
+
+def test_removing_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory is emptied part by part."""
+    monkeypatch.setattr(_files, "_AT_ONCE", 7)
+    for name in ("top", "top/inner"):
+        made(tmp_path / name, 30)
+    for i in range(20):
+        (tmp_path / "top/inner" / f"d{i}").mkdir()
+    with Tree(str(tmp_path)) as tree:
+        _files.remove(tree, "top")
+    assert os.listdir(tmp_path) == []
+
+
+# ---- processor time
+
+
+def sparse(path: Path, size: int, *data: int) -> Path:
+    with open(path, "wb") as file:
+        file.truncate(size)
+        for at in data:
+            os.pwrite(file.fileno(), b"data", at)
+    return path
+
+
+def renames(tmp_path: Path, size: int, count: int) -> tuple[list[str], float]:
+    """Return what a diff says of files of one hole, one of which is gone, and the processor time that it took."""
+    upper, real = tmp_path / "upper", tmp_path / "real"
+    for path in (upper, real):
+        path.mkdir()
+    sparse(real / "old", size)
+    os.mknod(upper / "old", 0o020000, 0)
+    for i in range(count):
+        sparse(upper / f"new{i}", size, *([100] if i else []))
+    with Tree(str(upper)) as one, Tree(str(real)) as other:
+        began = time.process_time()
+        compared = Comparison(one, other)
+        told = compared.with_renames(compared.changes())
+        return [str(change) for change in told if change.kind != "added"], time.process_time() - began
+
+
+def test_holes_are_not_hashed(tmp_path: Path) -> None:
+    """Files of holes are found again under another name, without their zeros being read."""
+    told, spent = renames(tmp_path, _changes._MOST_HASHED, 30)
+    assert told == ["R old -> new0"]
+    with open(tmp_path / "upper" / "new1", "rb") as file:  # the control: the zeros of two take longer than all holes
+        began = time.process_time()
+        for _ in range(2):
+            file.seek(0)
+            while file.read(1 << 18):
+                pass
+    assert spent < (time.process_time() - began) * 15
+
+
+def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many bytes files stay "deleted" and "added"."""
+    monkeypatch.setattr(_changes, "_MOST_HASHED_IN_ALL", 4 * _changes._BLOCK)
+    upper, real = tmp_path / "upper", tmp_path / "real"
+    for path in (upper, real):
+        path.mkdir()
+    for i in range(6):
+        (real / f"old{i}").write_bytes(b"%d" % i * 100)
+        (upper / f"new{i}").write_bytes(b"%d" % i * 100)
+        os.mknod(upper / f"old{i}", 0o020000, 0)
+    with Tree(str(upper)) as one, Tree(str(real)) as other:
+        compared = Comparison(one, other)
+        raw = compared.changes()
+        kinds = [change.kind for change in compared.with_renames(raw)]
+        assert len(raw) == 12
+        assert 0 < kinds.count("deleted") == kinds.count("added") < 6 or kinds.count("renamed") == 0
+        monkeypatch.undo()
+        compared = Comparison(one, other)
+        assert [change.kind for change in compared.with_renames(compared.changes())] == ["renamed"] * 6
+
+
+def test_other_holes_are_the_same_file(tmp_path: Path) -> None:
+    """A copy in which zeros are written out has the same digest; other places of the same data, or sizes, don't."""
+    size = 10 * _changes._BLOCK
+    first = sparse(tmp_path / "first", size, 5 * _changes._BLOCK)
+    (tmp_path / "full").write_bytes(first.read_bytes())
+    sparse(tmp_path / "moved", size, 6 * _changes._BLOCK)
+    sparse(tmp_path / "longer", size + 1, 5 * _changes._BLOCK)
+
+    def digest(name: str) -> bytes | None:
+        fd = os.open(tmp_path / name, os.O_RDONLY)
+        try:
+            return _changes.digest(fd, 1 << 30)[0]
+        finally:
+            os.close(fd)
+
+    assert digest("first") == digest("full") is not None
+    assert len({digest(name) for name in ("first", "moved", "longer")}) == 3
+
+
+def test_many_files_of_the_same_contents(tmp_path: Path) -> None:
+    """A thousand times a thousand candidates for a rename aren't compared with each other."""
+    gone = _changes._Gone()
+    for i in range(10_000):
+        gone.add(nsbox.Change("deleted", f"old/{i}", "file", 0o644))
+    began = time.process_time()
+    taken = [gone.take(nsbox.Change("added", f"new/{i + 7}x", "file", 0o644)) for i in range(10_000)]
+    assert time.process_time() - began < 5  # by looking at all candidates for each: minutes
+    assert [change.path for change in taken if change is not None] == [f"old/{i}" for i in range(10_000)]
+    gone.add(nsbox.Change("deleted", "a/name", "file", 0o644))
+    gone.add(nsbox.Change("deleted", "b/other", "file", 0o644))
+    found = gone.take(nsbox.Change("added", "c/other", "file", 0o644))
+    assert found is not None and found.path == "b/other"
+    assert gone.take(nsbox.Change("added", "c/other", "file", 0o644)).path == "a/name"  # type: ignore[union-attr]
+    assert gone.take(nsbox.Change("added", "c/other", "file", 0o644)) is None
