@@ -10,10 +10,11 @@ from nsbox._policy import Policy
 from nsbox._seccomp import no_user_namespaces, profile
 
 
-def programs(policy: Policy, host: Host, *, by_second_userns: bool) -> tuple[Program, ...]:
+def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[Rule, ...] = ()) -> tuple[Program, ...]:
     """Return the seccomp filters. The first is installed beside the mounts, where its cost is hidden.
 
-    by_second_userns: the set-up enters a second user namespace after that.
+    by_second_userns: the set-up enters a second user namespace after that. last: rules of the backend's that may refuse
+    what the set-up does.
     """
     wish = policy.filter
     rules = profile(wish.base, nested=policy.nested, for_net=policy.network == "none", allow=wish.allow)
@@ -36,8 +37,10 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool) -> tuple[Pro
         found = [Program(rules, with_compatible=with_compatible)]
         if no_userns:
             found.append(Program(no_userns, with_compatible=with_compatible, stage="confined"))
+    if last:  # before the policy's own, which may be about seccomp(2) itself
+        found.append(Program(last, with_compatible=with_compatible, stage="last"))
     found += [Program(code=code, stage="last") for code in wish.programs]
-    if wish.rules:  # after the ready ones: they may be about seccomp(2) itself
+    if wish.rules:  # after the ready ones
         found.append(Program(wish.rules, stage="last"))
     return tuple(found)
 

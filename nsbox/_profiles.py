@@ -121,43 +121,50 @@ _SYSV_AND_MQUEUE = (
 # By a unix socket a command talks to whoever has made one anywhere, such as a bus that starts programs. Pairs stay.
 # But for those that aren't connected for good: a datagram's receiver is named with each one, or changed (connect(2)).
 _PAIRS = Rule(("socketpair",), EPERM, (Arg(1, (_STREAM, 5), _KIND, inverted=True),))  # SOCK_SEQPACKET
-_NO_RINGS = Rule(("io_uring_setup",), ENOSYS)  # which make sockets too (Linux 5.19)
+# Rings make sockets too (Linux 5.19), and open files: also those that were passed.
+_NO_RINGS = Rule(("io_uring_setup", "io_uring_enter", "io_uring_register"), ENOSYS)
 _NO_UNIX = (Rule(("socket",), EPERM, (Arg(0, _UNIX),)), _PAIRS, _NO_RINGS)
 _NO_SOCKETS = (Rule(("socket",), EPERM), _PAIRS, _NO_RINGS)
 _NO_IPC = Rule(_SYSV_AND_MQUEUE, ENOSYS)
 _OWN_LIMITS = Rule(
     ("prlimit64",), EPERM, (Arg(0, 0, inverted=True),)
 )  # those of others too: the caller's, for instance
-# Access mode 3 asks for neither reading nor writing, so Landlock asks nothing; ioctl(2) works on the descriptor.
-_O_TRUNC, _O_ACCMODE = 0o1000, 0o3
-_NO_MODE_3 = (
-    Rule(("open",), EPERM, (Arg(1, 3, mask=_O_ACCMODE),)),
-    Rule(("openat",), EPERM, (Arg(2, 3, mask=_O_ACCMODE),)),
-)
-# Landlock knows no truncation before Linux 6.2: by path, or by an open(2) that doesn't write. openat2(2)'s flags are
-# behind a pointer.
-_NO_TRUNCATION = (
-    Rule(("truncate", "truncate64"), EPERM),
-    Rule(("open",), EPERM, (Arg(1, _O_TRUNC, mask=_O_TRUNC | _O_ACCMODE),)),
-    Rule(("openat",), EPERM, (Arg(2, _O_TRUNC, mask=_O_TRUNC | _O_ACCMODE),)),
-    Rule(("openat2",), ENOSYS),
-)
 
 
 def without_namespaces(*, network: bool, files: bool, ipc: bool) -> tuple[Rule, ...]:
     """Return what stands in for namespaces. network: the host's; files: not all are open; ipc: none of the host's."""
     sockets = (_NO_UNIX if files else ()) if network else _NO_SOCKETS
-    return (*sockets, *((_NO_IPC,) if ipc else ()), *(_NO_MODE_3 if files else ()), _OWN_LIMITS)
+    return (*sockets, *((_NO_IPC,) if ipc else ()), _OWN_LIMITS)
 
 
-def no_truncation() -> tuple[Rule, ...]:
-    """Return what stands in for Landlock's right to truncate. It may refuse what the set-up does."""
-    return _NO_TRUNCATION
+# ---- beside Landlock's rules about files
+
+_O_TRUNC, _O_ACCMODE = 0o1000, 0o3
+# The calls that open with flags, and which argument these are. What other calls open, they open in one way:
+# creat(2) to write, execve(2) to execute, of which Landlock is asked. openat2(2) has its flags behind a pointer.
+_OPENING = (("open", 1), ("openat", 2), ("open_by_handle_at", 2))
+_NO_POINTERS = Rule(("openat2",), ENOSYS)  # nor rings, which open files as well: _NO_RINGS
+# Access mode 3 asks for neither reading nor writing, so Landlock asks nothing; ioctl(2) works on the descriptor:
+# FIDEDUPERANGE compares the file with another, FS_IOC_SETFLAGS changes it.
+_NO_MODE_3 = tuple(Rule((call,), EPERM, (Arg(index, 3, mask=_O_ACCMODE),)) for call, index in _OPENING)
+# Landlock knows no truncation before Linux 6.2: by path, or by an open(2) that doesn't write.
+_NO_TRUNCATION = (
+    Rule(("truncate", "truncate64"), EPERM),
+    *(Rule((call,), EPERM, (Arg(index, _O_TRUNC, mask=_O_TRUNC | _O_ACCMODE),)) for call, index in _OPENING),
+)
+
+
+def beside_landlock(*, truncates: bool) -> tuple[Rule, ...]:
+    """Return what stands in for what Landlock isn't asked about. It may refuse what the set-up does.
+
+    truncates: Landlock has a right to truncate.
+    """
+    return (*_NO_MODE_3, *(() if truncates else _NO_TRUNCATION), _NO_POINTERS, _NO_RINGS)
 
 
 NAMES = frozenset(
     call
-    for rule in (*HARDENED, *DEFAULT, *making_namespaces(False, False), _NO_IPC, *_NO_TRUNCATION)
+    for rule in (*HARDENED, *DEFAULT, *making_namespaces(False, False), _NO_IPC, *beside_landlock(truncates=False))
     for call in rule.calls
 )
 """The names in these tables; not every machine has all of these system calls."""

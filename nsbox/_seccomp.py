@@ -99,16 +99,17 @@ _GUARD = (
     Rule(("ioprio_set",), EPERM, (Arg(1, _INIT),)),
 )
 
-# Numbers of the guard's calls in the tables of 32-bit programs, of which our headers say nothing.
+# Numbers in the tables of 32-bit programs, of which our headers say nothing, of the calls whose rules hold there too.
 _SHARED = {"ptrace": 26, "fcntl": 55, "setpriority": 97, "clone": 120, "sched_setparam": 154, "sched_setscheduler": 156}
-_SHARED |= {"fcntl64": 221, "sched_setaffinity": 241, "clone3": 435}
+_SHARED |= {"truncate": 92, "truncate64": 193, "fcntl64": 221, "sched_setaffinity": 241, "clone3": 435}
+_SHARED |= {"open": 5, "openat2": 437, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427}
 COMPATIBLE_NUMBERS = {
     "i386": _SHARED
     | {"add_key": 286, "request_key": 287, "keyctl": 288, "ioprio_set": 289, "unshare": 310}
-    | {"prlimit64": 340, "sched_setattr": 351},
+    | {"openat": 295, "prlimit64": 340, "open_by_handle_at": 342, "sched_setattr": 351},
     "arm": _SHARED
     | {"add_key": 309, "request_key": 310, "keyctl": 311, "ioprio_set": 314, "unshare": 337}
-    | {"prlimit64": 369, "sched_setattr": 380},
+    | {"openat": 322, "prlimit64": 369, "open_by_handle_at": 371, "sched_setattr": 380},
 }
 
 

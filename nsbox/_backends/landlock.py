@@ -16,7 +16,7 @@ from nsbox._layout import with_interpreter
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
 from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy, is_below
-from nsbox._profiles import no_truncation, without_namespaces
+from nsbox._profiles import beside_landlock, without_namespaces
 from nsbox._ruleset import Ruleset
 from nsbox._seccomp import no_user_namespaces, profile
 
@@ -204,10 +204,12 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
     shares_all = not contains_files and policy.network == "host" and "ipc" not in policy.unshare
     # Tables of 32-bit programs only where nothing is refused that they have other numbers for.
     programs = [Program(rules, with_compatible=shares_all and wish.base == "off" and not wish.rules)]
+    if contains_files:
+        last = beside_landlock(truncates=host.landlock_abi >= _landlock.TRUNCATE_ABI)
+        programs.append(Program(last, stage="last"))
     programs += [Program(code=code, stage="last") for code in wish.programs]
-    last = no_truncation() if contains_files and host.landlock_abi < _landlock.TRUNCATE_ABI else ()
-    if wish.rules or last:
-        programs.append(Program((*last, *wish.rules), stage="last"))
+    if wish.rules:
+        programs.append(Program(wish.rules, stage="last"))
     return tuple(programs)
 
 

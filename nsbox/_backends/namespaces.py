@@ -15,10 +15,12 @@ from nsbox._plan import Dev, Devpts, Identity, Op, Plan, Rlimit
 from nsbox._policy import Policy
 
 if TYPE_CHECKING:
+    from nsbox._bpf import Rule
     from nsbox._ruleset import Ruleset
 
 NAME = "namespaces"
 _UNCHANGED = 2**32 - 1  # setresuid(2)
+_TRUNCATE = 1 << 14  # <linux/landlock.h>; not imported for commands without Landlock
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
 
@@ -66,7 +68,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         new_session=policy.new_session,
         cgroup=host.cgroup if in_cgroup else "",
         cgroup_limits=in_cgroup,
-        programs=programs(policy, host, by_second_userns=identity.uid_map2 is not None),
+        programs=programs(policy, host, by_second_userns=identity.uid_map2 is not None, last=_last(ruleset)),
         ruleset=ruleset,
         nested=policy.nested,
         drop_groups=host.can_set_groups and policy.base != "host",
@@ -195,6 +197,15 @@ def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str,
     return _landlock.scopes(host.landlock_abi) if reaches_out else None
 
 
+def _last(ruleset: Ruleset | None) -> tuple[Rule, ...]:
+    """Return what seccomp has to refuse beside Landlock's rules about files."""
+    if ruleset is None or not ruleset.files:
+        return ()
+    from nsbox._profiles import beside_landlock
+
+    return beside_landlock(truncates=bool(ruleset.files & _TRUNCATE))
+
+
 # ---- what it amounts to
 
 
@@ -221,6 +232,8 @@ def _enforced(
         said.append("sockets: no abstract unix sockets from outside (Landlock)")
     if ruleset is not None and ruleset.files:
         said.append("files: the same again by Landlock, also those passed as descriptors")
+        if not ruleset.files & _TRUNCATE:
+            said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
     said += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
     said += [f"limits: {name} {value}" for name, value in cgroup]
     return tuple(said)

@@ -256,6 +256,11 @@ def test_numbers_of_32_bit_tables() -> None:
     assert [i386[call] for call in calls] == [241, 435, 286, 287, 288, 289, 310, 340]
     assert [arm[call] for call in calls] == [241, 435, 309, 310, 311, 314, 337, 369]
     assert (i386["sched_setattr"], arm["sched_setattr"]) == (351, 380)
+    calls = ("open", "openat", "openat2", "open_by_handle_at", "truncate", "truncate64")
+    assert [i386[call] for call in calls] == [5, 295, 437, 342, 92, 193]
+    assert [arm[call] for call in calls] == [5, 322, 437, 371, 92, 193]
+    calls = ("io_uring_setup", "io_uring_enter", "io_uring_register")
+    assert [i386[call] for call in calls] == [arm[call] for call in calls] == [425, 426, 427]
     assert i386.keys() == arm.keys()
 
 
