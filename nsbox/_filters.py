@@ -49,6 +49,7 @@ def refused(policy: Policy) -> str:
     """Say what the seccomp filters refuse."""
     wish = policy.filter
     words = ["keyrings"] if policy.nested else ["keyrings", "children of the caller"]
+    words += ["exit tracing"] if "ptrace" not in wish.allow else []
     if wish.base != "off":
         words += ["administration", "bpf", "io_uring", "file handles", "raw and unusual sockets"]
         words += [] if policy.nested else ["namespaces", "mounts"]
@@ -58,3 +59,12 @@ def refused(policy: Policy) -> str:
     text += f", but {', '.join(wish.allow)} allowed" if wish.allow else ""
     own = len(wish.rules), len(wish.programs)
     return text + (f"; {own[0]} rules and {own[1]} programs of the policy's own" if any(own) else "")
+
+
+def unkillable(policy: Policy) -> tuple[str, ...]:
+    """Return what isn't enforced about the end of a sandbox in which the exit of processes can be traced."""
+    if "ptrace" not in policy.filter.allow:
+        return ()
+    return (
+        "the end: processes that trace each other's exit can't be killed, not even by root (seccomp.allow: ptrace)",
+    )

@@ -23,7 +23,8 @@ _IN_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 class Filter(Frozen):
     """A seccomp filter of one's own: a profile, changed.
 
-    base: "default", "hardened" or "off". allow: system calls by name whose rules in the base go. rules: tried before
+    base: "default", "hardened" or "off". allow: system calls by name whose rules in the base go; "ptrace" also lets
+    processes trace each other's exit, by which they can make themselves unkillable. rules: tried before
     the command's program is executed, and only then, so that they don't stop the set-up; they can only refuse more. A
     rule that refuses execve lets no program start at all. programs: ready BPF programs (arrays of struct sock_filter,
     as bwrap's --seccomp takes them), installed last, in this order.
@@ -80,6 +81,11 @@ _INIT = 1  # pid 1 of the sandbox
 
 _NO_PARENT = Rule(("clone",), EPERM, (has_bit(0, _CLONE_PARENT),))
 _NO_CLONE3 = Rule(("clone3",), ENOSYS)
+# An exit that is traced stops before the process has let go of anything, and the kernel drops each further SIGKILL
+# (ptrace(2), PTRACE_O_TRACEEXIT): only the tracer's end helps then. Two that trace each other's exit stay for ever, and
+# keep pid 1 in zap_pid_ns_processes(). x86_64 has i386's old request for the options as well (PTRACE_OLDSETOPTIONS).
+_SET_OPTIONS, _OLD_SET_OPTIONS, _SEIZE, _TRACE_EXIT = 0x4200, 21, 0x4206, 0x40
+_NO_EXIT_TRACING = Rule(("ptrace",), EPERM, (Arg(0, (_SET_OPTIONS, _OLD_SET_OPTIONS, _SEIZE)), has_bit(3, _TRACE_EXIT)))
 _GUARD = (
     # keyctl(2) reads the keyring's credentials, and with KEYCTL_SESSION_TO_PARENT replaces the caller's.
     Rule(("add_key", "request_key", "keyctl"), ENOSYS),
@@ -114,13 +120,14 @@ COMPATIBLE_NUMBERS = {
 
 
 def _liftable(base: str, *, nested: bool = False, for_net: bool = False) -> tuple[Rule, ...]:
-    """Return the rules of a profile that are its own."""
+    """Return the rules that Filter.allow can lift: the profile's own, and the one about exits that are traced."""
     if base == "off":
-        return ()
+        return (_NO_EXIT_TRACING,)
     from nsbox import _profiles
 
     rules = (*_profiles.making_namespaces(nested, for_net), *_profiles.DEFAULT)
-    return (*_profiles.HARDENED, *rules) if base == "hardened" else rules
+    more = _profiles.HARDENED if base == "hardened" else ()
+    return (_NO_EXIT_TRACING, *more, *rules)
 
 
 def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
@@ -133,7 +140,7 @@ def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
 def profile(base: str, *, nested: bool, for_net: bool, allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
 
-    The guard's own come first and can't be lifted by allow.
+    The guard's come first and can't be lifted by allow, except the one about exits that are traced.
     """
     guard = _GUARD if nested else (*_GUARD, _NO_PARENT, _NO_CLONE3)
     return (*guard, *_without(_liftable(base, nested=nested, for_net=for_net), frozenset(allow)))

@@ -7,7 +7,7 @@ one to /usr/bin/bwrap). _bwrap_words says the plan in its language; _wrap carrie
 from __future__ import annotations
 
 from nsbox._errors import Reason, UnavailableError
-from nsbox._filters import programs, refused
+from nsbox._filters import programs, refused, unkillable
 from nsbox._host import Host
 from nsbox._layout import layout, pinned_paths, wants_full, with_interpreter
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
@@ -92,7 +92,12 @@ def compile(policy: Policy, host: Host) -> Plan:
             *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits),
             *(f"limits: {name} {value}" for name, value in in_cgroup),
         ),
-        not_enforced=(*_not_enforced(policy, host), *cgroup_caveats(policy, in_cgroup), *not_granted),
+        not_enforced=(
+            *_not_enforced(policy, host),
+            *unkillable(policy),
+            *cgroup_caveats(policy, in_cgroup),
+            *not_granted,
+        ),
     )
 
 

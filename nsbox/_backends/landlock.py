@@ -9,7 +9,7 @@ from __future__ import annotations
 from nsbox import _landlock
 from nsbox._bpf import Program
 from nsbox._errors import Reason, UnavailableError
-from nsbox._filters import refused
+from nsbox._filters import refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import with_interpreter
@@ -68,7 +68,12 @@ def compile(policy: Policy, host: Host) -> Plan:
             *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits),
             *(f"limits: {name} {value}" for name, value in in_cgroup),
         ),
-        not_enforced=(*_not_enforced(policy, host), *cgroup_caveats(policy, in_cgroup), *not_granted),
+        not_enforced=(
+            *_not_enforced(policy, host),
+            *unkillable(policy),
+            *cgroup_caveats(policy, in_cgroup),
+            *not_granted,
+        ),
     )
 
 

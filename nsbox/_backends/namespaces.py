@@ -6,7 +6,7 @@ import errno
 
 from nsbox._details import Capabilities
 from nsbox._errors import Reason, UnavailableError
-from nsbox._filters import programs, refused
+from nsbox._filters import programs, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import layout, needs_no_userns, pinned_paths, wants_full, with_interpreter
@@ -81,7 +81,12 @@ def compile(policy: Policy, host: Host) -> Plan:
         die_with_parent=policy.details.die_with_parent,
         backend=NAME,
         enforced=_enforced(policy, limits, ruleset, in_cgroup),
-        not_enforced=(*_not_enforced(policy, host, ruleset), *cgroup_caveats(policy, in_cgroup), *not_granted),
+        not_enforced=(
+            *_not_enforced(policy, host, ruleset),
+            *unkillable(policy),
+            *cgroup_caveats(policy, in_cgroup),
+            *not_granted,
+        ),
     )
 
 

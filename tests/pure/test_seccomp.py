@@ -150,6 +150,15 @@ CASES: list[tuple[str, Sequence[int], int, int, int]] = [
     ("ptrace", (0,), EPERM, EPERM, EPERM),
     ("ptrace", (HIGH,), EPERM, EPERM, EPERM),
     ("ptrace", (0x4206, 3), 0, 0, EPERM),
+    *(("ptrace", (request, 3, 0, 0x10008F), 0, 0, EPERM) for request in (16, 0x4200, 0x4206, 21)),
+    *(
+        ("ptrace", (request | more, 3, 0, options | high), EPERM, EPERM, EPERM)
+        for request in (0x4200, 0x4206, 21)
+        for options in (0x40, 0xC0, 0x7F, 0x10005F, 0xFFFFFFFF)
+        for more in (0, HIGH)
+        for high in (0, HIGH)
+    ),
+    *(("ptrace", (request, 3, 0, 0x40), 0, 0, EPERM) for request in (1, 7, 8, 16, 17, 24, 0x4201, 0x4207, 0x4208)),
     *(
         ("ioctl", (0, request), 0, EPERM, EPERM)
         for request in (0x5412, 0x541C, 0x5423, 0x5412 | HIGH, 0x541C | 7 << 32)
@@ -315,6 +324,7 @@ def test_allowing_again() -> None:
     for call, args, expected in (
         ("bpf", (), 0),
         ("ptrace", (16,), 0),
+        ("ptrace", (0x4206, 3, 0, 0x40), 0),
         ("ptrace", (0,), EPERM),
         ("socket", (ALG, 5, 0), 0),
         ("kcmp", (), EPERM),
@@ -323,6 +333,19 @@ def test_allowing_again() -> None:
         ("clone", (NEWUSER | SIGCHLD,), EPERM),
     ):
         assert verdict(found, MACHINES["x86_64"], WHOLE["x86_64"][call], args) == expected, call
+
+
+@pytest.mark.parametrize("base", ["off", "default", "hardened"])
+def test_tracing_exits_again(base: Any) -> None:
+    """With "ptrace" in allow the exit of processes can be traced in every profile, and the plan says what that means."""
+    policy = workspace(seccomp=Filter(base=base, allow=["ptrace"]))
+    found = codes(policy)
+    for request in (0x4200, 0x4206, 21):
+        assert verdict(found, MACHINES["x86_64"], 101, (request, 3, 0, 0x40)) == ALLOWED
+    assert verdict(found, MACHINES["x86_64"], 101, (0,)) == EPERM
+    words = "can't be killed, not even by root"
+    assert any(words in said for said in compile_policy(policy, DEBIAN).not_enforced)
+    assert not any(words in said for said in compile_policy(workspace(seccomp=base), DEBIAN).not_enforced)
 
 
 def test_own_rules() -> None:
@@ -367,7 +390,7 @@ def test_ready_programs() -> None:
         (lambda: Filter(allow=["ptrace!"]), "seccomp.allow"),
         (lambda: Filter(allow=[1]), "seccomp.allow"),
         (lambda: Filter(allow=["keyctl"]), "seccomp.allow"),
-        (lambda: Filter(allow=["ptrace"]), "seccomp.allow"),  # the default profile doesn't refuse it
+        (lambda: Filter(allow=["process_vm_readv"]), "seccomp.allow"),  # the default profile doesn't refuse it
         (lambda: Filter(base="off", allow=["bpf"]), "seccomp.allow"),
         (lambda: codes(workspace(seccomp=Filter(allow=["unshare"])), host=ROOT), "seccomp.allow"),
         (
