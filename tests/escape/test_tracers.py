@@ -99,7 +99,7 @@ def test_nor_behind_bwrap(workspace: Path) -> None:
 
 def test_nor_by_the_command_line_of_bwrap() -> None:
     nsbox = str(Path(sys.executable).parent / "nsbox")
-    argv = [nsbox, *"bwrap --bind / / --dev /dev --proc /proc --unshare-all".split()]
+    argv = [nsbox, "bwrap", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-all"]
     assert exits(lambda command, **options: subprocess.run([*argv, *command], **options)) == REFUSED
 
 
