@@ -6,6 +6,7 @@ the directories that lead to what there is, which are the sandbox's own.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,7 +85,11 @@ class Wish:
             return os.path.exists(top + path) and is_below(real(path), top) and real(path) != top
 
         def loops(path: str) -> bool:
-            return os.path.islink(real(path)) or os.path.realpath(real(path)) != real(path)
+            try:
+                os.stat(top + path)
+            except OSError as error:
+                return error.errno == errno.ELOOP
+            return False
 
         write = tuple(path for path in self.write if exists(path))
         writable = {real(path) for path in (*write, self.workspace)}
