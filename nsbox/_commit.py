@@ -12,6 +12,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import stat
 from _collections_abc import Callable
 
@@ -20,7 +21,7 @@ from nsbox._changes import Change
 from nsbox._files import EXCHANGE, NOREPLACE, Tree
 from nsbox._frozen import Frozen, frozen
 from nsbox._rare_errors import CommitError, ConflictError
-from nsbox._store import VERSION, Store, left_behind
+from nsbox._store import VERSION, Store, left_behind, locked_workspace
 
 _log = logging.getLogger("nsbox")
 _OPEN = 0o300  # what a directory's owner needs to change what is in it, and to move it (rename(2))
@@ -48,19 +49,37 @@ class Step(Frozen):
         return [self.what, self.path, self.spare, list(self.new), list(self.was), self.mode, self.old_mode]
 
     @classmethod
-    def of_row(cls, row: list[object]) -> Step:
-        """Return what row() was made of; raises ValueError for anything else."""
+    def of_row(cls, row: object) -> Step:
+        """Return what row() was made of; raises ValueError for anything else, such as a path that leads outside."""
         match row:
             case [str(what), str(path), str(spare), [*new], [*was], int(mode), int(old)] if what in _STEPS:
-                return cls(what, path, spare, _numbers(new), _numbers(was), mode, old)
-        raise ValueError(f"{row!r} is no step of a commit")
+                has_new, has_was, has_spare = _STEPS[what]
+                counts = (len(new), len(was)) == (4 * has_new, 4 * has_was)
+                is_top = what == "mode" and path == "."
+                modes = all(type(one) is int and 0 <= one <= 0o7777 for one in (mode, old))
+                names = _SPARE.fullmatch(spare) if has_spare else not spare
+                if counts and modes and names and (is_top or _is_inside(path)):
+                    return cls(what, path, spare, _numbers(new), _numbers(was), mode, old)
+        raise ValueError(f"{repr(row)[:200]} is no step of a commit")
 
 
-_STEPS = ("put", "swap", "drop", "mode")
+_STEPS = {"put": (1, 0, 1), "swap": (1, 1, 1), "drop": (0, 1, 1), "mode": (0, 0, 0)}  # has it new, was, spare?
+_SPARE = re.compile("[1-9][0-9]{0,9}")
+_LONGEST, _LONGEST_NAME = 4096, 255  # bytes: PATH_MAX, NAME_MAX
+
+
+def _is_inside(path: str) -> bool:
+    """Say if a path is one of something in the workspace, as a Change has it."""
+    names = os.fsencode(path).split(b"/")
+    has_names = all(0 < len(name) <= _LONGEST_NAME and name not in (b".", b"..") for name in names)
+    return has_names and len(path) <= _LONGEST and b"\0" not in os.fsencode(path)
 
 
 def _numbers(row: list[object]) -> tuple[int, ...]:
-    return tuple(int(str(number)) for number in row)
+    numbers = tuple(number for number in row if type(number) is int and -(1 << 63) <= number < 1 << 64)
+    if len(numbers) < len(row):
+        raise ValueError(f"{repr(row)[:200]} isn't what is known of a file")
+    return numbers
 
 
 class _ChangedError(OSError):
@@ -413,7 +432,8 @@ def recover(base: str) -> list[tuple[str, CommitError]]:
             store.end()
         except CommitError as error:
             failed.append((workspace, error))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, ConflictError) as error:
+            workspace = workspace or store.claim()
             cause = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
             failed.append((workspace, CommitError(cause, f"recover the transaction in {store.path}", is_undone=False)))
     return failed
@@ -439,7 +459,7 @@ def _recover(store: Store, workspace: str, ino: int) -> None:
 
 
 def _redo(store: Store, real: Tree, journal: dict[str, object]) -> None:
-    rows = journal["steps"]
+    rows = journal.get("steps")
     if not isinstance(rows, list):
         raise ValueError("its journal is none")
     steps = [Step.of_row(row) for row in rows]
@@ -450,7 +470,7 @@ def _redo(store: Store, real: Tree, journal: dict[str, object]) -> None:
         raise CommitError(gone, "finish an interrupted commit", is_undone=False)
     _log.warning("a commit into the workspace of %s was interrupted; it is completed now", store.path)
     at = [""]
-    with _files.locked(real):
+    with locked_workspace(os.path.dirname(store.path), os.fstat(real.fd)):
         try:
             _carry_out(worker, steps, at)
         except (OSError, KeyboardInterrupt) as error:

@@ -73,6 +73,7 @@ class Tree:
         at, fd = (self._kept[-1].path, self._kept[-1].fd) if self._kept else ("", self.fd)
         try:
             for name in path[len(at) :].strip("/").split("/") if path != at else ():
+                _check_name(name)
                 opened = self._open(name, fd, os.O_DIRECTORY)
                 at, fd = join(at, name), opened.fd
                 opened.path = at
@@ -97,6 +98,7 @@ class Tree:
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the directory that path is in; gives also the name that it has there."""
         above, _, name = path.rpartition("/")
+        _check_name(name)
         with self.dir(above) as fd:
             yield fd, name
 
@@ -163,6 +165,11 @@ class Tree:
             raise
 
 
+def _check_name(name: str) -> None:
+    if name == "..":  # it would lead out
+        raise OSError(errno.EINVAL, "is no name of a file in a directory", name)
+
+
 class _Opened:
     """A descriptor, and another of the same file (O_PATH) whose mode is `mode` again when it is closed."""
 
@@ -206,19 +213,6 @@ def set_mode(above: int, name: str, kind: int, mode: int) -> os.stat_result:
         return os.fstat(handle)
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def locked(tree: Tree) -> Iterator[None]:
-    """Have no other commit change this directory in the block; where there are no such locks (flock), it may."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(tree.fd, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if tree.fd >= 0:  # else it has been closed, and that is the same
-            with contextlib.suppress(OSError):
-                fcntl.flock(tree.fd, fcntl.LOCK_UN)
 
 
 def start_of_time(tree: Tree) -> int:
@@ -286,6 +280,15 @@ def rename(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> N
     ret = _core.lib.nsbox_rename(from_dir, old_name, to_dir, new_name, flags)
     if ret < 0:
         raise OSError(-ret, os.strerror(-ret), name, None, new)
+
+
+def sync_directory(path: str) -> None:
+    """Have the names in a directory written to its device; raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def sync(fd: int) -> None:

@@ -69,6 +69,8 @@ class Host(Frozen):
     package: str = ""  # where nsbox itself lives, when that is elsewhere
     secrets: tuple[str, ...] = ()  # files of the host that this process can read and no command should
     private: tuple[str, ...] = ()  # for uid 0: what permissions keep from all others below /etc, /opt, /usr/local/etc
+    state: str = ""  # where nsbox keeps the user's key, and transactions, which no workspace shows
+    has_key: bool = False  # there is such a key
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
     hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
 

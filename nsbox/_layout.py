@@ -81,6 +81,22 @@ def with_interpreter(policy: Policy, host: Host) -> Policy:
     return replace(policy, read=(*policy.read, *dict.fromkeys(inside))) if inside else policy
 
 
+def with_state_hidden(policy: Policy, host: Host) -> Policy:
+    """Deny nsbox's own directory of the user, where a path that a workspace shows contains it.
+
+    By the key in it a command could forge what a commit leaves to be carried out after a crash. A policy that names
+    something in the directory loses the key alone.
+    """
+    if policy.base != "workspace" or not host.state:
+        return policy
+    key = f"{host.state}/key"
+    hidden = key if any(is_below(path, host.state) for path in (*policy.write, *policy.read)) else host.state
+    shown = (*policy.write, *policy.read, *(path for path, link in host.directories if link is None), *host.prefixes)
+    if any(is_below(hidden, denied) for denied in policy.deny) or not any(is_below(hidden, path) for path in shown):
+        return policy
+    return replace(policy, deny=(*policy.deny, hidden))
+
+
 def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
     return (DevBind("/", "/"), Proc("/proc", cover=may_be_kernel_root(policy, host)), *common(policy))
 

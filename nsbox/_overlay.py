@@ -16,12 +16,12 @@ from functools import partial
 
 from nsbox import _core, _renew, _request, _spawn, _template
 from nsbox._core import constants as c
-from nsbox._errors import Reason, SetupError, UnavailableError
+from nsbox._errors import PolicyError, Reason, SetupError, UnavailableError
 from nsbox._files import close
 from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
-from nsbox._plan import DevBind, Mask, Overlay
+from nsbox._plan import Bind, DevBind, Mask, Overlay
 from nsbox._policy import is_below
 from nsbox._probe import host_for
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsbox._policy import Policy
     from nsbox._spawn import Prepared
 
+_MOST_LINKS = 40  # path_resolution(7)
 _HINT = (
     "overlayfs can't write to every file system: dir= in one on ext4, xfs, btrfs or tmpfs (Linux 6.6) will do; in user "
     "namespaces it exists since Linux 5.11"
@@ -57,6 +58,54 @@ def _check_mounts(workspace: str) -> None:
             at = line.split()[4].decode("unicode_escape").encode("latin-1")
             if os.fsdecode(at) != workspace and is_below(os.fsdecode(at), workspace):
                 raise UnavailableError(Reason(f"{os.fsdecode(at)} is mounted in the workspace", "unmount it"))
+
+
+def check_place(policy: Policy, base: str, named: str) -> None:
+    """Raise PolicyError if commands of this policy could reach where changes are kept, or what it is reached through.
+
+    base: the directory, without links; named: how it was named. What lies there is carried out after a crash.
+    """
+    ways = [base, *_ways(named)]
+    for writable in _writable(policy):
+        for path in dict.fromkeys((writable, os.path.realpath(writable))):
+            inside = next((way for way in ways if is_below(way, path)), None)
+            if inside is not None or is_below(path, base):
+                where = f"{base} contains {path}" if inside is None else f"{inside} lies in {path}"
+                what = f"{where}, which commands of this policy may write to"
+                raise PolicyError("dir", f"{what}: give a directory that is out of their reach")
+
+
+def _writable(policy: Policy) -> list[str]:
+    """List what a policy opens for writing. All of the file system isn't among it: by that, nothing more is gained."""
+    found = list(policy.write)
+    for op in policy.ops:
+        if isinstance(op, Bind | DevBind) and op.src != "/":
+            found.append(op.src)
+        elif isinstance(op, Overlay):
+            found += [op.upper, op.work]
+    return found
+
+
+def _ways(path: str) -> list[str]:
+    """Return all that the kernel looks up on the way to a path: also links, and what is on their ways."""
+    found, at, rest, links = [], "/", path.split("/")[::-1], 0
+    while rest:
+        name = rest.pop()
+        if name in ("", ".", ".."):
+            at = os.path.dirname(at) if name == ".." else at
+            continue
+        at = os.path.join(at, name)
+        found.append(at)
+        try:
+            target = os.readlink(at)
+        except OSError:  # no link, or not there yet
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        at = "/" if target.startswith("/") else os.path.dirname(at)
+        rest += target.split("/")[::-1]
+    return found
 
 
 def _check_attributes(upper: str) -> None:

@@ -335,6 +335,8 @@ def _linux() -> Host:
         package=_package(prefixes),
         secrets=_secrets(),
         private=_private(),
+        state=(state := _state()),
+        has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
         resolv_conf=_resolv_conf(),
         hard_limits=_hard_limits(),
     )
@@ -360,12 +362,25 @@ def _darwin() -> Host:
         resolv_conf=_resolv_conf(),
         secrets=("/etc/master.passwd", *_secrets()),
         private=_private(),
+        state=(state := _state()),
+        has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
         hard_limits=_hard_limits(),
     )
     return _probe_darwin.with_seatbelt(host)
 
 
+def _state_home() -> str:
+    """Return the user's directory for state (XDG base directories); "" if there is none. Relative ones don't count."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    path = given if os.path.isabs(given) else os.path.expanduser("~/.local/state")
+    return path if os.path.isabs(path) else ""
+
+
 def transactions_dir() -> str:
-    """Return where transactions keep their files: in the user's directory for state (XDG base directories)."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "nsbox", "transactions")
+    """Return where transactions keep their files: in the user's directory for state."""
+    return os.path.join(_state_home() or os.path.expanduser("~/.local/state"), "nsbox", "transactions")
+
+
+def _state() -> str:
+    home = _state_home()
+    return os.path.realpath(os.path.join(home, "nsbox")) if home else ""

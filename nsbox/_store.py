@@ -1,10 +1,13 @@
 """Where a transaction keeps its files: a directory of its own in one that is nobody else's.
 
 lock        held (flock) as long as the transaction lives; who gets it may clean up
-about       which workspace it is for
+about       which workspace it is for; sealed, as the journal is: see _journal
 upper work  overlayfs's
 journal     from the moment on when the changes are certain: the steps that bring them in
 done        the journal, when nothing is left of it but to clean up
+
+Beside the stores lies a `lock` of all: held (flock) while a store is made or looked at, and by a byte for each
+workspace (OFD locks, fcntl(2)) while changes are brought into it. Nothing of it can be seen in a sandbox.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ import json
 import logging
 import os
 import stat
+import struct
 import time
-from _collections_abc import Iterator
+from _collections_abc import Callable, Iterator
 
-from nsbox import _files
+from nsbox import _files, _journal, _probe
 from nsbox._errors import PolicyError
-from nsbox._files import Tree
+from nsbox._files import Tree, sync_directory
+from nsbox._rare_errors import ConflictError
 
-VERSION = 1
+VERSION = 2
+_PATIENCE = 30.0  # seconds for another process that has the lock of all stores, or commits into the same workspace
 _RESERVE = 8  # what end() opens at the same time
 _log = logging.getLogger("nsbox")
 
@@ -62,7 +68,7 @@ class Store:
                 store.end()
                 raise
         try:
-            _sync(base)
+            sync_directory(base)
             for name in (store.upper, store.work):
                 os.mkdir(name, 0o700)
             if os.geteuid() == 0:
@@ -76,33 +82,52 @@ class Store:
 
     def write(self, name: str, content: object) -> None:
         """Write a file of its own, so that it is there whole or not at all, also after a power failure."""
-        text = json.dumps(content).encode("ascii")
+        data = _journal.sealed(_journal.key(_probe.probe().state), self._context(name), content)
         path = os.path.join(self.path, name)
         with open(path + ".new", "wb") as file:
-            file.write(text)
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.rename(path + ".new", path)
-        _sync(self.path)
+        sync_directory(self.path)
 
     def read(self, name: str) -> object:
         """Return what write() has written; None if it hasn't. Raises ValueError for anything else."""
+        path = os.path.join(self.path, name)
         try:
-            with open(os.path.join(self.path, name), "rb") as file:
-                return json.load(file)
-        except FileNotFoundError:
-            return None
+            data = _journal.read(path)
+            if data is None:
+                return None
+            state = _probe.probe().state
+            key = _journal.known_key(state)
+            if key is None:
+                where = _journal.key_path(state) if state else "this user's directory for state"
+                raise ValueError(f"can't be told to be this user's: there is no key in {where}")
+            return _journal.opened(key, self._context(name), data)
+        except ValueError as error:
+            what = f"{path} {error}. Nothing of it is done; to drop it, remove {self.path}"
+            raise ValueError(f"{what}, and {self.spare} in the workspace") from None
+
+    def claim(self) -> str:
+        """Return the workspace that it says it is for, sealed or not: only for telling whom its errors are about."""
+        with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+            data = _journal.read(os.path.join(self.path, "about")) or b""
+            return str(json.loads(data[: 1 << 16].rpartition(b"\n")[2])["workspace"])
+        return ""
+
+    def _context(self, name: str) -> str:
+        return f"{os.path.basename(self.path)}/{name}"
 
     def finish(self) -> None:
         """Say that the journal is done with."""
         os.rename(os.path.join(self.path, "journal"), os.path.join(self.path, "done"))
-        _sync(self.path)
+        sync_directory(self.path)
 
     def withdraw(self) -> None:
         """Say that nothing has come of the journal, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self.path, "journal"))
-            _sync(self.path)
+            sync_directory(self.path)
 
     def clean(self, real: Tree) -> None:
         """Remove the spare directory, with what the commit has taken out of the workspace; or note that it couldn't."""
@@ -158,14 +183,6 @@ class Store:
             os.close(held)
 
 
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def lock(path: str) -> int:
     """Return a descriptor of a locked file; raises BlockingIOError if somebody else has locked it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -196,17 +213,57 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextlib.contextmanager
-def locked_base(base: str) -> Iterator[None]:
-    """Keep others from taking a store that is just being made for one that has been left behind."""
+def _lock_file(base: str) -> Iterator[int]:
     _check_base(base)
     fd = os.open(os.path.join(base, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     _held.add(fd)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        yield fd
     finally:
         _held.discard(fd)
         os.close(fd)
+
+
+def _wait(take: Callable[[], object]) -> bool:
+    """Take a lock; False if another process has it all the time. Never waits for longer than that."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            take()
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            if time.monotonic() >= end:
+                return False
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def locked_base(base: str) -> Iterator[None]:
+    """Keep others from taking a store that is just being made for one that has been left behind.
+
+    Raises TimeoutError when another process has the lock for half a minute.
+    """
+    with _lock_file(base) as fd:
+        if not _wait(lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)):
+            what = "another process has been looking after transactions there for half a minute; end it, or try again"
+            raise TimeoutError(errno.ETIMEDOUT, what, os.path.join(base, "lock"))
+        yield
+
+
+@contextlib.contextmanager
+def locked_workspace(base: str, workspace: os.stat_result) -> Iterator[None]:
+    """Have no other commit from this base change this workspace in the block; raises ConflictError if one goes on.
+
+    Commits from other bases are seen as anybody else's changes are.
+    """
+    at = (workspace.st_ino << 16 ^ workspace.st_dev) & (1 << 62) - 1
+    request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)  # struct flock, where off_t has 64 bits
+    with _lock_file(base) as fd:
+        if not _wait(lambda: fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)):
+            raise ConflictError([(".", "another commit is under way")])
+        yield
 
 
 def _lock_of(path: str) -> int:

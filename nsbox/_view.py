@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nsbox._backends import seatbelt
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
-from nsbox._layout import layout, with_interpreter
+from nsbox._layout import layout, with_interpreter, with_state_hidden
 from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._policy import is_below
 from nsbox._probe import host_for
@@ -91,7 +91,7 @@ class View:
 
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy = policy
-        self._mounts = _mounts(layout(with_interpreter(policy, host), host))
+        self._mounts = _mounts(layout(with_state_hidden(with_interpreter(policy, host), host), host))
         self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))
 
     def mount_of(self, inside: str) -> Mount:

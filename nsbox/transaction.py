@@ -28,13 +28,13 @@ from nsbox._changes import Change, Comparison
 from nsbox._checks import check_path
 from nsbox._commands import Commands
 from nsbox._errors import PolicyError, Reason, UnavailableError
-from nsbox._files import Tree, locked, opened_plainly, start_of_time
+from nsbox._files import Tree, opened_plainly, start_of_time
 from nsbox._frozen import TYPE_CHECKING
-from nsbox._overlay import OverlayWay
+from nsbox._overlay import OverlayWay, check_place
 from nsbox._policy import is_below
 from nsbox._probe import transactions_dir
 from nsbox._rare_errors import ConflictError
-from nsbox._store import Store
+from nsbox._store import Store, locked_workspace
 from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
@@ -45,10 +45,9 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Transaction", "recover"]
 
 
-def _store_of(given: str | os.PathLike[str] | None) -> str:
-    if given is None:
-        return os.path.realpath(transactions_dir())
-    return os.path.realpath(check_path("dir", os.path.abspath(os.fspath(given))))
+def _named(given: str | os.PathLike[str] | None) -> str:
+    """Return where changes are to be kept, as it was named."""
+    return transactions_dir() if given is None else check_path("dir", os.path.abspath(os.fspath(given)))
 
 
 def recover(dir: str | os.PathLike[str] | None = None) -> None:
@@ -58,7 +57,7 @@ def recover(dir: str | os.PathLike[str] | None = None) -> None:
     journal was written is completed or, where that isn't possible any more, undone. Raises CommitError for the first
     that can be neither; nothing of it is lost, and the next call tries again.
     """
-    for _, error in _commit.recover(_store_of(dir)):
+    for _, error in _commit.recover(os.path.realpath(_named(dir))):
         raise error
 
 
@@ -91,9 +90,11 @@ class Transaction(Commands):
         if workspace is None and policy.workdir is None:
             raise PolicyError("workspace", "is needed: the policy has no working directory")
         self.workspace = os.path.realpath(check_path("workspace", os.path.abspath(workspace or policy.workdir or "")))
-        base = _store_of(dir)
+        named = _named(dir)
+        self._base = base = os.path.realpath(named)
         if is_below(base, self.workspace):
             raise PolicyError("dir", f"{base} lies in the workspace; give another directory")
+        check_place(policy, base, named)
         recover_for(self.workspace, base)
         self._real = opened_plainly(self.workspace)  # the name may lead elsewhere later
         self._store: Store | None = None
@@ -124,6 +125,9 @@ class Transaction(Commands):
             with Tree(self._store.upper, forceful=True) as upper, Tree(self._real.fd) as real:
                 yield upper, real
 
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked_workspace(self._base, os.fstat(self._real.fd))
+
     def diff(self) -> list[Change]:
         """Return what has changed, by path; raises OSError. A file that only has another time hasn't changed.
 
@@ -153,7 +157,7 @@ class Transaction(Commands):
         run. After these nothing is lost: the transaction goes on, unless a CommitError says that not all could be
         undone. What steps that were undone had touched may be a conflict the next time.
         """
-        with self._trees() as (upper, real), self.way().at_rest(), locked(self._real):
+        with self._trees() as (upper, real), self.way().at_rest(), self._locked():
             assert self._store is not None
             compared = Comparison(upper, real)
             raw = compared.changes()

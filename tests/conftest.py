@@ -71,6 +71,9 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
     old = {key: os.environ.get(key) for key in new}
     os.environ |= new
     tempfile.tempdir = path
+    from nsbox import _probe
+
+    _probe._known.clear()  # what the machine is known to be has that directory in it
     yield path
     tempfile.tempdir = None
     for key, previous in old.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import programs, refused, unkillable
 from nsbox._host import Host
-from nsbox._layout import layout, pinned_paths, wants_full, with_interpreter
+from nsbox._layout import layout, pinned_paths, wants_full, with_interpreter, with_state_hidden
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
 from nsbox._plan import (
     Bind,
@@ -65,7 +65,7 @@ def missing(host: Host) -> tuple[Reason, ...]:
 
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
-    policy = with_interpreter(policy, host)
+    policy = with_state_hidden(with_interpreter(policy, host), host)
     ops = layout(policy, host)
     _check_possible(policy, ops)
     in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)

@@ -136,6 +136,9 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
         more = f" and {len(secrets) - 2} more" if len(secrets) > 2 else ""
         what = f"landlock: secrets: {', '.join(secrets[:2])}{more} can't be closed inside of what is readable"
         found["secrets"] = Reason(what, "run as an ordinary user, who can't read them")
+    elif host.has_key and _within(key := f"{host.state}/key", rights):
+        what = f"landlock: secrets: {key} can't be closed inside of what is readable"
+        found["secrets"] = Reason(what, "open a narrower directory, or remove the key, if no commit is to be completed")
     return found
 
 

@@ -9,7 +9,7 @@ from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import programs, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
-from nsbox._layout import layout, needs_no_userns, pinned_paths, wants_full, with_interpreter
+from nsbox._layout import layout, needs_no_userns, pinned_paths, wants_full, with_interpreter, with_state_hidden
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
 from nsbox._plan import Dev, Devpts, Identity, Op, Plan, Rlimit
 from nsbox._policy import Policy
@@ -51,7 +51,7 @@ def missing(host: Host) -> tuple[Reason, ...]:
 
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
-    policy = with_interpreter(policy, host)
+    policy = with_state_hidden(with_interpreter(policy, host), host)
     ops = layout(policy, host)
     full = wants_full(policy, host)
     identity = _joined(policy, host) if "user" not in policy.unshare else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from nsbox_testing.trees import taken
 
-from nsbox import CommitError, ConflictError, PolicyError, _changes, _commit, _files
+from nsbox import CommitError, ConflictError, PolicyError, _changes, _commit, _files, _store
 from nsbox._files import Tree
 from nsbox._store import Store
 
@@ -358,12 +357,18 @@ def test_hard_links_that_go(case: Case) -> None:
     assert set(taken(case.real)) == AFTER - {"same"}
 
 
-def test_two_commits_at_once(case: Case) -> None:
-    """One waits for the other."""
-    with Tree(str(case.real)) as one, Tree(str(case.real)) as other:
-        with _files.locked(one), pytest.raises(BlockingIOError):
-            fcntl.flock(other.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(other.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def test_two_commits_at_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits for the other, but not for ever; a commit into another workspace goes on."""
+    case.begin().end()
+    monkeypatch.setattr(_store, "_PATIENCE", 0.05)
+    base, real = str(case.base), os.stat(case.real)
+    with _store.locked_workspace(base, real):
+        with pytest.raises(ConflictError, match="another commit is under way"), _store.locked_workspace(base, real):
+            pass
+        with _store.locked_workspace(base, os.stat(base)):
+            pass
+    with _store.locked_workspace(base, real):
+        pass
 
 
 def test_the_copies_have_been_removed(case: Case) -> None:

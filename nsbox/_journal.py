@@ -1,0 +1,141 @@
+"""Files by which a transaction goes on after a crash: sealed with a key of the user's, which no workspace shows.
+
+What they say is carried out with the caller's rights. So they count only if this user has written them: permissions
+don't tell, since commands have the same user. What to write and when is said in _store.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import json
+import os
+import stat
+
+from nsbox import _files
+from nsbox._errors import PolicyError, Reason, UnavailableError
+
+_KEY_SIZE = 32  # bytes
+_MOST = 64 << 20  # bytes of a file: the steps of some 300,000 changes
+
+
+def sealed(key: bytes, context: str, content: object) -> bytes:
+    """Return the bytes of a file; context: what it is, and of which store. Raises OSError (EFBIG)."""
+    body = json.dumps(content).encode("ascii")
+    if len(body) + 2 * _KEY_SIZE + 1 > _MOST:
+        raise OSError(errno.EFBIG, f"too many changes for one commit: its journal would have more than {_MOST} bytes")
+    return _seal(key, context, body) + b"\n" + body
+
+
+def read(path: str) -> bytes | None:
+    """Return what is in a file, None if it isn't there. Raises ValueError for what can't be one of ours, and OSError.
+
+    Nothing is waited for, and no more is read than such a file may have.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("is no regular file")
+        if found.st_size > _MOST:
+            raise ValueError(f"has {found.st_size} bytes, more than nsbox writes")
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(_MOST)
+    finally:
+        os.close(fd)
+
+
+def opened(key: bytes, context: str, data: bytes) -> object:
+    """Return the content that was sealed; raises ValueError for anything else, before it is interpreted."""
+    seal, _, body = data.partition(b"\n")
+    if seal[:1] in (b"{", b"["):
+        raise ValueError("isn't sealed, as an older version of nsbox wrote it")
+    if not hmac.compare_digest(seal, _seal(key, context, body)):
+        raise ValueError("isn't sealed with this user's key: somebody else has written it, or the key is another")
+    return json.loads(body)
+
+
+def _seal(key: bytes, context: str, body: bytes) -> bytes:
+    made = hmac.new(key, b"nsbox journal\0" + os.fsencode(context) + b"\0", hashlib.sha256)
+    made.update(body)
+    return made.hexdigest().encode("ascii")
+
+
+# ---- the key
+
+
+def key_path(state: str) -> str:
+    """Return where the key of a user is, whose directory for state this is."""
+    return os.path.join(state, "key")
+
+
+def key(state: str) -> bytes:
+    """Return the user's key, which is made if there is none. Raises UnavailableError, and PolicyError for a bad one."""
+    if not state:
+        raise UnavailableError(_no_place("this user has no home directory"))
+    try:
+        os.makedirs(state, mode=0o700, exist_ok=True)
+        found = _read_key(state)
+        if found is None:
+            _make(state)
+            found = _read_key(state)
+    except OSError as error:
+        raise UnavailableError(_no_place(f"{state}: {error.strerror}")) from None
+    if found is None:
+        raise UnavailableError(_no_place(f"{key_path(state)} has gone"))
+    return found
+
+
+def known_key(state: str) -> bytes | None:
+    """Return the user's key, if there is one; raises PolicyError for a bad one, and OSError."""
+    return _read_key(state) if state else None
+
+
+def _no_place(what: str) -> Reason:
+    return Reason(
+        f"the key by which an interrupted commit is known again can't be kept ({what})",
+        "set XDG_STATE_HOME to a directory of this user's that outlasts a crash",
+    )
+
+
+def _read_key(state: str) -> bytes | None:
+    path = key_path(state)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        found, above = os.fstat(fd), os.stat(state)
+        for one, what in ((above, state), (found, path)):
+            if one.st_uid != os.geteuid() or one.st_mode & 0o022:
+                problem = f"{what} has to belong to this user, and nobody else may write to it (chmod go-w)"
+                raise PolicyError("XDG_STATE_HOME", problem)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != _KEY_SIZE or found.st_mode & 0o077:
+            problem = f"{path} isn't a file of {_KEY_SIZE} bytes that only its owner may read: remove it"
+            raise PolicyError("XDG_STATE_HOME", f"{problem}, and commits that were interrupted can't be completed")
+        return os.read(fd, _KEY_SIZE)
+    finally:
+        os.close(fd)
+
+
+def _make(state: str) -> None:
+    """Make a key, whole or not at all; another process may make one at the same time, and then that one counts."""
+    path, new = key_path(state), os.path.join(state, f".key-{os.urandom(8).hex()}")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, 0o600)  # whatever the umask is
+            file.write(os.urandom(_KEY_SIZE))
+            file.flush()
+            os.fsync(fd)
+        try:
+            os.link(new, path)  # not rename(2), which would replace another's
+        except FileExistsError:
+            pass
+    finally:
+        os.unlink(new)
+    _files.sync_directory(state)

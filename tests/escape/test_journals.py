@@ -1,0 +1,474 @@
+"""What a transaction leaves for the time after a crash is carried out only if this user has written it, and in the workspace."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from nsbox_testing.running import python
+
+import nsbox
+from nsbox import (
+    Bind,
+    Policy,
+    PolicyError,
+    RoBind,
+    Sandbox,
+    UnavailableError,
+    _commit,
+    _files,
+    _journal,
+    _probe,
+    _store,
+)
+from nsbox._commit import Step
+from nsbox._files import Tree
+from nsbox._store import Store
+
+# ---- where it may be
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    for name in ("ws", "cache/deep", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "cache/deep/out").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in").symlink_to(tmp_path / "cache")
+    (tmp_path / "far").symlink_to("cache/deep/../deep/out")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "dir",
+    [
+        "cache",
+        "cache/kept",
+        "cache/deep/kept",
+        "in/kept",
+        "cache/deep/out",
+        "cache/deep/out/kept",
+        "far/kept",
+        ".",
+        "ws/x",
+    ],
+)
+def test_places_that_commands_reach(places: Path, dir: str) -> None:
+    """A directory in, around or behind what the policy opens for writing isn't taken, however it is named."""
+    policy = Policy.workspace(places / "ws", write=[places / "cache"])
+    with Sandbox(policy, stock=0) as box, pytest.raises(PolicyError, match=r"^dir: "):
+        box.transaction(dir=places / dir)
+    assert not list(places.glob("**/transactions")) and not list(places.glob("**/lock"))
+
+
+def test_places_out_of_reach(places: Path) -> None:
+    """The control: beside it, and what is only readable, will do."""
+    policy = Policy.workspace(places / "ws", write=[places / "cache"], read=[places / "elsewhere"])
+    with Sandbox(policy, stock=0) as box:
+        for dir in ("elsewhere", "elsewhere/kept", "other"):
+            with box.transaction(dir=places / dir) as tx:
+                tx.run(["true"], check=True)
+
+
+def test_ops_that_write(places: Path) -> None:
+    """Layers are looked at in the same way."""
+    cache, ws = str(places / "cache"), str(places / "ws")
+    policy = Policy.layers(RoBind("/", "/"), Bind(cache, cache))
+    with (
+        Sandbox(policy, stock=0) as box,
+        pytest.raises(PolicyError, match="which commands of this policy may write to"),
+    ):
+        box.transaction(ws, dir=places / "cache/kept")
+
+
+def test_the_default_place_too(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's directory for state is refused as any other, where the policy opens it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(places / "cache"))
+    with Sandbox(Policy.workspace(places / "ws"), stock=0) as box, box.transaction() as tx:  # the control
+        tx.run(["true"], check=True)
+    policy = Policy.workspace(places / "ws", write=[places / "cache"])
+    with Sandbox(policy, stock=0) as box, pytest.raises(PolicyError, match="lies in"):
+        box.transaction()
+
+
+# ---- a forged journal
+
+FORGE = """
+import json, os, sys
+ws, kept, path = sys.argv[1:]
+store = kept + "/aaaa"
+os.makedirs(store + "/upper"); os.mkdir(store + "/work"); open(store + "/lock", "w").close()
+spare = ws + "/.nsbox-aaaa"; os.mkdir(spare)
+with open(spare + "/1", "w") as f: f.write("EVIL")
+st = os.stat(spare + "/1"); new = [st.st_ino, st.st_mtime_ns, st.st_size, st.st_ctime_ns]
+about = {"version": 2, "workspace": ws, "ino": os.stat(ws).st_ino}
+steps = [["put", path, "1", new, [], 0, 0]]
+for name, content in ("about", about), ("journal", {"began": 2**62, "certain": 2**62, "steps": steps}):
+    with open(f"{store}/{name}", "w") as f: f.write("0" * 64 + "\\n" + json.dumps(content))
+"""
+
+
+def no_seal(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(_journal, "opened", lambda key, context, data: json.loads(data.partition(b"\n")[2]))
+
+
+def no_rule(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(_commit, "_is_inside", lambda path: True)
+
+
+def no_names(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(_files, "_check_name", lambda name: None)
+
+
+OFF = [no_seal, no_rule, no_names]
+
+
+@pytest.mark.parametrize("on", [None, *OFF], ids=lambda one: one.__name__[3:] if one else "none")
+def test_a_forged_journal(places: Path, on: Callable[[pytest.MonkeyPatch], None] | None) -> None:
+    """Each of seal, rule for steps and trees that have no ".." holds it alone; "none" of them is the control."""
+    _journal.key(_probe.probe().state)
+    policy = Policy.workspace(places / "ws", write=[places / "cache"])
+    kept = places / "cache/kept"
+    kept.mkdir(mode=0o700)
+    with Sandbox(policy, stock=0) as box:
+        box.run(python(FORGE, str(places / "ws"), str(kept), "../elsewhere/planted"), check=True)
+    with pytest.MonkeyPatch.context() as patched:
+        for off in OFF:
+            if off is not on:
+                off(patched)
+        failed = _commit.recover(str(kept))
+    assert (places / "elsewhere/planted").exists() == (on is None)
+    assert bool(failed) == (on is not None)
+    if on is no_seal:
+        assert "isn't sealed with this user's key" in str(failed[0][1])
+        assert failed[0][0] == str(places / "ws")  # a transaction there says so
+
+
+def test_a_transaction_says_so(places: Path) -> None:
+    """One of the same workspace raises; nothing is touched, and it goes on when the directory has been removed."""
+    kept = places / "kept"
+    kept.mkdir(mode=0o700)
+    subprocess.run(python(FORGE, str(places / "ws"), str(kept), "planted"), check=True)
+    with Sandbox(Policy.workspace(places / "ws"), stock=0) as box:
+        with pytest.raises(nsbox.CommitError, match=r"to drop it, remove .*kept/aaaa, and \.nsbox-aaaa"):
+            box.transaction(dir=kept)
+        assert os.listdir(places / "ws") == [".nsbox-aaaa"]
+        with Tree(str(kept)) as tree:
+            _files.remove(tree, "aaaa")
+        with box.transaction(dir=kept) as tx:
+            tx.run(["true"], check=True)
+
+
+GOOD = ["put", "a/b", "1", [1, 2, 3, 4], [], 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        *((1, path) for path in ("/etc/x", "", ".", "..", "../x", "a/../../x", "a/./b", "a//b", "a/", "a/..", "x\0y")),
+        *((1, path) for path in ("n" * 256, "n/" * 2100 + "n", "n" * 4096, 7, None, ["a"])),
+        *((2, spare) for spare in ("", "..", "../1", "a", "1/2", "-1", "1\0", "\u0661", "0", "9" * 11, 1, " 1")),
+        *(
+            (3, new)
+            for new in ([], [1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, "4"], [1, 2, 3, 1 << 70], [[], 2, 3, 4], True)
+        ),
+        *((5, mode) for mode in (-1, 0o10000, True, "7")),
+        (0, "rm"),
+        (4, [1, 2, 3, 4]),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_steps_that_are_none(at: int, value: object) -> None:
+    """What no commit writes is no step, and its message is short."""
+    assert Step.of_row(GOOD).row() == GOOD  # the control
+    row = list(GOOD)
+    row[at] = value
+    with pytest.raises(ValueError, match=r"is no step of a commit|isn't what is known") as caught:
+        Step.of_row(row)
+    assert len(str(caught.value)) < 300
+
+
+def test_all_kinds_of_steps() -> None:
+    """Those that commits write are what they were; only a mode may be the workspace's own."""
+    known = (1, 2, 3, 4)
+    for step in (
+        Step("swap", "\udcff", "1", known, known),
+        Step("drop", "a", "12", (), known, 0o300, 0),
+        Step("mode", ".", mode=0o755, old_mode=0o1777),
+    ):
+        assert Step.of_row(json.loads(json.dumps(step.row()))) == step
+    with pytest.raises(ValueError, match="is no step"):
+        Step.of_row(["drop", ".", "1", [], [1, 2, 3, 4], 0, 0])
+    for row in ("put", None, {}, [], GOOD[:-1], [*GOOD, 0]):
+        with pytest.raises(ValueError, match="is no step"):
+            Step.of_row(row)
+
+
+@pytest.mark.parametrize("path", ["..", "a/..", "../a", "a/../b"])
+def test_trees_have_no_way_up(tmp_path: Path, path: str) -> None:
+    """By no method, whatever is there."""
+    (tmp_path / "tree/a").mkdir(parents=True)
+    (tmp_path / "a").mkdir()
+    with Tree(str(tmp_path / "tree")) as tree:
+        for look in (
+            tree.names,
+            tree.stat,
+            tree.link,
+            lambda at: tree.file(at).__enter__(),
+            lambda at: _files.remove(tree, at),
+        ):
+            with pytest.raises(OSError, match="is no name of a file"):
+                look(path)
+        assert tree.names("a") == []  # the control
+
+
+# ---- files that are none
+
+
+def store_of(places: Path) -> Store:
+    kept = places / "kept"
+    return Store.make(str(kept), str(places / "ws"), os.stat(places / "ws"))
+
+
+def rows(count: int) -> dict[str, object]:
+    steps = [["put", "n/" * 2000 + str(i), "1", [1, 2, 3, 4], [], 0, 0] for i in range(count)]
+    return {"began": 1, "certain": 1, "steps": steps}
+
+
+def fifo(path: str) -> None:
+    os.mkfifo(path)
+
+
+def link(path: str) -> None:
+    os.symlink("about", path)
+
+
+def directory(path: str) -> None:
+    os.mkdir(path)
+
+
+def huge(path: str) -> None:
+    with open(path, "wb") as file:
+        file.write(b"0" * 64 + b"\n" + b"[" * (100 << 20))
+
+
+def deep(path: str) -> None:
+    with open(path, "wb") as file:
+        file.write(b"0" * 64 + b"\n" + b"[" * (1 << 20))
+
+
+def sparse(path: str) -> None:
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+
+
+def of_many_steps(path: str) -> None:
+    with open(path, "wb") as file:
+        file.write(b"0" * 64 + b"\n" + json.dumps(rows(5000)).encode())
+
+
+@pytest.mark.parametrize("name", ["journal", "about"])
+@pytest.mark.parametrize("make", [fifo, link, directory, huge, deep, sparse, of_many_steps])
+def test_files_that_are_none(places: Path, name: str, make: Callable[[str], None]) -> None:
+    """They are refused at once, without being read into memory or waited for, and nothing of them is done."""
+    store = store_of(places)
+    path = os.path.join(store.path, name)
+    if name == "about":
+        os.unlink(path)
+    make(path)
+    store.let_go()
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    ((_, error),) = _commit.recover(str(places / "kept"))
+    assert time.process_time() - began < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150 << 10  # KiB
+    assert "recover the transaction in" in str(error)
+    assert len(str(error)) < 1000
+    assert os.listdir(places / "ws") == []
+    with Tree(str(places)) as tree:
+        _files.remove(tree, "kept")
+
+
+def test_a_journal_of_another_store(places: Path) -> None:
+    """A seal is for one file of one store: none can be put in the place of another."""
+    one, other = store_of(places), store_of(places)
+    one.write("journal", {"began": 1, "certain": 1, "steps": []})
+    os.rename(f"{one.path}/journal", f"{other.path}/journal")
+    os.rename(f"{one.path}/about", f"{one.path}/journal")
+    for store in (one, other):
+        with pytest.raises(ValueError, match="isn't sealed with this user's key"):
+            store.read("journal")
+        os.unlink(f"{store.path}/journal")
+    other.write("journal", [])
+    assert other.read("journal") == []  # the control
+    os.unlink(f"{other.path}/journal")
+    for store in (one, other):
+        store.end()
+
+
+def test_an_older_version(places: Path) -> None:
+    """Its journals weren't sealed: a sentence says what to do."""
+    store = store_of(places)
+    with open(f"{store.path}/about", "w") as file:
+        json.dump({"version": 1, "workspace": str(places / "ws"), "ino": 1}, file)
+    store.let_go()
+    ((workspace, error),) = _commit.recover(str(places / "kept"))
+    assert "isn't sealed, as an older version of nsbox wrote it" in str(error)
+    assert f"to drop it, remove {store.path}" in str(error)
+    assert workspace == str(places / "ws")
+    with Tree(str(places)) as tree:
+        _files.remove(tree, "kept")
+
+
+def test_a_journal_that_would_be_too_long(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It isn't written: what couldn't be read again isn't begun."""
+    monkeypatch.setattr(_journal, "_MOST", 4000)
+    with Sandbox(Policy.workspace(places / "ws"), stock=0) as box, box.transaction(dir=places / "kept") as tx:
+        tx.shell("touch $(seq 200)", check=True)
+        with pytest.raises(nsbox.CommitError, match="too many changes for one commit"):
+            tx.commit()
+        assert os.listdir(places / "ws") == []
+
+
+# ---- the key
+
+
+def test_the_key_is_the_users(tmp_path: Path) -> None:
+    """It is made once, whole, for its owner alone, also by many at a time, and whatever the umask."""
+    state, found = str(tmp_path / "state" / "nsbox"), []
+    before = os.umask(0o777 if os.geteuid() == 0 else 0)
+    try:
+        threads = [threading.Thread(target=lambda: found.append(_journal.key(state))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        os.umask(before)
+    assert len(found) == 8 and len({*found}) == 1 and len(found[0]) == 32
+    assert os.listdir(state) == ["key"]
+    assert os.stat(f"{state}/key").st_mode & 0o777 == 0o600
+    assert _journal.key(str(tmp_path / "other")) != found[0]
+
+
+@pytest.mark.parametrize("how", ["readable", "short", "link", "fifo", "open directory"])
+def test_a_key_that_is_none(tmp_path: Path, how: str) -> None:
+    """One that others could have read or made isn't used."""
+    state = tmp_path / "state"
+    key = state / "key"
+    _journal.key(str(state))
+    if how == "readable":
+        key.chmod(0o640)
+    elif how == "short":
+        key.write_bytes(b"short")
+    elif how == "link":
+        key.rename(state / "elsewhere")
+        key.symlink_to("elsewhere")
+    elif how == "fifo":
+        key.unlink()
+        os.mkfifo(key, 0o600)
+    else:
+        state.chmod(0o777)
+    with pytest.raises((PolicyError, UnavailableError)):
+        _journal.key(str(state))
+
+
+@pytest.mark.as_user("root may write everywhere")
+def test_no_place_for_the_key(places: Path) -> None:
+    """Without one no transaction begins, and the error says what would help."""
+    (places / "elsewhere").chmod(0o500)
+    for state, match in ((str(places / "elsewhere/nsbox"), "Permission denied"), ("", "no home directory")):
+        with pytest.raises(UnavailableError, match=f"{match}.*XDG_STATE_HOME"):
+            _journal.key(state)
+
+
+PLANT = """
+import os, sys
+state, = sys.argv[1:]
+def tried(call, *args):
+    try: call(*args); print("done")
+    except OSError: print("no")
+tried(os.rename, state, state + "2"); tried(os.rename, os.path.dirname(state), os.path.dirname(state) + "2")
+tried(os.unlink, state + "/key"); tried(os.mkdir, state + "/transactions")
+"""
+INSIDE = """
+import nsbox, subprocess, sys
+from nsbox import _journal, _probe, Policy
+ws, home, code, plant = sys.argv[1:]
+state = _probe.probe().state
+_journal.key(state)
+def said(policy, code):
+    return nsbox.run([sys.executable, "-I", "-S", "-c", code, *sys.argv[5:], state], policy=policy, capture_output=True, text=True)
+for options in ({"read": [home]}, {"write": [home]}, {"write": [home], "seccomp": "off"}):
+    policy = Policy.workspace(ws, **options)
+    assert not policy.can_read(state + "/key"), options
+    done = said(policy, "import os, sys; s = sys.argv[1]\\ntry: print(os.listdir(s))\\nexcept OSError: print('no')\\n"
+        "try: print(open(s + '/key', 'rb').read())\\nexcept OSError: print('no')")
+    assert done.stdout == "no\\nno\\n", (options, done)
+done = said(Policy.workspace(ws, write=[home]), plant)
+assert done.stdout == "no\\n" * 4, done
+assert len(_journal.key(state)) == 32
+control = said(Policy.layers(nsbox.RoBind("/", "/")), "import sys; print(len(open(sys.argv[1] + '/key', 'rb').read()))")
+assert control.stdout == "32\\n", control
+print("held")
+"""
+
+
+def test_no_workspace_shows_the_key(places: Path) -> None:
+    """Nor transactions, also where the home directory is readable or writable, or is moved; a layer does: the control."""
+    home = places / "elsewhere"
+    env = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(home / ".local/state")}
+    command = [sys.executable, "-I", "-c", INSIDE, str(places / "ws"), str(home), "", PLANT]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.stdout == "held\n", done.stderr
+
+
+# ---- locks
+
+HOLD = "import fcntl, os; fcntl.flock(os.open('.', os.O_RDONLY), fcntl.LOCK_EX); print('locked', flush=True); input()"
+
+
+def test_a_lock_on_the_workspace(places: Path) -> None:
+    """A command that holds it holds up nobody: neither a commit, nor recovery, nor a Sandbox that starts."""
+    ws = places / "ws"
+    policy = Policy.workspace(ws)
+    with (
+        Sandbox(policy, stock=0) as box,
+        box.Popen(python(HOLD), cwd=ws, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout.readline() == "locked\n"
+        fd = os.open(ws, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):  # the control: it is held, for ever
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(fd)
+        with box.transaction(dir=places / "kept") as tx:
+            tx.shell("echo x > x", check=True)
+            tx.commit()
+        store = store_of(places)
+        os.mkdir(ws / store.spare)
+        store.write("journal", {"began": 0, "certain": 0, "steps": []})
+        store.let_go()
+        assert _commit.recover(str(places / "kept")) == []
+        assert process.poll() is None
+        process.communicate("\n")
+    assert sorted(os.listdir(ws)) == ["x"]
+
+
+def test_a_lock_of_all_stores(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else who has it is waited for, but not for ever."""
+    store_of(places).end()
+    monkeypatch.setattr(_store, "_PATIENCE", 0.05)
+    fd = os.open(places / "kept/lock", os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with Sandbox(Policy.workspace(places / "ws"), stock=0) as box:
+        with pytest.raises(TimeoutError, match="another process has been looking after transactions"):
+            box.transaction(dir=places / "kept")
+        os.close(fd)
+        box.transaction(dir=places / "kept").discard()
