@@ -6,7 +6,7 @@ import errno
 import os
 
 from nsbox._frozen import TYPE_CHECKING
-from nsbox._policy import Policy
+from nsbox._policy import Policy, default_workspace
 from nsbox._spawn import null_free, start_directory
 
 if TYPE_CHECKING:
@@ -66,14 +66,18 @@ def descriptors(fds: Sequence[int]) -> list[int]:
 
 
 def default_policy(cwd: Any) -> Policy:
-    """Return the policy for work in cwd; raises the standard library's errors if it is no directory."""
+    """Return the policy for work in cwd; raises the standard library's errors if it is no directory.
+
+    Raises PolicyError where it leads out of the current directory, or another one that commands could write to, by a
+    link there.
+    """
     if cwd is None:
         return Policy.workspace(os.getcwd())
     path = os.fsdecode(cwd)
     if not os.path.isdir(null_free(os.fsencode(cwd))):
         os.stat(path)  # raises with the reason
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
-    return Policy.workspace(path)
+    return default_workspace(path)
 
 
 def directory(policy: Policy, prepared: Prepared, cwd: Any) -> tuple[bytes | None, bool]:

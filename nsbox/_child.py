@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+from nsbox._checks import is_below
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, fields
 from nsbox._path_rules import PathRule
-from nsbox._policy import BACKENDS, REQUIRE, is_below
+from nsbox._policy import BACKENDS, REQUIRE
 from nsbox._wished_limits import Limits
 
 if TYPE_CHECKING:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import stat
 
-from nsbox._checks import check_text
+from nsbox._checks import check_text, is_below
 from nsbox._config_errors import ConfigError, Problem
 from nsbox._config_formats import LARGEST, MalformedError, Odd, check_format, dotted, format_of, read
 from nsbox._config_keys import KEYS, RULES, Key, schema
-from nsbox._config_paths import expanded, links_on, real
+from nsbox._config_paths import expanded
 from nsbox._config_write import dump, dumps
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name
 from nsbox._path_rules import PathRule
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
+from nsbox._resolution import Resolution, links_on, opened
 from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
@@ -64,8 +65,9 @@ def load(
     above, name = os.path.split(given)
     base = os.path.realpath(above or ".")
     format = format_of(given)
-    text = _text_of(os.path.join(base, name), given)
+    text, names = _text_of(os.path.join(base, name), given)
     reading = _Reading(given, base, section, workspace)
+    reading.has_other_names = names > 1
     reading.way = given if given.startswith("/") else os.path.join(os.getcwd(), given)
     reading.path = os.path.join(base, name)
     return reading.config(text, format)
@@ -86,10 +88,12 @@ def loads(
     return _Reading("<text>", os.path.realpath(base), section, workspace).config(text, check_format(format))
 
 
-def _text_of(path: str, given: str) -> str:
+def _text_of(path: str, given: str) -> tuple[str, int]:
+    """Return a file's text, and how many names the file has."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
             raise ConfigError(given, [Problem("", "is no regular file")])
         found = b""
         while len(found) <= LARGEST and (more := os.read(fd, LARGEST + 1 - len(found))):
@@ -99,7 +103,7 @@ def _text_of(path: str, given: str) -> str:
     if len(found) > LARGEST:
         raise ConfigError(given, [Problem("", f"is larger than {LARGEST} bytes")])
     try:
-        return found.decode()
+        return found.decode(), about.st_nlink
     except UnicodeDecodeError as error:
         line = found.count(b"\n", 0, error.start) + 1
         raise ConfigError(given, [Problem("", f"is no UTF-8 (byte {error.start})", line)]) from None
@@ -114,6 +118,8 @@ class _Reading:
         self.way: str | None = None  # an absolute path to the file, with its links
         self.path: str | None = None  # the file, in a directory on whose path there are none
         self.at: At = ()  # of the table that is read
+        self.has_other_names = False  # hard links to the file
+        self.names = Resolution()
         self.problems: list[tuple[At, str]] = []
         self.lines: Callable[[], Lines] = dict
 
@@ -243,7 +249,7 @@ class _Reading:
         if key.kind == "tables":
             return self.rules(_must_be(value, dict, "a table of tables"), at)
         if key.kind == "path":
-            return self.place(value, key.must_exist)
+            return self.place(key.name, value, at, key.must_exist)
         if key.kind == "count":
             number = _must_be(value, int, "a whole number")
             if not key.least <= number <= key.most:
@@ -264,7 +270,7 @@ class _Reading:
     def item(self, key: Key, value: object, at: At) -> str | None:
         try:
             if key.kind == "paths":
-                return self.place(value, key.must_exist)
+                return self.place(key.name, value, at, key.must_exist)
             return _word(key, value) if key.words else check_text(key.name, _must_be(value, str, "a text"))
         except PolicyError as error:
             self.wrong(at, error.problem)
@@ -302,8 +308,9 @@ class _Reading:
                 self.wrong(here if inner == "name" else (*here, inner), error.problem)
         return found
 
-    def place(self, value: object, must_exist: bool = True) -> str:
-        return real(expanded(check_text("path", _must_be(value, str, "a text"))), self.base, must_exist)
+    def place(self, name: str, value: object, at: At, must_exist: bool) -> str:
+        path = os.path.join(self.base, expanded(check_text("path", _must_be(value, str, "a text"))))
+        return self.names.entry(name, path, at=at, must_exist=must_exist)
 
     # ---- the policy
 
@@ -312,7 +319,7 @@ class _Reading:
         given = dict(values)
         workspace = given.pop("workspace", None)
         if workspace is None and self.workspace is not None:
-            workspace = _argument(self.workspace)
+            workspace = self.names.existing("workspace", self.workspace)
         for name, path in (("workspace", workspace), ("tools_bin", given.get("tools_bin"))):
             if path is not None and not os.path.isdir(path):
                 self.wrong((*self.at, name), f"{path} is no directory")
@@ -327,6 +334,10 @@ class _Reading:
                 self.wrong(
                     (*self.at, "paths", rule.name, "mode"), f"is 'ro', but something else makes {rule.root} writable"
                 )
+        for found_at, field, problem in self.names.problems(write):
+            if found_at is None:
+                raise PolicyError(field, problem)
+            self.wrong(found_at, problem)
         read += self.own_file(write, read, given.get("deny", ()))
         found: dict[str, Any] = {"seccomp": "default", "home": workspace} if workspace else {"seccomp": "default"}
         found["workdir"] = workspace or _start(self.base, (*write, *read), given.get("deny", ()))
@@ -346,19 +357,15 @@ class _Reading:
             return []
         path, links = links_on(self.way)
         for link in links:
-            if any(is_below(link, above) for above in write):
+            if any(is_below(link, above) for above in (*write, *opened)):
                 self.wrong((), f"commands could replace the link {link}: load {path} itself")
         if path in write:
             self.wrong((), "commands could write to this file itself, and so to what holds for those after them")
+        if self.has_other_names and any(is_below(path, above) for above in write):
+            problem = "has other names (hard links), by which commands could write to it"
+            self.wrong((), f"{problem}: put a copy in its place, or move it out of what is writable")
         is_safe = path in read or any(is_below(path, above) for above in deny)
         return [path] if not is_safe and any(is_below(path, above) for above in write) else []
-
-
-def _argument(path: str | os.PathLike[str]) -> str:
-    try:
-        return real(check_text("workspace", os.fspath(path)), os.getcwd(), must_exist=True)
-    except PolicyError as error:
-        raise PolicyError("workspace", error.problem) from None
 
 
 def _roots(rules: list[tuple[PathRule, str]], wanted: str) -> list[str]:

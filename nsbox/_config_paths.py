@@ -1,11 +1,11 @@
-"""Paths as a configuration file spells them: with ~, ${NAME} and relative ones; and what they are on this machine."""
+"""Paths as a configuration file spells them: with ~, ${NAME} and relative ones."""
 
 from __future__ import annotations
 
 import os
 
+from nsbox._checks import is_below
 from nsbox._errors import PolicyError
-from nsbox._policy import is_below
 
 
 def expanded(text: str) -> str:
@@ -32,39 +32,6 @@ def expanded(text: str) -> str:
             raise PolicyError("", f"{text!r}: a $ is that of ${{NAME}}, or $$ for itself")
         i += 1
     return found
-
-
-def real(path: str, base: str, must_exist: bool) -> str:
-    """Return an absolute path without symlinks, as far as it exists."""
-    full = os.path.join(base, path)
-    try:
-        return os.path.realpath(full, strict=must_exist)
-    except OSError as error:
-        raise PolicyError("", f"{full}: {error.strerror}") from None
-
-
-def links_on(path: str) -> tuple[str, list[str]]:
-    """Return what an absolute path leads to, and the symlinks on the way, each by a path without any."""
-    links: list[str] = []
-    at, todo = "/", path.split("/")[::-1]
-    while todo:
-        name = todo.pop()
-        if name == "..":
-            at = os.path.dirname(at)
-        if name in ("", ".", ".."):
-            continue
-        inner = os.path.join(at, name)
-        try:
-            target = os.readlink(inner)
-        except OSError:  # no link, or nothing
-            at = inner
-            continue
-        links.append(inner)
-        if len(links) > 40:  # as the kernel has it
-            break
-        at = "/" if target.startswith("/") else at
-        todo += target.split("/")[::-1]
-    return at, links
 
 
 def written(path: str, base: str | None) -> str:

@@ -7,11 +7,12 @@ import os
 
 from nsbox import _core
 from nsbox._causes import refused_userns
+from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._errors import SetupError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import Op, Plan
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
 from nsbox._rare_errors import AccessError, IdsError, ProcessesError, StaleError
 
 if TYPE_CHECKING:

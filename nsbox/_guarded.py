@@ -17,10 +17,10 @@ import stat
 from _collections_abc import Iterator
 
 from nsbox import _core
+from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._files import open_beneath
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen
-from nsbox._policy import is_below
 from nsbox._rare_errors import AccessError
 from nsbox._view import view
 from nsbox._wished_limits import check_size

@@ -5,11 +5,12 @@ That of a workspace, which takes most thought, is in _workspace.
 
 from __future__ import annotations
 
+from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import replace
 from nsbox._host import Host
 from nsbox._plan import Bind, DevBind, Hostname, Loopback, Op, Proc, RoBind
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
 
 _PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "asound")  # as op_mount.c covers them
 

@@ -15,6 +15,7 @@ from _thread import RLock
 from functools import partial
 
 from nsbox import _core, _renew, _request, _spawn, _template
+from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._errors import PolicyError, Reason, SetupError, UnavailableError
 from nsbox._files import close
@@ -22,7 +23,6 @@ from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
 from nsbox._plan import Bind, DevBind, Mask, Overlay
-from nsbox._policy import is_below
 from nsbox._probe import host_for
 
 if TYPE_CHECKING:

@@ -6,15 +6,23 @@ a given machine is a backend's business.
 
 from __future__ import annotations
 
-import errno
-
-from nsbox._checks import check_bool, check_hostname, check_path, check_text, is_iterable, is_mapping, is_path_like
+from nsbox._checks import (
+    check_bool,
+    check_hostname,
+    check_path,
+    check_text,
+    is_below,
+    is_iterable,
+    is_mapping,
+    is_path_like,
+)
 from nsbox._details import NO_DETAILS, Details
 from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._questions import Questions
+from nsbox._resolution import Resolution
 from nsbox._seccomp import PROFILES, Filter
 from nsbox._wished_limits import Limits, check_size
 
@@ -61,11 +69,6 @@ def _names(name: str, value: object) -> frozenset[str]:
 def _choice(name: str, value: object, allowed: Iterable[str]) -> None:
     if value not in tuple(allowed):
         raise PolicyError(name, f"{value!r} is unknown, must be one of {', '.join(allowed)}")
-
-
-def is_below(path: str, root: str) -> bool:
-    """Is path root itself, or inside of it? Both absolute and normal; purely by name."""
-    return path == root or root == "/" or path.startswith(root + "/")
 
 
 @frozen_by_name
@@ -152,24 +155,7 @@ class Policy(Questions, Frozen):
         readable too. `wishes` are fields of Policy. Raises PolicyError for a path that doesn't exist (but for deny), or
         a workspace that is "/".
         """
-        root = _existing("workspace", path)
-        if not os.path.isdir(root):
-            raise PolicyError("workspace", f"{root} is no directory")
-        if root == "/":
-            raise PolicyError(
-                "workspace", "'/' is the whole file system; if that is meant, Policy.host() (nsbox run --host)"
-            )
-        wishes.setdefault("workdir", root)
-        wishes.setdefault("home", root)
-        wishes.setdefault("seccomp", "default")
-        readable = [_existing("read", p) for p in _sequence("read", read)]
-        return cls(
-            base="workspace",
-            write=(root, *(_existing("write", p) for p in _sequence("write", write))),
-            read=_with_tools(wishes, readable),
-            deny=tuple(_resolved("deny", p) for p in _sequence("deny", deny)),
-            **_known(wishes, "read", "write", "deny"),
-        )
+        return _workspace(cls, Resolution(), path, read, write, deny, wishes)
 
     @classmethod
     def host(cls, **wishes: Any) -> Policy:
@@ -212,11 +198,13 @@ class Policy(Questions, Frozen):
         """
         _known(changes, *_FIELDS)
         if self.base == "workspace":
-            for name in ("read", "write", "deny"):
+            names = Resolution()
+            for name, resolve in (("read", names.existing), ("write", names.existing), ("deny", names.denied)):
                 if name in changes:
-                    changes[name] = tuple(_PATHS[name](name, path) for path in _sequence(name, changes[name]))
+                    changes[name] = tuple(resolve(name, path) for path in _sequence(name, changes[name]))
             if changes.get("tools_bin") is not None:
-                changes["read"] = _with_tools(changes, changes.get("read", self.read))
+                changes["read"] = _with_tools(names, changes, changes.get("read", self.read))
+            names.check(changes.get("write", self.write))
         return replace(self, **changes)
 
     # ---- checking
@@ -422,6 +410,43 @@ class Policy(Questions, Frozen):
 _FIELDS = tuple(f.name for f in fields(Policy) if f.init)
 
 
+def default_workspace(path: Path, **wishes: Any) -> Policy:
+    """Return Policy.workspace(path, ...) for a caller that works in the current directory, and has no other policy.
+
+    What is below it can be what an earlier command has left there, one of another process's too.
+    """
+    read, write, deny = (wishes.pop(name, ()) for name in ("read", "write", "deny"))
+    return _workspace(Policy, Resolution(trusts_here=False), path, read, write, deny, wishes)
+
+
+def _workspace(
+    kind: type[Policy],
+    names: Resolution,
+    path: Path,
+    read: Iterable[Path],
+    write: Iterable[Path],
+    deny: Iterable[Path],
+    wishes: dict[str, Any],
+) -> Policy:
+    root = names.existing("workspace", path)
+    if not os.path.isdir(root):
+        raise PolicyError("workspace", f"{root} is no directory")
+    if root == "/":
+        raise PolicyError(
+            "workspace", "'/' is the whole file system; if that is meant, Policy.host() (nsbox run --host)"
+        )
+    wishes.setdefault("workdir", root)
+    wishes.setdefault("home", root)
+    wishes.setdefault("seccomp", "default")
+    found: dict[str, Any] = {
+        "write": (root, *(names.existing("write", p) for p in _sequence("write", write))),
+        "read": _with_tools(names, wishes, [names.existing("read", p) for p in _sequence("read", read)]),
+        "deny": tuple(names.denied("deny", p) for p in _sequence("deny", deny)),
+    }
+    names.check(found["write"])
+    return kind(base="workspace", **found, **_known(wishes, "read", "write", "deny"))
+
+
 def _rebuild(values: dict[str, Any]) -> Policy:
     return Policy(**values)
 
@@ -435,39 +460,11 @@ def _known(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
     return wishes
 
 
-def _absolute(name: str, path: object) -> str:
-    text = check_text(name, os.fspath(path) if is_path_like(path) else path)
-    return check_path(name, os.path.abspath(text))
-
-
-def _existing(name: str, path: object) -> str:
-    """Return the path without symlinks, since that is what programs inside will find it to be."""
-    text = _absolute(name, path)
-    try:
-        return os.path.realpath(text, strict=True)
-    except OSError as error:
-        raise PolicyError(name, f"{text}: {error.strerror}") from None
-
-
-def _resolved(name: str, path: object) -> str:
-    """Return the path without symlinks as far as it exists: a mask on a link's name would hide nothing."""
-    text = _absolute(name, path)
-    try:
-        return os.path.realpath(text, strict=True)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise PolicyError(name, f"{text}: {error.strerror}") from None
-        return os.path.realpath(text)
-
-
-def _with_tools(wishes: dict[str, Any], readable: Iterable[str]) -> tuple[str, ...]:
+def _with_tools(names: Resolution, wishes: dict[str, Any], readable: Iterable[str]) -> tuple[str, ...]:
     """Resolve tools_bin, and return what is readable with it."""
     if wishes.get("tools_bin") is None:
         return tuple(readable)
-    wishes["tools_bin"] = tools = _existing("tools_bin", wishes["tools_bin"])
+    wishes["tools_bin"] = tools = names.existing("tools_bin", wishes["tools_bin"])
     if not os.path.isdir(tools):
         raise PolicyError("tools_bin", f"{tools} is no directory")
     return (*readable, tools)
-
-
-_PATHS = {"read": _existing, "write": _existing, "deny": _resolved}

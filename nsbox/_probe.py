@@ -9,11 +9,12 @@ import sys
 
 from nsbox import _core, _core_linux, _request
 from nsbox._backends import namespaces
+from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._host import Host
 from nsbox._identity import CAP_SETGID, CAP_SETUID, check_scarcity, id_ranges, kernel_version, number, read
 from nsbox._plan import Identity, Plan
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
 
 if TYPE_CHECKING:
     from typing import Literal

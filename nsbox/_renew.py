@@ -7,6 +7,7 @@ put down on the new one.
 
 from __future__ import annotations
 
+from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._plan import (
@@ -34,7 +35,6 @@ from nsbox._plan import (
     Tmpfs,
     TmpOverlay,
 )
-from nsbox._policy import is_below
 
 if TYPE_CHECKING:
     from typing import Any

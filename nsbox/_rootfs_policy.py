@@ -10,11 +10,12 @@ import stat
 import sys
 from _collections_abc import Iterable, Mapping
 
-from nsbox._checks import check_path, check_text
+from nsbox._checks import check_path, is_below
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
+from nsbox._resolution import Resolution
 from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
@@ -64,11 +65,13 @@ def policy(
     exist or isn't what it has to be, for a mount point that the root lacks, for a workspace in which one of the others
     lies, or the running Python: through it they could be changed.
     """
-    root, work = _directory("dest", dest), _directory("workspace", workspace)
-    binds = {check_path("runtime", path): _directory("runtime", host) for path, host in (runtime or {}).items()}
+    given = Resolution()
+    root, work = _directory(given, "dest", dest), _directory(given, "workspace", workspace)
+    binds = {check_path("runtime", path): _directory(given, "runtime", host) for path, host in (runtime or {}).items()}
     if agent is not None:
-        binds["/agent"] = _directory("agent", agent)
-    socket = None if bridge is None else _socket(bridge)
+        binds["/agent"] = _directory(given, "agent", agent)
+    socket = None if bridge is None else _socket(given, bridge)
+    given.check([work])
     _check_apart(work, {"dest": [root], "agent and runtime": [*binds.values()], "bridge": [socket] if socket else []})
     for path in _NEEDED:
         _check_mount_point("dest", path, {"/": root})
@@ -139,17 +142,8 @@ def _dev(size: int | None) -> tuple[Op, ...]:
 # ---- the paths that are given
 
 
-def _existing(field: str, path: object) -> str:
-    """Return the path without links: a link that is put there later must not be followed."""
-    text = check_text(field, os.fspath(path) if isinstance(path, os.PathLike) else path)
-    try:
-        return os.path.realpath(text, strict=True)
-    except OSError as error:
-        raise PolicyError(field, f"{text}: {error.strerror}") from None
-
-
-def _directory(field: str, path: object) -> str:
-    real = _existing(field, path)
+def _directory(names: Resolution, field: str, path: object) -> str:
+    real = names.existing(field, path)
     if not os.path.isdir(real):
         raise PolicyError(field, f"{real} is no directory")
     if real == "/":
@@ -157,8 +151,8 @@ def _directory(field: str, path: object) -> str:
     return real
 
 
-def _socket(path: object) -> str:
-    real = _existing("bridge", path)
+def _socket(names: Resolution, path: object) -> str:
+    real = names.existing("bridge", path)
     if not stat.S_ISSOCK(os.stat(real).st_mode):
         raise PolicyError("bridge", f"{real} is no unix socket")
     return real

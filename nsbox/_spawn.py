@@ -11,7 +11,8 @@ from nsbox._core import constants as c
 from nsbox._early import os
 from nsbox._errors import PolicyError, SetupError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
-from nsbox._plan import BindData, File, Op, Overlay, Plan, primitives
+from nsbox._plan import Bind, BindData, DevBind, File, Op, Overlay, Plan, primitives
+from nsbox._resolution import opened
 from nsbox._seccomp import profiled
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ def _check_resolved(policy: Policy) -> None:
                 raise PolicyError(
                     name, f"{path} is, by a symlink, {real}; Policy.workspace() and with_() resolve paths"
                 )
+
+
+def _writable(policy: Policy) -> set[str]:
+    """Return the directories in which commands can make links, but for a policy that leaves them the whole system."""
+    binds = {os.path.realpath(op.src) for op in policy.ops if isinstance(op, Bind | DevBind)}
+    return {*policy.write, *binds} - {"/"}
 
 
 def _check_calls(policy: Policy) -> None:
@@ -106,6 +113,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
         _warn_of_passthrough(policy, host)
     else:
         _check_resolved(policy)
+        opened.update(_writable(policy))
         if plan.programs:
             _check_calls(policy)
     ops = () if plan.wrapper or plan.backend == "seatbelt" else tuple(primitives(plan.ops))

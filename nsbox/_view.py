@@ -11,10 +11,10 @@ import stat
 from pathlib import Path
 
 from nsbox._backends import seatbelt
+from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._layout import layout, with_interpreter, with_state_hidden
 from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
-from nsbox._policy import is_below
 from nsbox._probe import host_for
 from nsbox._rare_errors import AccessError
 

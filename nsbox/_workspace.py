@@ -6,12 +6,13 @@ writable bind, which wins over a read-only one.
 
 from __future__ import annotations
 
+from nsbox._checks import is_below
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import common, may_be_kernel_root
 from nsbox._plan import Bind, Dev, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

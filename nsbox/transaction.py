@@ -25,15 +25,15 @@ from _thread import RLock
 
 from nsbox import _commit, _core, _patch
 from nsbox._changes import Change, Comparison
-from nsbox._checks import check_path
+from nsbox._checks import check_path, is_below
 from nsbox._commands import Commands
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree, opened_plainly, start_of_time
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._overlay import OverlayWay, check_place
-from nsbox._policy import is_below
 from nsbox._probe import transactions_dir
 from nsbox._rare_errors import ConflictError
+from nsbox._resolution import Resolution
 from nsbox._store import Store, locked_workspace
 from nsbox._wished_limits import check_size
 
@@ -89,7 +89,10 @@ class Transaction(Commands):
             raise UnavailableError(Reason("a transaction needs overlayfs, which only Linux has"))
         if workspace is None and policy.workdir is None:
             raise PolicyError("workspace", "is needed: the policy has no working directory")
-        self.workspace = os.path.realpath(check_path("workspace", os.path.abspath(workspace or policy.workdir or "")))
+        names = Resolution()
+        given = check_path("workspace", os.path.abspath(workspace or policy.workdir or ""))
+        self.workspace = names.entry("workspace", given, must_exist=False)
+        names.check(policy.write)
         named = _named(dir)
         self._base = base = os.path.realpath(named)
         if is_below(base, self.workspace):

@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent / "real" / "lib"))
 
 from nsbox_testing import caches, leftovers, needs, warm
 
+from nsbox import _resolution
+
 _temporary = pytest.StashKey[Path]()
 _has_passed = pytest.StashKey[bool]()
 
@@ -81,6 +83,14 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
             del os.environ[key]
         else:
             os.environ[key] = previous
+
+
+@pytest.fixture(autouse=True)
+def own_openings() -> Iterator[None]:
+    """A directory that a test lets commands write to is the caller's own again for the next test."""
+    before = set(_resolution.opened)
+    yield
+    _resolution.opened.intersection_update(before)
 
 
 @pytest.fixture(scope="session")

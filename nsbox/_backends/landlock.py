@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nsbox import _landlock
 from nsbox._bpf import Program
+from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
@@ -15,7 +16,7 @@ from nsbox._host import Host
 from nsbox._layout import with_interpreter
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
 from nsbox._plan import DEVICES, Identity, Plan
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
 from nsbox._profiles import beside_landlock, without_namespaces
 from nsbox._ruleset import Ruleset
 from nsbox._seccomp import no_user_namespaces, profile

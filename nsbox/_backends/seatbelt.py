@@ -8,13 +8,14 @@ about files all name the same operations, and are written from the root down: th
 from __future__ import annotations
 
 from nsbox import _sbpl
+from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._host import Host
 from nsbox._layout import pinned_paths
 from nsbox._limits import check_lacking, rlimits
 from nsbox._plan import Identity, Plan, Rlimit
-from nsbox._policy import Policy, is_below
+from nsbox._policy import Policy
 from nsbox._sbpl import Seatbelt, param, rule
 from nsbox._seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK, PRESETS, Set
 

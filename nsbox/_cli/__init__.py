@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsbox._errors import NsboxError, PolicyError
-from nsbox._policy import Policy
+from nsbox._policy import Policy, default_workspace
 from nsbox._wished_limits import Limits
 
 
@@ -112,7 +112,7 @@ def _policy(options: argparse.Namespace) -> Policy:
         if options.network == "none":
             raise PolicyError("--network", "none doesn't go with --host")
         return Policy.host(**common)
-    return Policy.workspace(
+    return default_workspace(
         options.workspace or os.getcwd(),
         read=options.read,
         write=options.write,

@@ -250,9 +250,9 @@ def test_deny_resolves_symlinks(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real/.env").write_text("SECRET")
     (tmp_path / "link").symlink_to("real")
-    (tmp_path / "real/key").symlink_to(".env")
+    (tmp_path / "key").symlink_to("real/.env")
     root = os.path.realpath(tmp_path)
-    for named in ("link/.env", "real/key", "link/key", "real/.env"):
+    for named in ("link/.env", "key", "real/.env"):
         policy = Policy.workspace(tmp_path / "link", deny=[tmp_path / named])
         assert f"{root}/real/.env" in policy.deny, named
     missing = Policy.workspace(tmp_path / "link", deny=[tmp_path / "link/new"])
@@ -266,7 +266,7 @@ def test_with_takes_paths_as_workspace_does(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "real/.env").write_text("SECRET")
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path)
-    changes: dict[str, Any] = {"read": ["sdk"], "write": [tmp_path / "link", "."], "deny": ["link/.env", "link/new"]}
+    changes: dict[str, Any] = {"read": ["sdk"], "write": [tmp_path / "link", "."], "deny": ["real/.env", "real/new"]}
     later = Policy.workspace("link").with_(**changes)
     first = Policy.workspace("link", **(changes | {"write": ["."]}))
     assert later == first
@@ -302,10 +302,13 @@ def test_links_are_refused_before_a_spawn(name: str, tmp_path: Path) -> None:
 
 
 def test_a_dangling_link_can_be_denied(tmp_path: Path) -> None:
-    """The name of a link that leads nowhere, and where it leads, are both fine to deny."""
+    """A link that leads nowhere is fine to deny: where it leads is hidden. In a writable place it would hide nothing."""
     (tmp_path / "dangling").symlink_to("nowhere")
-    policy = Policy.workspace(tmp_path, deny=[tmp_path / "dangling"])
-    assert f"{os.path.realpath(tmp_path)}/nowhere" in policy.deny
+    (tmp_path / "ws").mkdir()
+    policy = Policy.workspace(tmp_path / "ws", deny=[tmp_path / "dangling"])
+    assert policy.deny == (f"{os.path.realpath(tmp_path)}/nowhere",)
+    (tmp_path / "ws/.env").symlink_to("nowhere")
+    refused("deny", lambda: Policy.workspace(tmp_path / "ws", deny=[tmp_path / "ws/.env"]))
 
 
 def test_paths_are_normal() -> None:

@@ -221,6 +221,35 @@ def test_links_that_commands_could_replace(project: Path) -> None:
     assert load(project / "outside.toml").policy.read == (f"{project}/portfolio/real.toml",)
 
 
+def test_file_with_another_name(project: Path) -> None:
+    """A file in a writable place has one name: by another one a command could write to it."""
+    file = project / "shared/c.toml"
+    file.write_text('workspace = "."')
+    assert load(file).policy.read == (str(file),)
+    os.link(file, project / "shared/other")
+    (line,) = told(file)
+    assert line.endswith(
+        "has other names (hard links), by which commands could write to it: put a copy in its place, or move it out of what is writable"
+    )
+    os.rename(
+        project / "shared/other", project / "portfolio/other"
+    )  # where no command could write, but whose place is it
+    assert len(told(file)) == 1
+    os.link(file, project / "outside.toml")
+    (project / "outside.toml").write_text('workspace = "portfolio"')
+    assert load(project / "outside.toml").policy.write == (f"{project}/portfolio",)
+
+
+def test_control_file_with_another_name(project: Path) -> None:
+    """Where it isn't refused, a command changes what holds for those after it."""
+    file = project / "shared/c.toml"
+    file.write_text('workspace = "."')
+    policy = load(file).policy
+    os.link(file, project / "shared/other")
+    sh(policy, "echo 'network = true' > other")
+    assert file.read_text() == "network = true\n"
+
+
 def test_file_that_is_a_writable_path(project: Path) -> None:
     """A file that makes itself writable is refused; one that hides itself, or is read-only already, is as it says."""
     file = project / "c.toml"

@@ -1,0 +1,149 @@
+"""From the names that a policy is given to the paths that are bound: links are resolved once, here.
+
+A command can leave a link in any directory that it may write to. Whoever names the link later would give the next
+command what it leads to. So a name that leads out of a writable directory by a link in it is refused.
+
+What comes back has no link in it. It is opened without following any (openat2(2), RESOLVE_NO_SYMLINKS), and that
+descriptor is bound: a link that is put there between the two is an error of the spawn.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from nsbox._checks import check_path, check_text, is_below, is_path_like
+from nsbox._early import os
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+_MOST_LINKS = 40  # as the kernel has it: MAXSYMLINKS, path_resolution(7)
+
+opened: set[str] = set()  # the directories that policies of this process have let commands write to
+
+
+def links_on(path: str) -> tuple[str, list[str]]:
+    """Return what an absolute path leads to, and the symlinks on the way, each by a path without any."""
+    links: list[str] = []
+    at, todo = "/", path.split("/")[::-1]
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            at = os.path.dirname(at)
+        if name in ("", ".", ".."):
+            continue
+        inner = os.path.join(at, name)
+        try:
+            target = os.readlink(inner)
+        except OSError:  # no link, or nothing
+            at = inner
+            continue
+        links.append(inner)
+        if len(links) > _MOST_LINKS:
+            break
+        at = "/" if target.startswith("/") else at
+        todo += target.split("/")[::-1]
+    return at, links
+
+
+@frozen
+class _Name(Frozen):
+    """A name with links on its way. beside: the current directory, where that counts as writable."""
+
+    at: Any
+    field: str
+    text: str
+    path: str
+    links: tuple[str, ...]
+    beside: str | None
+
+
+class Resolution:
+    """The names that one policy is given, each resolved once. check() when all that is writable is known.
+
+    trusts_here: names below the current directory are looked at as any others if they are absolute. False for work
+    in the current directory that was asked for without a policy, and from a shell: earlier commands had it as theirs.
+    """
+
+    def __init__(self, *, trusts_here: bool = True) -> None:
+        self._trusts_here = trusts_here
+        self._names: list[_Name] = []
+
+    def existing(self, field: str, path: object) -> str:
+        """Return the path without links, since that is what programs inside will find it to be; raises PolicyError."""
+        return self._found(field, *_absolute(field, path))
+
+    def denied(self, field: str, path: object) -> str:
+        """Return the path without links as far as it exists: a mask on a link's name would hide nothing."""
+        return self._found(field, *_absolute(field, path), must_exist=False)
+
+    def entry(self, field: str, path: str, *, at: Any = None, must_exist: bool = True) -> str:
+        """Return an absolute path without links; in it ".." counts after links. at: for problems()."""
+        return self._found(field, path, False, at, must_exist)
+
+    def _found(self, field: str, text: str, is_relative: bool, at: Any = None, must_exist: bool = True) -> str:
+        try:
+            real = os.path.realpath(text, strict=True)
+        except OSError as error:
+            if must_exist or error.errno == errno.ELOOP:
+                raise PolicyError(field, f"{text}: {error.strerror}") from None
+            real = None
+        if real == text:
+            return text
+        real, links = links_on(text)  # from here on only this counts: a link may have come or gone since
+        if len(links) > _MOST_LINKS:
+            raise PolicyError(field, f"{text}: {os.strerror(errno.ELOOP)}")
+        if links:
+            beside = None if not is_relative and self._trusts_here else _here(is_relative)
+            self._names.append(_Name(at, field, text, real, tuple(links), beside))
+        return real
+
+    def check(self, writable: Iterable[str] = ()) -> None:
+        """Raise PolicyError for the first name that a command may have led astray. writable: the policy's paths."""
+        for _, field, problem in self.problems(writable):
+            raise PolicyError(field, problem)
+
+    def problems(self, writable: Iterable[str] = ()) -> Iterator[tuple[Any, str, str]]:
+        """Give each name that a command may have led astray: entry()'s `at` or None, the field, what is wrong."""
+        places = {*writable, *opened}
+        for name in self._names:
+            problem = _problem(name, places if name.beside is None else places | {name.beside})
+            if problem:
+                yield name.at, name.field, problem
+
+
+def _here(is_relative: bool) -> str | None:
+    """Return the current directory, which the default policy lets commands write to; None for what it never does.
+
+    A home directory is seldom work's, and full of links of its user's: there only relative names are looked at.
+    """
+    try:
+        here = os.getcwd()
+        home = os.path.realpath(os.path.expanduser("~"))
+    except OSError:
+        return None
+    return None if here == "/" or (is_below(home, here) and not is_relative) else here
+
+
+def _absolute(field: str, path: object) -> tuple[str, bool]:
+    """Return the name as an absolute path, and whether it wasn't one."""
+    text = check_text(field, os.fspath(path) if is_path_like(path) else path)
+    return check_path(field, os.path.abspath(text)), not text.startswith("/")
+
+
+def _problem(name: _Name, places: set[str]) -> str:
+    for link in name.links:
+        for place in sorted(places):
+            if not is_below(link, place):
+                continue
+            risk = f"commands can write to {place}, so one of them may have made the link"
+            if name.field == "deny":
+                instead = f"deny {name.path} instead, or remove the link"
+                return f"{name.text} is, by the link {link}, {name.path}: {risk}, or may replace it; {instead}"
+            if not is_below(name.path, place):
+                instead = f"name {name.path} itself if you mean it"
+                return f"{name.text} leads out of {place} by the link {link}, to {name.path}: {risk}; {instead}"
+    return ""
