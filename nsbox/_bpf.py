@@ -57,7 +57,8 @@ LAST = 470  # what a later kernel adds, nobody here has looked at
 class Arg(Frozen):
     """A test of a system call's argument, of its low 32 bits: those of mask are one of the values; inverted: none.
 
-    index: 0 to 5. values: numbers of 32 bits, or one such. So Arg(1, 0x5412) is "the second argument is TIOCSTI", and
+    high: its high 32 bits instead. A pointer is NULL if both halves are 0. index: 0 to 5. values: numbers of 32 bits,
+    or one such. So Arg(1, 0x5412) is "the second argument is TIOCSTI", and
     Arg(0, 0, mask=0x7E020000, inverted=True) "the first has one of these bits".
     """
 
@@ -65,9 +66,11 @@ class Arg(Frozen):
     values: tuple[int, ...] | int
     mask: int = _WORD
     inverted: bool = False
+    high: bool = False
 
     def __post_init__(self) -> None:
         check_bool("Arg.inverted", self.inverted)
+        check_bool("Arg.high", self.high)
         given: object = self.values
         values = (given,) if isinstance(given, int) else given
         if isinstance(values, bytes) or not is_iterable(values) or not (values := tuple(values)):
@@ -89,13 +92,14 @@ def has_bit(index: int, bits: int) -> Arg:
 
 @frozen
 class Rule(Frozen):
-    """What comes of some system calls: an errno, or 0 for allowed, when all tests of their arguments hold.
+    """What comes of some system calls when all tests of their arguments hold: an errno, or 0 for allowed.
 
-    Of several rules for one system call the first whose tests hold decides; if none does, it is allowed.
+    None: the call is answered with success, and not carried out. Of several rules for one system call the first whose
+    tests hold decides; if none does, it is allowed.
     """
 
     calls: tuple[str, ...] | str
-    errno: int = EPERM
+    errno: int | None = EPERM
     when: tuple[Arg, ...] = ()
 
     def __post_init__(self) -> None:
@@ -109,8 +113,8 @@ class Rule(Frozen):
             raise PolicyError("Rule.calls", f"{calls!r} are no names of system calls")
         object.__setattr__(self, "calls", names)
         number: object = self.errno
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 4096:
-            raise PolicyError("Rule.errno", f"{number!r} is no errno, nor 0 for allowed")
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 4096):
+            raise PolicyError("Rule.errno", f"{number!r} is no errno, nor 0 for allowed, nor None for answered only")
         when: object = self.when
         tests = tuple(when) if is_iterable(when) else (when,)
         if not all(isinstance(test, Arg) for test in tests) or isinstance(when, Arg):
@@ -151,18 +155,19 @@ class _Writer:
     def __init__(self) -> None:
         self._backward: list[tuple[int, int, int, int]] = []
         self._chains: dict[tuple[Rule, ...], int] = {}
-        self._verdicts: dict[int, int] = {}
+        self._verdicts: dict[int | None, int] = {}
         self.allow = self.verdict(0)
 
     def _put(self, code: int, k: int, yes: int = 0, no: int = 0) -> int:
         self._backward.append((code, yes, no, k))
         return len(self._backward)
 
-    def verdict(self, errno: int) -> int:
-        """Return a place that ends the program: 0 for allowed, or an errno."""
+    def verdict(self, errno: int | None) -> int:
+        """Return a place that ends the program: 0 for allowed, an errno, or None for success without the call."""
         known = self._verdicts.get(errno)
         if known is None or len(self._backward) - known > _FAR // 2:
-            known = self._verdicts[errno] = self._put(_RETURN, _RET_ERRNO | errno if errno else _RET_ALLOW)
+            word = _RET_ALLOW if errno == 0 else _RET_ERRNO | (errno or 0)
+            known = self._verdicts[errno] = self._put(_RETURN, word)
         return known
 
     def _near(self, place: int, room: int) -> int:
@@ -194,7 +199,7 @@ class _Writer:
         if test.mask != _WORD:
             self._put(_AND, test.mask)
         # Both machines are little-endian: the low half of an argument comes first.
-        return self.load(_ARGUMENTS + 8 * test.index)
+        return self.load(_ARGUMENTS + 8 * test.index + 4 * test.high)
 
     def chain(self, rules: tuple[Rule, ...]) -> int:
         """Return where the rules for one system call begin."""

@@ -6,6 +6,7 @@ from nsbox._bpf import Program, Rule
 from nsbox._errors import PolicyError
 from nsbox._host import Host
 from nsbox._layout import needs_no_userns
+from nsbox._limits import core_stays
 from nsbox._policy import Policy
 from nsbox._seccomp import no_user_namespaces, profile
 
@@ -17,7 +18,13 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
     what the set-up does.
     """
     wish = policy.filter
-    rules = profile(wish.base, nested=policy.nested, for_net=policy.network == "none", allow=wish.allow)
+    rules = profile(
+        wish.base,
+        nested=policy.nested,
+        for_net=policy.network == "none",
+        allow=wish.allow,
+        core_stays=core_stays(policy, host),
+    )
     way_out = not policy.nested and needs_no_userns(policy, host)
     if way_out and not {"clone", "unshare"}.isdisjoint(wish.allow):
         raise PolicyError(

@@ -72,6 +72,7 @@ class Host(Frozen):
     state: str = ""  # where nsbox keeps the user's key, and transactions, which no workspace shows
     has_key: bool = False  # there is such a key
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
+    core_handler: Literal["", "pipe", "socket"] = ""  # what kernel.core_pattern is; "": a file
     hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
 
     _hash: int = field(init=False, repr=False, compare=False, default=0)  # of all the others: asked for on every spawn

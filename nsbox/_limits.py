@@ -91,12 +91,39 @@ def rlimits(policy: Policy, host: Host, *, own_userns: bool = True) -> tuple[Rli
     hard = dict(host.hard_limits)
     found = []
     for name, value in policy.limits.rlimits():
-        if name == "NPROC" and _lacks_nproc(host, own_userns) is not None:
+        if name == "CORE" or (name == "NPROC" and _lacks_nproc(host, own_userns) is not None):
             continue
         # SIGXCPU at the limit says why; who ignores it is killed five seconds later.
         soft, top = value, value + 5 if name == "CPU" else value
         found.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
-    if policy.filter.programs or (policy.base == "workspace" and policy.limits.core_size is None):
-        # A ready program that kills at the exec does so in a copy of the caller's memory, which mustn't be dumped.
-        found = [limit for limit in found if limit.name != "CORE"] + [Rlimit("CORE", 0, 0)]
+    core = _core_size(policy)
+    if core is not None:
+        # 1 is the kernel's word for no dump at all; at 0 a core_pattern that is a pipe gets one (core(5)).
+        core = min(core or (1 if host.system == "Linux" else 0), hard.get("CORE", core or 1))
+        found.append(Rlimit("CORE", core, core))
     return tuple(found)
+
+
+def _core_size(policy: Policy) -> int | None:
+    """Return how large core dumps may be; None: the caller's limit stays."""
+    for name, value in policy.limits.rlimits():
+        if name == "CORE":
+            return value
+    # A ready program may kill at the exec: nothing is dumped of what it kills.
+    return 0 if policy.base == "workspace" or policy.filter.programs else None
+
+
+def core_stays(policy: Policy, host: Host) -> bool:
+    """Say if the limit is the one at which there are no core dumps, which a command mustn't change."""
+    return host.system == "Linux" and Rlimit("CORE", 1, 1) in rlimits(policy, host)
+
+
+def core_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
+    """Return to whom core dumps go although there are to be none."""
+    if host.system != "Linux" or _core_size(policy) not in (0, 1):
+        return ()
+    if host.core_handler == "socket":
+        return ("core dumps: the kernel sends them to the socket of kernel.core_pattern, whatever the limit is",)
+    if host.core_handler == "pipe" and dict(host.hard_limits).get("CORE") == 0:
+        return ("core dumps: the host's handler gets them (kernel.core_pattern), since the caller's hard limit is 0",)
+    return ()

@@ -28,7 +28,8 @@ _SECRETS = (
 _PRIVATE_BELOW = (("/etc", 8), ("/usr/local/etc", 8), ("/opt", 2))  # with how deep to look
 _PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg")  # of an interpreter's prefix
 _BWRAPS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
-_LIMITS = ("AS", "NPROC", "CPU", "FSIZE", "NOFILE")
+_LIMITS = ("AS", "NPROC", "CPU", "FSIZE", "NOFILE", "CORE")
+_HANDLERS: dict[str, Literal["pipe", "socket"]] = {"|": "pipe", "@": "socket"}  # core(5); sockets: Linux 6.16
 
 _known: dict[tuple[int, int], Host] = {}
 
@@ -339,6 +340,7 @@ def _linux() -> Host:
         state=(state := _state()),
         has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
         resolv_conf=_resolv_conf(),
+        core_handler=_HANDLERS.get((read("/proc/sys/kernel/core_pattern") or "")[:1], ""),
         hard_limits=_hard_limits(),
     )
 

@@ -105,8 +105,28 @@ _GUARD = (
     Rule(("ioprio_set",), EPERM, (Arg(1, _INIT),)),
 )
 
+# With RLIMIT_CORE at 0 a core_pattern that is a pipe gets a dump all the same, at 1 it doesn't (fs/coredump.c). So it
+# stays at 1. gpg and shell scripts set it to 0, and give up when they can't: they are told that they have. A call that
+# asks for the old limit as well is refused, since nobody would write that. A pointer's low half may be 0 on purpose.
+_CORE = (Arg(1, 4),)  # RLIMIT_CORE
+_CORE_STAYS = (
+    Rule(("prlimit64",), 0, (*_CORE, Arg(2, 0), Arg(2, 0, high=True))),
+    Rule(("prlimit64",), EPERM, (*_CORE, Arg(3, 0, inverted=True))),
+    Rule(("prlimit64",), EPERM, (*_CORE, Arg(3, 0, inverted=True, high=True))),
+    Rule(("prlimit64",), None, _CORE),
+    Rule(("setrlimit",), None, (Arg(0, 4),)),
+)
+
 # Numbers in the tables of 32-bit programs, of which our headers say nothing, of the calls whose rules hold there too.
-_SHARED = {"ptrace": 26, "fcntl": 55, "setpriority": 97, "clone": 120, "sched_setparam": 154, "sched_setscheduler": 156}
+_SHARED = {
+    "ptrace": 26,
+    "fcntl": 55,
+    "setrlimit": 75,
+    "setpriority": 97,
+    "clone": 120,
+    "sched_setparam": 154,
+    "sched_setscheduler": 156,
+}
 _SHARED |= {"truncate": 92, "truncate64": 193, "fcntl64": 221, "sched_setaffinity": 241, "clone3": 435}
 _SHARED |= {"open": 5, "openat2": 437, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427}
 COMPATIBLE_NUMBERS = {
@@ -137,13 +157,20 @@ def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
 
 
 @remembered
-def profile(base: str, *, nested: bool, for_net: bool, allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
+def profile(
+    base: str, *, nested: bool, for_net: bool, allow: tuple[str, ...] = (), core_stays: bool = False
+) -> tuple[Rule, ...]:
     """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
 
-    The guard's come first and can't be lifted by allow, except the one about exits that are traced.
+    The guard's come first and can't be lifted by allow, except the one about exits that are traced. core_stays:
+    RLIMIT_CORE can't be changed.
     """
     guard = _GUARD if nested else (*_GUARD, _NO_PARENT, _NO_CLONE3)
-    return (*guard, *_without(_liftable(base, nested=nested, for_net=for_net), frozenset(allow)))
+    return (
+        *guard,
+        *(_CORE_STAYS if core_stays else ()),
+        *_without(_liftable(base, nested=nested, for_net=for_net), frozenset(allow)),
+    )
 
 
 @remembered
@@ -157,4 +184,4 @@ def profiled() -> frozenset[str]:
     """Return the names in all rules of ours; not every machine has all of these system calls."""
     from nsbox._profiles import NAMES
 
-    return NAMES | {call for rule in _GUARD for call in rule.calls}
+    return NAMES | {call for rule in (*_GUARD, *_CORE_STAYS) for call in rule.calls}

@@ -54,7 +54,8 @@ class Limits(Frozen):
     memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,
     which the kernel counts per user namespace from 5.14 on, and never for its uid 0). cpu_seconds: processor time
     (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL five seconds later). file_size: bytes of any file written (RLIMIT_FSIZE).
-    open_files: descriptors (RLIMIT_NOFILE). core_size: bytes of a core dump (RLIMIT_CORE); None: none in a workspace.
+    open_files: descriptors (RLIMIT_NOFILE). core_size: bytes of a core dump (RLIMIT_CORE); 0, and None
+    in a workspace: none, to a handler neither.
     total_memory: bytes of all processes together, with their files in /tmp and without swap; beyond it all are killed.
     cpus: how many processors' time all may have together, such as 1.5. These two need a cgroup v2 that was delegated to
     the caller, and so does processes where RLIMIT_NPROC doesn't hold. Sizes may be strings such as "512M".

@@ -235,6 +235,9 @@ int limit_bounding_set(uint64_t keep, int plain, uint32_t *step);
 int set_ids(const struct job *j, uint32_t *step);
 int install_filters(const nsbox_request *r, uint32_t from, uint32_t to);
 int install_early_filters(const nsbox_request *r, uint32_t *step);
+int set_limits(const nsbox_request *r);
+int limit_core(const nsbox_request *r, uint32_t *step);
+void limit_own_core(void);
 int drop_capabilities(const nsbox_request *r, uint32_t *step);
 
 /* command.c */

@@ -50,24 +50,6 @@ static int session(const nsbox_request *r, uint32_t *step)
     return sys_setpgid(0, r->pgid);
 }
 
-static int limits(const nsbox_request *r)
-{
-    for (uint32_t i = 0; i < r->n_rlimits; i++) {
-        struct sys_rlimit limit = {r->rlimits[i].soft, r->rlimits[i].hard}, now;
-        int ret = sys_prlimit(r->rlimits[i].resource, 0, &now);
-        if (ret < 0)
-            return ret;
-        if (now.hard < limit.hard) /* preexec_fn has lowered it */
-            limit.hard = now.hard;
-        if (limit.hard < limit.soft)
-            limit.soft = limit.hard;
-        ret = sys_prlimit(r->rlimits[i].resource, &limit, 0);
-        if (ret < 0)
-            return ret;
-    }
-    return 0;
-}
-
 /* The caller's handlers point into its code: none may run when signals are unblocked. (In the mediator and the init they
  * never are.) Ignored signals stay ignored. */
 static void default_signals(const struct job *j)
@@ -94,12 +76,8 @@ static void unblock_signals(const struct job *j)
                                SIGNAL_BIT(SIGBUS) | SIGNAL_BIT(SIGFPE) | SIGNAL_BIT(SIGSEGV) | SIGNAL_BIT(SIGXCPU) |
                                SIGNAL_BIT(SIGXFSZ) | SIGNAL_BIT(SIGSYS);
     sys_sigset pending;
-    struct sys_rlimit core = {0, 0};
-    if (sys_sigpending(&pending) < 0 || (pending & dumping & ~j->mask)) {
-        sys_prlimit(4 /* RLIMIT_CORE */, 0, &core);
-        core.soft = 0;
-        sys_prlimit(4, &core, 0);
-    }
+    if (sys_sigpending(&pending) < 0 || (pending & dumping & ~j->mask))
+        limit_own_core();
     sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
 }
 
@@ -136,6 +114,10 @@ static int execute(struct job *j, uint32_t *step)
     if (!(r->flags & NSBOX_PREEXEC)) /* which may have changed it */
         unblock_signals(j);
     *step = NSBOX_STEP_SECCOMP;
+    /* A filter may kill us at the exec. Our memory is a copy of the caller's, of which nobody gets a dump; the program
+     * that is executed is dumpable again (PR_SET_DUMPABLE(2const)). */
+    if (r->flags & NSBOX_FORK_COMMAND && r->n_last_filters)
+        sys_prctl(PR_SET_DUMPABLE, 0, 0);
     ret = install_filters(r, r->n_filters - r->n_last_filters, r->n_filters);
     if (ret < 0)
         return ret;
@@ -245,6 +227,8 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     }
     if (!has_second_userns(r))
         ret = limit_bounding_set(r->caps ? r->caps->bounding : 0, r->flags & NSBOX_PLAIN, step);
+    if (ret >= 0)
+        ret = limit_core(r, step);
     return ret < 0 ? ret : install_early_filters(r, step);
 }
 
@@ -314,7 +298,7 @@ static int start_program(struct job *j, uint32_t *step, int32_t *op)
     if (ret < 0)
         return ret;
     *step = NSBOX_STEP_RLIMIT;
-    if ((ret = limits(r)) < 0)
+    if ((ret = set_limits(r)) < 0)
         return ret;
     return execute(j, step);
 }

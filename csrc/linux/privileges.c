@@ -1,5 +1,7 @@
-/* privileges.c: what the command may not have or ask for: capabilities, ids, system calls. When is command.c's business. */
+/* privileges.c: what the command may not have or ask for: capabilities, ids, system calls, limits. When is command.c's business. */
 #include "child.h"
+
+#define RLIMIT_CORE_NUMBER 4 /* <sys/resource.h>, which is a C library's */
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -72,6 +74,47 @@ int install_filters(const nsbox_request *r, uint32_t from, uint32_t to)
             return ret;
     }
     return 0;
+}
+
+static int set_limit(const nsbox_rlimit *wish)
+{
+    struct sys_rlimit limit = {wish->soft, wish->hard}, now;
+    int ret = sys_prlimit(wish->resource, 0, &now);
+    if (ret < 0)
+        return ret;
+    if (now.hard < limit.hard) /* the caller or preexec_fn has lowered it */
+        limit.hard = now.hard;
+    if (limit.hard < limit.soft)
+        limit.soft = limit.hard;
+    return sys_prlimit(wish->resource, &limit, 0);
+}
+
+int set_limits(const nsbox_request *r)
+{
+    int ret = 0;
+    for (uint32_t i = 0; i < r->n_rlimits && ret >= 0; i++)
+        ret = set_limit(&r->rlimits[i]);
+    return ret;
+}
+
+/* Before the filters, of which one may answer that it is done and do nothing. */
+int limit_core(const nsbox_request *r, uint32_t *step)
+{
+    int ret = 0;
+    *step = NSBOX_STEP_RLIMIT;
+    for (uint32_t i = 0; i < r->n_rlimits && ret >= 0; i++)
+        if (r->rlimits[i].resource == RLIMIT_CORE_NUMBER)
+            ret = set_limit(&r->rlimits[i]);
+    return ret;
+}
+
+/* What we are until the exec is never dumped. At 0 a core_pattern that is a pipe would get it, at 1 it doesn't (core(5)). */
+void limit_own_core(void)
+{
+    struct sys_rlimit core = {0, 0};
+    sys_prlimit(RLIMIT_CORE_NUMBER, 0, &core);
+    core.soft = core.hard < 1 ? core.hard : 1;
+    sys_prlimit(RLIMIT_CORE_NUMBER, &core, 0);
 }
 
 /* Translating a filter for the processor takes longer than all else that the command does before its exec: with these

@@ -10,7 +10,7 @@ from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import programs, refused, unkillable
 from nsbox._host import Host
 from nsbox._layout import layout, pinned_paths, wants_full, with_interpreter, with_state_hidden
-from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
+from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._plan import (
     Bind,
     BindData,
@@ -96,6 +96,7 @@ def compile(policy: Policy, host: Host) -> Plan:
             *_not_enforced(policy, host),
             *unkillable(policy),
             *cgroup_caveats(policy, in_cgroup),
+            *core_caveats(policy, host),
             *not_granted,
         ),
     )

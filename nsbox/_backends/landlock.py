@@ -14,7 +14,7 @@ from nsbox._filters import refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import with_interpreter
-from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, rlimits
+from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy
 from nsbox._profiles import beside_landlock, without_namespaces
@@ -73,6 +73,7 @@ def compile(policy: Policy, host: Host) -> Plan:
             *_not_enforced(policy, host),
             *unkillable(policy),
             *cgroup_caveats(policy, in_cgroup),
+            *core_caveats(policy, host),
             *not_granted,
         ),
     )
@@ -206,7 +207,8 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
     own = without_namespaces(
         network=policy.network == "host", files=policy.base == "workspace", ipc="ipc" in policy.unshare
     )
-    rules = (*own, *profile(wish.base, nested=False, for_net=False, allow=wish.allow))
+    stays = core_stays(policy, host)
+    rules = (*own, *profile(wish.base, nested=False, for_net=False, allow=wish.allow, core_stays=stays))
     if wish.base != "off":
         rules += no_user_namespaces(wish.allow)
     contains_files = policy.base == "workspace"

@@ -36,6 +36,7 @@ from nsbox import (
     Bind,
     Dev,
     Devpts,
+    Filter,
     Host,
     Limits,
     Loopback,
@@ -269,14 +270,41 @@ def test_cpu_seconds_warn_first() -> None:
 
 
 def test_core_dumps() -> None:
-    """A workspace has none unless it says how large; other policies keep the caller's limit."""
+    """A workspace has none unless it says how large, and then can't change the limit; others keep the caller's limit.
+
+    None is 1: at 0 a handler that kernel.core_pattern names gets them.
+    """
+    none, program = (Rlimit("CORE", 1, 1),), Filter(programs=(b"\x06\0\0\0\0\0\xff\x7f",))
     for policy, expected in (
-        (workspace(), (Rlimit("CORE", 0, 0),)),
+        (workspace(), none),
+        (workspace(limits=Limits(core_size=0)), none),
         (workspace(limits=Limits(core_size="1M")), (Rlimit("CORE", 1 << 20, 1 << 20),)),
+        (workspace(limits=Limits(core_size="1M"), seccomp=program), (Rlimit("CORE", 1 << 20, 1 << 20),)),
         (Policy.layers(), ()),
-        (Policy.host(limits=Limits(core_size=0)), (Rlimit("CORE", 0, 0),)),
+        (Policy.host(seccomp=program), none),
+        (Policy.host(limits=Limits(core_size=0)), none),
     ):
-        assert compile_policy(policy, DEBIAN).rlimits == expected
+        plan = compile_policy(policy, DEBIAN)
+        assert plan.rlimits == expected
+        rules = [rule for part in plan.programs for rule in part.rules if "setrlimit" in rule.calls]
+        assert bool(rules) == (expected == none)
+
+
+def test_core_dumps_that_no_limit_stops() -> None:
+    """Where the caller's hard limit is 0, or core_pattern is a socket, the plan says that there is a handler."""
+    bare = replace(DEBIAN, hard_limits=(("CORE", 0),))
+    for host, limit, told in (
+        (DEBIAN, 1, ""),
+        (bare, 0, ""),
+        (replace(DEBIAN, core_handler="pipe"), 1, ""),
+        (replace(bare, core_handler="pipe"), 0, "hard limit is 0"),
+        (replace(DEBIAN, core_handler="socket"), 1, "socket"),
+    ):
+        plan = compile_policy(workspace(), host)
+        assert plan.rlimits == (Rlimit("CORE", limit, limit),)
+        said = [text for text in plan.not_enforced if "core dumps" in text]
+        assert [told in text for text in said] == ([True] if told else [])
+        assert not [text for text in compile_policy(Policy.layers(), host).not_enforced if "core dumps" in text]
 
 
 def test_limits_of_all_together() -> None:

@@ -6,12 +6,12 @@ import errno
 import struct
 from collections.abc import Sequence
 
-ALLOWED = 0
+ALLOWED, IGNORED = 0, -1
 _WORD = 0xFFFFFFFF
 
 
 def run(code: bytes, machine: int, number: int, args: Sequence[int] = ()) -> tuple[int, int]:
-    """Return the errno that a system call fails with (0: it is allowed), and how many instructions that took."""
+    """Return the errno that a system call fails with (0: it is allowed, -1: it is said to be done), and how many instructions that took."""
     program = list(struct.iter_unpack("=HBBI", code))
     data = struct.pack("=IIQ6Q", number & _WORD, machine, 0, *(*args, *[0] * (6 - len(args))))
     at, accumulator, steps = 0, 0, 0
@@ -34,8 +34,8 @@ def run(code: bytes, machine: int, number: int, args: Sequence[int] = ()) -> tup
                 if k == 0x7FFF0000:  # SECCOMP_RET_ALLOW
                     return ALLOWED, steps
                 assert k >> 16 == 5, f"{k:#x} is neither an errno nor allowed"  # SECCOMP_RET_ERRNO
-                assert 0 < k & 0xFFFF < 4096
-                return k & 0xFFFF, steps
+                assert k & 0xFFFF < 4096
+                return k & 0xFFFF or IGNORED, steps
             case _:
                 raise AssertionError(f"{operation:#x} is no instruction of ours")
 

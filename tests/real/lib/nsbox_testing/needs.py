@@ -26,6 +26,7 @@ PACKAGES = {
     "bwrap": "bubblewrap",
     "cc": "gcc libc6-dev",
     "gcc": "gcc libc6-dev",
+    "gpg": "gnupg",
     "newuidmap": "uidmap",
     "node": "nodejs",
     "ps": "procps",
