@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsbox import Policy
+from nsbox import Policy, _resolution
 from nsbox_differential.view import is_below
 
 # A node is a dict of nodes, None for a file, or a str for a link to it: "/" stands for the top of the tree.
@@ -61,6 +61,21 @@ def found_on_host(top: str) -> HostTree:
     return found
 
 
+def links(path: str) -> list[str]:
+    """Return the links on the way, each by a path without any; none if they lead in a circle."""
+    found: list[str] = []
+    at = "/"
+    todo = path.split("/")
+    while todo and len(found) < 100:
+        name = todo.pop(0)
+        at = os.path.normpath(f"{at}/{name}")
+        if name != ".." and os.path.islink(at):
+            found.append(at)
+            todo = [*os.readlink(at).split("/"), *todo]
+            at = "/" if os.readlink(at).startswith("/") else os.path.dirname(at)
+    return found
+
+
 @dataclass(frozen=True)
 class Wish:
     """What is asked for, as paths below the top; links in them are for the policy to resolve."""
@@ -72,11 +87,12 @@ class Wish:
 
     def policy(self, top: str) -> Policy:
         """Return the policy."""
+        _resolution.opened.clear()  # by the policies of other trees, which stood here before
         named = {name: [top + path for path in getattr(self, name)] for name in ("write", "read", "deny")}
         return Policy.workspace(top + self.workspace, **named)
 
     def sensible(self, top: str) -> Wish:
-        """Leave out what is missing, contradictory, or outside of the tree."""
+        """Leave out what is missing, contradictory, outside of the tree, or refused for a link that commands can make."""
 
         def real(path: str) -> str:
             return os.path.realpath(top + path)
@@ -91,12 +107,30 @@ class Wish:
                 return error.errno == errno.ELOOP
             return False
 
-        write = tuple(path for path in self.write if exists(path))
-        writable = {real(path) for path in (*write, self.workspace)}
-        read = tuple(path for path in self.read if exists(path) and real(path) not in writable)
+        def leads_out(path: str, writable: set[str]) -> bool:
+            places = [(link, place) for link in links(top + path) for place in writable if is_below(link, place)]
+            return any(not is_below(real(path), place) for _, place in places)
+
+        write = self.write
+        while True:  # what is left out can't be what the others lead out of
+            write = tuple(path for path in write if exists(path))
+            writable = {real(path) for path in (*write, self.workspace)}
+            kept = tuple(path for path in write if not leads_out(path, writable))
+            if kept == write:
+                break
+            write = kept
+        read = tuple(
+            path for path in self.read if exists(path) and real(path) not in writable and not leads_out(path, writable)
+        )
         shown = (*writable, *map(real, read))
         hides = {path for path in self.deny if any(is_below(other, real(path)) for other in shown)}
-        deny = tuple(path for path in self.deny if path not in hides and not loops(path))
+        deny = tuple(
+            path
+            for path in self.deny
+            if path not in hides
+            and not loops(path)
+            and not any(is_below(link, place) for link in links(top + path) for place in writable)
+        )
         return Wish(self.workspace, write, read, deny)
 
 
