@@ -246,6 +246,9 @@ typedef struct nsbox_result {
  * caller reaps it. */
 enum nsbox_told { NSBOX_STAYS = 1, NSBOX_OUTLIVES = 2, NSBOX_IS_THIRD = 4, NSBOX_GO = 8, NSBOX_IS_ADOPTED = 16 };
 
+/* The signal by which the caller has an init end everything: SIGSTKFLT, which nobody sends (signal(7)). */
+enum nsbox_signal { NSBOX_END = 16 };
+
 /* What an init says: that it is up, then that nothing but itself is left of the sandbox. */
 enum nsbox_said { NSBOX_SAID_UP = 1, NSBOX_SAID_EMPTY = 2 };
 

@@ -55,7 +55,15 @@ if TYPE_CHECKING:
     )
     from nsbox._policy import Policy
     from nsbox._probe import probe
-    from nsbox._rare_errors import AccessError, CommitError, ConflictError, IdsError, ProcessesError
+    from nsbox._rare_errors import (
+        AccessError,
+        CommitError,
+        ConflictError,
+        IdsError,
+        KillError,
+        ProcessesError,
+        Survivor,
+    )
     from nsbox._seccomp import Filter
     from nsbox._tool import ToolResult
     from nsbox._usage import Usage
@@ -116,6 +124,7 @@ __all__ = [
     "Host",
     "Hostname",
     "IdsError",
+    "KillError",
     "Limits",
     "Loopback",
     "Mask",
@@ -139,6 +148,7 @@ __all__ = [
     "Session",
     "SetupError",
     "SubprocessError",
+    "Survivor",
     "Symlink",
     "TimeoutExpired",
     "TmpOverlay",
@@ -170,7 +180,15 @@ _HOMES = {
     "_confine": ("confined", "install"),
     "_doctor": ("Check", "doctor"),
     "_errors": ("NsboxError", "PolicyError", "Reason", "SetupError", "UnavailableError"),
-    "_rare_errors": ("AccessError", "CommitError", "ConflictError", "IdsError", "ProcessesError"),
+    "_rare_errors": (
+        "AccessError",
+        "CommitError",
+        "ConflictError",
+        "IdsError",
+        "KillError",
+        "ProcessesError",
+        "Survivor",
+    ),
     "_explain": ("explain",),
     "_guarded": ("Attachment", "Binary"),
     "_host": ("Host",),

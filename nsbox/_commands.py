@@ -48,7 +48,8 @@ class Commands(Keeper):
         that isn't 0.
 
         A command that fails or takes too long is no exception otherwise, but a ToolResult. Raises ValueError,
-        AccessError for a cwd outside of the sandbox, and what Popen raises about the sandbox.
+        AccessError for a cwd outside of the sandbox, KillError if it doesn't end when it is killed, and what Popen
+        raises about the sandbox.
         """
         if not isinstance(command, str):
             raise TypeError(f"command is a {type(command).__name__}, must be a str; exec() takes a list")

@@ -15,10 +15,11 @@ from typing import Any
 from nsbox import _popen
 from nsbox._errors import NsboxError
 from nsbox._keeper import Keeper
+from nsbox._lifetime import Lifetime
 from nsbox._policy import Policy
 from nsbox._rare_errors import AccessError
 
-_Plain = _popen.Confinable.__base__
+_Plain = Lifetime.__base__
 _plain_fork_exec = _posixsubprocess.fork_exec
 
 

@@ -425,20 +425,37 @@ def spawn(template: Template, command: Command) -> Result:
     return answer
 
 
+_LAST_WAIT = 30_000  # milliseconds
+
+
+def _reap(pid: int) -> None:
+    """Wait for a child that was killed, but not for ever."""
+    until = time.monotonic() + _LAST_WAIT / 1000
+    try:
+        while pid > 0 and os.waitpid(pid, os.WNOHANG | WALL)[0] == 0 and time.monotonic() < until:
+            time.sleep(0.0005)
+    except ChildProcessError:
+        pass
+
+
 def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1) -> None:
-    """Kill a command (pid 0: none), and return when its whole sandbox is gone, whatever its policy lets go on."""
+    """Kill a command (pid 0: none), and return when its whole sandbox is gone, whatever its policy lets go on.
+
+    After half a minute in any case: nobody is told here, and something worse is being told already.
+    """
     try:
         if pid > 0:
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, WALL)
-    except (ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored the kernel reaps
-        pass
+    except ProcessLookupError:  # where SIGCHLD is ignored the kernel reaps
+        pid = 0
     if init_pidfd >= 0:
         try:
             signal.pidfd_send_signal(init_pidfd, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        wait(init_pidfd, -1, -1)
+    _reap(pid)
+    if init_pidfd >= 0:
+        wait(init_pidfd, -1, _LAST_WAIT)
         os.close(init_pidfd)
     for fd in (init_says, go_fd):
         if fd >= 0:

@@ -8,6 +8,7 @@
      |   |- IdsError(PermissionError)        user=, group= or extra_groups= can't be had
      |   '- ProcessesError(BlockingIOError)  no room for another process
      |- AccessError(PermissionError)   a path is outside of the sandbox; says what is inside
+     |- KillError                      what was killed doesn't end; says which processes are left
      |- ConflictError                  a transaction's changes, and others of the same; says which
      '- CommitError(OSError)           a step of a commit failed; says whether it has been undone
 

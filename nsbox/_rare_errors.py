@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from nsbox._errors import NsboxError, SetupError
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,37 @@ class AccessError(NsboxError, PermissionError):
 
     def __reduce__(self) -> tuple[type[AccessError], tuple[str, str], dict[str, object]]:
         return type(self), (str(self.filename), self.strerror or ""), self.__dict__
+
+
+@frozen
+class Survivor(Frozen):
+    """A process that is left of what was killed.
+
+    state: what it does, as proc_pid_status(5) says it. tracer: the pid of who traces it, without whom it can't end; 0.
+    """
+
+    pid: int
+    name: str
+    state: str
+    tracer: int
+
+    def __str__(self) -> str:
+        traced = f", traced by {self.tracer}" if self.tracer else ""
+        return f"pid {self.pid} ({self.name!a}, state {self.state}{traced})"
+
+
+class KillError(NsboxError):
+    """A sandbox was killed, and hasn't ended. `survivors` says what is left of it; waiting can be tried again."""
+
+    def __init__(self, seconds: float, survivors: Sequence[Survivor]) -> None:
+        """Say how many seconds ago it was killed, and what is left."""
+        super().__init__(seconds, tuple(survivors))
+        self.seconds, self.survivors = seconds, tuple(survivors)
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.survivors[:10])) or "nothing that can be seen"
+        more = f" and {len(self.survivors) - 10} more" if len(self.survivors) > 10 else ""
+        return f"killed {self.seconds:.0f} seconds ago, and not all has ended: {shown}{more} is left"
 
 
 class ConflictError(NsboxError):

@@ -33,6 +33,38 @@ def has_ended(pid: int, *, block: bool) -> bool:
     return _core_darwin.has_ended(pid, block=block)
 
 
+def ends_within(pid: int, seconds: float) -> bool:
+    """Say if a child ends within some seconds, without reaping it. Raises ChildProcessError if it is none of ours.
+
+    Its pidfd is readable when it has ended, but before a tracer has reaped it that isn't for its parent to know.
+    """
+    if not _core.on_linux:
+        return has_ended(pid, block=True)
+    if has_ended(pid, block=False):
+        return True
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:  # no descriptor is free, or somebody else has just reaped it
+        time.sleep(min(seconds, 0.005))
+        return has_ended(pid, block=False)
+    try:
+        is_over = is_readable(fd, seconds)
+        if has_ended(pid, block=False):
+            return True
+    finally:
+        os.close(fd)
+    if is_over:
+        time.sleep(min(seconds, 0.005))
+    return False
+
+
+def is_readable(fd: int, seconds: float = 0) -> bool:
+    """Say if a descriptor is readable, or becomes so within some seconds."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(1000 * seconds))
+
+
 def wait(pid: int, flags: int) -> tuple[int, int, resource.struct_rusage | None]:
     """Reap a child, as wait4(2), for whose end alone; pid 0: it goes on. macOS's tells of stops too, to a tracer."""
     if not _core.on_linux and not has_ended(pid, block=not flags & os.WNOHANG):
@@ -59,13 +91,14 @@ def _is_stray(pid: int, namespace: int) -> bool:
         return found == namespace
     # One that made itself non-dumpable hides its namespaces, but not that it is a zombie of a deeper pid namespace than
     # ours; its pid there is 1 for the init of a sandbox.
-    status = _status(pid)
+    status = status_of(pid)
     inside = status.get("NSpid", "").split()
-    depth = len(_status("self").get("NSpid", "").split())
+    depth = len(status_of("self").get("NSpid", "").split())
     return status.get("State", "").startswith("Z") and len(inside) > depth and inside[-1] != "1"
 
 
-def _status(pid: int | str) -> dict[str, str]:
+def status_of(pid: int | str) -> dict[str, str]:
+    """Return the rows of /proc/PID/status; {} if it isn't there."""
     try:
         with open(f"/proc/{pid}/status", errors="replace") as file:
             return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}

@@ -17,7 +17,7 @@ import signal
 import socket
 from _thread import RLock
 
-from nsbox import _core, _core_linux, _spawn, _wire_entry
+from nsbox import _core, _core_linux, _kills, _spawn, _wire_entry
 from nsbox._core import constants as c
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._files import high
@@ -121,6 +121,12 @@ class Entered:
             _, self.status, _, _, user, system, rss = message
             self.used = (user, system, rss)
         return True
+
+    def ends_within(self, seconds: float) -> bool:
+        """Say if it ends within some seconds; then try_wait() doesn't wait."""
+        poller = select.poll()
+        poller.register(self._told, select.POLLIN)
+        return self.status is not None or bool(poller.poll(1000 * seconds))
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when it has ended."""
@@ -290,7 +296,7 @@ class SessionWay(Way):
             os.close(request)
 
     def close(self) -> None:
-        """End all that runs in it, and return when it is gone."""
+        """End all that runs in it, and return when it is gone; raises KillError if something doesn't end."""
         pidfd, self._pidfd = self._pidfd, -1
         if pidfd < 0:
             return
@@ -299,12 +305,19 @@ class SessionWay(Way):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             with self._lock:
                 self._socket.close()
+            _kills.outlast(pidfd, self.pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED | _WALL)
         finally:
             os.close(pidfd)
             if self._leaf is not None:
                 self._leaf.end(kill=True)
+
+    def kill(self) -> None:
+        """Kill all that runs in it."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd >= 0:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def forget(self) -> None:
         """Close what is the parent's, in a forked child."""

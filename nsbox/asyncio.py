@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio as _asyncio
 import os
 import signal as _signal
+import weakref
 from asyncio import base_subprocess
 from asyncio.subprocess import Process as _Process
 from asyncio.subprocess import SubprocessStreamProtocol
@@ -20,6 +21,7 @@ from nsbox import _popen
 from nsbox._containment import Containment
 from nsbox._keeper import Keeper
 from nsbox._policy import Policy
+from nsbox._rare_errors import KillError
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "create_subprocess_exec", "create_subprocess_shell"]
@@ -42,15 +44,25 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
     """asyncio's transport of a subprocess, around nsbox's Popen. It is told of the end when the sandbox is gone."""
 
     _loop: Any
-    _proc: _popen.Popen
+    _proc: _popen.Popen  # None, when it was closed
     _returncode: int | None
+    _pipes: dict[int, Any]
+    _exit_waiters: list[_asyncio.Future[int]]
     _watched: list[int]
     _timer: _asyncio.TimerHandle | None = None
+    _error: KillError | None = None
 
     def _start(self, args: Any, shell: bool, *positional: Any, **options: Any) -> None:  # all by name
         self._watched = []
         self._proc = _popen.Popen(args, shell=shell, **options)
+        hurry = weakref.WeakMethod(self._hurry)  # the command may outlast this
+        self._proc._on_kill = lambda: (call := hurry()) and call()
         self._watch()
+
+    def _hurry(self) -> None:
+        """Look again: what was killed needs more steps, perhaps. Any thread may have done it."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._look)
 
     def _watch(self) -> None:
         """Watch for the next step towards the end: the command's, then that of what is left of its sandbox."""
@@ -71,11 +83,34 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
 
     def _look(self) -> None:
         self._unwatch()
+        if not self._proc:
+            return
         status = self._proc.poll()
         if status is None:
+            self._fail(self._proc.kill_error())
             self._watch()
         elif self._returncode is None:
             self._process_exited(status)
+
+    def _fail(self, error: KillError | None) -> None:
+        """Have all who wait raise an error, if there is one; the streams end."""
+        if error is None or self._error is not None:
+            return
+        self._error = error
+        for protocol in self._pipes.values():
+            if protocol is not None:
+                protocol.pipe.close()
+        while self._exit_waiters:
+            waiter = self._exit_waiters.pop()
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    async def _wait(self) -> int:
+        """Wait for the end; raises KillError if that doesn't come after a kill."""
+        if self._returncode is None and self._error is not None:
+            raise self._error
+        status: int = await super()._wait()
+        return status
 
     def send_signal(self, signal: int) -> None:
         """Send a signal to the command. By Popen, which knows whether the pid is still its own."""

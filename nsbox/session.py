@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import weakref
 from types import SimpleNamespace
 
-from nsbox import _popen
+from nsbox import _kills, _popen
 from nsbox._commands import Commands
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._rare_errors import AccessError
@@ -54,6 +55,8 @@ class EnteredPopen(_popen.Popen):
         if self._creator != os.getpid():  # no child of a fork's: as the base has it
             return self.pid, 0
         if self._raw_status is None:
+            if not wait_flags & os.WNOHANG:
+                self._await_command()
             if not entered.try_wait(wait_flags):
                 return 0, 0
             self._raw_status = entered.status
@@ -64,10 +67,21 @@ class EnteredPopen(_popen.Popen):
         assert status is not None
         return self.pid, status
 
+    def _await_command(self) -> None:
+        while not self._entered.ends_within(self._slice()):
+            self._go_on()
+
+    def _press(self) -> None:
+        """Take the next step of a kill: against who traces the command, and in the end against the session."""
+        if self._killed is None or not self._killed.is_due() or self._entered.ends_within(0):
+            return
+        if _kills.free(self.pid) and self._killed.is_traced and isinstance(self._way, SessionWay):
+            self._way.kill()
+
     def watch(self) -> tuple[list[int], float | None]:
         """Return a descriptor, to be closed, that becomes readable when the command has ended."""
         try:
-            return [os.dup(self._entered.fileno())], None
+            return [os.dup(self._entered.fileno())], None if self._killed is None else self._killed.pause()
         except OSError:  # no descriptor is free, or another thread is just taking its end
             return [], 0.001
 
@@ -78,6 +92,8 @@ class EnteredPopen(_popen.Popen):
         if self._timed_out:
             self._last_signal = sig
         self._entered.signal(sig)
+        if sig == signal.SIGKILL:
+            self._begin_kill()
 
 
 class Session(Commands):
@@ -167,7 +183,10 @@ class Session(Commands):
         return [] if self.has_ended or self._way is None else processes(None, self._way.pid)
 
     def close(self) -> None:
-        """End all that runs in it, and return when it is gone. Twice is no error."""
+        """End all that runs in it, and return when it is gone. Twice is no error.
+
+        Raises KillError if something that runs in it doesn't end.
+        """
         way, self._way = self._way, None
         if way is not None:
             way.close()

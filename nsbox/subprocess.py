@@ -62,8 +62,8 @@ def run(
 ) -> CompletedProcess[Any]:
     """Run a command in a sandbox to its end; as subprocess.run, with policy=.
 
-    Returns when the whole sandbox is gone. Raises TimeoutExpired after timeout seconds, CalledProcessError for a
-    non-zero status with check=True, and what Popen raises.
+    Returns when the whole sandbox is gone. Raises TimeoutExpired after timeout seconds, KillError if the sandbox
+    doesn't end then, CalledProcessError for a non-zero status with check=True, and what Popen raises.
     """
     if input is not None:
         if options.get("stdin") is not None:

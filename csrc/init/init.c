@@ -31,11 +31,11 @@ static long say(enum nsbox_said what)
 
 /* Orphans of the sandbox become our children. SIGCHLD must not be ignored: what the kernel reaps by itself is in nobody's
  * accounts. Blocked, it is only a wake-up. */
-static int watch_children(void)
+static int watch_signals(void)
 {
     struct sys_sigaction standard = {.handler = SIG_DFL};
     sys_sigaction(SIGCHLD, &standard, 0);
-    return sys_signalfd(SIGNAL_BIT(SIGCHLD), SYS_O_CLOEXEC | O_NONBLOCK);
+    return sys_signalfd(SIGNAL_BIT(SIGCHLD) | SIGNAL_BIT(NSBOX_END), SYS_O_CLOEXEC | O_NONBLOCK);
 }
 
 /* Reaps what has ended, but never on and on, however fast the sandbox makes orphans: there is the caller's and the
@@ -55,11 +55,39 @@ static int64_t now_ms(void)
     return time[0] * 1000 + time[1] / 1000000;
 }
 
-/* One siginfo at a time: pending SIGCHLDs are merged into one. */
-static void forget_signal(int children)
+/* One siginfo at a time: pending SIGCHLDs are merged into one. Does the caller want everything to end? Only from outside
+ * does such a signal come without a pid that we know (pid_namespaces(7)): nobody inside can end pid 1. */
+static int is_told_to_end(int signals)
 {
-    uint8_t info[128];
-    sys_read(children, info, sizeof info);
+    struct { /* signalfd_siginfo, signalfd(2) */
+        uint32_t number;
+        int32_t error, code;
+        uint32_t pid;
+        uint8_t more[112];
+    } info;
+    return sys_read(signals, &info, sizeof info) == sizeof info && info.number == NSBOX_END &&
+           info.code == 0 /* SI_USER */
+           && info.pid == 0;
+}
+
+/* The command, or an error: it has ended and the caller has reaped it already, or there never was one. Since Linux 6.14 a
+ * pid namespace has a pid_max of its own, and with one of 301 low numbers are given away a second time, to somebody whose
+ * parent is one of us; the command's is outside. Older kernels begin at 300 again (RESERVED_PIDS), and don't know that
+ * request (Linux 6.13). */
+static int open_command(int number)
+{
+    struct { /* pidfd_info, <linux/pidfd.h> */
+        uint64_t mask, cgroup;
+        uint32_t pid, tgid, ppid, more[9];
+    } info = {.mask = 1 /* PIDFD_INFO_PID */};
+    int fd = sys_pidfd_open(number);
+    if (fd < 0)
+        return fd;
+    int ret = sys_ioctl(fd, 0xC040FF0B /* PIDFD_GET_INFO */, &info);
+    if (ret != -ESRCH && (ret < 0 || info.ppid == 0))
+        return fd;
+    sys_close(fd);
+    return -ESRCH;
 }
 
 /* Wait for the end of the pipe, or of who has the other end: the mediator has gone, so the command exists or never will. A
@@ -87,16 +115,16 @@ static int await_setup(void)
 /* The command has ended: so does all else, now, for the accounts. For a tenth of a second, or until the caller ends:
  * processes of other ids, which we have no capability to kill, end with us. If nothing is left, the caller needn't wait for
  * our own end, most of which is the kernel's unmounting. */
-static _Noreturn void end(int children, int caller, int is_adopted)
+static _Noreturn void end(int signals, int caller, int is_adopted)
 {
     static const int64_t ten_ms[2] = {0, 10000000}, moment[2] = {0, 200000};
     int left = reap();
     if (left != -ECHILD)
         sys_kill(-1, SIGKILL); /* its result says nothing about all: kill_something_info() keeps one of theirs */
     for (int64_t until = now_ms() + 100; (left >= 0 || left == -EINTR) && now_ms() < until; left = reap()) {
-        struct pollfd fds[2] = {{.fd = children, .events = POLLIN}, {.fd = caller, .events = POLLIN}};
+        struct pollfd fds[2] = {{.fd = signals, .events = POLLIN}, {.fd = caller, .events = POLLIN}};
         if (left == 0 && sys_ppoll(fds, 2, ten_ms) > 0)
-            forget_signal(children);
+            is_told_to_end(signals); /* which it is doing */
         if (fds[1].revents)
             break;
     }
@@ -111,34 +139,39 @@ static _Noreturn void end(int children, int caller, int is_adopted)
 _Noreturn __attribute__((used)) void nsbox_init_main(void)
 {
     hide();
-    int children = watch_children();
-    if (children < 0 || say(NSBOX_SAID_UP) < 0)
+    int signals = watch_signals();
+    if (signals < 0 || say(NSBOX_SAID_UP) < 0)
         sys_exit(1);
     int told = await_setup(), stay = told & NSBOX_STAYS;
     if (told & NSBOX_OUTLIVES)
         sys_close(0);
     int caller = told & NSBOX_OUTLIVES ? -1 : 0;
-    /* Pid 2 is never given away twice: after a wrap-around numbers begin at 300 (RESERVED_PIDS). None: the command has
-     * ended and the caller has reaped it already, or there never was one. */
-    int command = sys_pidfd_open(told & NSBOX_IS_THIRD ? 3 : 2);
+    int command = open_command(told & NSBOX_IS_THIRD ? 3 : 2);
     if (command < 0 && !stay)
-        end(children, caller, told & NSBOX_IS_ADOPTED);
-    static const int64_t at_once[2] = {0, 0};
+        end(signals, caller, told & NSBOX_IS_ADOPTED);
+    static const int64_t at_once[2] = {0, 0}, tenth[2] = {0, 100000000};
+    int64_t until = 0; /* 0: nobody wants an end */
     int more = 1;
     for (;;) {
         struct pollfd watched[3] = {
-            {.fd = caller, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = children, .events = POLLIN}};
-        int n = sys_ppoll(watched, 3, more ? at_once : 0);
+            {.fd = caller, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+        int n = sys_ppoll(watched, 3, more ? at_once : until ? tenth : 0);
         if (n < 0 && n != -EINTR)
             sys_exit(0);
         if (n > 0 && watched[0].revents)
             sys_exit(0);
         if (n > 0 && watched[1].revents && !stay)
-            end(children, caller, told & NSBOX_IS_ADOPTED);
+            end(signals, caller, told & NSBOX_IS_ADOPTED);
         if (n > 0 && watched[1].revents)
             command = -1;
-        if (n > 0 && watched[2].revents)
-            forget_signal(children);
+        /* The command has been killed, but has a tracer, without whom it can't end: so do all, for the accounts. Those of
+         * other ids, which we may not kill, end with us. */
+        if (n > 0 && watched[2].revents && is_told_to_end(signals) && !until) {
+            sys_kill(-1, SIGKILL);
+            until = now_ms() + 1000;
+        }
+        if (until && now_ms() >= until)
+            sys_exit(0);
         int left = reap();
         if (left == -ECHILD && command < 0)
             sys_exit(0);

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _signal  # signal is this, with enums that take longer to make than a sandbox
 import errno
 import sys
+import time
 from posix import environ as _given
 
 from nsbox import _core, _core_linux, _identity, _spawn
@@ -34,6 +35,7 @@ _S_IFMT, _S_IFDIR = 0o170000, 0o040000  # inode(7)
 _WALL = 0x40000000  # also a command that was killed before its exec
 _AS_MAPPED = 2**32 - 1  # the ids that it has, whatever they are called inside: (uid_t)-1, setresuid(2)
 _BY_KERNEL = 0x80  # SI_KERNEL, <asm-generic/siginfo.h>: such as a terminal's key, which the whole group gets
+_LONGEST = 30.0  # seconds that a command may take to end which was killed
 
 
 class Failed(Exception):
@@ -372,6 +374,7 @@ def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
     """Hand on signals until the command has ended; return its exit status, and the signal that we both got, or 0."""
     patience = 0.05  # seconds
     fatal = 0  # that a pid 1 doesn't die of, which has no handler for it (pid_namespaces(7))
+    until = 0.0  # it was killed, and should have ended by then
     got = set()
     watched = {_signal.SIGCHLD, *_FORWARDED}
     _signal.pthread_sigmask(_signal.SIG_BLOCK, watched)
@@ -384,7 +387,9 @@ def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
             number = waiting.pop(0)
             got.add(number)
         else:
-            info = _signal.sigtimedwait(watched, patience)
+            if until and time.monotonic() > until:
+                raise Failed(f"Process {pid} was killed, and doesn't end")
+            info = _signal.sigtimedwait(watched, min(patience, 1) if until else patience)
             if info is None:  # a command that was killed before its exec sends no SIGCHLD
                 patience = min(patience * 2, 60)
                 continue
@@ -397,6 +402,7 @@ def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
                 continue
         if asked.as_pid_1 and not _is_caught(pid, number):
             fatal, number = number, _signal.SIGKILL
+            until = until or time.monotonic() + _LONGEST
         _send(pid, number)
 
 

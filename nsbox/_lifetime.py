@@ -1,0 +1,363 @@
+"""The lifetime of a command and its sandbox: how they are awaited, signalled and killed, and when that is over.
+
+One thing is added to what subprocess.Popen does: the status of a command that has been reaped is kept back until all
+processes of its sandbox are gone, except for an init that is about to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import subprocess
+import time
+
+from nsbox import _core, _kills, _reap
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._rare_errors import KillError
+
+if TYPE_CHECKING:
+    import resource
+    from collections.abc import Callable
+    from typing import Any
+
+    from nsbox._cgroup import Leaf, Spent
+    from nsbox._keeper import Way
+    from nsbox._plan import Plan
+
+
+class Lifetime(subprocess.Popen["Any"]):
+    """A subprocess.Popen from its start on; the start itself is its subclass's."""
+
+    _is_plain = False
+    _plan: Plan  # not there without a policy
+    _says_empty: bool
+    _init_pid = 0
+    _entered: Any = None  # _session's, of a command that pid 1 of a session has started
+    _pid_namespace: int
+    _killed: _kills.Kill | None = None
+    _on_kill: Callable[[], object] = bool  # for who waits in another way than by calling wait()
+
+    def begin(self) -> None:
+        """Set what is known before the start."""
+        self._way: Way | None = None
+        self._on_end: Callable[[], object] = bool
+        self._init_pidfd = self._init_says = -1
+        self._raw_status: int | None = None  # of the command, once it has been reaped
+        self._returncode: int | None = None
+        self._timed_out = False
+        self._last_signal = 0  # that was sent after a TimeoutExpired
+        self._creator = os.getpid()
+        self._began = time.monotonic()
+        self._ended = 0.0
+        self._rusage: resource.struct_rusage | None = None  # of the command
+        self._last_word = b""  # of the init, about the others
+        self._leaf: Leaf | None = None  # the sandbox's cgroup
+        self._spent: Spent | None = None  # what that said at the end
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, -N after signal N; None while anything of the sandbox is left."""
+        return self._returncode
+
+    @returncode.setter
+    def returncode(self, value: int | None) -> None:
+        # Also called from outside: asyncio and psutil reap by themselves and store what they found.
+        if value is not None:
+            if self._raw_status is None:
+                self._await_rest()
+            if self._returncode is None:
+                self._ended = time.monotonic()
+            _reap.commands.discard(self.pid)
+            self._release()
+        self._returncode = value
+
+    def _await_rest(self) -> None:
+        """Wait for the sandbox of a command that somebody else has reaped; not long, since its init kills all.
+
+        Who has reaped it may be an event loop, which wouldn't know what to do with an error.
+        """
+        if self._init_pidfd < 0 or self._creator != os.getpid():
+            return
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT | _core.WALL)
+        except ChildProcessError:
+            try:
+                self._await_empty()
+            except KillError as error:
+                self._log(error)
+        # Else it isn't so: the command is alive, or a zombie that pid 1 of the sandbox can't end before.
+
+    def _release(self) -> None:
+        pidfd, self._init_pidfd = self._init_pidfd, -1
+        init_says, self._init_says = self._init_says, -1
+        is_ours = self._creator == os.getpid()  # what the parent of a forked copy will read isn't taken from it
+        try:
+            if init_says >= 0 and is_ours:
+                self._last_word = _core.last_word(init_says)
+        finally:
+            if init_says >= 0:
+                os.close(init_says)
+            on_end, self._on_end, self._way = self._on_end, bool, None
+            if is_ours:
+                on_end()
+            if pidfd >= 0:
+                self._give_up(pidfd, is_ours)
+            leaf, self._leaf = self._leaf, None
+            if leaf is not None and is_ours:
+                self._spent = leaf.end(kill=self._plan.kill_on_exit)
+
+    def _give_up(self, pidfd: int, is_ours: bool) -> None:
+        if not is_ours:
+            os.close(pidfd)
+        elif self._plan.kill_on_exit:
+            _reap.orphans.release(pidfd)
+            if _reap.leftovers.pidfds:
+                _reap.leftovers.sweep()
+        else:
+            _reap.leftovers.add(pidfd)
+
+    def _is_empty(self, timeout_ms: int) -> bool:
+        """Say if all processes of the sandbox are gone, but for an init that is about to end.
+
+        Only asked when the command is reaped: pid 1 can't end before that.
+        """
+        if self._init_pidfd < 0 or not self._plan.kill_on_exit:
+            return True
+        if not self._plan.nested:
+            return _core.wait(self._init_pidfd, self._init_says if self._says_empty else -1, timeout_ms)
+        # Children that a nested command has given us (CLONE_PARENT) are zombies by now, and pid 1 waits for them too.
+        waited = 0
+        while not _core.wait(self._init_pidfd, -1, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
+            _reap.reap_strays(self._pid_namespace)
+            waited += 20
+            if 0 <= timeout_ms <= waited:
+                return _core.wait(self._init_pidfd, -1, 0)
+        return True
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""
+        if self._is_plain:
+            return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
+        if self._raw_status is None:
+            if not wait_flags & os.WNOHANG:
+                self._await_command()
+            self._end_group()
+            try:
+                pid, status, rusage = _reap.wait(self.pid, wait_flags)
+            except ChildProcessError:  # SIGCHLD is ignored, or another has reaped it: as the base does
+                (pid, status), rusage = super()._try_wait(wait_flags), None  # type: ignore[misc]
+            if pid != self.pid:
+                return pid, status
+            self._rusage = rusage
+            _reap.commands.discard(self.pid)
+            self._raw_status = self._status_inside(status) if self._plan.wrapper else status
+        if not wait_flags & os.WNOHANG:
+            self._await_empty()
+        elif not self._is_empty(0):
+            return 0, 0
+        return self.pid, self._raw_status
+
+    # Nobody sleeps for ever: another thread may ask for a kill meanwhile, and not every kill is the end.
+
+    def _slice(self) -> float:
+        """Return for how many seconds to sleep before looking again."""
+        return _kills.SLICE if self._killed is None else self._killed.pause()
+
+    def _await_command(self) -> None:
+        """Return when the command can be reaped; raise KillError if that doesn't come though it was killed."""
+        try:
+            while not _reap.ends_within(self.pid, self._slice()):
+                self._go_on()
+        except ChildProcessError:
+            pass
+
+    def _await_empty(self) -> None:
+        """Return when _is_empty(); raise KillError if that doesn't come, though pid 1 kills what is left."""
+        while not self._is_empty(math.ceil(1000 * self._slice())):
+            self._killed = self._killed or _kills.Kill()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Take the next step of a kill, if one was asked for; raises KillError when waiting has been long enough."""
+        self._press()
+        error = self.kill_error()
+        if error is not None:
+            raise error
+
+    def kill_error(self) -> KillError | None:
+        """Return what is to be said of a sandbox that doesn't end, though it was killed long ago; else None."""
+        if self._killed is None or self._returncode is not None:
+            return None
+        command = self.pid if self._raw_status is None else 0
+        return self._killed.error(command, self._init_pid if self._init_pidfd >= 0 else 0)
+
+    def _press(self) -> None:
+        """Take the next step of a kill, if it is time for it."""
+        if self._killed is None or not self._killed.is_due():
+            return
+        if self._raw_status is None and (self._init_pidfd < 0 or not self._plan.kill_on_exit):
+            _kills.free(self.pid)
+        elif self._raw_status is not None or self._plan.wrapper or self._killed.is_late:
+            self._kill_init()
+        else:  # its tracer is to end too. By pid 1 itself, which then tells what they have used
+            self._signal_init(_core.constants.END)
+
+    def _status_inside(self, status: int) -> int:
+        """Return the command's wait status, by bwrap's and what that has said since it was started."""
+        from nsbox import _wrap
+
+        self._kill_init()  # bwrap may have been killed before that was tied to it
+        said = b""
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(self._init_says, 4096)
+        return _wrap.status(status, said)
+
+    def _end_group(self) -> None:
+        """Without an init, end what the command leaves in its process group, whose number is kept by its zombie."""
+        plan = self._plan
+        if not (plan.plain and plan.new_session and plan.kill_on_exit) or plan.wrapper or self._creator != os.getpid():
+            return
+        with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
+            if _reap.has_ended(self.pid, block=False):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _internal_poll(self, _deadstate: int | None = None, *more: Any, **helpers: Any) -> int | None:
+        """poll(), and what __del__ and subprocess's clean-up call. Never blocks."""
+        if self._is_plain:
+            return super()._internal_poll(_deadstate, *more, **helpers)  # type: ignore[misc, no-any-return]
+        if self.returncode is not None or not self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+            return self.returncode
+        try:
+            if self.returncode is None:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid == self.pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        except OSError:
+            if _deadstate is not None:
+                self.returncode = _deadstate
+        finally:
+            self._waitpid_lock.release()  # type: ignore[attr-defined]
+        if self._returncode is None and self._killed is not None:
+            self._press()
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int | None:
+        """Wait as the base does; with a timeout by sleeping on pidfds, where the base polls."""
+        if timeout is None or self._is_plain:
+            return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
+        end = time.monotonic() + timeout
+        while self._internal_poll() is None:
+            rest = end - time.monotonic()
+            if rest <= 0:
+                self._timed_out = True
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self._sleep(min(rest, self._slice()))
+        return self.returncode
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """As the base does; raises KillError if what was killed doesn't end, and so doesn't close its pipes."""
+        while timeout is None and self._killed is not None and self.poll() is None:
+            try:
+                return super().communicate(input, timeout=1.0)
+            except subprocess.TimeoutExpired:
+                error = self.kill_error()
+                if error is not None:
+                    raise error from None
+                input = None
+        return super().communicate(input, timeout=timeout)
+
+    def _check_timeout(self, *args: Any, **options: Any) -> None:
+        """Raise TimeoutExpired for communicate()."""
+        try:
+            super()._check_timeout(*args, **options)  # type: ignore[misc]
+        except subprocess.TimeoutExpired:
+            self._timed_out = True
+            raise
+
+    def watch(self) -> tuple[list[int], float | None]:
+        """Return descriptors, to be closed, of which one becomes readable at the next step towards the end.
+
+        And how many seconds to wait at most before poll() is asked again; None: for ever. Before the command has been
+        reaped the next step is its end, then that of its sandbox.
+        """
+        fds: list[int] = []
+        try:
+            if not _core.on_linux:
+                return fds, 0.005
+            if self._raw_status is None:
+                fds.append(os.pidfd_open(self.pid))
+                if _reap.is_readable(fds[0]):  # it has just ended, or its tracer hasn't reaped it
+                    os.close(fds.pop())
+                    return fds, 0.001
+                return fds, None if self._killed is None else self._killed.pause()
+            # Copies: another thread may see the end, and close the descriptors, meanwhile.
+            for fd in (self._init_pidfd, self._init_says if self._says_empty else -1):
+                if fd >= 0:
+                    fds.append(os.dup(fd))
+            if len(fds) == 2 and _reap.has_hung_up(fds[1]):  # the init is being killed: it won't say more
+                os.close(fds.pop())
+        except OSError:  # no descriptor is free, or another thread is just reaping it
+            return fds, 0.001
+        except BaseException:  # of a signal's handler
+            for fd in fds:
+                os.close(fd)
+            raise
+        patience = 0.02 if self._plan.nested or not fds else None
+        return fds, patience if self._killed is None else min(patience or self._killed.pause(), self._killed.pause())
+
+    def _sleep(self, seconds: float) -> None:
+        fds, patience = self.watch()
+        try:
+            poller = select.poll()
+            for fd in fds:
+                poller.register(fd, select.POLLIN)
+            poller.poll(math.ceil(1000 * (seconds if patience is None else min(seconds, patience))))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to the command; when that has ended, SIGKILL still ends what is left of its sandbox."""
+        if self._is_plain:
+            super().send_signal(sig)
+            return
+        if self.poll() is not None:
+            return
+        if self._timed_out:
+            self._last_signal = sig
+        if self._raw_status is None and self._plan.wrapper and sig != signal.SIGKILL:
+            from nsbox import _wrap
+
+            os.kill(_wrap.command_of(self._init_pid) or self.pid, sig)  # of bwrap itself it would always be the end
+        elif self._raw_status is None:
+            super().send_signal(sig)
+            if sig == signal.SIGKILL:
+                self._begin_kill()
+        elif sig == signal.SIGKILL:
+            self._begin_kill()
+        else:  # pid 1 is killing the rest. As with the base, what has ended has a returncode after this
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._wait(1.0)
+
+    def _begin_kill(self) -> None:
+        """Kill all that keeps the command from ending, or is left of its sandbox."""
+        if self._killed is None:
+            self._killed = _kills.Kill()
+        self._press()
+        self._on_kill()
+
+    def _kill_init(self) -> None:
+        self._signal_init(signal.SIGKILL)
+
+    def _signal_init(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._init_pidfd >= 0:
+                signal.pidfd_send_signal(self._init_pidfd, number)
+
+    def _log(self, error: KillError) -> None:
+        import logging
+
+        logging.getLogger("nsbox").error("%s", error)
