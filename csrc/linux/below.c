@@ -37,12 +37,13 @@ static void below_main(void *arg)
     sys_exit(0);
 }
 
+/* 0 for what is no pid: pids end at 2^22 (PID_MAX_LIMIT). */
 static int digits(const char *text)
 {
     int number = 0;
-    for (; *text >= '0' && *text <= '9'; text++)
+    for (; *text >= '0' && *text <= '9' && number <= 1 << 22; text++)
         number = number * 10 + *text - '0';
-    return number;
+    return number <= 1 << 22 ? number : 0;
 }
 
 /* Is /proc of our pid namespace? Then the numbers in it are. */

@@ -14,6 +14,9 @@ enum userns2 { USERNS2_NONE, USERNS2_ENTERED, USERNS2_MAPPED };
 enum { MAX_PROCS = 8 };  /* ops that mount a procfs */
 enum { MAX_SHARES = 4 }; /* file systems that the command may make for the mediator */
 
+/* A word of what has another type. */
+typedef uint64_t __attribute__((may_alias)) any_word;
+
 /* A process in the caller's memory. */
 struct sharer {
     int pid;

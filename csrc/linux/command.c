@@ -81,8 +81,8 @@ static void unblock_signals(const struct job *j)
     sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
 }
 
-/* From the exec on the init ends the command with the caller. Without one the signal stays, where the calling thread is
- * the one that lasts. */
+/* From the exec on, or from preexec_fn on, the init ends the command with the caller. Without one the signal stays, where
+ * the calling thread is the one that lasts. */
 static int death_signal(const struct job *j)
 {
     int stays = (j->req->flags & NSBOX_DIE_WITH_THREAD) != 0;
@@ -102,13 +102,22 @@ static int execute_script(const char *program, const char *const *argv, const ch
     return ret;
 }
 
+/* What preexec_fn has asked for stays, as with a plain child. It may also have changed ids, which clears the signal
+ * (commit_creds). */
+static int death_signal_after_preexec(const struct job *j)
+{
+    int now = 0;
+    int ret = sys_prctl(PR_GET_PDEATHSIG, (unsigned long)(uintptr_t)&now, 0);
+    return ret < 0 || now || !(j->req->flags & NSBOX_DIE_WITH_THREAD) ? ret : death_signal(j);
+}
+
 /* The first error that says more than "not here" is the one to report, as execvp does. */
 static int execute(struct job *j, uint32_t *step)
 {
     int error = 0, last = -ENOENT;
     const nsbox_request *r = j->req;
     *step = NSBOX_STEP_LIFELINE;
-    int ret = death_signal(j);
+    int ret = r->flags & NSBOX_PREEXEC ? death_signal_after_preexec(j) : death_signal(j);
     if (ret < 0)
         return ret;
     if (!(r->flags & NSBOX_PREEXEC)) /* which may have changed it */
@@ -322,6 +331,10 @@ void command(void *arg)
         ret = confine(j, &step, &op);
     if (ret >= 0)
         ret = hold(j, 1, &step);
+    if (ret >= 0 && j->req->flags & NSBOX_PREEXEC) {
+        step = NSBOX_STEP_LIFELINE;
+        ret = death_signal(j);
+    }
     if (ret >= 0 && j->req->flags & NSBOX_PREEXEC) {
         close_own(j);
         unblock_signals(j);

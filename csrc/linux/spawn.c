@@ -305,7 +305,7 @@ static struct job *job_in(const nsbox_request *req)
 /* No initializer, and no loop that is seen through: compilers make these a call of memset. */
 static void clear(void *what, size_t n)
 {
-    volatile uint64_t *words = what;
+    volatile any_word *words = what;
     for (size_t i = 0; i < n / sizeof *words; i++)
         words[i] = 0;
 }

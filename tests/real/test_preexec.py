@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
@@ -288,3 +289,14 @@ def test_nothing_is_closed_twice(workspace: Path, tmp_path: Path, way: str) -> N
     done = said("")
     assert (done.stdout, done.stderr) == ("0 []", "")
     assert "0 []" not in said("closes").stdout  # the control: a descriptor that is missing is seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_death_signal_stays(sub: Face, number: int) -> None:
+    """PR_SET_PDEATHSIG by preexec_fn is in force in the program; without it the program has what it had."""
+    libc = ctypes.CDLL(None)
+    code = "import ctypes\nnow = ctypes.c_int()\nctypes.CDLL(None).prctl(2, ctypes.byref(now))\nprint(now.value)"
+    assert output(sub, *python(code), preexec_fn=lambda: libc.prctl(1, int(number))) == str(int(number))
+    by_thread = sub.policy is not None and sub.policy.backend == "landlock"
+    for options in ({}, {"preexec_fn": os.getpid}):
+        assert output(sub, *python(code), **options) == ("9" if by_thread else "0")
