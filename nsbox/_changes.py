@@ -10,12 +10,14 @@ import stat
 from collections import deque
 
 from nsbox._files import Tree, join
-from nsbox._frozen import Frozen, frozen
+from nsbox._frozen import Frozen, field, frozen, replace
+from nsbox._names import shown
 
 _PART = 1 << 18  # bytes that are read at once
 _BLOCK = 1 << 16  # bytes that are hashed together
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
 _MOST_HASHED_IN_ALL = 1 << 30  # of all such files of a transaction: a second or so
+_MOST_DIGESTED = 4 << 30  # of all contents that digests are of
 _MOST_ENTRIES = 500_000  # files, directories and the like that are looked at
 _LONGEST = 4096  # PATH_MAX: what is deeper could only be reached step by step
 _TYPES = {
@@ -35,6 +37,9 @@ class Change(Frozen):
     "file", "directory", "symlink", "fifo", "socket" or "device"; mode: permission bits; both as they are now, or of
     what is deleted as they were. old_type, old_mode: how they were, where the kind is "modified" or "renamed".
     old_path: of what is renamed. A directory that is added or deleted is listed with all below it.
+    attributes: names of extended attributes, access lists among them, that it has or that were changed or removed.
+    link: the path of another one that has been added or changed, of which this is a hard link. digest: of contents and
+    attributes as they are now, where diff() has made it; two changes that differ in nothing else are equal.
     """
 
     kind: str
@@ -44,16 +49,24 @@ class Change(Frozen):
     old_path: str | None = None
     old_type: str | None = None
     old_mode: int | None = None
+    attributes: tuple[str, ...] = ()
+    link: str | None = None
+    digest: str | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         letter = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R"}[self.kind]
-        name = f"{self.old_path} -> {self.path}" if self.old_path else self.path
+        name = f"{shown(self.old_path)} -> {shown(self.path)}" if self.old_path else shown(self.path)
         return f"{letter} {name}{'/' if self.type == 'directory' else ''}"
 
 
 def type_of(mode: int) -> str:
     """Return what Change calls a type of file."""
     return _TYPES.get(stat.S_IFMT(mode), "device")
+
+
+def kind_of(name: str) -> int:
+    """Return the bits of a mode (S_IFMT) for what type_of() returns; 0 for devices, of which there are two kinds."""
+    return next((bits for bits, known in _TYPES.items() if known == name), 0)
 
 
 def _is_whiteout(found: os.stat_result) -> bool:
@@ -149,7 +162,7 @@ class Comparison:
     def _changes(self) -> list[Change]:
         found: list[Change] = []
         now, was = os.fstat(self._upper.fd), os.fstat(self._real.fd)
-        if stat.S_IMODE(now.st_mode) != stat.S_IMODE(was.st_mode):
+        if stat.S_IMODE(now.st_mode) != stat.S_IMODE(was.st_mode) or self._attributes(".", now, was):
             found.append(_new("modified", ".", now, was))
         todo = [("", True, False)]
         while todo:
@@ -188,7 +201,7 @@ class Comparison:
                 todo.append((at, was is not None and stat.S_ISDIR(was.st_mode), is_opaque))
             if was is None:
                 found.append(_new("added", at, now))
-            elif self._differs(at, now, was):
+            elif self._differs(at, now, was) or self._attributes(at, now, was):
                 found.append(_new("modified", at, now, was))
                 found += self._deleted(at, was)[1:] if not stat.S_ISDIR(now.st_mode) else []
         if is_opaque and has_real:
@@ -219,6 +232,56 @@ class Comparison:
         if not stat.S_ISREG(now.st_mode):
             return False
         return now.st_size != was.st_size or not same_contents(self._upper, path, self._real, path)
+
+    # ---- what else there is to know
+
+    def _attributes(self, path: str, now: os.stat_result, was: os.stat_result | None) -> tuple[str, ...]:
+        """Return the names of attributes that aren't as they were."""
+        new = self._upper.attributes(path, now)
+        old = self._real.attributes(path, was) if was is not None and _same_type(now, was) else {}
+        if path == ".":  # which doesn't show those of the real one
+            old = {name: value for name, value in old.items() if name in new}
+        return tuple(sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name)))
+
+    def with_details(self, changes: list[Change]) -> list[Change]:
+        """Return the same changes with their attributes, hard links and digests."""
+        found: list[Change] = []
+        first: dict[tuple[int, int], Change] = {}
+        left = _MOST_DIGESTED
+        with self._upper.walking(), self._real.walking():
+            for change in changes:
+                now = self._upper.stat(change.path)
+                if change.kind == "deleted" or now is None:
+                    found.append(change)
+                    continue
+                was = self._real.stat(change.path) if change.kind == "modified" else None
+                known = first.get((now.st_dev, now.st_ino)) if _has_names(now) else None
+                seal, cost = (known.digest, 0) if known is not None else self._seal(change.path, now, left)
+                left -= cost
+                names = self._attributes(change.path, now, was)
+                link = known.path if known is not None else None
+                found.append(replace(change, attributes=names, link=link, digest=seal))
+                first.setdefault((now.st_dev, now.st_ino), found[-1])
+        return found
+
+    def _seal(self, path: str, now: os.stat_result, most: int) -> tuple[str, int]:
+        """Return a digest of contents and attributes, and the bytes that were read for it.
+
+        Where that would be more than is read for all, it says which file it is and when it was changed last.
+        """
+        made, cost = hashlib.blake2b(digest_size=32), 0
+        for name, value in sorted(self._upper.attributes(path, now).items()):
+            made.update(b"%s %d " % (os.fsencode(name), len(value)) + value)
+        content: bytes | None = b""
+        if stat.S_ISLNK(now.st_mode):
+            content = os.fsencode(self._upper.link(path))
+        elif stat.S_ISREG(now.st_mode):
+            with self._upper.file(path) as fd:
+                content, cost = digest(fd, most)
+        if content is None:
+            content = b"%d %d %d %d" % (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+        made.update(b"\0" + content)
+        return made.hexdigest(), cost
 
     # ---- renames
 
@@ -326,6 +389,14 @@ def _above(changes: list[Change]) -> set[str]:
             found.add(path)
             path = path.rpartition("/")[0]
     return found
+
+
+def _same_type(one: os.stat_result, other: os.stat_result) -> bool:
+    return stat.S_IFMT(one.st_mode) == stat.S_IFMT(other.st_mode)
+
+
+def _has_names(found: os.stat_result) -> bool:
+    return found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode)
 
 
 class _Gone:

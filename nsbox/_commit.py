@@ -106,8 +106,9 @@ def _is(found: os.stat_result | None, known: tuple[int, ...]) -> bool:
 class Staging:
     """Copies what is new into the spare directory, and says which steps bring it in."""
 
-    def __init__(self, upper: Tree, real: Tree, spare: str) -> None:
+    def __init__(self, upper: Tree, real: Tree, spare: str, *, keep_set_ids: bool = False) -> None:
         self._upper, self._real, self._spare = upper, real, spare
+        self._keep_set_ids = keep_set_ids
         self._links: dict[tuple[int, int], str] = {}
         self._n = 0
         self._closed: dict[str, int] = {}  # directories that nothing can be moved into or out of, and their modes
@@ -166,7 +167,9 @@ class Staging:
         if not _files.is_copied(self._mode(change.path)):
             return self._drop(change.path, old)
         name = self._name()
-        _files.copy(self._upper, change.path, self._real, f"{self._spare}/{name}", self._links)
+        _files.copy(
+            self._upper, change.path, self._real, f"{self._spare}/{name}", self._links, keep_set_ids=self._keep_set_ids
+        )
         with self._real.dir(self._spare) as fd:
             made = os.lstat(name, dir_fd=fd)
             if change.type == "directory" and change.mode & _OPEN != _OPEN:
@@ -343,11 +346,20 @@ def _put(spare: int, name: str, above: int, new: str) -> None:
         _files.rename(spare, name, above, new)
 
 
-def commit(store: Store, upper: Tree, real: Tree, changes: list[Change], began: int, check: Callable[[], None]) -> None:
+def commit(
+    store: Store,
+    upper: Tree,
+    real: Tree,
+    changes: list[Change],
+    began: int,
+    check: Callable[[], None],
+    keep_set_ids: bool = False,
+) -> None:
     """Bring all changes (without renames) into the workspace; raises CommitError and ConflictError.
 
     began: when the transaction did, as the workspace's file system stamps inodes. check: raises if something there has
-    changed meanwhile; called at the last moment before the journal is written.
+    changed meanwhile; called at the last moment before the journal is written. keep_set_ids: files keep their
+    set-user-ID and set-group-ID bits.
     """
     if store.has_journal:
         raise CommitError(OSError(errno.EBUSY, "one is under way"), "commit", is_undone=False)
@@ -356,7 +368,7 @@ def commit(store: Store, upper: Tree, real: Tree, changes: list[Change], began: 
     at = ["copy what is new into the workspace"]
     try:
         try:
-            steps = Staging(upper, real, store.spare).steps(changes)
+            steps = Staging(upper, real, store.spare, keep_set_ids=keep_set_ids).steps(changes)
             _files.sync(real.fd)
             worker = Steps(real, store.spare, began, _files.start_of_time(real))
             check()

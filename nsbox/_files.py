@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import os
 import stat
@@ -16,6 +15,7 @@ import time
 from _collections_abc import Iterator
 
 from nsbox import _core
+from nsbox._attributes import attributes_of, give
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -25,7 +25,6 @@ _KEPT = 64  # directories
 _DEEPEST = 100_000  # levels; somebody who goes on adding to what is removed is not waited for
 _MOST_NAMES = 1_000_000  # of one directory that are listed
 _AT_ONCE = 10_000  # names that are held while a directory is emptied
-_OVERLAY = "user.overlay."  # the names of overlayfs's own attributes, with its mount option userxattr
 
 
 class Tree:
@@ -129,6 +128,19 @@ class Tree:
         with self.parent(path) as (above, name):
             return os.readlink(name, dir_fd=above)
 
+    def attributes(self, path: str, found: os.stat_result) -> dict[str, bytes]:
+        """Return those of what is at path that come along with it: of files, directories and FIFOs. Raises OSError."""
+        if stat.S_ISDIR(found.st_mode):
+            with self.dir("" if path == "." else path) as fd:
+                return attributes_of(fd)
+        if stat.S_ISREG(found.st_mode):
+            with self.file(path) as fd:
+                return attributes_of(fd)
+        if not stat.S_ISFIFO(found.st_mode):
+            return {}
+        with self.parent(path) as (above, name), opened_path(name, above) as at:
+            return attributes_of(at)
+
     def names(self, path: str, most: int = _MOST_NAMES) -> list[str]:
         """Return the names in a directory, sorted. Raises OSError, E2BIG as soon as it has found more than `most`."""
         with self.dir(path) as fd, os.scandir(fd) as scanned:
@@ -203,6 +215,16 @@ def opened_plainly(path: str) -> Tree:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def opened_path(name: str, above: int) -> Iterator[str]:
+    """Give a path by which calls that take no descriptor mean this file, which isn't opened for that, nor followed."""
+    handle = os.open(name, _PATH, dir_fd=above)
+    try:
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
+
+
 def set_mode(above: int, name: str, kind: int, mode: int) -> os.stat_result:
     """Give a file of this kind (S_IFMT) a mode, and return what it is. A link in its place isn't followed: OSError."""
     handle = os.open(name, _PATH, dir_fd=above)
@@ -228,26 +250,6 @@ def start_of_time(tree: Tree) -> int:
         now = time.clock_gettime_ns(_COARSE)
     has_seconds = os.fstat(tree.fd).st_ctime_ns % 1_000_000_000 == 0
     return now - now % 1_000_000_000 if has_seconds else now
-
-
-def high(fd: int) -> int:
-    """Return a descriptor from 3 up in place of one that may be lower, where the caller has closed a standard one."""
-    if fd > 2:
-        return fd
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(fd)
-
-
-def close(*fds: int) -> None:
-    """Close those that aren't -1. One that is closed already is no error: a forked child may have closed all."""
-    for fd in fds:
-        if fd >= 0:
-            try:  # contextlib.suppress() takes as long as closing them, and a command's start waits for it
-                os.close(fd)
-            except OSError:
-                pass
 
 
 def join(path: str, name: str) -> str:
@@ -374,16 +376,28 @@ def is_copied(mode: int) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode) or stat.S_ISFIFO(mode)
 
 
-def copy(source: Tree, path: str, target: Tree, new: str, links: dict[tuple[int, int], str]) -> None:
+def copy(
+    source: Tree,
+    path: str,
+    target: Tree,
+    new: str,
+    links: dict[tuple[int, int], str],
+    *,
+    keep_set_ids: bool = True,
+) -> None:
     """Copy what is at path in one tree, with all below it, to a new path in the other: contents, modes, times.
 
-    links: what is linked more than once, to become links of the copy; filled in here. Owners are kept by root only.
+    links: what is linked more than once, to become links of the copy; filled in here. keep_set_ids: files keep their
+    set-user-ID and set-group-ID bits. Owners are kept by root only. Raises OSError, also for an attribute that can't be
+    set.
     """
     with source.walking(), target.walking():
-        _copy(source, path, target, new, links)
+        _copy(source, path, target, new, links, keep_set_ids)
 
 
-def _copy(source: Tree, path: str, target: Tree, new: str, links: dict[tuple[int, int], str]) -> None:
+def _copy(
+    source: Tree, path: str, target: Tree, new: str, links: dict[tuple[int, int], str], keep_set_ids: bool
+) -> None:
     todo, made = [(path, new)], []
     while todo:
         old, at = todo.pop()
@@ -396,7 +410,7 @@ def _copy(source: Tree, path: str, target: Tree, new: str, links: dict[tuple[int
                 made.append((old, at, found))
                 todo += [(join(old, inner), join(at, inner)) for inner in source.names(old)]
             elif stat.S_ISREG(found.st_mode):
-                _copy_file(source, old, found, target, at, links)
+                _copy_file(source, old, found, target, at, links, keep_set_ids)
             elif stat.S_ISLNK(found.st_mode):
                 os.symlink(source.link(old), name, dir_fd=above)
                 _own(name, above, found)
@@ -404,13 +418,21 @@ def _copy(source: Tree, path: str, target: Tree, new: str, links: dict[tuple[int
                 os.mkfifo(name, 0o600, dir_fd=above)
                 _own(name, above, found)
                 set_mode(above, name, stat.S_IFIFO, stat.S_IMODE(found.st_mode))
+                with opened_path(name, above) as made_path:
+                    give(made_path, source.attributes(old, found))
     for old, at, found in reversed(made):
         with source.dir(old) as inside, target.dir(at) as copied:
             _complete(inside, copied, found)
 
 
 def _copy_file(
-    source: Tree, old: str, found: os.stat_result, target: Tree, at: str, links: dict[tuple[int, int], str]
+    source: Tree,
+    old: str,
+    found: os.stat_result,
+    target: Tree,
+    at: str,
+    links: dict[tuple[int, int], str],
+    keep_set_ids: bool,
 ) -> None:
     first = links.setdefault((found.st_dev, found.st_ino), at) if found.st_nlink > 1 else at
     with target.parent(at) as (above, name):
@@ -423,7 +445,7 @@ def _copy_file(
     try:
         with source.file(old) as read:
             _copy_data(read, written, found.st_size)
-            _complete(read, written, found)
+            _complete(read, written, found, 0 if keep_set_ids else stat.S_ISUID | stat.S_ISGID)
     finally:
         os.close(written)
 
@@ -434,15 +456,12 @@ def _own(name: str, above: int, found: os.stat_result) -> None:
     os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=above, follow_symlinks=False)
 
 
-def _complete(read: int, written: int, found: os.stat_result) -> None:
+def _complete(read: int, written: int, found: os.stat_result, dropped: int = 0) -> None:
     """Give a copy its owner, attributes, mode and times."""
     if os.geteuid() == 0:
         os.fchown(written, found.st_uid, found.st_gid)
-    with contextlib.suppress(OSError):  # no attributes there, or none that this user may set
-        for name in os.listxattr(read):
-            if name.startswith(("user.", "system.posix_acl")) and not name.startswith(_OVERLAY):
-                os.setxattr(written, name, os.getxattr(read, name))
-    os.fchmod(written, stat.S_IMODE(found.st_mode))
+    give(written, attributes_of(read))
+    os.fchmod(written, stat.S_IMODE(found.st_mode) & ~dropped)
     os.utime(written, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 

@@ -17,12 +17,12 @@ from functools import partial
 from nsbox import _core, _renew, _request, _spawn, _template
 from nsbox._checks import is_below
 from nsbox._core import constants as c
+from nsbox._descriptors import close
 from nsbox._errors import PolicyError, Reason, SetupError, UnavailableError
-from nsbox._files import close
 from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
-from nsbox._plan import Bind, DevBind, Mask, Overlay
+from nsbox._plan import Bind, DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class OverlayWay(Way):
     def __init__(self, policy: Policy, workspace: str, base: str, upper: str, work: str) -> None:
         """Mount it; raises UnavailableError and OSError. base: where upper and work are, hidden inside."""
         super().__init__(policy)
+        self._workspace = workspace
         prepared = _spawn.prepare(policy, host_for(policy))
         _check(prepared)
         _check_mounts(workspace)
@@ -151,18 +152,55 @@ class OverlayWay(Way):
         self._running: dict[object, int] = {}  # for each command the pidfd of its sandbox's pid 1
         self._lock = RLock()
         self._is_resting = False
+        self._started = 0  # commands, ever
+
+    def mark(self) -> int | None:
+        """Return a number that is another one after each start of a command; None as long as one runs."""
+        with self._lock:
+            return None if self._running else self._started
 
     @contextlib.contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """Have no command run, and none be started, in the block; raises ValueError if some do."""
+    def at_rest(self, where: str | None = None) -> Iterator[None]:
+        """Have nobody write to the overlay in the block, not by a descriptor from before either.
+
+        No command runs, and none is started. Raises ValueError if some do; OSError, EBUSY, if a process has a file of
+        the overlay open for writing, or mapped: a command may have passed it on. where: the workspace's path now.
+        """
+        where = where or self._workspace
         with self._lock:
             if self._running:
                 raise ValueError("commands of the transaction still run, or haven't been waited for")
             self._is_resting = True  # a signal's handler has the lock too
             try:
-                yield
+                self._freeze(where)
+                try:
+                    yield
+                finally:
+                    if self._fds:  # else it is over
+                        self._freeze(where, thaw=True)
             finally:
                 self._is_resting = False
+
+    def _freeze(self, where: str, *, thaw: bool = False) -> None:
+        """Make the overlay read-only, or writable again: the file system itself, so by each of its mounts.
+
+        There is nothing to execute then, so that is what fails when all is well.
+        """
+        ops = (Freeze(where, thaw),)
+        prepared = replace(_spawn.prepare(self.policy, host_for(self.policy)), ops=ops)
+        request = self._within(prepared).template
+        assert request is not None
+        nothing = _core.Command(programs=[b"/"], argv=[b"/"], envp=_core.Strings([]), cwd=None, flags=c.CLOSE_FDS)
+        nothing.uid, nothing.gid = prepared.plan.identity.uid, prepared.plan.identity.gid
+        result = _core.spawn(request, nothing)
+        if result.step == c.STEP_EXEC and result.error == errno.EACCES:
+            return
+        if result.error == errno.EBUSY and result.op == 0:
+            what = "somebody has a file of the transaction open for writing, or has mapped it: end that process"
+            raise OSError(errno.EBUSY, what, where)
+        from nsbox._failure import step_name  # seldom needed
+
+        raise SetupError(result.error, f"make the changes read-only: {step_name(result.step)}", ops[0].describe())
 
     def _prepared(self, prepared: Prepared) -> Prepared:
         known = self._inside
@@ -192,6 +230,7 @@ class OverlayWay(Way):
                 if self._is_resting:
                     raise ValueError("a commit is under way")
                 result = _spawn.spawn(policy, self._prepared(prepared), command, program, cwd)
+                self._started += 1
                 self._running[key] = result.init_pidfd
                 result.on_end = partial(self._running.pop, key, None)
             return result

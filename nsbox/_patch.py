@@ -7,9 +7,10 @@ import os
 import stat
 from collections import Counter
 
-from nsbox._changes import Change
+from nsbox._changes import Change, kind_of
 from nsbox._files import Tree
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._names import c_quoted, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _NO_NEWLINE = "\\ No newline at end of file\n"
 _KNOWN = ("symlink", "file")  # to git
+_LEFT = ("socket", "device")  # by commit()
 _MOST_LINES, _MOST_PAIRS, _MOST_WORK = 10_000, 500_000, 50_000_000
 _MOST_WORK_IN_ALL = 20 * _MOST_WORK
 _MOST_READ = 256 << 20  # bytes of all files: one that has many names, or is one hole, costs little to make
@@ -32,21 +34,15 @@ class _Side(Frozen):
     content: bytes | None
 
 
-def _side(tree: Tree, path: str, kind: str, mode: int, most: int) -> _Side:
-    if kind == "symlink":
-        return _Side("120000", os.fsencode(tree.link(path)))
-    with tree.file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
-        content = file.read(most + 1)
-    return _Side("100755" if mode & stat.S_IXUSR else "100644", content if len(content) <= most else None)
+def _git_mode(mode: int) -> str:
+    """Return a file's mode as git knows it, which has two of them."""
+    return "100755" if mode & stat.S_IXUSR else "100644"
 
 
 def _quoted(prefix: str, path: str) -> str:
     """Return a name as git writes it: with anything unusual in it, as a string of C."""
-    raw = os.fsencode(prefix + path)
-    if all(0x20 <= byte < 0x7F and byte not in b'"\\' for byte in raw):
-        return prefix + path
-    special = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x09: "\\t"}
-    return '"' + "".join(special.get(b, chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}") for b in raw) + '"'
+    name = prefix + path
+    return name if name.isascii() and name.isprintable() and not {'"', "\\"} & {*name} else c_quoted(name)
 
 
 def _lines(content: bytes) -> list[str]:
@@ -56,16 +52,26 @@ def _lines(content: bytes) -> list[str]:
     return [*lines, last] if last else lines
 
 
-def _is_too_much(before: Sequence[str], after: Sequence[str]) -> bool:
-    """Say if difflib would take long: at worst it is quadratic in lines, and in how often each is there.
+class _Work:
+    """How much difflib has been given to do."""
 
-    Of 200 lines or more it passes over those that make up more than a hundredth.
-    """
-    counts = Counter(before), Counter(after)
-    popular = len(after) // 100 + 1 if len(after) >= 200 else len(after)
-    pairs = sum(count * counts[1][line] for line, count in counts[0].items() if counts[1][line] <= popular)
-    lines = max(len(before), len(after))
-    return lines > _MOST_LINES or pairs > _MOST_PAIRS or pairs * lines > _MOST_WORK
+    def __init__(self) -> None:
+        self._done = 0
+
+    def is_too_much(self, before: Sequence[str], after: Sequence[str]) -> bool:
+        """Say if it would take long: at worst it is quadratic in lines, and in how often each is there.
+
+        Of 200 lines or more it passes over those that make up more than a hundredth.
+        """
+        counts = Counter(before), Counter(after)
+        popular = len(after) // 100 + 1 if len(after) >= 200 else len(after)
+        pairs = sum(count * counts[1][line] for line, count in counts[0].items() if counts[1][line] <= popular)
+        lines = max(len(before), len(after))
+        work = pairs * lines
+        if lines > _MOST_LINES or pairs > _MOST_PAIRS or work > min(_MOST_WORK, _MOST_WORK_IN_ALL - self._done):
+            return True
+        self._done += work
+        return False
 
 
 class _Compared(difflib.SequenceMatcher[str]):
@@ -79,13 +85,13 @@ class _Compared(difflib.SequenceMatcher[str]):
         return self._codes
 
 
-def _groups(before: list[str], after: list[str]) -> Iterable[Sequence[tuple[str, int, int, int, int]]]:
+def _groups(before: list[str], after: list[str], work: _Work) -> Iterable[Sequence[tuple[str, int, int, int, int]]]:
     """Return the opcodes of each hunk, as difflib has them. What is the same at both ends isn't compared by it."""
     shorter = min(len(before), len(after))
     head = next((n for n in range(shorter) if before[n] != after[n]), shorter)
     tail = next((n for n in range(shorter - head) if before[-1 - n] != after[-1 - n]), shorter - head)
     one, other = before[head : len(before) - tail], after[head : len(after) - tail]
-    if _is_too_much(one, other):
+    if work.is_too_much(one, other):
         middle: list[_Code] = [("replace", 0, len(one), 0, len(other))]
     else:
         middle = list(difflib.SequenceMatcher(None, one, other).get_opcodes())
@@ -100,12 +106,12 @@ def _range(start: int, stop: int) -> str:
     return f"{start + 1}" if count == 1 else f"{start + 1 if count else start},{count}"
 
 
-def _hunks(before: bytes, after: bytes) -> str:
+def _hunks(before: bytes, after: bytes, work: _Work) -> str:
     one, other = _lines(before), _lines(after)
     made: list[str] = []
     if one == other:
         return ""
-    for group in _groups(one, other):
+    for group in _groups(one, other, work):
         (_, i, _, j, _), (_, _, k, _, m) = group[0], group[-1]
         made.append(f"@@ -{_range(i, k)} +{_range(j, m)} @@\n")
         for what, old, old_end, new, new_end in group:
@@ -122,39 +128,84 @@ def _label(prefix: str, path: str) -> str:
     return name + "\t" if " " in name and not name.startswith('"') else name
 
 
-def _body(old: str, new: str, before: _Side | None, after: _Side | None) -> str:
+def _body(old: str, new: str, before: _Side | None, after: _Side | None, work: _Work) -> str:
     """Return what follows a file's header: nothing where the contents are the same."""
     one, other = (b"" if side is None else side.content for side in (before, after))
     names = (_label("a/", old) if before else "/dev/null", _label("b/", new) if after else "/dev/null")
     if one is None or other is None or b"\0" in one or b"\0" in other:
         return "" if one == other is not None else f"Binary files {names[0]} and {names[1]} differ\n"
-    hunks = _hunks(one, other)
+    hunks = _hunks(one, other, work)
     return f"--- {names[0]}\n+++ {names[1]}\n{hunks}" if hunks else ""
 
 
 class Patch:
-    """Makes the diff of one change after the other. most: files of more bytes are only said to differ."""
+    """Makes the diff of one change after the other. most: files of more bytes are only said to differ.
 
-    def __init__(self, upper: Tree, real: Tree, most: int) -> None:
+    So are those after the first _MOST_READ bytes, and after as much work all lines of a file are taken as changed: that
+    many can be made at little cost, by hard links and holes.
+    """
+
+    def __init__(self, upper: Tree, real: Tree, most: int, changes: Iterable[Change]) -> None:
         self._upper, self._real, self._most = upper, real, most
+        self._left = _MOST_READ
+        self._work = _Work()
+        self._implied = {change.path.rpartition("/")[0] for change in changes if change.type in _KNOWN}
 
     def of(self, change: Change) -> str:
-        """Return the diff of a change; "" for what git knows nothing of, such as directories."""
+        """Return the diff of a change, and lines for what git knows nothing of."""
+        return self._git(change) + "".join(f"# {line}\n" for line in self._others(change))
+
+    def _git(self, change: Change) -> str:
         before = after = None
-        old_type, old_mode = change.old_type or change.type, change.old_mode or change.mode
+        old_type = change.old_type or change.type
+        old_mode = change.mode if change.old_mode is None else change.old_mode
         old_path = change.old_path or change.path
         if change.kind != "added" and old_type in _KNOWN:
-            before = _side(self._real, old_path, old_type, old_mode, self._most)
+            before = self._side(self._real, old_path, old_type, old_mode)
         if change.kind != "deleted" and change.type in _KNOWN:
-            after = _side(self._upper, change.path, change.type, change.mode, self._most)
+            after = self._side(self._upper, change.path, change.type, change.mode)
         if before is not None and after is not None and before.mode[:3] != after.mode[:3]:  # as git: away, and new
             return self._text(change.path, change.path, before, None) + self._text(
                 change.path, change.path, None, after
             )
         return self._text(old_path, change.path, before, after) if before or after else ""
 
-    @staticmethod
-    def _text(old: str, new: str, before: _Side | None, after: _Side | None) -> str:
+    def _side(self, tree: Tree, path: str, kind: str, mode: int) -> _Side:
+        if kind == "symlink":
+            return _Side("120000", os.fsencode(tree.link(path)))
+        most = min(self._most, self._left)
+        with tree.file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+            content = file.read(most + 1) if os.fstat(fd).st_size <= most else None
+        self._left -= len(content or b"")
+        return _Side(_git_mode(mode), content if content is None or len(content) <= most else None)
+
+    def _others(self, change: Change) -> Iterable[str]:
+        """Yield what git's form doesn't say."""
+        name, now = shown(change.path), f"mode {kind_of(change.type) | change.mode:06o}"
+        if change.kind == "deleted":
+            if change.type not in _KNOWN and not (change.type == "directory" and change.path in self._implied):
+                yield f"{name}: deleted {change.type}"
+            return
+        if change.old_type == change.type:
+            was = f"mode {kind_of(change.type) | (change.old_mode or 0):06o}"
+            is_told = change.type == "file" and was == f"mode {_git_mode(change.old_mode or 0)}"
+            if was != now and not (is_told and now == f"mode {_git_mode(change.mode)}"):
+                yield f"{name}: old {was}, new {now}"
+        else:
+            if change.old_type is not None:
+                yield f"{name}: {change.old_type} becomes {change.type}"
+            is_plain = change.type == "file" and now == f"mode {_git_mode(change.mode)}"
+            is_implied = change.type == "directory" and change.mode == 0o755 and change.path in self._implied
+            if not (is_plain or is_implied or change.type == "symlink"):
+                yield f"{name}: new {change.type} {now}{'; it stays behind' if change.type in _LEFT else ''}"
+        if change.type == "file" and change.mode & (stat.S_ISUID | stat.S_ISGID):
+            yield f"{name}: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it"
+        if change.attributes:
+            yield f"{name}: attributes {', '.join(map(shown, change.attributes))}"
+        if change.link is not None:
+            yield f"{name}: hard link to {shown(change.link)}"
+
+    def _text(self, old: str, new: str, before: _Side | None, after: _Side | None) -> str:
         said = []
         if before is None and after is not None:
             said.append(f"new file mode {after.mode}")
@@ -165,7 +216,7 @@ class Patch:
         if old != new:
             same = ["similarity index 100%"] if before == after else []
             said += [*same, f"rename from {_quoted('', old)}", f"rename to {_quoted('', new)}"]
-        body = _body(old, new, before, after)
+        body = _body(old, new, before, after, self._work)
         if not said and not body:
             return ""
         head = f"diff --git {_quoted('a/', old)} {_quoted('b/', new)}\n"

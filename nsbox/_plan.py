@@ -276,6 +276,20 @@ class RemountRo(Op):
 
 
 @frozen
+class Freeze(Op):
+    """Makes the caller's file system at dest read-only by whichever mount it is written to, or writable again.
+
+    For the overlay of a transaction; no op of a policy.
+    """
+
+    dest: str
+    thaw: bool = False
+
+    def row(self) -> tuple[str, str]:
+        return "thaw" if self.thaw else "freeze", self.dest
+
+
+@frozen
 class Chmod(Op):
     """Changes the mode of something that an earlier op has made."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 
+from nsbox._early import os
 from nsbox._errors import NsboxError, SetupError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._names import printable, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,18 +73,20 @@ class KillError(NsboxError):
 class ConflictError(NsboxError):
     """What a transaction has changed was changed in the workspace meanwhile too; nothing has been committed.
 
-    `conflicts`: paths, relative to the workspace, and what happened to each there: "changed" (or made), "deleted".
+    Or they aren't what was reviewed. `conflicts`: paths, relative to the workspace, and what happened to each there:
+    "changed" (or made), "deleted"; "isn't what was reviewed".
     """
 
-    def __init__(self, conflicts: Sequence[tuple[str, str]]) -> None:
-        """List all of them."""
-        super().__init__(tuple(conflicts))
+    def __init__(self, conflicts: Sequence[tuple[str, str]], what: str = "") -> None:
+        """List all of them. what: the sentence's beginning, if they aren't about the workspace."""
+        super().__init__(tuple(conflicts), *([what] if what else []))
         self.conflicts = tuple(conflicts)
+        self._what = what or "changed in the workspace since the transaction began"
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{path} ({what})" for path, what in self.conflicts[:10])
+        listed = ", ".join(f"{shown(path)} ({what})" for path, what in self.conflicts[:10])
         more = f" and {len(self.conflicts) - 10} more" if len(self.conflicts) > 10 else ""
-        return f"changed in the workspace since the transaction began: {shown}{more}"
+        return f"{self._what}: {listed}{more}"
 
 
 class CommitError(NsboxError, OSError):
@@ -96,8 +100,8 @@ class CommitError(NsboxError, OSError):
 
     def __str__(self) -> str:
         state = "nothing was changed" if self.is_undone else "the workspace may be changed in part: see recover()"
-        at = f" ({self.filename})" if self.filename else ""
-        return f"{self.step}: {self.strerror}{at}; {state}"
+        at = f" ({shown(os.fsdecode(self.filename))})" if self.filename else ""
+        return f"{printable(self.step)}: {printable(self.strerror or '')}{at}; {state}"
 
     def __reduce__(self) -> tuple[object, ...]:
         error = OSError(self.errno, self.strerror, self.filename)

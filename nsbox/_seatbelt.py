@@ -15,8 +15,9 @@ import tempfile
 from nsbox import _core, _core_darwin
 from nsbox._checks import is_below
 from nsbox._core import constants as c
+from nsbox._descriptors import high
 from nsbox._errors import Reason, SetupError, UnavailableError
-from nsbox._files import Tree, high, remove
+from nsbox._files import Tree, remove
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import Plan
 from nsbox._policy import Policy

@@ -19,8 +19,8 @@ from _thread import RLock
 
 from nsbox import _core, _core_linux, _kills, _spawn, _wire_entry
 from nsbox._core import constants as c
+from nsbox._descriptors import high
 from nsbox._errors import Reason, SetupError, UnavailableError
-from nsbox._files import high
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Way
 from nsbox._probe import host_for

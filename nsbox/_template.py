@@ -19,8 +19,8 @@ from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
 from nsbox import _core, _renew, _request, _spawn
 from nsbox._core import constants as c
+from nsbox._descriptors import close, high
 from nsbox._errors import NsboxError, SetupError
-from nsbox._files import close, high
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Console
 from nsbox._rare_errors import StaleError

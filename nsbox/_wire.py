@@ -17,6 +17,7 @@ from nsbox._plan import (
     Devpts,
     Dir,
     File,
+    Freeze,
     Hostname,
     Loopback,
     Mask,
@@ -128,6 +129,8 @@ def _op(op: Op) -> _Row:
             return _row(c.OP_SYMLINK, op.dest, _text(op.target))
         case RemountRo():
             return _row(c.OP_REMOUNT_RO, op.dest)
+        case Freeze():
+            return _row(c.OP_REMOUNT_RO, op.dest, flags=c.THAW if op.thaw else c.FREEZE)
         case Chmod():
             return _row(c.OP_CHMOD, op.dest, mode=op.mode)
         case Overlay() | RoOverlay() | TmpOverlay():

@@ -19,8 +19,8 @@ import stat
 from nsbox import _core
 from nsbox._bwrap_words import arguments
 from nsbox._checks import is_below
+from nsbox._descriptors import high
 from nsbox._errors import Reason, SetupError, UnavailableError
-from nsbox._files import high
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._plan import Bind, BindFd, DevBind, Op, Plan, RoBind

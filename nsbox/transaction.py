@@ -5,7 +5,7 @@
         for change in tx.diff():
             print(change)
         if approved(tx.patch()):
-            tx.commit()
+            tx.commit()  # what patch() has shown, or nothing
 
 Inside, the workspace is an overlay (overlayfs of the kernel): all that a command writes goes elsewhere, at the speed of
 the file system. Leaving the block drops it.
@@ -20,7 +20,7 @@ import os
 import stat
 import sys
 import weakref
-from _collections_abc import Iterator
+from _collections_abc import Iterable, Iterator
 from _thread import RLock
 
 from nsbox import _commit, _core, _patch
@@ -30,9 +30,10 @@ from nsbox._commands import Commands
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree, opened_plainly, start_of_time
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._names import shown
 from nsbox._overlay import OverlayWay, check_place
 from nsbox._probe import transactions_dir
-from nsbox._rare_errors import ConflictError
+from nsbox._rare_errors import CommitError, ConflictError
 from nsbox._resolution import Resolution
 from nsbox._store import Store, locked_workspace
 from nsbox._wished_limits import check_size
@@ -84,6 +85,7 @@ class Transaction(Commands):
     def __init__(self, policy: Policy, workspace: str | None, dir: str | os.PathLike[str] | None) -> None:
         self._way: OverlayWay | None = None
         self._creator = os.getpid()
+        self._reviewed: tuple[int, list[Change]] | None = None  # what was told last, and when: OverlayWay.mark()
         self._lock = RLock()
         if not _core.on_linux:
             raise UnavailableError(Reason("a transaction needs overlayfs, which only Linux has"))
@@ -134,37 +136,59 @@ class Transaction(Commands):
     def diff(self) -> list[Change]:
         """Return what has changed, by path; raises OSError. A file that only has another time hasn't changed.
 
-        While commands run it may be about what they have only half done.
+        While commands run it may be about what they have only half done. The contents of what is new or changed are
+        read, for their digests.
         """
         with self._trees() as trees:
-            compared = Comparison(*trees)
-            return compared.with_renames(compared.changes())
+            return self._looked_at(Comparison(*trees))
+
+    def _looked_at(self, compared: Comparison) -> list[Change]:
+        """Return what has changed, and remember it as what was reviewed if no command can change it meanwhile."""
+        mark = self.way().mark()
+        told = compared.with_details(compared.with_renames(compared.changes()))
+        self._reviewed = (mark, told) if mark is not None and mark == self.way().mark() else None
+        return told
 
     def patch(self, *, max_size: int | str = "1M") -> str:
         """Return the changes as a unified diff that git apply takes; raises OSError.
 
-        max_size: a file with more bytes than that, or with NUL bytes, is only said to differ. Bytes that are no UTF-8
-        are there as surrogates: os.fsencode() gives them back.
+        What git's form can't show has a line that begins with "# ": directories of unusual modes or without files,
+        FIFOs, extended attributes, access lists, hard links. max_size: a file with more bytes than that, or with NUL
+        bytes, is only said to differ; so are files after the first 256 MiB. Bytes that are no UTF-8 are there as
+        surrogates: os.fsencode() gives them back.
         """
         most = check_size("max_size", max_size)
         with self._trees() as trees:
-            compared, one = Comparison(*trees), _patch.Patch(*trees, most)
-            return "".join(one.of(change) for change in compared.with_renames(compared.changes()))
+            told = self._looked_at(Comparison(*trees))
+            one = _patch.Patch(*trees, most, told)
+            with trees[0].walking(), trees[1].walking():
+                return "".join(one.of(change) for change in told)
 
-    def commit(self) -> list[Change]:
+    def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
         """Bring all changes into the workspace, or none, and return them; the transaction is over then.
+
+        expected: what diff() has returned; anything else, by contents and attributes, is a ConflictError. By default it
+        is what diff() or patch() has told last, if no command has run since. keep_set_ids: files keep their set-user-ID
+        and set-group-ID bits, which they lose otherwise.
 
         Files that are changed are replaced (rename(2)): who has one open keeps what was in it. Sockets and device nodes
         stay behind. Raises ConflictError if anything that was changed here has been changed there since the
-        transaction began; CommitError if a step fails, after having undone the others; ValueError as long as commands
-        run. After these nothing is lost: the transaction goes on, unless a CommitError says that not all could be
-        undone. What steps that were undone had touched may be a conflict the next time.
+        transaction began; CommitError if a step fails, after having undone the others, or if a process has a file of
+        the transaction open for writing; ValueError as long as commands run. After these nothing is lost: the
+        transaction goes on, unless a CommitError says that not all could be undone. What steps that were undone had
+        touched may be a conflict the next time.
         """
-        with self._trees() as (upper, real), self.way().at_rest(), self._locked():
+        wanted = None if expected is None else _checked(expected)
+        with self._trees() as (upper, real), self._at_rest(), self._locked():
             assert self._store is not None
             compared = Comparison(upper, real)
             raw = compared.changes()
-            told = compared.with_renames(raw)
+            told = compared.with_details(compared.with_renames(raw))
+            if wanted is None and self._reviewed is not None and self._reviewed[0] == self.way().mark():
+                wanted = self._reviewed[1]
+            if wanted is not None:
+                _check_reviewed(wanted, told)
+            _check_attributes(told)
             renamed = {change.path for change in told if change.kind == "renamed"}
 
             def check(*, is_top_ours: bool = True) -> None:
@@ -175,13 +199,23 @@ class Transaction(Commands):
             check(is_top_ours=False)
             try:
                 if raw:
-                    _commit.commit(self._store, upper, real, raw, self._started, check)
+                    _commit.commit(self._store, upper, real, raw, self._started, check, keep_set_ids)
             except BaseException:
                 if self._store.has_journal:
                     self.discard()
                 raise
             self.discard()
         return told
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            try:
+                where = os.readlink(f"/proc/self/fd/{self._real.fd}")  # the mount on it has moved along
+                stack.enter_context(self.way().at_rest(where))
+            except OSError as error:
+                raise CommitError(error, "make the changes read-only") from error
+            yield
 
     def discard(self) -> None:
         """End the transaction: commands that still run are killed, and what they have changed is dropped.
@@ -228,6 +262,39 @@ class Transaction(Commands):
         if store is not None:
             store.let_go()
         self._real.close()
+
+
+def _checked(expected: Iterable[Change]) -> list[Change]:
+    changes = list(expected)
+    for change in changes:
+        if not isinstance(change, Change):
+            raise TypeError(f"expected has a {type(change).__name__}, must have what diff() returns")
+        if change.digest is None and change.kind != "deleted":
+            raise ValueError(f"expected has a change of {shown(change.path)} without a digest: it isn't from diff()")
+    return changes
+
+
+def _check_reviewed(wanted: list[Change], told: list[Change]) -> None:
+    """Raise ConflictError if what is there isn't what was looked at, down to the contents."""
+    old, new = ({change.path: change for change in changes} for changes in (wanted, told))
+    other = {
+        path
+        for path in old.keys() | new.keys()
+        if old.get(path) != new.get(path) or old[path].digest != new[path].digest
+    }
+    if other:
+        rows = [(path, "isn't what was reviewed") for path in sorted(other)]
+        raise ConflictError(rows, "what diff() and patch() have shown has been changed since")
+
+
+def _check_attributes(told: list[Change]) -> None:
+    """Raise CommitError for what can't be brought in: attributes of a directory that stays."""
+    for change in told:
+        if change.attributes and change.type == change.old_type == "directory":
+            names = ", ".join(change.attributes)
+            error = OSError(errno.ENOTSUP, f"a directory that was there before can't get other attributes: {names}")
+            error.filename = change.path
+            raise CommitError(error, "look at the changes")
 
 
 _all: weakref.WeakSet[Transaction] = weakref.WeakSet()

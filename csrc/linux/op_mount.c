@@ -171,6 +171,8 @@ int op_proc(struct builder *b, const nsbox_op *op)
 
 int op_remount_ro(struct builder *b, const nsbox_op *op)
 {
+    if (op->flags)
+        return op_freeze(b, op);
     int fd = dest_find(b, plan_str(b->plan, op->dst));
     if (fd < 0)
         return fd;

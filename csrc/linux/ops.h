@@ -94,6 +94,7 @@ int op_file(struct builder *b, const nsbox_op *op);
 int op_data(struct builder *b, const nsbox_op *op);
 int op_symlink(struct builder *b, const nsbox_op *op);
 int op_remount_ro(struct builder *b, const nsbox_op *op);
+int op_freeze(struct builder *b, const nsbox_op *op);
 int op_chmod(struct builder *b, const nsbox_op *op);
 int op_overlay(struct builder *b, const nsbox_op *op);
 int op_mask(struct builder *b, const nsbox_op *op);

@@ -75,6 +75,8 @@ static uint32_t allowed_flags(uint32_t code)
         return NSBOX_OVL_TMP | NSBOX_OVL_RO;
     case NSBOX_OP_MASK:
         return NSBOX_OPTIONAL | NSBOX_NOFOLLOW;
+    case NSBOX_OP_REMOUNT_RO:
+        return NSBOX_FREEZE | NSBOX_THAW;
     default:
         return 0;
     }
@@ -105,6 +107,10 @@ static int check_op(const uint8_t *plan, uint32_t size, uint32_t start, const ns
     case NSBOX_OP_FILE:
     case NSBOX_OP_DATA:
         if (!is_data(size, start, op->src, op->count))
+            return 0;
+        break;
+    case NSBOX_OP_REMOUNT_RO:
+        if (op->flags == (NSBOX_FREEZE | NSBOX_THAW))
             return 0;
         break;
     case NSBOX_OP_OVERLAY:

@@ -194,6 +194,10 @@ static inline int sys_fsopen(const char *type)
 {
     return (int)S2(__NR_fsopen, type, FSOPEN_CLOEXEC);
 }
+static inline int sys_fspick(int dir, const char *path)
+{
+    return (int)S3(__NR_fspick, dir, path, FSPICK_CLOEXEC | FSPICK_SYMLINK_NOFOLLOW | FSPICK_NO_AUTOMOUNT);
+}
 static inline int sys_fsconfig(int fs, unsigned cmd, const char *key, const void *value, int aux)
 {
     return (int)S5(__NR_fsconfig, fs, cmd, key, value, aux);

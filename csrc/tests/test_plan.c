@@ -203,6 +203,7 @@ static void flags(void)
         [NSBOX_OP_PROC] = NSBOX_COVER,
         [NSBOX_OP_OVERLAY] = NSBOX_OVL_TMP | NSBOX_OVL_RO,
         [NSBOX_OP_MASK] = NSBOX_OPTIONAL | NSBOX_NOFOLLOW,
+        [NSBOX_OP_REMOUNT_RO] = NSBOX_FREEZE | NSBOX_THAW,
     };
     for (uint32_t code = 1; code < NSBOX_OP_END; code++) {
         for (unsigned bit = 0; bit < 32; bit++) {

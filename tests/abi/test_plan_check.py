@@ -35,6 +35,7 @@ OPS: list[p.Op] = [
     p.BindData("/g", b"", read_only=True),
     p.Symlink("usr/bin", "/bin"),
     p.RemountRo("/"),
+    p.Freeze("/"),
     p.Chmod("/d", 0o700),
     p.Overlay(("/1", "/2"), "/o", "/u", "/w"),
     p.RoOverlay(("/1", "/2"), "/o"),
@@ -57,6 +58,7 @@ FLAGS: dict[int, int] = {
     c.OP_PROC: c.COVER,
     c.OP_OVERLAY: c.OVL_TMP | c.OVL_RO,
     c.OP_MASK: c.OPTIONAL | c.NOFOLLOW,
+    c.OP_REMOUNT_RO: c.FREEZE | c.THAW,
 }
 
 
@@ -107,6 +109,8 @@ def read(blob: bytes) -> None:
             assert string(blob, start, src, path=False) - src <= 64
         elif code in (c.OP_FILE, c.OP_DATA):
             assert start <= src <= src + count <= len(blob)
+        elif code == c.OP_REMOUNT_RO:
+            assert flags != c.FREEZE | c.THAW
         elif code == c.OP_OVERLAY:
             uppers = 0 if flags & (c.OVL_TMP | c.OVL_RO) else 2
             assert 1 <= count - uppers <= c.MAX_LAYERS
@@ -237,6 +241,7 @@ def test_counts() -> None:
             assert refuses(kind, count=count)
     assert refuses(p.Overlay, count=2)  # upper and work, and nothing below
     assert refuses(p.TmpOverlay, flags=c.OVL_TMP | c.OVL_RO)
+    assert refuses(p.Freeze, flags=c.FREEZE | c.THAW)
 
 
 def test_descriptors() -> None:

@@ -37,7 +37,7 @@ from nsbox import (
     _core,
 )
 from nsbox._core import constants as c
-from nsbox._plan import primitives
+from nsbox._plan import Freeze, primitives
 from nsbox._wire import encode
 
 pytestmark = pytest.mark.skipif(bool(_core.problem), reason="opcodes come from the C core")
@@ -131,6 +131,8 @@ CASES: list[tuple[Op, tuple[object, ...], dict[str, int]]] = [
     (BindData("/f", b"", read_only=True), ("DATA", b"/f", b""), {"mode": 0o600, "flags": 1}),
     (Symlink("a b", "/l"), ("SYMLINK", b"/l", b"a b"), {}),
     (RemountRo("/"), ("REMOUNT_RO", b"/"), {}),
+    (Freeze("/"), ("REMOUNT_RO", b"/"), {"flags": c.FREEZE}),
+    (Freeze("/", thaw=True), ("REMOUNT_RO", b"/"), {"flags": c.THAW}),
     (Chmod("/d", 0o7777), ("CHMOD", b"/d"), {"mode": 0o7777}),
     (Overlay(("/1", "/2"), "/o", "/u", "/w"), ("OVERLAY", b"/o", [b"/1", b"/2", b"/u", b"/w"]), {}),
     (RoOverlay(("/1", "/2"), "/o"), ("OVERLAY", b"/o", [b"/1", b"/2"]), {"flags": 64}),

@@ -566,16 +566,19 @@ def test_the_workspace_becomes_another(box: Sandbox, filled: Path, store: Path) 
 
 
 def test_where_changes_are_kept_is_hidden(tmp_path: Path) -> None:
-    """Also where the policy opens a directory above: a journal left there would be carried out."""
+    """Also where the policy opens a directory above for reading; one that it opens for writing isn't taken."""
     workspace, store = tmp_path / "all" / "workspace", tmp_path / "all" / "store"
     workspace.mkdir(parents=True)
-    policy = Policy.workspace(workspace, write=[tmp_path / "all"])
+    policy = Policy.workspace(workspace, read=[tmp_path / "all"])
     with Sandbox(policy, stock=0) as box, box.transaction(dir=store) as tx:
         done = tx.shell(f"ls {store}; touch {store}/x; echo > seen")
         assert done.stdout == ""
         assert "Permission denied" in done.stderr or "Read-only" in done.stderr
         assert told(tx) == ["A seen"]
     assert os.listdir(store) == ["lock"]
+    policy = Policy.workspace(workspace, write=[tmp_path / "all"])
+    with Sandbox(policy, stock=0) as box, pytest.raises(PolicyError, match="commands of this policy may write to"):
+        box.transaction(dir=store)
 
 
 # ---- what can't be

@@ -1,0 +1,376 @@
+"""What somebody has looked at is what a commit brings in; and what is shown hides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nsbox_testing.running import python
+
+from nsbox import Change, CommitError, ConflictError, Policy, Sandbox, Transaction, _changes, _patch
+from nsbox._files import Tree
+from nsbox._overlay import OverlayWay
+
+RECEIVE = """
+import array, mmap, os, socket, sys
+s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1] + "/s"); s.listen(); print("ready", flush=True)
+c, _ = s.accept(); fd = array.array("i", c.recvmsg(1, 64)[1][0][2])[0]
+print("got", flush=True)
+for line in sys.stdin:
+    match line.strip():
+        case "write": os.pwrite(fd, b"EVIL", 0)
+        case "map": memory = mmap.mmap(fd, 0); os.close(fd)
+        case "change": memory[:4] = b"EVIL"
+        case "unmap": memory.close()
+        case "close": os.close(fd)
+    print("done", flush=True)
+"""
+SEND = """
+import array, os, socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1] + "/s")
+with open("file", "w") as f: f.write("harmless")
+fd = os.open("file", os.O_RDWR)
+s.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+"""
+
+
+class Smuggled:
+    """A transaction, and a command outside of it that has a descriptor of a file of it."""
+
+    def __init__(self, tx: Transaction, outside: subprocess.Popen[str]) -> None:
+        self.tx, self._outside = tx, outside
+
+    def outside(self, *lines: str) -> None:
+        """Have the other command do something."""
+        for line in lines:
+            self._outside.stdin.write(f"{line}\n")
+            self._outside.stdin.flush()
+            assert self._outside.stdout.readline() == "done\n"
+
+
+@pytest.fixture
+def smuggled(tmp_path: Path, workspace: Path) -> Iterator[Smuggled]:
+    share = tmp_path / "share"
+    share.mkdir()
+    policy = Policy.workspace(workspace, write=[share])
+    with (
+        Sandbox(policy, stock=0) as box,
+        box.transaction(dir=tmp_path / "kept") as tx,
+        box.Popen(python(RECEIVE, str(share)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as outside,
+    ):
+        assert outside.stdout.readline() == "ready\n"
+        tx.run(python(SEND, str(share)), check=True)
+        assert outside.stdout.readline() == "got\n"
+        try:
+            yield Smuggled(tx, outside)
+        finally:
+            outside.kill()
+
+
+@contextlib.contextmanager
+def unguarded() -> Iterator[None]:
+    """Neither is the overlay made read-only, nor remembered what was looked at."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(OverlayWay, "_freeze", lambda *_, **options: None)
+        patched.setattr(OverlayWay, "mark", lambda _: None)
+        yield
+
+
+@pytest.mark.parametrize("steps", [("write",), ("map", "change")], ids=["descriptor", "memory"])
+def test_somebody_has_a_file_open(smuggled: Smuggled, workspace: Path, steps: tuple[str, ...]) -> None:
+    """As long as anybody could write to it there is no commit; then there is one, of what was looked at."""
+    assert [str(change) for change in smuggled.tx.diff()] == ["A file"]
+    assert "harmless" in smuggled.tx.patch()
+    smuggled.outside(*steps)
+    with pytest.raises(CommitError, match="open for writing, or has mapped it") as caught:
+        smuggled.tx.commit()
+    assert caught.value.is_undone
+    assert os.listdir(workspace) == []
+    smuggled.outside("unmap" if "map" in steps else "close")
+    assert "EVIL" in smuggled.tx.patch()
+    smuggled.tx.commit()
+    assert (workspace / "file").read_text() == "EVILless"
+
+
+def test_control_somebody_has_a_file_open(smuggled: Smuggled, workspace: Path) -> None:
+    """Without that it comes in."""
+    with unguarded():
+        assert "harmless" in smuggled.tx.patch()
+        smuggled.outside("write")
+        smuggled.tx.commit()
+    assert (workspace / "file").read_text() == "EVILless"
+
+
+@pytest.mark.parametrize("expects", [True, False])
+@pytest.mark.parametrize("steps", [("write", "close"), ("map", "change", "unmap")], ids=["descriptor", "memory"])
+def test_it_isnt_what_was_reviewed(smuggled: Smuggled, workspace: Path, steps: tuple[str, ...], expects: bool) -> None:
+    """What was changed after the look and is closed by now is found by its digest; expected= isn't even needed."""
+    changes = smuggled.tx.diff()
+    smuggled.outside(*steps)
+    with pytest.raises(ConflictError, match=r"shown has been changed since: file \(isn't what was reviewed\)"):
+        smuggled.tx.commit(expected=changes) if expects else smuggled.tx.commit()
+    assert os.listdir(workspace) == []
+    with unguarded():  # the control: without what was reviewed
+        smuggled.tx.commit()
+    assert (workspace / "file").read_text() == "EVILless"
+
+
+@pytest.fixture
+def tx(policy: Policy, workspace: Path, tmp_path: Path) -> Iterator[Transaction]:
+    (workspace / "tool").write_text("tool\n")
+    (workspace / "tool").chmod(0o755)
+    (workspace / "settings").write_text("settings\n")
+    (workspace / "settings").chmod(0o644)
+    (workspace / "d").mkdir(mode=0o755)
+    with Sandbox(policy, stock=0) as box, box.transaction(dir=tmp_path / "kept") as made:
+        yield made
+
+
+def changed(tx: Transaction, command: str) -> list[str]:
+    tx.shell(command, check=True)
+    return [str(change) for change in tx.diff()]
+
+
+LATER = [
+    "echo more >> new",
+    "chmod 600 new",
+    "ln new other",
+    "touch more",
+    "rm new",
+    "rm new; ln -s x new",
+    "rm settings",
+]
+
+
+@pytest.mark.parametrize("later", [*LATER, 'python3 -c \'import os; os.setxattr("new", "user.x", b"y")\''])
+def test_expected(tx: Transaction, workspace: Path, later: str) -> None:
+    """Contents, modes, links, attributes, more and less: with expected= a commit is of that, or none."""
+    tx.shell("echo new > new", check=True)
+    changes = pickle.loads(pickle.dumps(tx.diff()))
+    tx.shell(later, check=True)
+    with pytest.raises(ConflictError, match="isn't what was reviewed"):
+        tx.commit(expected=changes)
+    assert not (workspace / "new").exists()
+    now = tx.diff()
+    assert tx.commit(expected=iter(now)) == now  # the control
+
+
+def test_commands_after_a_look(tx: Transaction, workspace: Path) -> None:
+    """Without expected= more commands may run after one, as ever."""
+    assert changed(tx, "echo new > new") == ["A new"]
+    tx.shell("echo newer > new", check=True)
+    tx.commit()
+    assert (workspace / "new").read_text() == "newer\n"
+
+
+def test_expected_is_what_diff_returns(tx: Transaction) -> None:
+    """Nothing else will do: it says so before anything is done."""
+    tx.shell("echo new > new", check=True)
+    with pytest.raises(TypeError, match="must have what diff"):
+        tx.commit(expected=["new"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="without a digest"):
+        tx.commit(expected=[Change("added", "new", "file", 0o644)])
+    with pytest.raises(ConflictError):
+        tx.commit(expected=[])
+
+
+def test_beyond_the_budget(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files for whose contents there is no time are told by number, size and times."""
+    monkeypatch.setattr(_changes, "_MOST_DIGESTED", 0)
+    tx.shell("echo new > new; echo new > other", check=True)
+    changes = tx.diff()
+    assert len({change.digest for change in changes}) == 2
+    tx.shell("echo neu > new", check=True)
+    with pytest.raises(ConflictError, match=r"since: new \("):
+        tx.commit(expected=changes)
+    tx.commit(expected=tx.diff())
+
+
+# ---- what is shown
+
+
+def test_permissions_are_shown(tx: Transaction, workspace: Path) -> None:
+    """All that git's form leaves out has a line: modes, also of directories, FIFOs, sockets, empty directories."""
+    tx.shell(
+        "chmod 6755 tool; chmod 0666 settings; chmod 0777 d; mkfifo -m 644 pipe; mkdir -m 755 empty; mkdir -m 1777 open;"
+        " touch new open/x; chmod 2644 new; chmod 644 open/x",
+        check=True,
+    )
+    lines = [line for line in tx.patch().splitlines() if line.startswith("#")]
+    assert lines == [
+        "# d: old mode 040755, new mode 040777",
+        "# empty: new directory mode 040755",
+        "# new: new file mode 102644",
+        "# new: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it",
+        "# open: new directory mode 041777",
+        "# pipe: new fifo mode 010644",
+        "# settings: old mode 100644, new mode 100666",
+        "# tool: old mode 100755, new mode 106755",
+        "# tool: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it",
+    ]
+    tx.commit()
+    modes = {name: stat.S_IMODE((workspace / name).stat().st_mode) for name in ("tool", "new", "settings", "open")}
+    assert modes == {"tool": 0o755, "new": 0o644, "settings": 0o666, "open": 0o1777}
+
+
+def test_set_user_id_when_asked_for(tx: Transaction, workspace: Path) -> None:
+    """The control: the bits are there to be brought in, with an option."""
+    tx.shell("chmod 6755 tool", check=True)
+    tx.commit(keep_set_ids=True)
+    assert stat.S_IMODE((workspace / "tool").stat().st_mode) == 0o6755
+
+
+def test_deletions_and_other_types_are_shown(tx: Transaction, workspace: Path) -> None:
+    """Also where git sees only half of it."""
+    tx.shell("rmdir d; rm tool; mkfifo -m 600 tool; rm settings; mkdir -m 755 settings; touch settings/x", check=True)
+    lines = [line for line in tx.patch().splitlines() if line.startswith("#")]
+    assert lines == [
+        "# d: deleted directory",
+        "# settings: file becomes directory",
+        "# tool: file becomes fifo",
+        "# tool: new fifo mode 010600",
+    ]
+
+
+ATTRIBUTES = """
+import os
+os.setxattr("tool", "user.mine", b"x")
+open("new", "w").close(); os.setxattr("new", "user.other", b"y")
+os.link("new", "new2"); os.link("new", "d/new3")
+"""
+
+
+def test_attributes_and_links_are_shown(tx: Transaction, workspace: Path) -> None:
+    """In diff(), by a line of patch(), and by commit(), which brings them in."""
+    tx.run(python(ATTRIBUTES), check=True)
+    found = {change.path: (change.attributes, change.link) for change in tx.diff()}
+    assert found == {
+        "d/new3": (("user.other",), None),
+        "new": (("user.other",), "d/new3"),
+        "new2": (("user.other",), "d/new3"),
+        "tool": (("user.mine",), None),
+    }
+    for line in ("# tool: attributes user.mine\n", "# new: hard link to d/new3\n", "# new: attributes user.other\n"):
+        assert line in tx.patch()
+    tx.commit()
+    assert os.getxattr(workspace / "tool", "user.mine") == b"x"
+    assert os.getxattr(workspace / "new2", "user.other") == b"y"
+    assert (workspace / "new").samefile(workspace / "d/new3")
+
+
+def test_attributes_of_a_directory_that_stays(tx: Transaction, workspace: Path) -> None:
+    """They can't be brought in: shown, and refused rather than lost."""
+    tx.run(python("import os; os.setxattr('d', 'user.mine', b'x')"), check=True)
+    assert "# d: attributes user.mine" in tx.patch()
+    with pytest.raises(CommitError, match=r"can't get other attributes: user\.mine \(d\)"):
+        tx.commit()
+    tx.run(python("import os; os.removexattr('d', 'user.mine'); open('d/x', 'w').close()"), check=True)
+    tx.commit()
+    assert os.listdir(workspace / "d") == ["x"]
+
+
+def test_an_access_list_that_cannot_be_set(tx: Transaction, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without its access list would have other permissions: nothing is committed."""
+    tx.run(python(ATTRIBUTES), check=True)
+
+    def refused(*_: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "setxattr", refused)
+    with pytest.raises(CommitError, match=r"the attribute user\.\w+ can't be set there"):
+        tx.commit()
+    assert sorted(os.listdir(workspace)) == ["d", "settings", "tool"]
+
+
+ACCESS_LIST = """
+import os, struct
+rows = [(1, 6, 2**32 - 1), (2, 7, os.getuid()), (4, 4, 2**32 - 1), (16, 7, 2**32 - 1), (32, 4, 2**32 - 1)]  # acl(5)
+value = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *row) for row in rows)
+os.setxattr("settings", "system.posix_acl_access", value)
+"""
+
+
+def test_access_lists_are_shown(tx: Transaction, workspace: Path) -> None:
+    """They count as attributes, and come along."""
+    tx.run(python(ACCESS_LIST), check=True)
+    assert "# settings: attributes system.posix_acl_access" in tx.patch()
+    tx.commit()
+    assert "system.posix_acl_access" in os.listxattr(workspace / "settings")
+
+
+NAMES = [
+    "x\nM README\x1b[1A\x1b[2K",
+    "a -> b",
+    "\u202egpj.exe",
+    " x",
+    "x ",
+    'q"',
+    "b\\",
+    "t\t",
+    "\udcff",
+    "\x7f",
+    "\u200b",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_names_forge_nothing(tx: Transaction, workspace: Path, name: str) -> None:
+    """In changes that are printed, lines of a patch, and errors: each is one line of what can be seen."""
+    tx.run(python("import os, sys; os.mkfifo(sys.argv[1])", name), check=True)
+    (change,) = tx.diff()
+    error = ConflictError([(name, "changed")])
+    step = CommitError(OSError(5, "x", name), f"put {name}")
+    for text in (str(change), tx.patch().rstrip("\n"), str(error), str(step)):
+        assert text.isprintable(), text
+        assert text.isascii()
+    assert '"' in str(change)
+    assert len(tx.patch().splitlines()) == 1
+    assert shown_raw(change) != str(change)  # the control: as it was
+
+
+def shown_raw(change: Change) -> str:
+    return f"A {change.path}"
+
+
+def test_plain_names_stay(tx: Transaction) -> None:
+    """Nothing is quoted that needn't be."""
+    assert changed(tx, "touch 'a b' '\u00e4\u6f22' '#x' \"it's\"") == ["A #x", "A a b", "A it's", "A \u00e4\u6f22"]
+
+
+def test_git_takes_the_lines(tx: Transaction, workspace: Path, tmp_path: Path) -> None:
+    """They are nothing to git apply."""
+    copy = shutil.copytree(workspace, tmp_path / "copy")
+    tx.shell("chmod 6755 settings; echo x > tool; mkfifo a-pipe z-pipe; mkdir m; mv tool n; echo y >> n", check=True)
+    patch = tx.patch()
+    assert "# a-pipe" in patch and "# z-pipe" in patch
+    done = subprocess.run(["git", "apply"], cwd=copy, input=patch, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (copy / "n").read_text() == "x\ny\n"
+    assert (copy / "settings").stat().st_mode & 0o777 == 0o755
+
+
+# ---- what a patch costs
+
+
+def test_a_patch_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of many names is shown as often as there is room for it, then only said to differ."""
+    monkeypatch.setattr(_patch, "_MOST_READ", 1000)
+    for name in ("upper", "real"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "upper/file0").write_text("x\n" * 200)
+    for i in range(1, 8):
+        os.link(tmp_path / "upper/file0", tmp_path / f"upper/file{i}")
+    with Tree(str(tmp_path / "upper")) as upper, Tree(str(tmp_path / "real")) as real:
+        changes = _changes.Comparison(upper, real).changes()
+        one = _patch.Patch(upper, real, 1 << 20, changes)
+        texts = [one.of(change) for change in changes]
+    assert [text.count("\n+x") for text in texts] == [200] * 2 + [0] * 6
+    assert all("Binary files /dev/null and b/file" in text for text in texts[2:])
