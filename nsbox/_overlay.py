@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import signal
+import stat
 from _collections_abc import Iterator
 from _thread import RLock
+from collections import deque
 from functools import partial
 
 from nsbox import _core, _renew, _request, _spawn, _template
+from nsbox._attributes import OVERLAY
 from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._descriptors import close
 from nsbox._errors import PolicyError, Reason, SetupError, UnavailableError
+from nsbox._files import Tree, join
 from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
+from nsbox._names import shown
 from nsbox._plan import Bind, DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for
 
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
     from nsbox._spawn import Prepared
 
 _MOST_LINKS = 40  # path_resolution(7)
+_MOST_LOOKED_AT = 50_000  # files: some tenths of a second, once for each transaction
+_MOST_NAMED = 5
 _HINT = (
     "overlayfs can't write to every file system: dir= in one on ext4, xfs, btrfs or tmpfs (Linux 6.6) will do; in user "
     "namespaces it exists since Linux 5.11"
@@ -106,6 +114,45 @@ def _ways(path: str) -> list[str]:
         at = "/" if target.startswith("/") else os.path.dirname(at)
         rest += target.split("/")[::-1]
     return found
+
+
+def check_marks(real: Tree, workspace: str) -> None:
+    """Raise UnavailableError for files that overlayfs would take for its own, and hide: anybody may have made them.
+
+    These are character devices 0:0, which stand for what is deleted, and attributes of its names, such as
+    user.overlay.metacopy, by which a file can't be opened. So many files are looked at, from the top down.
+    """
+    found: list[str] = []
+    left, todo = _MOST_LOOKED_AT, deque([""])
+    with real.walking():
+        while todo and left > 0 and len(found) < _MOST_NAMED:
+            path = todo.popleft()
+            gone = contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError)
+            with gone, real.dir(path) as fd, os.scandir(fd) as scanned:
+                for entry in itertools.islice(scanned, left):
+                    left -= 1
+                    at = join(path, entry.name)
+                    if _is_marked(fd, entry):
+                        found.append(at)
+                    elif entry.is_dir(follow_symlinks=False):
+                        todo.append(at)
+    if found:
+        listed = ", ".join(map(shown, found[:_MOST_NAMED]))
+        what = f"overlayfs would hide files of {workspace}, by its marks on them: {listed}"
+        raise UnavailableError(Reason(what, "setfattr -x the attributes user.overlay.*, remove devices 0:0"))
+
+
+def _is_marked(above: int, entry: os.DirEntry[str]) -> bool:
+    if entry.is_symlink():
+        return False
+    if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+        found = entry.stat(follow_symlinks=False)
+        return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+    try:
+        names = os.listxattr(f"/proc/self/fd/{above}/{entry.name}", follow_symlinks=False)
+    except OSError:  # a file system without any, or it has gone
+        return False
+    return any(name.startswith(OVERLAY) for name in names)
 
 
 def _check_attributes(upper: str) -> None:

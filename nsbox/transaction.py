@@ -31,7 +31,7 @@ from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree, opened_plainly, start_of_time
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._names import shown
-from nsbox._overlay import OverlayWay, check_place
+from nsbox._overlay import OverlayWay, check_marks, check_place
 from nsbox._probe import transactions_dir
 from nsbox._rare_errors import CommitError, ConflictError
 from nsbox._resolution import Resolution
@@ -104,6 +104,7 @@ class Transaction(Commands):
         self._real = opened_plainly(self.workspace)  # the name may lead elsewhere later
         self._store: Store | None = None
         try:
+            check_marks(self._real, self.workspace)
             found = os.fstat(self._real.fd)
             self._mode = stat.S_IMODE(found.st_mode)
             self._store = store = Store.make(base, self.workspace, found)

@@ -1,5 +1,4 @@
 /* test_plan.c: what nsbox_plan_check() takes for a plan and what it doesn't, and the accessors of plan.h.
- *
  * Each blob lies in a piece of the heap of exactly its size, so that AddressSanitizer sees a byte read too far.
  */
 #include "blob.h"

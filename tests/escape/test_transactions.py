@@ -160,3 +160,56 @@ def test_modes_come_as_they_are(tx: Transaction, workspace: Path) -> None:
     said(tx, "import os; open('tool', 'w').close(); os.chmod('tool', 0o755)")
     tx.commit()
     assert (workspace / "tool").stat().st_mode & 0o7777 == 0o755
+
+
+MARK = """
+import os, sys
+how, path = sys.argv[1:]
+if how == "device":
+    os.mknod(path, 0o020644, 0)
+else:
+    os.setxattr(path, "user.overlay." + how, b"")
+"""
+
+
+@pytest.mark.parametrize(("how", "path"), [("metacopy", "d/file"), ("redirect", "d"), ("device", "d/hidden\n")])
+def test_marks_of_overlayfs(policy: Policy, workspace: Path, store: Path, how: str, path: str) -> None:
+    """A command that leaves some in the workspace blinds no later transaction: it doesn't begin, and says why."""
+    (workspace / "d").mkdir()
+    (workspace / "d/file").write_text("file\n")
+    with Sandbox(policy, stock=0) as box:
+        box.transaction(dir=store).discard()  # the control
+        if how == "device":  # inside, nobody may
+            os.mknod(workspace / path, 0o020644, 0)
+        else:
+            box.run(python(MARK, how, path), check=True)
+        with pytest.raises(nsbox.UnavailableError, match=r"by its marks on them: .*remedy: setfattr -x") as caught:
+            box.transaction(dir=store)
+        assert ('"d/hidden\\n"' if how == "device" else path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+        if how == "metacopy":  # the control: it would be blind
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr("nsbox.transaction.check_marks", lambda *_: None)
+                with box.transaction(dir=store) as tx:
+                    assert tx.run(["cat", path], stderr=subprocess.DEVNULL).returncode == 1
+        if how == "device":
+            os.unlink(workspace / path)
+        else:
+            os.removexattr(workspace / path, f"user.overlay.{how}")
+        with box.transaction(dir=store) as tx:
+            assert tx.run(["cat", "d/file"], capture_output=True).stdout == b"file\n"
+    assert os.listdir(store) == ["lock"]
+
+
+def test_marks_are_looked_for_with_a_bound(
+    policy: Policy, workspace: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A workspace of many files isn't looked at as a whole: what is further down may stay unseen, but costs no time."""
+    monkeypatch.setattr("nsbox._overlay._MOST_LOOKED_AT", 3)
+    looked: list[str] = []
+    monkeypatch.setattr("nsbox._overlay._is_marked", lambda _, entry: looked.append(entry.name))
+    for path in ("a", "a/b", "a/b/c", "a/b/c/d"):
+        (workspace / path).mkdir()
+    with Sandbox(policy, stock=0) as box:
+        box.transaction(dir=store).discard()
+    assert looked == ["a", "b", "c"]
