@@ -7,7 +7,18 @@ Names of the standard library's subprocess, plus Policy and what belongs to it. 
 (PEP 562): a program that imports nsbox but runs nothing pays next to nothing.
 """
 
-from __future__ import annotations
+import sys
+
+
+def _guard_imports() -> None:
+    """Look at nsbox's own imports from here on. Not in the bwrap of `nsbox bwrap --install`, which starts by -I -S."""
+    if "os" in sys.modules or not sys.flags.isolated:
+        from nsbox._imports import guard
+
+        guard()
+
+
+_guard_imports()
 
 TYPE_CHECKING = False  # typing takes longer to import than all of this package
 if TYPE_CHECKING:
@@ -254,7 +265,7 @@ _FACES = ("asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subpro
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _MODULE_OF and name not in _FACES:
         raise AttributeError(f"module 'nsbox' has no attribute {name!r}")
     from importlib import import_module
@@ -276,8 +287,6 @@ def _refuse_source_tree() -> None:
     It does nothing in two cases. If there is no C core for the machine, there is nothing to build. If nobody has loaded
     os, the interpreter was started without its site module, by a program that knows where nsbox is.
     """
-    import sys
-
     os = sys.modules.get("os")
     tree = __path__[0].rpartition("/")[0]
     if os is None or not os.path.exists(f"{tree}/csrc/abi.h"):

@@ -17,9 +17,10 @@ from nsbox._config_paths import expanded
 from nsbox._config_write import dump, dumps
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name
+from nsbox._imports import opened
 from nsbox._path_rules import PathRule
 from nsbox._policy import Policy
-from nsbox._resolution import Resolution, links_on, opened
+from nsbox._resolution import Resolution, links_on
 from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:

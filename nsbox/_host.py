@@ -67,6 +67,7 @@ class Host(Frozen):
     prefixes: tuple[str, ...] = ()  # where the running interpreter lives
     programs: tuple[str, ...] = ()  # its directories of programs, for PATH
     package: str = ""  # where nsbox itself lives, when that is elsewhere
+    imports: tuple[str, ...] = ()  # directories and archives that this process imports from
     secrets: tuple[str, ...] = ()  # files of the host that this process can read and no command should
     private: tuple[str, ...] = ()  # for uid 0: what permissions keep from all others below /etc, /opt, /usr/local/etc
     state: str = ""  # where nsbox keeps the user's key, and transactions, which no workspace shows

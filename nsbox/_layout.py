@@ -65,20 +65,22 @@ def needs_no_userns(policy: Policy, host: Host) -> bool:
 
 
 def with_interpreter(policy: Policy, host: Host) -> Policy:
-    """Make the running interpreter, and nsbox itself, read-only where they lie in a writable directory.
+    """Make the running interpreter, and what it imports from, read-only where that lies in a writable directory.
 
     A command that could write to the caller's own venv could have the caller execute its code, outside. Every backend
-    begins with this: what else follows from the policy counts these paths in.
+    begins with this: what else follows from the policy counts these paths in. Where the caller imports from a writable
+    path itself nothing can be done: _spawn warns of that.
     """
     if policy.base != "workspace":
         return policy
-    inside = [
-        path
-        for path in (*host.prefixes, host.package)
-        if any(path != w and is_below(path, w) for w in policy.write)
-        and path not in (*policy.write, *policy.read)
-        and not any(is_below(path, denied) for denied in policy.deny)
-    ]
+    inside: list[str] = []
+    for path in (*host.prefixes, host.package, *host.imports):
+        above = max((p for p in (*policy.write, *policy.read, *inside) if is_below(path, p)), key=len, default=None)
+        is_own = path in host.prefixes or path == host.package
+        if above is None or above == path or (above not in policy.write and not is_own):
+            continue
+        if any(is_below(path, w) for w in policy.write) and not any(is_below(path, denied) for denied in policy.deny):
+            inside.append(path)
     return replace(policy, read=(*policy.read, *dict.fromkeys(inside))) if inside else policy
 
 

@@ -163,6 +163,15 @@ def _package(prefixes: tuple[str, ...]) -> str:
     return "" if any(is_below(path, prefix) for prefix in prefixes) else path
 
 
+def _imports() -> tuple[str, ...]:
+    """Return what is there of sys.path, without links."""
+    try:
+        real = [os.path.realpath(entry) for entry in sys.path if isinstance(entry, str)]  # "" is the current directory
+    except FileNotFoundError:  # that is gone
+        real = [os.path.realpath(entry) for entry in sys.path if isinstance(entry, str) and os.path.isabs(entry)]
+    return tuple(path for path in dict.fromkeys(real) if path != "/" and os.path.exists(path))
+
+
 def _secrets() -> tuple[str, ...]:
     """For uid 0 all names, since they may come to exist later; for others those whose permissions let them read."""
     return tuple(path for path in _SECRETS if os.geteuid() == 0 or os.access(path, os.R_OK))
@@ -335,6 +344,7 @@ def _linux() -> Host:
         prefixes=(prefixes := _prefixes()),
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
         package=_package(prefixes),
+        imports=_imports(),
         secrets=_secrets(),
         private=_private(),
         state=(state := _state()),
@@ -362,6 +372,7 @@ def _darwin() -> Host:
         prefixes=prefixes,
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
         package=os.path.realpath(os.path.dirname(__file__)),  # also in a prefix: the helper program is executed outside
+        imports=_imports(),
         resolv_conf=_resolv_conf(),
         secrets=("/etc/master.passwd", *_secrets()),
         private=_private(),

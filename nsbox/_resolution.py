@@ -15,14 +15,13 @@ from nsbox._checks import check_path, check_text, is_below, is_path_like
 from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._imports import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
 _MOST_LINKS = 40  # as the kernel has it: MAXSYMLINKS, path_resolution(7)
-
-opened: set[str] = set()  # the directories that policies of this process have let commands write to
 
 
 def links_on(path: str) -> tuple[str, list[str]]:

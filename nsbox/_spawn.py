@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from _thread import get_native_id
 
 from nsbox import _backends, _core, _core_linux, _request
@@ -11,8 +12,8 @@ from nsbox._core import constants as c
 from nsbox._early import os
 from nsbox._errors import PolicyError, SetupError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
+from nsbox._imports import opened
 from nsbox._plan import Bind, BindData, DevBind, File, Op, Overlay, Plan, primitives
-from nsbox._resolution import opened
 from nsbox._seccomp import profiled
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def _check_resolved(policy: Policy) -> None:
 
 def _writable(policy: Policy) -> set[str]:
     """Return the directories in which commands can make links, but for a policy that leaves them the whole system."""
+    if "os" not in sys.modules:
+        return set()  # a program that starts one command and ends, for which os takes too long to import
     binds = {os.path.realpath(op.src) for op in policy.ops if isinstance(op, Bind | DevBind)}
     return {*policy.write, *binds} - {"/"}
 
@@ -78,6 +81,20 @@ def _warn_once(text: str) -> None:
     import logging
 
     logging.getLogger("nsbox").warning(text)
+
+
+def _warn_of_imports(policy: Policy, host: Host) -> None:
+    """Warn if the caller imports from a path that commands can write to: it can't be made read-only.
+
+    Only in a log that somebody keeps: a program in its own workspace is usual, and its standard error is its own.
+    """
+    path = next((path for path in host.imports if path in policy.write), None)
+    logging = sys.modules.get("logging")
+    if path is not None and logging is not None and logging.getLogger("nsbox").hasHandlers():
+        _warn_once(
+            f"commands can write to {path}, from where this program imports modules: what they leave there can run "
+            "outside. Start it by python -P, or keep it elsewhere"
+        )
 
 
 def _warn_of_passthrough(policy: Policy, host: Host) -> None:
@@ -114,6 +131,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
     else:
         _check_resolved(policy)
         opened.update(_writable(policy))
+        _warn_of_imports(policy, host)
         if plan.programs:
             _check_calls(policy)
     ops = () if plan.wrapper or plan.backend == "seatbelt" else tuple(primitives(plan.ops))

@@ -23,6 +23,7 @@ from importlib import import_module
 from typing import Any, NoReturn, Protocol, final, runtime_checkable
 
 from nsbox._errors import NsboxError, Reason, UnavailableError
+from nsbox._imports import only_libraries
 from nsbox._scrub import Scrubber, value_of
 
 __all__ = ["JsonStore", "KeyringStore", "Secret", "Store", "StoreError", "inject"]
@@ -365,13 +366,15 @@ class KeyringStore:
         if not isinstance(service, str) or not service or "\0" in service:
             raise ValueError(f"service: {service!r} is empty, has a NUL or is no str")
         try:
-            keyring, errors = import_module("keyring"), import_module("keyring.errors")
+            with only_libraries():  # it looks for its backends by the entry points in all of sys.path
+                keyring, errors = import_module("keyring"), import_module("keyring.errors")
+                found = keyring.get_keyring() if backend is None else backend
         except ImportError as error:
             what = "the library keyring isn't installed" if error.name == "keyring" else f"keyring: {error}"
             raise UnavailableError(Reason(what, "pip install 'nsbox[keyring]'")) from None
         self.service: str = service
         self._errors: type[Exception] = errors.KeyringError
-        chosen: Any = keyring.get_keyring() if backend is None else backend
+        chosen: Any = found
         if backend is None and chosen.priority < 1:  # keyring's own bar
             what = f"keyring has found no keyring of the system's, only {type(chosen).__module__}"
             raise UnavailableError(Reason(what, "start one (Secret Service, KWallet), or give a backend of keyring"))

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "real" / "lib"))
 
 from nsbox_testing import caches, leftovers, needs, warm
 
-from nsbox import _resolution
+from nsbox import _imports
 
 _temporary = pytest.StashKey[Path]()
 _has_passed = pytest.StashKey[bool]()
@@ -88,9 +88,9 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
 @pytest.fixture(autouse=True)
 def own_openings() -> Iterator[None]:
     """A directory that a test lets commands write to is the caller's own again for the next test."""
-    before = set(_resolution.opened)
+    before = set(_imports.opened)
     yield
-    _resolution.opened.intersection_update(before)
+    _imports.opened.intersection_update(before)
 
 
 @pytest.fixture(scope="session")

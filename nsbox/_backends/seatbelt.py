@@ -148,6 +148,7 @@ def _rights(policy: Policy, host: Host) -> dict[str, Right]:
     write, read, denied = ([canonical(p, host) for p in paths] for paths in (policy.write, policy.read, policy.deny))
     # The interpreter and nsbox also inside of what is writable: they are executed outside.
     own = [*(path for path, target in host.directories if target is None), *host.prefixes, host.package]
+    own += [path for path in host.imports if any(is_below(path, w) and path != w for w in policy.write)]
     own += [host.resolv_conf or ""] if policy.network == "host" else []
     by_default = [canonical(path, host) for path in own if path]
     # Where everybody keeps temporary files and data: also where all around is readable, these are others'.

@@ -19,7 +19,8 @@ import pytest
 import nsbox
 import nsbox.asyncio
 from nsbox import NsboxError, Policy, PolicyError, Sandbox, SetupError
-from nsbox._resolution import Resolution, opened
+from nsbox._imports import opened
+from nsbox._resolution import Resolution
 
 READ = "cat .ssh/id; echo evil >> .ssh/authorized_keys"
 

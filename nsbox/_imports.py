@@ -1,0 +1,192 @@
+"""From where nsbox imports in the caller's process: nothing that a command can have written, whatever sys.path says.
+
+`python -c`, `python -m` and the interactive interpreter have the current directory first in sys.path, a script has its
+own. A command that leaves a shutil.py there would have nsbox execute it, outside of the sandbox, when nsbox imports
+shutil for the first time. So a finder stands before all others. It only looks at imports that nsbox asks for, also by
+way of other libraries. Those find the standard library where the interpreter has it, and other libraries in directories
+that no command could write to. Imports of the caller's own are none of its business: for them there is `python -P`.
+
+It goes by the stack, so no import has to be written in another way. A module that is loaded already costs nothing.
+"""
+
+import sys  # and no __future__, which the caller's directory could have, too
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, ModuleType
+
+opened: set[str] = set()  # the directories that policies of this process have let commands write to
+
+_CALLS_BACK = {"_run_before_exec"}  # functions of nsbox's in which code of the caller's runs
+
+
+class _Places:
+    """Where libraries are that belong to the interpreter. first: what it has put first in sys.path.
+
+    stdlib: directories of the standard library. libraries: these, and where packages are installed; as they are named,
+    and without links.
+    """
+
+    def __init__(self, first: object) -> None:
+        import os
+
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        own = {getattr(sys, "_stdlib_dir", None) or os.path.dirname(os.__file__)}
+        for prefix in (sys.base_prefix, sys.base_exec_prefix):
+            own |= {os.path.join(prefix, part, version) for part in ("lib", sys.platlibdir)}
+        archives = {f"{os.path.dirname(place)}/{version.replace('.', '')}.zip" for place in own}
+        found = [*archives, *own, *(os.path.join(place, "lib-dynload") for place in own)]
+        self.stdlib = sorted(path for path in found if os.path.exists(path))
+        self.first = os.path.realpath(first) if isinstance(first, str) and first else None
+        self.above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        site = sys.modules.get("site")
+        named = [*self.stdlib, *getattr(site, "getsitepackages", list)()]
+        named += filter(None, [getattr(site, "USER_SITE", None)])
+        if os.path.realpath(self.above) not in self.work():
+            named.append(self.above)
+        self.libraries = tuple(dict.fromkeys([*named, *map(os.path.realpath, named)]))
+
+    def work(self) -> set[str]:
+        """Return directories in which commands often work: the current one, the program's, and what was first."""
+        import os
+
+        try:
+            found = {os.getcwd()}
+        except OSError:
+            found = set()
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        found |= {os.path.dirname(os.path.realpath(main))} if isinstance(main, str) else set()
+        return found if self.first is None else found | {self.first}
+
+    def safe(self, entries: "Iterable[object]") -> list[str]:
+        """Return the directories of a sys.path in which no command can have written, without links."""
+        import os
+
+        # A relative entry, "" too, counts from the current directory.
+        real = [os.path.realpath(entry) for entry in entries if isinstance(entry, str) and os.path.isabs(entry)]
+        return [path for path in dict.fromkeys(real) if not self.is_open(path)]
+
+    def is_open(self, path: str) -> bool:
+        """Say if commands may have written to a path that has no link in it."""
+        return not _is_in(path, self.libraries) and _is_in(path, opened | self.work())
+
+    def has_open(self, spec: "ModuleSpec") -> bool:
+        """Say if this is a module that commands may have written."""
+        import os
+
+        files = [spec.origin] if spec.has_location and spec.origin is not None else []
+        files += spec.submodule_search_locations or []
+        return any(self.is_open(os.path.realpath(file)) for file in files)
+
+
+def _nothing(*_: object) -> None:
+    """Find nothing, as a finder without find_spec()."""
+
+
+def _is_in(path: str, places: "Iterable[str]") -> bool:
+    return any(path == place or path.startswith(place.rstrip("/") + "/") for place in places)
+
+
+def _is_asked_by_nsbox(frame: "FrameType | None", is_library: dict[str, bool], libraries: tuple[str, ...]) -> bool:
+    """Say if nsbox is what imports: itself, or by calling a library in the interpreter's own directories.
+
+    is_library: what is known already, by the files of modules.
+    """
+    while frame is not None:
+        variables = frame.f_globals
+        name = variables.get("__name__")
+        if isinstance(name, str) and (name[:6] == "nsbox." or name == "nsbox"):
+            return frame.f_code.co_name not in _CALLS_BACK
+        file = variables.get("__file__")
+        if isinstance(file, str):
+            known = is_library.get(file)
+            if known is None:
+                is_library[file] = known = _is_in(file, libraries)
+            if not known:
+                return False  # the caller's code
+        if name == "__main__":
+            return False
+        frame = frame.f_back
+    return False
+
+
+class _Finder:
+    """Finds modules for nsbox; for everybody else it has never heard of any."""
+
+    def __init__(self) -> None:
+        self._first = "" if getattr(sys.flags, "safe_path", False) or not sys.path else sys.path[0]
+        self._places: _Places | None = None
+        self._is_library: dict[str, bool] = {}
+
+    @property
+    def places(self) -> _Places:
+        """Where libraries are, found out when that is first asked for."""
+        if self._places is None:
+            self._places = _Places(self._first)
+        return self._places
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """Return the spec of a module that nsbox asks for; raises ModuleNotFoundError if a command can have made it."""
+        top = name.partition(".")[0]
+        if top == "nsbox" or not _is_asked_by_nsbox(sys._getframe(1), self._is_library, self.places.libraries):
+            return None
+        spec = None
+        if path is None and top in sys.stdlib_module_names:
+            spec = self._found(name, path, self.places.stdlib, target)
+        if spec is None:
+            entries = sys.path if path is None else path
+            spec = self._found(name, path, self.places.safe(entries), target)
+            spec = None if spec is not None and self.places.has_open(spec) else spec
+        if spec is None and top == "_cffi_backend":  # without it there is no nsbox, which has come from there itself
+            spec = self._found(name, path, [self.places.above], target)
+        if spec is not None:
+            return spec
+        for finder in sys.meta_path:
+            planted = None if finder is self else getattr(finder, "find_spec", _nothing)(name, path, target)
+            if planted is not None:
+                where = planted.origin or ", ".join(planted.submodule_search_locations or ())
+                raise ModuleNotFoundError(
+                    f"No module named {name!r} for nsbox: commands can have written {where}", name=name
+                )
+        return None
+
+    def _found(
+        self, name: str, path: "Sequence[str] | None", safe: list[str], target: "ModuleType | None"
+    ) -> "ModuleSpec | None":
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                where = safe if getattr(finder, "__name__", "") == "PathFinder" else path
+                spec = finder.find_spec(name, where, target)
+                if spec is not None:
+                    return spec
+        return None
+
+
+class only_libraries:
+    """A block in which sys.path has only what nsbox imports from, for a library that looks for plug-ins there.
+
+    The names that a plug-in goes by are in files of their own (*.dist-info/entry_points.txt). Other threads see the
+    short sys.path meanwhile.
+    """
+
+    def __enter__(self) -> None:
+        places = next((finder.places for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+        self._whole = sys.path
+        if places is not None:
+            sys.path = places.safe(sys.path)
+        self._safe = sys.path[:]
+
+    def __exit__(self, *_: object) -> None:
+        added = [entry for entry in sys.path if entry not in self._safe]
+        sys.path = self._whole
+        sys.path += added
+
+
+def guard() -> None:
+    """Begin to look at what nsbox imports. Once for a process; before anything else of nsbox is imported."""
+    if not any(type(finder).__name__ == "_Finder" and type(finder).__module__ == __name__ for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
