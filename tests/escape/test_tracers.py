@@ -357,10 +357,11 @@ def test_calls_return(method: str, workspace: Path, impatient: None) -> None:
 
     def traced() -> None:
         """Trace the command of this test as soon as it is there."""
-        own = psutil.Process()
-        while not (found := [p for p in own.children(recursive=True) if p.name() == "sleep"]):
-            pass
-        started(found[0].pid)
+        own, found = psutil.Process(), []
+        while not found:
+            with contextlib.suppress(psutil.NoSuchProcess):  # of the set-up
+                found = [process.pid for process in own.children(recursive=True) if process.name() == "sleep"]
+        started(found[0])
 
     def call() -> None:
         policy, command = Policy.workspace(workspace), ["sleep", "1000"]
