@@ -40,13 +40,13 @@ def ends_within(pid: int, seconds: float) -> bool:
     """
     if not _core.on_linux:
         return has_ended(pid, block=True)
-    if has_ended(pid, block=False):
-        return True
     try:
         fd = os.pidfd_open(pid)
-    except OSError:  # no descriptor is free, or somebody else has just reaped it
-        time.sleep(min(seconds, 0.005))
-        return has_ended(pid, block=False)
+    except OSError:  # no descriptor is free, or it has been reaped, by the kernel where SIGCHLD is ignored
+        if not has_ended(pid, block=False):
+            time.sleep(min(seconds, 0.005))
+            return False
+        return True
     try:
         is_over = is_readable(fd, seconds)
         if has_ended(pid, block=False):
