@@ -55,7 +55,8 @@ enum nsbox_op_flag {
     NSBOX_NOFOLLOW = 256,  /* BIND, path rule: a symlink in the source path is an error. MASK: in the destination */
     NSBOX_LIFTED = 512,    /* BIND: the source is number op.fd of all mounts that have been lifted */
     NSBOX_FREEZE = 1024,   /* REMOUNT_RO: the file system at dst in the old root, by whichever mount it is written to */
-    NSBOX_THAW = 2048      /* REMOUNT_RO: the same, made writable again */
+    NSBOX_THAW = 2048,     /* REMOUNT_RO: the same, made writable again */
+    NSBOX_COVER_SYS = 4096 /* PROC: settings become read-only that namespaces' owners may write to: /proc/sys */
 };
 
 typedef struct nsbox_plan {

@@ -118,6 +118,8 @@ def _words(op: Op, kind: Callable[[str], Kind], put: Callable[[bytes | int], int
             return ["--dev", op.dest, *shm, "--remount-ro", op.dest]
         case Overlay() | RoOverlay() | TmpOverlay():
             return _overlay(op)
+        case Proc() if op.cover:  # bwrap itself covers what it may write to, as uid 0 of its user namespace
+            return ["--proc", op.dest, "--ro-bind", "/proc/sys", f"{op.dest.rstrip('/')}/sys"]
         case Proc() | Dev() | Mqueue() | RemountRo():
             return [f"--{op.row()[0]}", op.dest]
         case _:

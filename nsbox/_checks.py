@@ -63,6 +63,13 @@ def check_bool(field: str, value: object) -> bool:
     return value
 
 
+def check_cover(field: str, value: object) -> bool | str:
+    """Return value if it is True, False or "sys"."""
+    if not (isinstance(value, bool) or value == "sys"):
+        raise PolicyError(field, f"{value!r} is neither True nor False, nor 'sys'")
+    return value
+
+
 def is_below(path: str, root: str) -> bool:
     """Is path root itself, or inside of it? Both absolute and normal; purely by name."""
     return path == root or root == "/" or path.startswith(root + "/")

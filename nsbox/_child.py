@@ -9,7 +9,7 @@ from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, fields
 from nsbox._path_rules import PathRule
 from nsbox._policy import BACKENDS, REQUIRE
-from nsbox._wished_limits import Limits
+from nsbox._wished_limits import SMALL_LIMITS, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -183,5 +183,9 @@ def _check_values(parent: Policy, policy: Policy) -> None:
         most, ours = getattr(parent.limits, f.name), getattr(policy.limits, f.name)
         if f.name == "core_size":  # none of it, in a workspace
             most, ours = most or 0, ours or 0
+        if f.name in SMALL_LIMITS and policy.base == "workspace" and ours is None:
+            ours = SMALL_LIMITS[f.name]
+        if f.name in SMALL_LIMITS and parent.base == "workspace" and most is None:
+            most = SMALL_LIMITS[f.name]
         if most is not None and (ours is None or ours > most):
             raise PolicyError(f"limits.{f.name}", f"{ours} is more than the parent's {most}")

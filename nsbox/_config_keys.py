@@ -57,6 +57,9 @@ LIMITS = (
     Key(name="file_size", kind="size", example="1G", about="of any file written"),
     Key(name="open_files", kind="count", example=1024, about="descriptors of each process"),
     Key(name="core_size", kind="size", least=0, example=0, about="of a core dump; 0 for none"),
+    Key(name="locked_memory", kind="size", least=0, example="8M", about="that a process may lock"),
+    Key(name="message_queues", kind="size", least=0, example="1M", about="of POSIX message queues"),
+    Key(name="pending_signals", kind="count", example=1024, about="signals and timers that wait"),
     Key(name="total_memory", kind="size", example="4G", about="of all processes together; needs a delegated cgroup"),
     Key(name="cpus", kind="number", example=1.5, about="processors' time of all together; needs a delegated cgroup"),
 )

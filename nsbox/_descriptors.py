@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 
 
 def high(fd: int) -> int:
@@ -24,3 +26,31 @@ def close(*fds: int) -> None:
                 os.close(fd)
             except OSError:
                 pass
+
+
+def walked(above: int, path: str, flags: int) -> int:
+    """Open what no link and no ".." leads to, part by part."""
+    at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_CLOEXEC, dir_fd=None if above < 0 else above)
+    try:
+        parts = [part for part in path.split("/") if part not in ("", ".")] or ["."]
+        if ".." in parts:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = inner
+            _check_no_link(at, path)
+        found = os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=at)
+    finally:
+        os.close(at)
+    try:
+        _check_no_link(found, path)
+    except OSError:
+        os.close(found)
+        raise
+    return found
+
+
+def _check_no_link(fd: int, path: str) -> None:
+    if stat.S_ISLNK(os.fstat(fd).st_mode):  # one that was opened itself (O_PATH)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

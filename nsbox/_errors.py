@@ -38,7 +38,9 @@ class PolicyError(NsboxError, ValueError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.problem}"
+        from nsbox._names import printable  # seldom needed
+
+        return printable(f"{self.field}: {self.problem}")
 
 
 @frozen
@@ -66,7 +68,9 @@ class UnavailableError(NsboxError, OSError):
         return type(self), self.reasons, self.__dict__
 
     def __str__(self) -> str:
-        return f"this machine can't do it: {'; '.join(map(str, self.reasons))}"
+        from nsbox._names import printable  # seldom needed
+
+        return printable(f"this machine can't do it: {'; '.join(map(str, self.reasons))}")
 
 
 class SetupError(NsboxError, OSError):
@@ -89,4 +93,6 @@ class SetupError(NsboxError, OSError):
     def __str__(self) -> str:
         where = f"{self.op}: {self.step}" if self.op else self.step
         text = f"{where}: {self.strerror}"
-        return f"{text}; {self.hint}" if self.hint else text
+        from nsbox._names import printable  # seldom needed
+
+        return printable(f"{text}; {self.hint}" if self.hint else text)

@@ -11,6 +11,7 @@ from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._errors import SetupError
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._names import printable
 from nsbox._plan import Op, Plan
 from nsbox._policy import Policy
 from nsbox._rare_errors import AccessError, IdsError, ProcessesError, StaleError
@@ -182,10 +183,11 @@ def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:
     path = name if "/" in name else shutil.which(name) or name
     if error.errno == errno.ENOENT and "/" in path and os.path.exists(path):
         error.add_note(
-            f"nsbox: {path} exists on the host; the sandbox lacks it, or the interpreter or loader that it names"
+            f"nsbox: {printable(path)} exists on the host; the sandbox lacks it, or the interpreter or loader that it "
+            "names"
         )
     elif error.errno == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:
-        error.add_note(f"nsbox: the policy denies {denied}")
+        error.add_note(f"nsbox: the policy denies {printable(denied)}")
     return error
 
 

@@ -16,10 +16,12 @@ from _collections_abc import Iterator
 
 from nsbox import _core
 from nsbox._attributes import attributes_of, give
+from nsbox._descriptors import walked
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_SYMLINKS = 4  # RESOLVE_NO_SYMLINKS
 _COARSE = 5  # CLOCK_REALTIME_COARSE
 _KEPT = 64  # directories
 _DEEPEST = 100_000  # levels; somebody who goes on adding to what is removed is not waited for
@@ -269,6 +271,8 @@ def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
             return fd
         if fd != -errno.EAGAIN:
             break
+    if fd == -errno.ENOSYS and resolve & _NO_SYMLINKS:  # a filter's word, such as that of a workspace's profile
+        return walked(above, path, flags | os.O_CLOEXEC)
     raise OSError(-fd, os.strerror(-fd), path)
 
 

@@ -8,7 +8,7 @@ from nsbox._host import Host
 from nsbox._layout import needs_no_userns
 from nsbox._limits import core_stays
 from nsbox._policy import Policy
-from nsbox._seccomp import no_user_namespaces, profile
+from nsbox._seccomp import no_more_filters, no_user_namespaces, profile
 
 
 def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[Rule, ...] = ()) -> tuple[Program, ...]:
@@ -22,6 +22,7 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
         wish.base,
         nested=policy.nested,
         for_net=policy.network == "none",
+        set_ids=policy.base != "host",
         allow=wish.allow,
         core_stays=core_stays(policy, host),
     )
@@ -47,9 +48,20 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
     if last:  # before the policy's own, which may be about seccomp(2) itself
         found.append(Program(last, with_compatible=with_compatible, stage="last"))
     found += [Program(code=code, stage="last") for code in wish.programs]
-    if wish.rules:  # after the ready ones
-        found.append(Program(wish.rules, stage="last"))
+    own = (*no_more_filters(wish.base, wish.allow), *wish.rules)
+    if own:  # after the ready ones
+        found.append(Program(own, stage="last"))
     return tuple(found)
+
+
+def _refuses_set_ids(policy: Policy) -> bool:
+    """Say if no way is left to make a file set-user-ID: io_uring opens files too, and nested sandboxes need openat2."""
+    if policy.filter.base == "off" or policy.base == "host" or policy.nested:
+        return False
+    from nsbox._profiles import SET_IDS
+
+    ways = {"openat2", "io_uring_setup", *(call for rule in SET_IDS for call in rule.calls)}
+    return ways.isdisjoint(policy.filter.allow)
 
 
 def refused(policy: Policy) -> str:
@@ -59,13 +71,20 @@ def refused(policy: Policy) -> str:
     words += ["exit tracing"] if "ptrace" not in wish.allow else []
     if wish.base != "off":
         words += ["administration", "bpf", "io_uring", "file handles", "raw and unusual sockets"]
+        words += ["set-user-ID and set-group-ID bits"] if _refuses_set_ids(policy) else []
         words += [] if policy.nested else ["namespaces", "mounts"]
     if wish.base == "hardened":
-        words += ["tracing", "file locks"]
+        words += ["tracing", "file locks", "inotify"]
     text = f"no {', '.join(words)}"
     text += f", but {', '.join(wish.allow)} allowed" if wish.allow else ""
     own = len(wish.rules), len(wish.programs)
     return text + (f"; {own[0]} rules and {own[1]} programs of the policy's own" if any(own) else "")
+
+
+def left_behind(policy: Policy) -> str:
+    """Say what a command may leave in writable places that is of use outside."""
+    what = "programs and scripts" if _refuses_set_ids(policy) else "set-user-ID programs and scripts"
+    return f"afterwards: {what} that the command leaves in writable places"
 
 
 def unkillable(policy: Policy) -> tuple[str, ...]:

@@ -74,6 +74,7 @@ class Host(Frozen):
     has_key: bool = False  # there is such a key
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
     core_handler: Literal["", "pipe", "socket"] = ""  # what kernel.core_pattern is; "": a file
+    open_files: int = 0  # the soft RLIMIT_NOFILE; 0: unlimited
     hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
 
     _hash: int = field(init=False, repr=False, compare=False, default=0)  # of all the others: asked for on every spawn

@@ -107,10 +107,10 @@ def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
 def _proc(op: Proc, policy: Policy, cover: bool) -> tuple[Op, ...]:
     """Return what shows a pid namespace: a new procfs, or for the caller's own, the caller's, as bwrap has it."""
     if "pid" in policy.unshare or policy.details.pidns is not None:
-        return (Proc(op.dest, cover=op.cover or cover),)
+        return (Proc(op.dest, cover=cover or op.cover),)
     at = op.dest.rstrip("/")
-    settings = (RoBind(f"/proc/{name}", f"{at}/{name}", optional=True) for name in _PROC_SETTINGS)
-    return (Bind("/proc", op.dest), *(settings if cover or op.cover else ()))
+    names = _PROC_SETTINGS if cover or op.cover is True else _PROC_SETTINGS[:1] if op.cover else ()
+    return (Bind("/proc", op.dest), *(RoBind(f"/proc/{name}", f"{at}/{name}", optional=True) for name in names))
 
 
 def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:

@@ -7,6 +7,7 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._plan import Rlimit
 from nsbox._policy import Policy
+from nsbox._wished_limits import with_small
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,16 +87,31 @@ def check_lacking(policy: Policy, lacking: dict[str, Reason]) -> tuple[str, ...]
     return tuple(reason.what for reason in lacking.values())
 
 
+_IN_ONE_MESSAGE = 253  # descriptors, SCM_MAX_FD: so many may be sent when the limit is reached (too_many_unix_fds)
+
+
+def _open_files(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
+    """Return the limit by which a command can't have so many descriptors in flight that the caller can't send any."""
+    soft = host.open_files
+    if policy.filter.base != "hardened" or policy.base != "workspace" or not soft or policy.limits.open_files:
+        return ()
+    # Where the caller's own is so low that both can't be, the command gets enough to run.
+    most = soft // 2 if soft > 2 * _IN_ONE_MESSAGE else max(soft - _IN_ONE_MESSAGE - 1, min(64, soft // 2))
+    return (Rlimit("NOFILE", most, most),)
+
+
 def rlimits(policy: Policy, host: Host, *, own_userns: bool = True) -> tuple[Rlimit, ...]:
     """Return the resource limits of each process."""
     hard = dict(host.hard_limits)
     found = []
-    for name, value in policy.limits.rlimits():
+    wished = with_small(policy.limits) if policy.base == "workspace" and host.system == "Linux" else policy.limits
+    for name, value in wished.rlimits():
         if name == "CORE" or (name == "NPROC" and _lacks_nproc(host, own_userns) is not None):
             continue
         # SIGXCPU at the limit says why; who ignores it is killed five seconds later.
         soft, top = value, value + 5 if name == "CPU" else value
         found.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
+    found += _open_files(policy, host)
     core = _core_size(policy)
     if core is not None:
         # 1 is the kernel's word for no dump at all; at 0 a core_pattern that is a pipe gets one (core(5)).

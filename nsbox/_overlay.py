@@ -235,7 +235,7 @@ class OverlayWay(Way):
         """
         ops = (Freeze(where, thaw),)
         prepared = replace(_spawn.prepare(self.policy, host_for(self.policy)), ops=ops)
-        request = self._within(prepared).template
+        request = self._within(self.policy, prepared).template
         assert request is not None
         nothing = _core.Command(programs=[b"/"], argv=[b"/"], envp=_core.Strings([]), cwd=None, flags=c.CLOSE_FDS)
         nothing.uid, nothing.gid = prepared.plan.identity.uid, prepared.plan.identity.gid
@@ -249,19 +249,19 @@ class OverlayWay(Way):
 
         raise SetupError(result.error, f"make the changes read-only: {step_name(result.step)}", ops[0].describe())
 
-    def _prepared(self, prepared: Prepared) -> Prepared:
+    def _prepared(self, policy: Policy, prepared: Prepared) -> Prepared:
         known = self._inside
         if known is None or known[0] is not prepared:
             _check(prepared)
-            self._inside = known = (prepared, self._within(prepared))
+            self._inside = known = (prepared, self._within(policy, prepared))
         return known[1]
 
-    def _within(self, prepared: Prepared) -> Prepared:
+    def _within(self, policy: Policy, prepared: Prepared) -> Prepared:
         """Return the same for commands in the shared namespaces, each of which has a last user namespace of its own."""
         plan = prepared.plan
         uids, gids = _renew.last_maps(plan.identity)
         identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=plan.identity.by_helper)
-        own = programs(self.policy, host_for(self.policy), by_second_userns=True)
+        own = programs(policy, host_for(policy), by_second_userns=True)
         inside = replace(plan, identity=identity, programs=own)
         user, mount = self._fds
         template = _request.template(inside, prepared.ops, without=frozenset({"user"}), within=(user, mount))
@@ -276,7 +276,7 @@ class OverlayWay(Way):
                     raise ValueError("the transaction is over")
                 if self._is_resting:
                     raise ValueError("a commit is under way")
-                result = _spawn.spawn(policy, self._prepared(prepared), command, program, cwd)
+                result = _spawn.spawn(policy, self._prepared(policy, prepared), command, program, cwd)
                 self._started += 1
                 self._running[key] = result.init_pidfd
                 result.on_end = partial(self._running.pop, key, None)

@@ -10,6 +10,7 @@ from nsbox._bpf import Program
 from nsbox._checks import (
     check_bool,
     check_bytes,
+    check_cover,
     check_data,
     check_fd,
     check_hostname,
@@ -23,6 +24,7 @@ from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import Literal
 
     from nsbox._details import Capabilities
     from nsbox._ruleset import Ruleset
@@ -31,7 +33,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "optional": check_bool,
     "nofollow": check_bool,
     "read_only": check_bool,
-    "cover": check_bool,
+    "cover": check_cover,
     "src": check_path,
     "dest": check_path,
     "upper": check_path,
@@ -58,7 +60,9 @@ class Op(Frozen):
     def describe(self) -> str:
         """Say in one line what the op does."""
         name, what = self.row()
-        return f"{name} {what}" if what else name
+        from nsbox._names import printable  # for errors and explain() alone
+
+        return f"{name} {printable(what)}" if what else name
 
     def row(self) -> tuple[str, str]:
         """Return the op's name and its operands, for tables."""
@@ -144,13 +148,17 @@ class Tmpfs(Op):
 
 @frozen
 class Proc(Op):
-    """A procfs of the sandbox's own pid namespace. cover: kernel settings in it are made read-only."""
+    """A procfs of the sandbox's own pid namespace. cover: kernel settings in it are made read-only.
+
+    cover: True for all, "sys" for those below sys, of which the owner of a namespace may change some.
+    """
 
     dest: str
-    cover: bool = False
+    cover: bool | Literal["sys"] = False
 
     def row(self) -> tuple[str, str]:
-        return "proc", f"{self.dest}{_flags('settings read-only' if self.cover else None)}"
+        what = {False: None, True: "settings read-only", "sys": "sys read-only"}[self.cover]
+        return "proc", f"{self.dest}{_flags(what)}"
 
 
 @frozen
@@ -485,5 +493,8 @@ class Plan(Frozen):
         rows = [op.row() for op in self.ops]
         width = max((len(name) for name, _ in rows), default=0)
         digits = len(str(len(rows)))
-        lines = [f"{i:>{digits}}  {name:<{width}}  {what}".rstrip() for i, (name, what) in enumerate(rows, 1)]
+        from nsbox._names import printable
+
+        shown = [(name, what if name == "seatbelt" else printable(what)) for name, what in rows]  # a profile has lines
+        lines = [f"{i:>{digits}}  {name:<{width}}  {what}".rstrip() for i, (name, what) in enumerate(shown, 1)]
         return "\n".join(lines)

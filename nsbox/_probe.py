@@ -212,6 +212,13 @@ def _resolv_conf() -> str | None:
     return target if not target.startswith("/etc/") and os.path.isfile(target) else None
 
 
+def _open_files() -> int:
+    import resource
+
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 0 if soft == resource.RLIM_INFINITY else soft
+
+
 def _hard_limits() -> tuple[tuple[str, int], ...]:
     import resource
 
@@ -350,6 +357,7 @@ def _linux() -> Host:
         state=(state := _state()),
         has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
         resolv_conf=_resolv_conf(),
+        open_files=_open_files(),
         core_handler=_HANDLERS.get((read("/proc/sys/kernel/core_pattern") or "")[:1], ""),
         hard_limits=_hard_limits(),
     )

@@ -13,7 +13,6 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 # What only sandboxes need: nested=True lifts these.
 _NAMESPACES = 0x7E020000  # CLONE_NEW*, but for CLONE_NEWTIME, which is unshare(2)'s alone (clone(2) has a signal there)
-_NEWTIME = 0x80
 _MOUNTS = (
     *("mount", "umount", "umount2", "pivot_root", "chroot", "mount_setattr", "move_mount"),
     *("fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr"),
@@ -85,6 +84,20 @@ DEFAULT = (
     _UPPER,
     *_SOCKETS,
 )
+# A file with the set-user-ID bit, left in a workspace, gives whoever executes it outside the ids of its owner: the
+# caller's. The kernel itself leaves the bits out of what mkdir(2) and its like are asked for. systemd's
+# RestrictSUIDSGID= refuses the same calls.
+_SET_IDS = 0o6000
+_CREATES = 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE: without one of them nobody looks at the mode (open(2))
+SET_IDS = (
+    Rule(("chmod", "fchmod", "creat", "mknod"), EPERM, (has_bit(1, _SET_IDS),)),
+    Rule(("fchmodat", "fchmodat2", "mknodat"), EPERM, (has_bit(2, _SET_IDS),)),
+    Rule(("open",), EPERM, (has_bit(1, _CREATES), has_bit(2, _SET_IDS))),
+    Rule(("openat",), EPERM, (has_bit(2, _CREATES), has_bit(3, _SET_IDS))),
+)
+"""No call whose mode is an argument makes a file set-user-ID or set-group-ID."""
+NO_OPENAT2 = Rule(("openat2",), ENOSYS)
+"""openat2(2) has its mode behind a pointer. Programs that know it do without on older kernels than Linux 5.6."""
 
 # ---- the hardened profile: also what helps to attack a process, and what could be a channel to another sandbox
 
@@ -95,7 +108,17 @@ HARDENED = (
     Rule(("flock",), ENOSYS),
     Rule(("fcntl", "fcntl64"), EPERM, (Arg(1, _LOCKS),)),
     Rule(("personality",), EPERM, (Arg(0, 0xFFFFFFFF, inverted=True),)),
+    # A watch on a directory of the host tells which programs others execute there, and which files they open. It is
+    # about inodes, so that no mount helps. Programs that know ENOSYS look at times instead.
+    Rule(("inotify_init", "inotify_init1", "fanotify_init"), ENOSYS),
 )
+# All programs of the machine share what filters may take (net.core.bpf_jit_limit). The kernel's own words for a kernel
+# without them, with which programs do without (seccomp(2)).
+_PR_SET_SECCOMP, _EINVAL = 22, 22
+NO_MORE_FILTERS = (Rule(("seccomp",), ENOSYS), Rule(("prctl",), _EINVAL, (Arg(0, _PR_SET_SECCOMP),)))
+
+
+_UNSHARED = 0x400 | 0x200 | 0x40000  # CLONE_FILES, CLONE_FS, CLONE_SYSVSEM: what threads of one process have in common
 
 
 def making_namespaces(nested: bool, for_net: bool) -> tuple[Rule, ...]:
@@ -108,7 +131,8 @@ def making_namespaces(nested: bool, for_net: bool) -> tuple[Rule, ...]:
         *enter,
         Rule(("setns", "sethostname", *_MOUNTS)),
         Rule(("clone",), EPERM, (has_bit(0, _NAMESPACES),)),
-        Rule(("unshare",), EPERM, (has_bit(0, _NAMESPACES & ~_CLONE_NEWUSER | _NEWTIME),)),
+        # By what is allowed: later kernels know more, such as UNSHARE_EMPTY_MNTNS.
+        Rule(("unshare",), EPERM, (has_bit(0, 0xFFFFFFFF & ~(_UNSHARED | _CLONE_NEWUSER)),)),
     )
 
 
@@ -164,7 +188,15 @@ def beside_landlock(*, truncates: bool) -> tuple[Rule, ...]:
 
 NAMES = frozenset(
     call
-    for rule in (*HARDENED, *DEFAULT, *making_namespaces(False, False), _NO_IPC, *beside_landlock(truncates=False))
+    for rule in (
+        *HARDENED,
+        *DEFAULT,
+        *SET_IDS,
+        *NO_MORE_FILTERS,
+        *making_namespaces(False, False),
+        _NO_IPC,
+        *beside_landlock(truncates=False),
+    )
     for call in rule.calls
 )
 """The names in these tables; not every machine has all of these system calls."""

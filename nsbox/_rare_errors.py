@@ -33,7 +33,7 @@ class AccessError(NsboxError, PermissionError):
         super().__init__(errno.EACCES, problem, path)
 
     def __str__(self) -> str:
-        return f"{self.filename} {self.strerror}"
+        return printable(f"{self.filename} {self.strerror}")
 
     def __reduce__(self) -> tuple[type[AccessError], tuple[str, str], dict[str, object]]:
         return type(self), (str(self.filename), self.strerror or ""), self.__dict__

@@ -11,6 +11,7 @@ import re
 import signal
 
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._names import printable
 from nsbox._view import view
 
 if TYPE_CHECKING:
@@ -194,10 +195,10 @@ def _limited(policy: Policy, text: str) -> Iterator[Hint]:
 
 
 def _missing_program(seen: View, status: int, text: str) -> Iterator[Hint]:
-    found = re.search(r"(?:^|[\s:])([^\s:]+): (?:command )?not found", text)
+    found = re.search(r"(?:^|[\s:])([^\s:]{1,255}): (?:command )?not found", text)
     name = found.group(1) if found else None
     if name is None and status == 127:
-        first = re.match(r"([^:\n]+): No such file", text)
+        first = re.match(r"([^:\s]{1,255}): No such file", text)
         name = first.group(1) if first else None
     if name is None or status not in (126, 127):
         return
@@ -230,14 +231,18 @@ def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: 
         except (OSError, ValueError):
             continue
         path = os.path.normpath(path)
+        exists = place.here is not None and os.path.lexists(place.here)
+        if not exists and len(path.split()) > 1:  # whatever it is, somebody would take it for a sentence of ours
+            continue
+        shown = repr(path)
         if problem and (write or denied or place.here is None):
             kind = "read-only" if "read-only" in problem else "outside"
-            return Hint(kind, f"{path} {problem}; {seen.allowed(write=write)}")
+            return Hint(kind, f"{shown} {printable(problem)}; {seen.allowed(write=write)}")
         if denied and is_read_only and seen.refuses_by_eperm:
-            return Hint("read-only", f"{path} is read-only in the sandbox; {seen.allowed(write=True)}")
-        if denied and place.here is not None and os.path.lexists(place.here):
+            return Hint("read-only", f"{shown} is read-only in the sandbox; {seen.allowed(write=True)}")
+        if denied and exists:
             more = f", or it is read-only; {seen.allowed(write=True)}" if is_read_only else ""
-            return Hint("permissions", f"the permissions of {path} don't allow that{more}")
+            return Hint("permissions", f"the permissions of {shown} don't allow that{more}")
     if write:
         return Hint("read-only", f"something that it wanted to write to is read-only; {seen.allowed(write=True)}")
     return None

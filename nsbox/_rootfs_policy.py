@@ -16,7 +16,7 @@ from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
 from nsbox._policy import Policy
 from nsbox._resolution import Resolution
-from nsbox._wished_limits import Limits, check_size
+from nsbox._wished_limits import Limits, check_size, with_small
 
 if TYPE_CHECKING:
     from typing import Any, Literal
@@ -80,7 +80,7 @@ def policy(
         others = {"/": root} | {other: host for other, host in binds.items() if other != path}
         _check_mount_point("agent" if path == "/agent" else "runtime", path, others)
     size = None if tmp_size is None else check_size("tmp_size", tmp_size)
-    ops: list[Op] = [RoBind(root, "/", nofollow=True), Proc("/proc"), *_dev(size)]
+    ops: list[Op] = [RoBind(root, "/", nofollow=True), Proc("/proc", cover="sys"), *_dev(size)]
     ops += [Tmpfs("/tmp", size=size, mode=0o1777), Tmpfs("/run", size=_RUN_SIZE)]
     if socket is not None:  # connect(2) needs no writable mount, and chmod(2) of the host's socket would
         ops.append(RoBind(socket, "/run/bridge.sock", nofollow=True))
@@ -108,8 +108,8 @@ def _wishes(wishes: dict[str, Any], network: str) -> dict[str, Any]:
     chosen = {"inherit_env": False, "new_session": True, "seccomp": "default"} | wishes
     chosen = {"workdir": "/workspace", "home": "/workspace"} | chosen
     limits = chosen.get("limits", Limits())
-    if isinstance(limits, Limits) and limits.core_size is None:
-        chosen["limits"] = replace(limits, core_size=0)
+    if isinstance(limits, Limits):
+        chosen["limits"] = with_small(replace(limits, core_size=0) if limits.core_size is None else limits)
     if network == "host" and "landlock" not in wishes:
         # It has the scopes by which the host's abstract unix sockets, which no mount hides, aren't reached.
         chosen["landlock"] = True

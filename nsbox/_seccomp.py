@@ -58,7 +58,8 @@ class Filter(Frozen):
                     "seccomp.programs", f"must be bytes, 8 for each of 1 to {MAX_INSTRUCTIONS} instructions"
                 )
 
-        liftable = {call for rule in _liftable(self.base) for call in rule.calls}
+        rules = (*_liftable(self.base, set_ids=True), *no_more_filters(self.base))
+        liftable = {call for rule in rules for call in rule.calls}
         for call in self.allow:
             if call not in liftable:
                 raise PolicyError(
@@ -139,13 +140,15 @@ COMPATIBLE_NUMBERS = {
 }
 
 
-def _liftable(base: str, *, nested: bool = False, for_net: bool = False) -> tuple[Rule, ...]:
+def _liftable(base: str, *, nested: bool = False, for_net: bool = False, set_ids: bool = False) -> tuple[Rule, ...]:
     """Return the rules that Filter.allow can lift: the profile's own, and the one about exits that are traced."""
     if base == "off":
         return (_NO_EXIT_TRACING,)
     from nsbox import _profiles
 
     rules = (*_profiles.making_namespaces(nested, for_net), *_profiles.DEFAULT)
+    if set_ids:
+        rules += _profiles.SET_IDS if nested else (*_profiles.SET_IDS, _profiles.NO_OPENAT2)
     more = _profiles.HARDENED if base == "hardened" else ()
     return (_NO_EXIT_TRACING, *more, *rules)
 
@@ -158,19 +161,35 @@ def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
 
 @remembered
 def profile(
-    base: str, *, nested: bool, for_net: bool, allow: tuple[str, ...] = (), core_stays: bool = False
+    base: str,
+    *,
+    nested: bool,
+    for_net: bool,
+    set_ids: bool = False,
+    allow: tuple[str, ...] = (),
+    core_stays: bool = False,
 ) -> tuple[Rule, ...]:
     """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
 
     The guard's come first and can't be lifted by allow, except the one about exits that are traced. core_stays:
-    RLIMIT_CORE can't be changed.
+    RLIMIT_CORE can't be changed. set_ids: no set-user-ID and set-group-ID bits, so no openat2(2), whose mode no
+    filter sees; that is left to nested sandboxes, which can't be made without it.
     """
     guard = _GUARD if nested else (*_GUARD, _NO_PARENT, _NO_CLONE3)
     return (
         *guard,
         *(_CORE_STAYS if core_stays else ()),
-        *_without(_liftable(base, nested=nested, for_net=for_net), frozenset(allow)),
+        *_without(_liftable(base, nested=nested, for_net=for_net, set_ids=set_ids), frozenset(allow)),
     )
+
+
+def no_more_filters(base: str, allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
+    """Return the rules against filters of the command's own; before the last they would stop the set-up's."""
+    if base != "hardened":
+        return ()
+    from nsbox._profiles import NO_MORE_FILTERS
+
+    return _without(NO_MORE_FILTERS, frozenset(allow))
 
 
 @remembered

@@ -14,6 +14,7 @@ from nsbox._backends import seatbelt
 from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._layout import layout, with_interpreter, with_state_hidden
+from nsbox._names import printable
 from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._probe import host_for
 from nsbox._rare_errors import AccessError
@@ -222,7 +223,7 @@ class View:
     def named(self, *, write: bool) -> str:
         """Say which paths that the policy names are."""
         paths = self.writable() if write else self.readable()
-        return f"{'writable' if write else 'readable'}: {', '.join(paths) or 'nothing'}"
+        return f"{'writable' if write else 'readable'}: {printable(', '.join(paths)) or 'nothing'}"
 
     def readable(self) -> list[str]:
         """List the directories, and single files, of this machine that the policy itself names."""

@@ -113,7 +113,7 @@ def _op(op: Op) -> _Row:
         case Tmpfs():
             return _row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
         case Proc():
-            return _row(c.OP_PROC, op.dest, flags=c.COVER if op.cover else 0)
+            return _row(c.OP_PROC, op.dest, flags={False: 0, True: c.COVER, "sys": c.COVER_SYS}[op.cover])
         case Devpts():
             return _row(c.OP_DEVPTS, op.dest)
         case Mqueue():

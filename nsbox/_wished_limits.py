@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name
+from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ def _check_size_or_none(name: str, value: object) -> int:
 
 _LIMIT_CHECKS: dict[str, Callable[[str, object], int | float]] = {
     **dict.fromkeys(("memory", "file_size", "total_memory"), check_size),
-    "core_size": _check_size_or_none,
+    **dict.fromkeys(("core_size", "locked_memory", "message_queues"), _check_size_or_none),
     "cpus": _check_cpus,
 }
 
@@ -56,6 +56,9 @@ class Limits(Frozen):
     (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL five seconds later). file_size: bytes of any file written (RLIMIT_FSIZE).
     open_files: descriptors (RLIMIT_NOFILE). core_size: bytes of a core dump (RLIMIT_CORE); 0, and None
     in a workspace: none, to a handler neither.
+    locked_memory: bytes that a process may lock (RLIMIT_MEMLOCK). message_queues: bytes of POSIX message queues
+    (RLIMIT_MSGQUEUE). pending_signals: queued signals and timers (RLIMIT_SIGPENDING). None of these three: few in a
+    workspace, since the kernel counts them by user.
     total_memory: bytes of all processes together, with their files in /tmp and without swap; beyond it all are killed.
     cpus: how many processors' time all may have together, such as 1.5. These two need a cgroup v2 that was delegated to
     the caller, and so does processes where RLIMIT_NPROC doesn't hold. Sizes may be strings such as "512M".
@@ -67,6 +70,9 @@ class Limits(Frozen):
     file_size: int | str | None = None
     open_files: int | None = None
     core_size: int | str | None = None
+    locked_memory: int | str | None = None
+    message_queues: int | str | None = None
+    pending_signals: int | None = None
     total_memory: int | str | None = None
     cpus: float | None = None
 
@@ -86,5 +92,18 @@ class Limits(Frozen):
             "FSIZE": self.file_size,
             "NOFILE": self.open_files,
             "CORE": self.core_size,
+            "MEMLOCK": self.locked_memory,
+            "MSGQUEUE": self.message_queues,
+            "SIGPENDING": self.pending_signals,
         }
         return tuple((name, int(value)) for name, value in names.items() if value is not None)
+
+
+# What the kernel counts by user, whatever the namespaces: with the caller's limits one command could use up what all of
+# the user's programs may have. A message queue as mq_open(3) makes it by default takes some 84 KB; gpg locks 64 KB.
+SMALL_LIMITS = {"locked_memory": 1 << 20, "message_queues": 256 << 10, "pending_signals": 256}
+
+
+def with_small(limits: Limits) -> Limits:
+    """Return the limits of a workspace, which has few of these unless it asks for more."""
+    return replace(limits, **{name: value for name, value in SMALL_LIMITS.items() if getattr(limits, name) is None})

@@ -110,7 +110,8 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     tmp_size = policy.tmp_size if isinstance(policy.tmp_size, int) else None
     own: dict[str, Op] = {
         "/dev": Dev("/dev", size=tmp_size),
-        "/proc": Proc("/proc", cover=may_be_kernel_root(policy, host)),
+        # Nested sandboxes need a fully visible /proc (mount_too_revealing in the kernel).
+        "/proc": Proc("/proc", cover=may_be_kernel_root(policy, host) or (False if policy.nested else "sys")),
         "/tmp": Tmpfs("/tmp", size=tmp_size, mode=0o1777),
     }
     wished = _pinned(policy) | _readable(policy, host)

@@ -11,6 +11,7 @@
  * the sandbox can stop as soon as it is there (SIGSTOP): else they could keep this program from seeing the caller end.
  */
 #include "../abi.h"
+#include "../linux/directory.h"
 #include "../linux/message.h"
 #include "sys_session.h"
 
@@ -133,7 +134,7 @@ static int open_nulls(void)
     for (int i = 0; i < 3; i++) {
         if (!(entry.head->flags & (uint32_t)NSBOX_ENTRY_NULL << i))
             continue;
-        int fd = sys_openat2(AT_FDCWD, "/dev/null", O_RDWR, 0, RESOLVE_NO_SYMLINKS);
+        int fd = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_NOFOLLOW, 0);
         int ret = fd < 0 ? fd : sys_dup3(fd, i, 0);
         if (ret < 0)
             return ret;
@@ -141,14 +142,11 @@ static int open_nulls(void)
     return 0;
 }
 
-static int enter_directory(void)
+static int enter_cwd(void)
 {
     if (!entry.head->cwd)
         return 0;
-    int fd = sys_openat2(AT_FDCWD, text(entry.head->cwd), O_PATH | O_DIRECTORY, 0, RESOLVE_NO_MAGICLINKS);
-    int ret = fd < 0 ? fd : sys_fchdir(fd);
-    if (fd >= 0)
-        sys_close(fd);
+    int ret = enter_directory(text(entry.head->cwd));
     return entry.head->flags & NSBOX_ENTRY_CWD_OPTIONAL ? 0 : ret;
 }
 
@@ -216,7 +214,7 @@ static void command(void *unused)
         give_up(ret, NSBOX_STEP_SESSION);
     if (head->pgid >= 0 && (ret = sys_setpgid(0, head->pgid)) < 0)
         give_up(ret, NSBOX_STEP_PGID);
-    if ((ret = enter_directory()) < 0)
+    if ((ret = enter_cwd()) < 0)
         give_up(ret, NSBOX_STEP_CHDIR);
     const sys_sigset none = 0;
     sys_sigprocmask(SIG_SETMASK, &none, 0);

@@ -99,6 +99,7 @@ void plain_command(void *job);
 
 /* Close what the set-up has opened, before the caller's code or its program runs. */
 void close_own(struct job *j);
+void close_own_places(struct job *j);
 
 /* Close what isn't 0..2 or in pass_fds; 0 or -errno. */
 int descriptors(struct job *j);

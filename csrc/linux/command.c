@@ -1,5 +1,6 @@
 /* command.c: the last steps before the user's program, in the order of CPython's child_exec. */
 #include "child.h"
+#include "directory.h"
 
 /* Moves *fd away from numbers below `floor`, which are about to be overwritten. */
 static int move_up(int *fd, int floor)
@@ -146,17 +147,6 @@ static int execute(struct job *j, uint32_t *step)
     return error ? error : last;
 }
 
-static int enter_directory(const char *path)
-{
-    /* Our number in the sandbox is known, 2: a link to /proc/2/fd/N, planted by an earlier command, would lead to
-     * whatever is still open here (CVE-2024-21626). */
-    int fd = sys_openat2(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0, RESOLVE_NO_MAGICLINKS);
-    int ret = fd < 0 ? fd : sys_fchdir(fd);
-    if (fd >= 0)
-        sys_close(fd);
-    return ret;
-}
-
 static int enter_cwd(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
@@ -283,8 +273,10 @@ static int confine(struct job *j, uint32_t *step, int32_t *op)
         ret = install_filters(r, last - r->n_confined_filters, last);
     }
     /* A command that will have other ids enters with those that it has now, as CPython does. */
-    if (ret >= 0 && r->flags & NSBOX_FORK_COMMAND)
+    if (ret >= 0 && r->flags & NSBOX_FORK_COMMAND) {
+        close_own_places(j);
         ret = enter_cwd(j, step);
+    }
     if (ret >= 0)
         ret = set_ids(j, step);
     if (ret >= 0)

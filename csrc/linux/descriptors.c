@@ -8,6 +8,14 @@ static void close_each(const int *fds, unsigned count)
             sys_close(fds[i]);
 }
 
+/* Directories of the sandbox's own, which nothing needs that is still to come. */
+void close_own_places(struct job *j)
+{
+    close_each(j->own, sizeof j->own / sizeof j->own[0]);
+    for (unsigned i = 0; i < sizeof j->own / sizeof j->own[0]; i++)
+        j->own[i] = -1;
+}
+
 /* The set-up's descriptors, when the caller's stay open: exec would close them, but looks the program up first. With
  * PREEXEC those of the request stay open until exec: Python runs here, knows them by number, and closes what is its
  * own. A number that C had freed could be another file's by then. */
@@ -19,7 +27,7 @@ void close_own(struct job *j)
     const int borrowed[] = {r->user_fd, r->user2_fd, r->pid_fd,  r->hold_fd, r->report_fd,
                             r->mnt_fd,  r->null_fd,  r->park_fd, r->go_fd};
     close_each(made, sizeof made / sizeof made[0]);
-    close_each(j->own, sizeof j->own / sizeof j->own[0]);
+    close_own_places(j);
     if (!(r->flags & NSBOX_PREEXEC)) {
         close_each(borrowed, sizeof borrowed / sizeof borrowed[0]);
         return;

@@ -23,11 +23,55 @@ int nsbox_landlock_abi(void)
     return sys_landlock_create_ruleset(0, 0, 1 /* LANDLOCK_CREATE_RULESET_VERSION */);
 }
 
-static int is_directory(int fd)
+static int is_of_kind(int fd, unsigned kind)
 {
     struct statx st;
     int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &st);
-    return ret < 0 ? ret : (st.stx_mode & SYS_S_IFMT) == SYS_S_IFDIR;
+    return ret < 0 ? ret : (st.stx_mode & SYS_S_IFMT) == kind;
+}
+
+static int is_directory(int fd)
+{
+    return is_of_kind(fd, SYS_S_IFDIR);
+}
+
+/* The next part of a path, opened without following it. */
+static int step_into(int at, const char *part, size_t n)
+{
+    char name[256]; /* NAME_MAX and the 0 */
+    if (n >= sizeof name)
+        return -ENAMETOOLONG;
+    for (size_t i = 0; i < n; i++)
+        name[i] = part[i];
+    name[n] = 0;
+    int fd = sys_openat(at, name, O_PATH | O_NOFOLLOW, 0);
+    int link = fd < 0 ? fd : is_of_kind(fd, SYS_S_IFLNK);
+    if (link == 0)
+        return fd;
+    if (fd >= 0)
+        sys_close(fd);
+    return link < 0 ? link : -ELOOP;
+}
+
+/* An absolute path without links, as by openat2(2) with RESOLVE_NO_SYMLINKS. The command's filters refuse that already:
+ * its mode, which may be set-user-ID, is behind a pointer. */
+static int open_without_links(const char *path)
+{
+    int at = sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY, 0);
+    while (at >= 0) {
+        while (*path == '/')
+            path++;
+        size_t n = 0;
+        while (path[n] && path[n] != '/')
+            n++;
+        if (!n)
+            break;
+        int next = step_into(at, path, n);
+        sys_close(at);
+        at = next;
+        path += n;
+    }
+    return at;
 }
 
 static int add_rule(int ruleset, int fd, uint64_t rights)
@@ -41,14 +85,15 @@ static int add_rule(int ruleset, int fd, uint64_t rights)
     return rule.rights ? sys_landlock_add_rule(ruleset, RULE_PATH_BENEATH, &rule) : 0;
 }
 
-/* A path that the command can't reach needs no rule: without one it has no rights there. */
+/* Paths that nobody has named are the system's, or destinations of the plan's: whatever links are there, no command has
+ * planted. A path that the command can't reach needs no rule: without one it has no rights there. */
 static int add_paths(int ruleset, const nsbox_ruleset *r, int32_t *at)
 {
     for (uint32_t i = 0; i < r->n_paths; i++) {
         const nsbox_path_rule *path = &r->paths[i];
-        uint64_t how = path->flags & NSBOX_NOFOLLOW ? RESOLVE_NO_SYMLINKS : RESOLVE_NO_MAGICLINKS;
         *at = (int32_t)i;
-        int fd = sys_openat2(AT_FDCWD, path->path, O_PATH, 0, how);
+        int fd =
+            path->flags & NSBOX_NOFOLLOW ? open_without_links(path->path) : sys_openat(AT_FDCWD, path->path, O_PATH, 0);
         if (fd == -EACCES || (fd == -ENOENT && path->flags & NSBOX_OPTIONAL))
             continue;
         int ret = fd < 0 ? fd : add_rule(ruleset, fd, path->rights & r->files);

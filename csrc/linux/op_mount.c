@@ -133,11 +133,12 @@ int op_mqueue(struct builder *b, const nsbox_op *op)
 }
 
 /* Kernel settings that uid 0 of the machine could write to by its plain file permissions, without any
- * capability, become read-only (bubblewrap's list, and what drivers add). */
-static int cover_proc(struct builder *b, int proc)
+ * capability, become read-only (bubblewrap's list, and what drivers add). Another user can write to some below "sys" as
+ * the owner of its namespaces: those of ipc and mqueue, and from Linux 6.14 on of pid. */
+static int cover_proc(struct builder *b, int proc, int all)
 {
     static const char names[][16] = {"sys", "sysrq-trigger", "irq", "bus", "fs", "asound"};
-    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (unsigned i = 0, n = all ? sizeof names / sizeof names[0] : 1; i < n; i++) {
         int tree = fs_clone(b, proc, names[i], AT_RECURSIVE, MOUNT_ATTR_RDONLY);
         b->step = NSBOX_STEP_ATTR;
         if (tree == -ENOENT)
@@ -159,12 +160,12 @@ int op_proc(struct builder *b, const nsbox_op *op)
         return ret;
     b->step = NSBOX_STEP_FS;
     ret = mount_dir(b, op, b->new_proc(b));
-    if (ret < 0 || !(op->flags & NSBOX_COVER))
+    if (ret < 0 || !(op->flags & (NSBOX_COVER | NSBOX_COVER_SYS)))
         return ret;
     int proc = dest_find(b, plan_str(b->plan, op->dst));
     if (proc < 0)
         return proc;
-    ret = cover_proc(b, proc);
+    ret = cover_proc(b, proc, (op->flags & NSBOX_COVER) != 0);
     sys_close(proc);
     return ret;
 }

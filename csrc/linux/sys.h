@@ -150,6 +150,10 @@ static inline int sys_chdir(const char *path)
 {
     return (int)S1(__NR_chdir, path);
 }
+static inline int sys_getcwd(char *name, size_t room)
+{
+    return (int)S2(__NR_getcwd, name, room);
+}
 static inline int sys_umask(unsigned mask)
 {
     return (int)S1(__NR_umask, mask);

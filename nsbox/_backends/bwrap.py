@@ -7,7 +7,7 @@ one to /usr/bin/bwrap). _bwrap_words says the plan in its language; _wrap carrie
 from __future__ import annotations
 
 from nsbox._errors import Reason, UnavailableError
-from nsbox._filters import programs, refused, unkillable
+from nsbox._filters import left_behind, programs, refused, unkillable
 from nsbox._host import Host
 from nsbox._layout import layout, pinned_paths, wants_full, with_interpreter, with_state_hidden
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
@@ -162,7 +162,8 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     if policy.network == "host":
         said.append("network: the host's, with its abstract unix sockets")
     said.append("sockets: unix sockets in visible directories can be connected to")
-    said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
+    said.append("FIFOs: those in visible directories can be written to, also where these are read-only")
+    said.append(left_behind(policy))
     if pinned_paths(policy):
         said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")
     said.append("pid 1: bwrap's own, which a command can take over (ptrace); then the caller's death needn't end it")

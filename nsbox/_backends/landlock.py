@@ -10,7 +10,7 @@ from nsbox import _landlock
 from nsbox._bpf import Program
 from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
-from nsbox._filters import refused, unkillable
+from nsbox._filters import left_behind, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import with_interpreter
@@ -19,7 +19,7 @@ from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy
 from nsbox._profiles import beside_landlock, without_namespaces
 from nsbox._ruleset import Ruleset
-from nsbox._seccomp import no_user_namespaces, profile
+from nsbox._seccomp import no_more_filters, no_user_namespaces, profile
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -208,10 +208,13 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
         network=policy.network == "host", files=policy.base == "workspace", ipc="ipc" in policy.unshare
     )
     stays = core_stays(policy, host)
-    rules = (*own, *profile(wish.base, nested=False, for_net=False, allow=wish.allow, core_stays=stays))
+    contains_files = policy.base == "workspace"
+    rules = (
+        *own,
+        *profile(wish.base, nested=False, for_net=False, set_ids=contains_files, allow=wish.allow, core_stays=stays),
+    )
     if wish.base != "off":
         rules += no_user_namespaces(wish.allow)
-    contains_files = policy.base == "workspace"
     shares_all = not contains_files and policy.network == "host" and "ipc" not in policy.unshare
     # Tables of 32-bit programs only where nothing is refused that they have other numbers for.
     programs = [Program(rules, with_compatible=shares_all and wish.base == "off" and not wish.rules)]
@@ -219,8 +222,9 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
         last = beside_landlock(truncates=host.landlock_abi >= _landlock.TRUNCATE_ABI)
         programs.append(Program(last, stage="last"))
     programs += [Program(code=code, stage="last") for code in wish.programs]
-    if wish.rules:
-        programs.append(Program(wish.rules, stage="last"))
+    rules = (*no_more_filters(wish.base, wish.allow), *wish.rules)
+    if rules:
+        programs.append(Program(rules, stage="last"))
     return tuple(programs)
 
 
@@ -256,7 +260,7 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
         said.append("files: names, sizes and owners of all files can be seen; their contents can't")
     if policy.network == "host":
         said.append("network: the host's")
-    said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
+    said.append(left_behind(policy))
     said.append("namespaces: none of its own; /proc is the machine's, with the names of keys")
     said.append("the caller's end: only what the main thread started is killed with it, unless it objects (prctl(2))")
     if not host.can_set_groups:

@@ -6,7 +6,7 @@ import errno
 
 from nsbox._details import Capabilities
 from nsbox._errors import Reason, UnavailableError
-from nsbox._filters import programs, refused, unkillable
+from nsbox._filters import left_behind, programs, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import layout, needs_no_userns, pinned_paths, wants_full, with_interpreter, with_state_hidden
@@ -269,7 +269,9 @@ def _not_enforced(policy: Policy, host: Host, ruleset: Ruleset | None) -> tuple[
         said.append(f"network: the host's{abstract}")
     vsock = ", and AF_VSOCK," if policy.filter.base == "off" else ""
     said.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
-    said.append("afterwards: set-user-ID programs and scripts that the command leaves in writable places")
+    if ruleset is None or not ruleset.files:
+        said.append("FIFOs: those in visible directories can be written to, also where these are read-only")
+    said.append(left_behind(policy))
     if pinned_paths(policy):
         said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")
     if policy.nested and needs_no_userns(policy, host):

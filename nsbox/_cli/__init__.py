@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsbox._errors import NsboxError, PolicyError
+from nsbox._names import printable
 from nsbox._policy import Policy, default_workspace
 from nsbox._wished_limits import Limits
 
@@ -214,7 +215,7 @@ def _bwrap(words: Sequence[str]) -> int:
 
 def _complain(error: BaseException, status: int) -> int:
     notes = getattr(error, "__notes__", [])
-    print("nsbox:", "; ".join([str(error), *notes]), file=sys.stderr)
+    print("nsbox:", printable("; ".join([str(error), *notes])), file=sys.stderr)
     return status
 
 

@@ -28,6 +28,7 @@ OPS: list[p.Op] = [
     p.Console("/dev/console"),
     p.Tmpfs("/tmp", size=4096, mode=0o1777),
     p.Proc("/proc", cover=True),
+    p.Proc("/proc", cover="sys"),
     p.Devpts("/dev/pts"),
     p.Mqueue("/dev/mqueue"),
     p.Dir("/d"),
@@ -55,7 +56,7 @@ BLOB = encode(OPS)
 FLAGS: dict[int, int] = {
     c.OP_BIND: c.RDONLY | c.DEVICES | c.OPTIONAL | c.FROM_FD | c.NOFOLLOW | c.PROBE_TTY | c.LIFTED,
     c.OP_DATA: c.RDONLY,
-    c.OP_PROC: c.COVER,
+    c.OP_PROC: c.COVER | c.COVER_SYS,
     c.OP_OVERLAY: c.OVL_TMP | c.OVL_RO,
     c.OP_MASK: c.OPTIONAL | c.NOFOLLOW,
     c.OP_REMOUNT_RO: c.FREEZE | c.THAW,

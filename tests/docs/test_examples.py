@@ -108,7 +108,7 @@ def test_exec_tool(project: Path) -> None:
     """The exec tool reports output, status and reason of each command."""
     printed = example("exec_tool.py").stdout
     assert "[status 0, " in printed and f"hello\n{os.getuid()}\n" in printed
-    assert f"/usr/x is read-only in the sandbox; writable: {project}]\n" in printed
+    assert f"'/usr/x' is read-only in the sandbox; writable: {project}]\n" in printed
     assert "[SIGSEGV, " in printed and "it crashed" in printed
 
 

@@ -141,6 +141,35 @@ def test_proc_files_that_change_the_kernel(attempt: Callable[..., Any], policy: 
         assert all(number in REFUSED | {errno.EIO} for number in found.values()), found
 
 
+# Opens what can be opened, and writes nothing.
+SETTINGS = """
+found = {}
+for top, _, names in os.walk("/proc/sys"):
+    for name in names:
+        path = os.path.join(top, name)
+        found[path] = attempt(lambda: os.close(os.open(path, os.O_WRONLY)))
+report(found)
+"""
+
+
+def test_no_kernel_setting_is_writable(attempt: Callable[..., Any], policy: Policy) -> None:
+    """Not one below /proc/sys, not even those of the sandbox's own namespaces, whichever uid a command has inside."""
+    for chosen in (policy, policy.with_(uid=0, gid=0), policy.with_(network="host")):
+        found = attempt(SETTINGS, policy=chosen)
+        assert len(found) > 100 and 0 not in found.values()
+    with nsbox.Sandbox(policy) as box:  # in a copy of a mount tree that is kept, too
+        for _ in range(3):
+            found = attempt(SETTINGS, policy=box)
+            assert len(found) > 100 and 0 not in found.values()
+
+
+@pytest.mark.as_user("for root they are read-only with nested=True as well")
+def test_control_the_own_namespaces_settings(attempt: Callable[..., Any], policy: Policy) -> None:
+    """Control: where they aren't covered, the owner of the ipc namespace may change its settings, without a capability."""
+    found = attempt(SETTINGS, policy=policy.with_(nested=True))
+    assert found["/proc/sys/kernel/shmmax"] == found["/proc/sys/kernel/msgmni"] == 0
+
+
 def test_proc_remount_and_second_proc(attempt: Callable[..., Any], policy: Policy) -> None:
     """The masks of /proc can't be got rid of by another procfs, nor by mount options."""
     import subprocess

@@ -209,3 +209,33 @@ def test_long_ways(tree: Path) -> None:
     line = f"{tree}/ws" + "/a" * 40_000 + ": Permission denied"
     assert box.exec("sh", ["-c", "cat >&2; exit 1"], input="\n".join([line] * 100)).returncode == 1
     box.close()
+
+
+def test_where_openat2_is_refused(workspace: Path) -> None:
+    """In a sandbox, whose profile refuses that call, files are opened part by part; links stand in the way all the same."""
+    (workspace / "inner" / "d").mkdir(parents=True)
+    (workspace / "inner" / "d" / "file").write_text("here")
+    (workspace / "inner" / "up").symlink_to("..")
+    (workspace / "inner" / "link").symlink_to("d/file")
+    (workspace / "outer").write_text("not for the inner one")
+    script = """
+import nsbox
+policy = nsbox.Policy.workspace("inner", backend="landlock", best_effort={"attributes", "processes", "read", "secrets", "tmp"})
+box = nsbox.Sandbox(policy)
+print(box.read("d/file"))
+box.write("d/new", "made")
+for name in ("link", "up/outer", "up/inner/d/file", "d/../up/outer"):
+    try: print("read", box.read(name))
+    except nsbox.AccessError: print("refused")
+"""
+    if nsbox.probe().landlock_abi < 2:
+        pytest.skip("needs Landlock of version 2 or later")
+    done = nsbox.run(
+        [sys.executable, "-c", script],
+        policy=Policy.workspace(workspace),
+        cwd=workspace,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == ["here", *4 * ["refused"]], done.stderr
+    assert (workspace / "inner" / "d" / "new").read_text() == "made"

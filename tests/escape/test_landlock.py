@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,3 +204,28 @@ def test_control_layers_reach_them(attempt: Callable[..., Any], abstract: str) -
     """Control: without the scope they can be."""
     policy = Policy.layers(nsbox.RoBind("/", "/"), nsbox.Proc("/proc"))
     assert attempt(CONNECT, abstract, policy=policy, cwd="/") == "connected"
+
+
+@needs_files
+@pytest.mark.as_root("others have no directory that isn't below /tmp, where the sandbox's own one gives its rights")
+def test_fifos_in_read_only_directories() -> None:
+    """With Landlock a FIFO of the host is read-only where its directory is. Control: without it, it is written to."""
+    base = Path(tempfile.mkdtemp(prefix="nsbox-fifo.", dir="/srv"))
+    try:
+        (base / "ws").mkdir()
+        (base / "shown").mkdir()
+        os.mkfifo(base / "shown" / "control")
+        server = os.open(base / "shown" / "control", os.O_RDWR | os.O_NONBLOCK)
+        try:
+            for landlock, expected in ((True, None), (False, b"injected\n")):
+                policy = Policy.workspace(base / "ws", read=[base / "shown"], landlock=landlock)
+                nsbox.run(f"echo injected > {base}/shown/control", shell=True, policy=policy, stderr=nsbox.DEVNULL)
+                try:
+                    got = os.read(server, 100)
+                except BlockingIOError:
+                    got = None
+                assert got == expected
+        finally:
+            os.close(server)
+    finally:
+        shutil.rmtree(base)

@@ -285,7 +285,7 @@ def test_core_dumps() -> None:
         (Policy.host(limits=Limits(core_size=0)), none),
     ):
         plan = compile_policy(policy, DEBIAN)
-        assert plan.rlimits == expected
+        assert tuple(limit for limit in plan.rlimits if limit.name == "CORE") == expected
         rules = [rule for part in plan.programs for rule in part.rules if "setrlimit" in rule.calls]
         assert bool(rules) == (expected == none)
 
@@ -301,10 +301,33 @@ def test_core_dumps_that_no_limit_stops() -> None:
         (replace(DEBIAN, core_handler="socket"), 1, "socket"),
     ):
         plan = compile_policy(workspace(), host)
-        assert plan.rlimits == (Rlimit("CORE", limit, limit),)
+        assert Rlimit("CORE", limit, limit) in plan.rlimits
         said = [text for text in plan.not_enforced if "core dumps" in text]
         assert [told in text for text in said] == ([True] if told else [])
         assert not [text for text in compile_policy(Policy.layers(), host).not_enforced if "core dumps" in text]
+
+
+def test_what_is_counted_by_user() -> None:
+    """A workspace has little of it unless it says how much; other policies keep the caller's limits."""
+    few = [
+        Rlimit("MEMLOCK", 1 << 20, 1 << 20),
+        Rlimit("MSGQUEUE", 256 << 10, 256 << 10),
+        Rlimit("SIGPENDING", 256, 256),
+    ]
+    assert [limit for limit in compile_policy(workspace(), DEBIAN).rlimits if limit.name != "CORE"] == few
+    assert compile_policy(Policy.host(), DEBIAN).rlimits == compile_policy(Policy.layers(), DEBIAN).rlimits == ()
+    more = compile_policy(workspace(limits=Limits(pending_signals=7, message_queues=0)), DEBIAN).rlimits
+    assert {*more} >= {Rlimit("SIGPENDING", 7, 7), Rlimit("MSGQUEUE", 0, 0), few[0]}
+
+
+def test_open_files_when_hardened() -> None:
+    """So many descriptors that those in flight leave the caller some; where it has few itself, enough to run."""
+    for soft, expected in ((1024, 512), (1 << 20, 1 << 19), (507, 253), (400, 146), (256, 64), (20, 10), (0, None)):
+        found = compile_policy(workspace(seccomp="hardened"), replace(DEBIAN, open_files=soft)).rlimits
+        assert {limit.name: limit.hard for limit in found}.get("NOFILE") == expected
+    own = workspace(seccomp="hardened", limits=Limits(open_files=2000))
+    assert Rlimit("NOFILE", 2000, 2000) in compile_policy(own, replace(DEBIAN, open_files=1024)).rlimits
+    assert "NOFILE" not in {limit.name for limit in compile_policy(workspace(), replace(DEBIAN, open_files=99)).rlimits}
 
 
 def test_limits_of_all_together() -> None:
@@ -430,11 +453,17 @@ def test_layers_are_kept() -> None:
 
 
 def test_settings_of_the_kernel_are_covered_for_root() -> None:
-    """The machine's uid 0 could write to /proc/sys by plain file permissions: read-only, in each base."""
+    """The machine's uid 0 could write to /proc/sys by plain file permissions: read-only, in each base.
+
+    For others it is in a workspace, where namespaces of their own have settings.
+    """
     for policy in (workspace(), Policy.host(), Policy.layers(Proc("/p"))):
         procs = [op for op in compile_policy(policy, ROOT).ops if isinstance(op, Proc)]
         assert [op.cover for op in procs] == [True]
-        assert [op.cover for op in compile_policy(policy, DEBIAN).ops if isinstance(op, Proc)] == [False]
+        own = "sys" if policy.base == "workspace" else False
+        assert [op.cover for op in compile_policy(policy, DEBIAN).ops if isinstance(op, Proc)] == [own]
+    nested = compile_policy(workspace(nested=True), DEBIAN).ops
+    assert Proc("/proc") in nested  # fully visible, so that another can be mounted inside
 
 
 def test_below_a_linked_directory() -> None:

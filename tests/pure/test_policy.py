@@ -100,7 +100,8 @@ def test_bad_field(field: str, value: object) -> None:
 @pytest.mark.parametrize("name", LIMITS)
 def test_bad_limit(name: str, value: object) -> None:
     """A limit that is no positive number that the kernel can take is refused by its name."""
-    if (name, value) in (("core_size", 0), ("cpus", 1.5)) and not isinstance(value, bool):
+    may_be_none = dict.fromkeys(("core_size", "locked_memory", "message_queues"), 0)
+    if (name, value) in (*may_be_none.items(), ("cpus", 1.5)) and not isinstance(value, bool):
         assert getattr(Limits(**{name: value}), name) == value
         return
     refused(f"limits.{name}", lambda: Limits(**{name: value}))

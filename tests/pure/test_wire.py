@@ -122,6 +122,7 @@ CASES: list[tuple[Op, tuple[object, ...], dict[str, int]]] = [
     (Tmpfs("/t", size=2**63 - 1, mode=0o1777), ("TMPFS", b"/t"), {"mode": 0o1777, "size": 2**63 - 1}),
     (Proc("/p"), ("PROC", b"/p"), {}),
     (Proc("/p", cover=True), ("PROC", b"/p"), {"flags": 16}),
+    (Proc("/p", cover="sys"), ("PROC", b"/p"), {"flags": 4096}),
     (Devpts("/p"), ("DEVPTS", b"/p"), {}),
     (Mqueue("/m"), ("MQUEUE", b"/m"), {}),
     (Dir("/d", 0o700), ("DIR", b"/d"), {"mode": 0o700}),

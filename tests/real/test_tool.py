@@ -297,7 +297,7 @@ def test_outside(box: Sandbox, workspace: Path, tmp_path: Path, command: str) ->
     outside.write_text("x")
     (hint,) = box.shell(command.format(path=outside)).why
     assert hint.kind == "outside"
-    assert str(hint).startswith(f"{outside} is outside of the sandbox")
+    assert str(hint).startswith(f"'{outside}' is outside of the sandbox")
     assert f"readable: {workspace}" in str(hint)
     assert box.shell("cat missing-everywhere").why == ()
 
@@ -308,9 +308,9 @@ def test_redirections(policy: Policy, workspace: Path, shell: str) -> None:
     (workspace / ".env").write_text("x")
     with Sandbox(policy.with_(deny=[workspace / ".env"])) as box:
         (hint,) = box.exec(shell, ["-c", "cat < .env"]).why
-        assert str(hint).startswith(f"{workspace}/.env is hidden in the sandbox")
+        assert str(hint).startswith(f"'{workspace}/.env' is hidden in the sandbox")
         (hint,) = box.exec(shell, ["-c", "echo x > /usr/../usr/x"]).why
-        assert str(hint).startswith("/usr/x is read-only in the sandbox; writable: ")
+        assert str(hint).startswith("'/usr/x' is read-only in the sandbox; writable: ")
 
 
 def test_hidden(policy: Policy, workspace: Path) -> None:
@@ -318,7 +318,7 @@ def test_hidden(policy: Policy, workspace: Path) -> None:
     (workspace / ".env").write_text("x")
     with Sandbox(policy.with_(deny=[workspace / ".env"])) as box:
         (hint,) = box.shell("cat .env").why
-        assert str(hint).startswith(f"{workspace}/.env is hidden in the sandbox")
+        assert str(hint).startswith(f"'{workspace}/.env' is hidden in the sandbox")
 
 
 def test_permissions(box: Sandbox, workspace: Path) -> None:
@@ -326,9 +326,9 @@ def test_permissions(box: Sandbox, workspace: Path) -> None:
     (workspace / "closed").write_text("x")
     (workspace / "closed").chmod(0)
     (hint,) = box.shell("cat closed; echo 'cat: closed: Permission denied' >&2; exit 1").why
-    assert (hint.kind, str(hint)) == ("permissions", f"the permissions of {workspace}/closed don't allow that")
+    assert (hint.kind, str(hint)) == ("permissions", f"the permissions of '{workspace}/closed' don't allow that")
     (hint,) = box.shell("echo 'touch: /usr/bin: Permission denied' >&2; exit 1").why
-    assert str(hint).startswith("the permissions of /usr/bin don't allow that, or it is read-only; writable: ")
+    assert str(hint).startswith("the permissions of '/usr/bin' don't allow that, or it is read-only; writable: ")
 
 
 def test_the_network(box: Sandbox, policy: Policy) -> None:

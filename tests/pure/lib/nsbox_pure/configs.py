@@ -91,6 +91,9 @@ cpu_seconds = 60
 file_size = 1000
 open_files = 64
 core_size = 0
+locked_memory = "8M"
+message_queues = 0
+pending_signals = 300
 total_memory = "2G"
 cpus = 1
 

@@ -1,0 +1,185 @@
+"""What the kernel counts by user is not used up by one command: queued signals, message queues, descriptors in flight.
+
+Control: without the workspace's limits the same command takes all there is, and what the user's programs ask for fails.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import os
+import platform
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import nsbox
+from nsbox import Limits, Policy
+
+libc = ctypes.CDLL(None, use_errno=True)
+MQ_OPEN, MQ_UNLINK = (240, 241) if platform.machine() == "x86_64" else (180, 181)
+QUEUE = struct.pack("8q", 0, 10, 8192, 0, 0, 0, 0, 0)
+FEW = 2000  # of the caller's own, for the control: nothing of the machine is used up
+
+
+def timer() -> bool:
+    made = ctypes.c_void_p()
+    if libc.timer_create(0, None, ctypes.byref(made)) < 0:
+        return False
+    libc.timer_delete(made)
+    return True
+
+
+def queue() -> bool:
+    name = b"nsbox-test-%d" % os.getpid()
+    fd = libc.syscall(ctypes.c_long(MQ_OPEN), name, 0x42, 0o600, ctypes.create_string_buffer(QUEUE))
+    if fd >= 0:
+        os.close(fd)
+        libc.syscall(ctypes.c_long(MQ_UNLINK), name)
+    return bool(fd >= 0)
+
+
+def rights() -> bool:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
+        except OSError:
+            return False
+    return True
+
+
+START = f"""
+import array, ctypes, os, resource, signal, socket, struct, sys
+libc, queue, MQ_OPEN, n = ctypes.CDLL(None), {QUEUE!r}, {MQ_OPEN}, 0
+def raised(what):
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (hard, hard))
+"""
+TAKE: dict[str, tuple[Callable[[], bool], int, str]] = {
+    "signals": (
+        timer,
+        resource.RLIMIT_SIGPENDING,
+        """
+        raised(resource.RLIMIT_SIGPENDING)
+        signal.pthread_sigmask(0, range(34, 65))
+        libc.sigqueue.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+        while libc.sigqueue(os.getpid(), 40, 0) == 0: n += 1
+        """,
+    ),
+    "queues": (
+        queue,
+        resource.RLIMIT_MSGQUEUE,
+        """
+        raised(resource.RLIMIT_MSGQUEUE)
+        while libc.syscall(ctypes.c_long(MQ_OPEN), b"q%d" % n, 0x42, 0o600, queue) >= 0: n += 1
+        """,
+    ),
+    "descriptors": (
+        rights,
+        resource.RLIMIT_NOFILE,
+        """
+        raised(resource.RLIMIT_NOFILE)
+        keep = []
+        try:
+            while n < 100000:
+                a, b = socket.socketpair()
+                keep.append((a, b))
+                for _ in range(4):
+                    a.sendmsg([b"x"], [(1, 1, array.array("i", [0] * 200))])
+                    n += 200
+        except OSError: pass
+        """,
+    ),
+}
+LIMITS = {resource.RLIMIT_SIGPENDING: FEW, resource.RLIMIT_MSGQUEUE: 819200, resource.RLIMIT_NOFILE: 4096}
+
+
+def while_taken(policy: Policy, what: str) -> tuple[int, bool]:
+    """Return how many a command has taken, and whether this process still gets one meanwhile."""
+    ask, _, take = TAKE[what]
+    code = START + textwrap.dedent(take) + "print(n, flush=True)\nsys.stdin.read()\n"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    with nsbox.Popen(command, policy=policy, stdin=-1, stdout=-1, text=True) as taker:
+        assert taker.stdout is not None
+        taken = int(taker.stdout.readline())
+        return taken, ask()
+
+
+# In a process of its own, whose limits are what they are on a usual machine, or lower.
+TEST = f"""
+import resource, sys
+sys.path[:0] = {[str(Path(__file__).parent)]!r}
+import test_quotas as t
+what, ws, wishes = sys.argv[1], sys.argv[2], eval(sys.argv[3], {{"Limits": t.Limits}})
+limit = t.TAKE[what][1]
+resource.setrlimit(limit, (min(1024, t.LIMITS[limit]) if what == "descriptors" else t.LIMITS[limit], t.LIMITS[limit]))
+assert t.TAKE[what][0](), "used up already"
+policy = t.Policy.workspace(ws, **wishes)
+print(*t.while_taken(policy, what))
+"""
+
+
+def tried(workspace: Path, what: str, wishes: str) -> tuple[int, bool]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TEST, what, str(workspace), wishes], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    taken, works = done.stdout.split()
+    return int(taken), works == "True"
+
+
+@pytest.mark.parametrize(
+    ("what", "wishes"),
+    [
+        ("signals", "{}"),
+        ("queues", "{}"),
+        ("signals", "{'seccomp': 'off'}"),
+        ("queues", "{'seccomp': 'off'}"),
+        ("descriptors", "{'seccomp': 'hardened'}"),
+        ("descriptors", "{'limits': Limits(open_files=300)}"),
+    ],
+)
+def test_the_users_programs_go_on(workspace: Path, what: str, wishes: str) -> None:
+    """A command that takes all that it can get leaves enough for the user's other programs."""
+    taken, works = tried(workspace, what, wishes)
+    assert taken > 1
+    assert works
+
+
+@pytest.mark.parametrize(
+    ("what", "wishes"),
+    [
+        ("signals", f"{{'limits': Limits(pending_signals={10 * FEW})}}"),
+        ("queues", "{'limits': Limits(message_queues='1G')}"),
+        pytest.param("descriptors", "{}", marks=pytest.mark.as_user("CAP_SYS_RESOURCE sends more than the limit")),
+    ],
+)
+def test_control_all_can_be_taken(workspace: Path, what: str, wishes: str) -> None:
+    """Control: with the caller's own limits, a command uses up what the user may have."""
+    assert not tried(workspace, what, wishes)[1]
+
+
+def test_enough_for_programs(workspace: Path) -> None:
+    """What programs need is there: a queue of the usual size, timers, locked memory as gpg has it."""
+    code = START + textwrap.dedent("""
+        t = ctypes.c_void_p()
+        print(sum(libc.timer_create(0, None, ctypes.byref(t)) == 0 for _ in range(100)))
+        print(libc.syscall(ctypes.c_long(MQ_OPEN), b"q", 0x42, 0o600, queue) >= 0)
+        libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        buffer = ctypes.create_string_buffer(512 << 10)
+        print(libc.mlock(buffer, 512 << 10))
+    """)
+    done = nsbox.run([sys.executable, "-c", code], policy=Policy.workspace(workspace), capture_output=True, text=True)
+    assert done.stdout.split() == ["100", "True", "0"], done.stderr
+    more = Policy.workspace(workspace, limits=Limits(pending_signals=300, message_queues=0, locked_memory="2M"))
+    with nsbox.Popen(["true"], policy=more) as process:
+        rlimits = {limit.name: limit.hard for limit in process.sandbox.plan.rlimits}
+    assert (rlimits["SIGPENDING"], rlimits["MSGQUEUE"], rlimits["MEMLOCK"]) == (300, 0, 2 << 20)
