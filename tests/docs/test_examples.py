@@ -74,7 +74,8 @@ def test_tests_that_are_named() -> None:
         assert path.exists(), file
         assert not name or f"\ndef {name}(" in path.read_text(), f"{file}::{name}"
     numbers = [n for row in re.findall(r"^\| ([\d, ]+) \|", text, re.M) for n in map(int, row.split(","))]
-    assert sorted(numbers) == list(range(1, 73))
+    assert len(numbers) >= 74
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))  # none twice, none left out
 
 
 def test_reference_is_complete() -> None:
