@@ -20,7 +20,8 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
     wish = policy.filter
     rules = profile(
         wish.base,
-        nested=policy.nested,
+        nested=policy.may_give_children,
+        may_nest=policy.may_nest,
         for_net=policy.network == "none",
         set_ids=policy.base != "host",
         allow=wish.allow,
@@ -34,7 +35,7 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
             "nested=True allows them, and gives that up",
         )
     no_userns: tuple[Rule, ...] = ()
-    if way_out or (wish.base != "off" and not policy.nested):
+    if way_out or (wish.base != "off" and not policy.may_nest):
         no_userns = no_user_namespaces(wish.allow)
     with_compatible = wish.base == "off" and not wish.rules
     if not by_second_userns:
@@ -64,15 +65,15 @@ def _refuses_set_ids(policy: Policy) -> bool:
     return ways.isdisjoint(policy.filter.allow)
 
 
-def refused(policy: Policy) -> str:
-    """Say what the seccomp filters refuse."""
+def refused(policy: Policy, *, has_init: bool = True) -> str:
+    """Say what the seccomp filters refuse. has_init: the command is in a pid namespace of its own."""
     wish = policy.filter
-    words = ["keyrings"] if policy.nested else ["keyrings", "children of the caller"]
+    words = ["keyrings"] if has_init and policy.may_give_children else ["keyrings", "children of the caller"]
     words += ["exit tracing"] if "ptrace" not in wish.allow else []
     if wish.base != "off":
         words += ["administration", "bpf", "io_uring", "file handles", "raw and unusual sockets"]
         words += ["set-user-ID and set-group-ID bits"] if _refuses_set_ids(policy) else []
-        words += [] if policy.nested else ["namespaces", "mounts"]
+        words += [] if policy.may_nest else ["namespaces", "mounts"]
     if wish.base == "hardened":
         words += ["tracing", "file locks", "inotify"]
     text = f"no {', '.join(words)}"

@@ -128,14 +128,12 @@ class Lifetime(subprocess.Popen["Any"]):
             return True
         if not self._plan.nested:
             return _core.wait(self._init_pidfd, self._init_says if self._says_empty else -1, timeout_ms)
-        # Children that a nested command has given us (CLONE_PARENT) are zombies by now, and pid 1 waits for them too.
-        waited = 0
-        while not _core.wait(self._init_pidfd, -1, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
-            _reap.reap_strays(self._pid_namespace)
-            waited += 20
-            if 0 <= timeout_ms <= waited:
-                return _core.wait(self._init_pidfd, -1, 0)
-        return True
+        namespace = self._pid_namespace
+        if self._says_empty and not _core.wait(self._init_pidfd, self._init_says, timeout_ms):
+            return False
+        if self._says_empty and namespace and not _reap.has_strays(namespace):
+            return True
+        return _reap.wait_for_init(self._init_pidfd, namespace, timeout_ms)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""

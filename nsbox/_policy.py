@@ -161,7 +161,8 @@ class Policy(Questions, Frozen):
     def host(cls, **wishes: Any) -> Policy:
         """Return the policy that contains least: the whole file system writable, host network, inherited environment.
 
-        What remains: an own pid namespace (so that nothing survives the command), no capabilities, no new privileges.
+        What remains: an own pid namespace (so that nothing survives the command), no capabilities, no new privileges,
+        and the default seccomp profile without its rules about namespaces and mounts, so that sandboxes can be made.
         For migration and for tests of parity with the standard library. `wishes` are fields of Policy.
         """
         defaults: dict[str, Any] = {
@@ -170,6 +171,7 @@ class Policy(Questions, Frozen):
             "ids": "auto",
             "inherit_env": True,
             "new_session": False,
+            "seccomp": "default",
         }
         return cls(base="host", **(defaults | _known(wishes)))
 
@@ -365,6 +367,19 @@ class Policy(Questions, Frozen):
     def filter(self) -> Filter:
         """Return what seccomp wishes, as a Filter."""
         return self.seccomp if isinstance(self.seccomp, Filter) else Filter(base=self.seccomp)
+
+    @property
+    def may_nest(self) -> bool:
+        """Say if the seccomp profile leaves out what it has about namespaces and mounts."""
+        return self.nested or (self.base == "host" and self.filter.base == "default")
+
+    @property
+    def may_give_children(self) -> bool:
+        """Say if a command may make children of the caller's (CLONE_PARENT), as sandboxes of nsbox's are made.
+
+        Not one that others outlive: such a child would hold up their sandbox's end.
+        """
+        return self.nested or (self.may_nest and self.kill_on_exit)
 
     @property
     def acceptable(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 # ---- the default profile: what sandboxed programs don't need, and attackers of the kernel do
 
-# What only sandboxes need: nested=True lifts these.
+# What only sandboxes need: nested=True and Policy.host() lift these.
 _NAMESPACES = 0x7E020000  # CLONE_NEW*, but for CLONE_NEWTIME, which is unshare(2)'s alone (clone(2) has a signal there)
 _MOUNTS = (
     *("mount", "umount", "umount2", "pivot_root", "chroot", "mount_setattr", "move_mount"),
@@ -121,9 +121,9 @@ NO_MORE_FILTERS = (Rule(("seccomp",), ENOSYS), Rule(("prctl",), _EINVAL, (Arg(0,
 _UNSHARED = 0x400 | 0x200 | 0x40000  # CLONE_FILES, CLONE_FS, CLONE_SYSVSEM: what threads of one process have in common
 
 
-def making_namespaces(nested: bool, for_net: bool) -> tuple[Rule, ...]:
+def making_namespaces(may_nest: bool, for_net: bool) -> tuple[Rule, ...]:
     """Return the rules about what sandboxes are made with; for_net: the set-up enters the command's net namespace."""
-    if nested:
+    if may_nest:
         return ()
     # Harmless: to enter one takes CAP_SYS_ADMIN in the user namespace that owns it, which nobody inside can have.
     enter = (Rule(("setns",), 0, (Arg(1, _CLONE_NEWNET),)),) if for_net else ()

@@ -85,6 +85,26 @@ def reap_strays(namespace: int) -> None:
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | _core.WALL)
 
 
+def has_strays(namespace: int) -> bool:
+    """Say if this process has a child, except for commands, that is or may be in a pid namespace."""
+    found = (pid for task in os.listdir("/proc/self/task") for pid in _children(task) if pid not in commands)
+    return any(pid_namespace(pid) in (namespace, 0) for pid in found)
+
+
+def wait_for_init(pidfd: int, namespace: int, timeout_ms: int) -> bool:
+    """Wait for the end of a pid namespace's init; say if it has come. timeout_ms: -1 for none.
+
+    Children that a command has given this process (CLONE_PARENT) are zombies by now, and the init waits for them too.
+    """
+    waited = 0
+    while not _core.wait(pidfd, -1, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
+        reap_strays(namespace)
+        waited += 20
+        if 0 <= timeout_ms <= waited:
+            return _core.wait(pidfd, -1, 0)
+    return True
+
+
 def _is_stray(pid: int, namespace: int) -> bool:
     found = pid_namespace(pid)
     if found:

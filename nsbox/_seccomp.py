@@ -140,15 +140,15 @@ COMPATIBLE_NUMBERS = {
 }
 
 
-def _liftable(base: str, *, nested: bool = False, for_net: bool = False, set_ids: bool = False) -> tuple[Rule, ...]:
+def _liftable(base: str, *, may_nest: bool = False, for_net: bool = False, set_ids: bool = False) -> tuple[Rule, ...]:
     """Return the rules that Filter.allow can lift: the profile's own, and the one about exits that are traced."""
     if base == "off":
         return (_NO_EXIT_TRACING,)
     from nsbox import _profiles
 
-    rules = (*_profiles.making_namespaces(nested, for_net), *_profiles.DEFAULT)
+    rules = (*_profiles.making_namespaces(may_nest, for_net), *_profiles.DEFAULT)
     if set_ids:
-        rules += _profiles.SET_IDS if nested else (*_profiles.SET_IDS, _profiles.NO_OPENAT2)
+        rules += _profiles.SET_IDS if may_nest else (*_profiles.SET_IDS, _profiles.NO_OPENAT2)
     more = _profiles.HARDENED if base == "hardened" else ()
     return (_NO_EXIT_TRACING, *more, *rules)
 
@@ -165,21 +165,23 @@ def profile(
     *,
     nested: bool,
     for_net: bool,
+    may_nest: bool = False,
     set_ids: bool = False,
     allow: tuple[str, ...] = (),
     core_stays: bool = False,
 ) -> tuple[Rule, ...]:
     """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
 
-    The guard's come first and can't be lifted by allow, except the one about exits that are traced. core_stays:
-    RLIMIT_CORE can't be changed. set_ids: no set-user-ID and set-group-ID bits, so no openat2(2), whose mode no
-    filter sees; that is left to nested sandboxes, which can't be made without it.
+    The guard's come first and can't be lifted by allow, except the one about exits that are traced. nested: namespaces,
+    mounts and the caller's children are allowed; may_nest: namespaces and mounts. core_stays: RLIMIT_CORE can't be
+    changed. set_ids: no set-user-ID and set-group-ID bits, so no openat2(2), whose mode no filter sees; that is left to
+    nested sandboxes, which can't be made without it.
     """
     guard = _GUARD if nested else (*_GUARD, _NO_PARENT, _NO_CLONE3)
     return (
         *guard,
         *(_CORE_STAYS if core_stays else ()),
-        *_without(_liftable(base, nested=nested, for_net=for_net, set_ids=set_ids), frozenset(allow)),
+        *_without(_liftable(base, may_nest=nested or may_nest, for_net=for_net, set_ids=set_ids), frozenset(allow)),
     )
 
 

@@ -136,7 +136,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
             _check_calls(policy)
     ops = () if plan.wrapper or plan.backend == "seatbelt" else tuple(primitives(plan.ops))
     from_fds = any(isinstance(op, File | BindData) and isinstance(op.data, int) for op in ops)
-    outlasts = plan.nested or plan.plain or plan.cgroup or any(isinstance(op, Overlay) for op in ops)
+    outlasts = policy.nested or plan.plain or plan.cgroup or any(isinstance(op, Overlay) for op in ops)
     return Prepared(
         plan=plan,
         ops=ops,

@@ -208,12 +208,18 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
         network=policy.network == "host", files=policy.base == "workspace", ipc="ipc" in policy.unshare
     )
     stays = core_stays(policy, host)
-    contains_files = policy.base == "workspace"
-    rules = (
-        *own,
-        *profile(wish.base, nested=False, for_net=False, set_ids=contains_files, allow=wish.allow, core_stays=stays),
+    contains_files, may = policy.base == "workspace", policy.may_nest
+    rules = profile(
+        wish.base,
+        nested=False,
+        may_nest=may,
+        for_net=False,
+        set_ids=contains_files,
+        allow=wish.allow,
+        core_stays=stays,
     )
-    if wish.base != "off":
+    rules = (*own, *rules)
+    if wish.base != "off" and not may:
         rules += no_user_namespaces(wish.allow)
     shares_all = not contains_files and policy.network == "host" and "ipc" not in policy.unshare
     # Tables of 32-bit programs only where nothing is refused that they have other numbers for.
@@ -232,7 +238,7 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
 
 
 def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    said = ["privileges: no capabilities, no new privileges", f"system calls: {refused(policy)}"]
+    said = ["privileges: no capabilities, no new privileges", f"system calls: {refused(policy, has_init=False)}"]
     if policy.base == "workspace":
         said.append("files: the contents of those that the policy names, the system's, and no others (Landlock)")
         said.append("environment: built, not inherited")

@@ -70,7 +70,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         cgroup_limits=in_cgroup,
         programs=programs(policy, host, by_second_userns=identity.uid_map2 is not None, last=_last(ruleset)),
         ruleset=ruleset,
-        nested=policy.nested,
+        nested=policy.may_give_children,
         drop_groups=host.can_set_groups and policy.base != "host",
         kill_on_exit=policy.kill_on_exit,
         capabilities=_capabilities(policy, host),

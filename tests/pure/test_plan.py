@@ -524,13 +524,14 @@ def test_no_user_namespaces_inside() -> None:
         (workspace(read=["/srv"], deny=["/srv/x"]), DEBIAN, False),
     ):
         for choice in ("off", "default"):
-            plan = compile_policy(policy.with_(seccomp=choice), host)
+            wish = policy.with_(seccomp=choice)
+            plan = compile_policy(wish, host)
             codes = encode_programs(plan.programs, "x86_64", {"unshare": 272, "clone": 56, "clone3": 435})
-            refused = (choice == "default" and not policy.nested) or refused_inside
+            refused = (choice == "default" and not wish.may_nest) or refused_inside
             for flags in (NEWUSER, NEWUSER | 0x20000 | 1 << 32):
                 assert (verdict(codes, MACHINES["x86_64"], 272, [flags]) != 0) is refused, policy
                 assert (verdict(codes, MACHINES["x86_64"], 56, [flags | 17]) != 0) is refused, policy
-            assert (verdict(codes, MACHINES["x86_64"], 435) != 0) is not policy.nested
+            assert (verdict(codes, MACHINES["x86_64"], 435) != 0) is not wish.may_give_children
             if choice == "off":
                 assert (verdict(codes, MACHINES["i386"], 310, [NEWUSER]) != 0) is refused
                 assert verdict(codes, MACHINES["i386"], 310, [0x20000]) == 0

@@ -268,7 +268,7 @@ def test_other_tables_are_closed(machine: str, chosen: str) -> None:
 @pytest.mark.parametrize("machine", COMPATIBLE)
 def test_the_guard_in_both_tables(machine: str) -> None:
     """Without a profile, 32-bit programs run, and what leads to the caller is refused in their table as well."""
-    found = codes(Policy.host(), machine)
+    found = codes(Policy.host(seccomp="off"), machine)
     other = COMPATIBLE[machine]
     numbers = COMPATIBLE_NUMBERS[other]
     for call, args, off, *_ in CASES:
@@ -331,6 +331,21 @@ def test_nested_lifts_what_sandboxes_need_and_no_more() -> None:
         *("clone", "clone3", "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "sethostname"),
         *("mount_setattr", "open_tree", "open_tree_attr", "move_mount", "fsopen", "openat2"),
     }
+
+
+def test_the_hosts_profile() -> None:
+    """Policy.host() has the default profile as nested=True leaves it; without kill_on_exit no children for the caller."""
+    nested, machine = codes(workspace(nested=True)), MACHINES["x86_64"]
+    for policy, base in ((Policy.host(), "default"), (Policy.host(seccomp=Filter()), Filter())):
+        assert policy.seccomp == base
+        for call, args, *_ in CASES:
+            number = WHOLE["x86_64"][call]
+            assert verdict(codes(policy), machine, number, args) == verdict(nested, machine, number, args), call
+    going_on = codes(Policy.host(kill_on_exit=False))
+    assert verdict(going_on, machine, 56, (PARENT,)) == EPERM
+    assert verdict(going_on, machine, 272, (NEWUSER,)) == ALLOWED
+    assert verdict(codes(Policy.host(seccomp="hardened")), machine, 272, (NEWUSER,)) == EPERM
+    assert verdict(codes(Policy.host(seccomp="off")), machine, 321) == ALLOWED
 
 
 def test_the_way_into_the_own_net_namespace() -> None:
