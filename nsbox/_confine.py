@@ -12,7 +12,8 @@ from contextvars import Token
 from types import ModuleType
 from typing import Any
 
-from nsbox import _popen
+from nsbox import _blocks, _popen
+from nsbox._checks import check_bool
 from nsbox._errors import NsboxError
 from nsbox._keeper import Keeper
 from nsbox._lifetime import Lifetime
@@ -36,7 +37,7 @@ _OTHER_WAYS = {
 
 def _refuse_other_ways(event: str, args: tuple[Any, ...]) -> None:
     """Let nothing out of a confined() block that isn't contained: an audit hook, which sees what is about to happen."""
-    if event not in _OTHER_WAYS or _popen.in_force.get() is None or _popen.announcing.get():
+    if event not in _OTHER_WAYS or _blocks.current() is None or _blocks.announcing.get():
         return
     problem = (
         f"would be started by {_OTHER_WAYS[event]}, outside of the sandbox that nsbox.confined() asks for: "
@@ -59,7 +60,7 @@ def _shown(command: Any) -> str:
 
 def _refused_fork_exec(*arguments: Any) -> Any:
     """Stand in for _posixsubprocess.fork_exec, which raises no audit event; multiprocessing's way to start Python."""
-    if _popen.in_force.get() is not None:
+    if _blocks.current() is not None:
         raise NsboxError(
             f"{_shown(arguments[0])} would be started by multiprocessing, outside of the sandbox that nsbox.confined() "
             "asks for: use its start method fork"
@@ -83,7 +84,7 @@ def _refuse_uvloop() -> None:
 def _refusing(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(method)
     async def refusing(self: object, protocol_factory: object, *args: Any, **options: Any) -> Any:
-        if _popen.in_force.get() is not None:
+        if _blocks.current() is not None:
             raise NsboxError(
                 f"{_shown(args[0] if args else '')} would be started by uvloop, outside of the sandbox that "
                 "nsbox.confined() asks for: use nsbox.asyncio.create_subprocess_exec or _shell, or asyncio's own "
@@ -92,6 +93,25 @@ def _refusing(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
         return await method(self, protocol_factory, *args, **options)
 
     return refusing
+
+
+def _refuse_forkserver() -> None:
+    """Refuse new processes of a multiprocessing forkserver that runs already: it isn't contained."""
+    server: Any = sys.modules.get("multiprocessing.forkserver")
+    if server is None or hasattr(server.connect_to_new_process, "__wrapped__"):
+        return
+    connect = server.connect_to_new_process
+
+    @functools.wraps(connect)
+    def refusing(*args: Any, **options: Any) -> Any:
+        if _blocks.current() is not None:
+            raise NsboxError(
+                "a process would be started by multiprocessing's forkserver, outside of the sandbox that "
+                "nsbox.confined() asks for: use its start method fork"
+            )
+        return connect(*args, **options)
+
+    server.connect_to_new_process = refusing
 
 
 _is_hooked = False
@@ -121,6 +141,7 @@ def install(*modules: ModuleType) -> None:
         _popen.Confinable.__name__ = _popen.Confinable.__qualname__ = "Popen"  # what repr() shows
         _posixsubprocess.fork_exec = _refused_fork_exec
         sys.addaudithook(_refuse_other_ways)
+        os.register_at_fork(after_in_child=_blocks.after_fork)
 
 
 class confined:
@@ -131,22 +152,34 @@ class confined:
 
     The policy belongs to the context (contextvars): asyncio tasks that the block starts, asyncio.to_thread() and trio's
     threads have it too. Other new threads and executors don't, and what they start isn't contained: have them run
-    contextvars.copy_context().run(function). Calls install(). In the block, other ways to start a program (os.system,
-    os.exec*, os.forkpty, os.posix_spawn, an earlier `from subprocess import Popen`, uvloop's own functions) raise
+    contextvars.copy_context().run(function), or say threads=True. Then all threads of the process that have no policy
+    have this one while the block is open. What such a thread forks, as multiprocessing's pools do, has the policy in
+    any case. Where blocks with different policies are open, a thread or fork without one can start nothing.
+
+    Calls install(). In the block, other ways to start a program (os.system, os.exec*, os.forkpty, os.posix_spawn, an
+    earlier `from subprocess import Popen`, multiprocessing's spawn and forkserver, uvloop's own functions) raise
     NsboxError instead of starting it uncontained. It is no sandbox for the block's own Python code.
 
-    Raises TypeError for a policy that is none. No decorator: around a coroutine function it would contain nothing.
+    policy: a Policy or Sandbox. threads: also for threads without a policy. Raises TypeError for a policy that is none,
+    PolicyError for threads that is no bool. No decorator: around a coroutine function it would contain nothing.
     """
 
-    def __init__(self, policy: Policy | Keeper) -> None:
+    def __init__(self, policy: Policy | Keeper, *, threads: bool = False) -> None:
         """Take the policy, or a Sandbox; nothing happens before the block."""
+        check_bool("threads", threads)
         self._policy = _popen.check_policy(policy)
-        self._tokens: list[Token[Policy | Keeper | None]] = []
+        self._threads = threads
+        self._tokens: list[tuple[object, Token[Policy | Keeper | None]]] = []
 
     def __enter__(self) -> None:
         install()
         _refuse_uvloop()
-        self._tokens.append(_popen.in_force.set(self._policy))
+        _refuse_forkserver()
+        block = object()
+        self._tokens.append((block, _blocks.in_force.set(self._policy)))
+        _blocks.opened[block] = self._policy, self._threads
 
     def __exit__(self, *_: object) -> None:
-        _popen.in_force.reset(self._tokens.pop())
+        block, token = self._tokens.pop()
+        _blocks.opened.pop(block, None)
+        _blocks.in_force.reset(token)

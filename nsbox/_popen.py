@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextvars import ContextVar
 from operator import itemgetter
 
-from nsbox import _arguments, _containment, _core, _reap, _spawn, _terminal, _usage
+from nsbox import _arguments, _blocks, _containment, _core, _reap, _spawn, _terminal, _usage
 from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
 from nsbox._checks import check_bool
 from nsbox._frozen import TYPE_CHECKING
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from nsbox._plan import Plan
-
-in_force: ContextVar[Policy | Keeper | None] = ContextVar("nsbox.confined", default=None)
-"""The policy of the nsbox.confined() block that the code at hand runs in."""
-
-announcing: ContextVar[bool] = ContextVar("nsbox.announcing", default=False)
-"""Whether the audit event at hand is of a command that goes into a sandbox."""
 
 
 def check_policy(policy: object) -> Policy | Keeper:
@@ -52,7 +45,7 @@ class Confinable(Lifetime):
 
     def __new__(cls, *args: Any, policy: Any = None, **options: Any) -> Self:
         """Make one that knows how to wait for the command, if that isn't to be a child of this process."""
-        keeper = in_force.get() if policy is None else policy
+        keeper = _blocks.current() if policy is None else policy
         return super().__new__(keeper.popen(cls) if isinstance(keeper, Keeper) else cls)
 
     def __init__(
@@ -63,7 +56,7 @@ class Confinable(Lifetime):
         kill_on_exit: bool | None = None,
         **options: Any,
     ) -> None:
-        policy = in_force.get() if policy is None else check_policy(policy)
+        policy = _blocks.current() if policy is None else check_policy(policy)
         if kill_on_exit is not None:
             check_bool("kill_on_exit", kill_on_exit)
         self.begin()
@@ -150,11 +143,11 @@ class Confinable(Lifetime):
             chosen["cwd"] = policy.workdir
         chosen["start_new_session"] = chosen["start_new_session"] or policy.new_session
         self._is_plain, self._plan = True, prepared.plan
-        token = announcing.set(True)
+        token = _blocks.announcing.set(True)
         try:
             super()._execute_child(*chosen.values())  # type: ignore[misc]
         finally:
-            announcing.reset(token)
+            _blocks.announcing.reset(token)
 
     def _wished(self, cwd: Any) -> Policy | None:
         policy = self._policy if self._policy is not None else self._unasked(cwd)
@@ -250,11 +243,11 @@ _pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwr
 
 def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:
     """Raise the audit event of subprocess.Popen, as one of ours."""
-    if in_force.get() is None:  # nobody asks
+    if _blocks.current() is None:  # nobody asks
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         return
-    token = announcing.set(True)
+    token = _blocks.announcing.set(True)
     try:
         sys.audit("subprocess.Popen", program, argv, cwd, env)
     finally:
-        announcing.reset(token)
+        _blocks.announcing.reset(token)

@@ -205,6 +205,164 @@ with nsbox.confined(policy), ProcessPoolExecutor(1, mp_context=context) as pool:
     assert child(code) == ["in", "in"]
 
 
+POOLS = """
+import multiprocessing, os, signal, time, warnings
+from concurrent.futures import ProcessPoolExecutor
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+context = multiprocessing.get_context("fork")
+
+def told(_=None):
+    try:
+        return where()
+    except nsbox.NsboxError as error:
+        return "refused" if "blocks with different policies" in str(error) else str(error)
+
+def shown(_=None):
+    try:
+        return subprocess.check_output(["sh", "-c", "echo $WHO"]).decode().strip()
+    except nsbox.NsboxError as error:
+        return "refused"
+"""
+
+
+def test_later_workers_of_a_pool(child: Child) -> None:
+    """Workers that the pool's thread forks in the place of others have the policy: each after one task, or one killed."""
+    code = (
+        POOLS
+        + """
+with nsbox.confined(policy):
+    with context.Pool(2, maxtasksperchild=1) as pool:
+        one_task = set(pool.map(told, range(12), chunksize=1))
+    with context.Pool(2) as pool:
+        first = {pool.apply(os.getpid) for _ in range(20)}
+        for _ in range(4):
+            pool.apply_async(os._exit, (1,))  # the worker dies with it, and the pool's own thread forks another
+        seen, pids = set(), set(first)
+        while len(pids - first) < 2:
+            seen.add(pool.apply(told))
+            pids.add(pool.apply(os.getpid))
+    with ProcessPoolExecutor(2, mp_context=context) as executor:
+        by_executor = set(executor.map(told, range(6)))
+report([sorted(one_task), sorted(seen), sorted(by_executor), where()])
+"""
+    )
+    assert child(code) == [["in"], ["in"], ["in"], "out"]
+
+
+def test_control_a_thread_has_no_policy(child: Child) -> None:
+    """Control: what a pool's thread has forked is contained by the open block alone, not by its context."""
+    code = (
+        POOLS
+        + """
+from nsbox import _blocks
+with nsbox.confined(policy):
+    _blocks.opened.clear()
+    with context.Pool(2, maxtasksperchild=1) as pool:
+        report(sorted(set(pool.map(told, range(12), chunksize=1))))
+"""
+    )
+    assert child(code) == ["in", "out"]
+
+
+def test_workers_while_several_blocks_are_open(child: Child) -> None:
+    """With blocks of different policies a later worker can start nothing; with those of the same policy it is contained."""
+    code = (
+        POOLS
+        + """
+other, seen = policy.with_(env={"X": "1"}), []
+for inner in (policy, other):
+    with nsbox.confined(policy), context.Pool(1, maxtasksperchild=1) as pool:
+        with nsbox.confined(inner):
+            pool.map(told, range(4), chunksize=1)  # the last of those from before
+            seen.append(sorted(set(pool.map(told, range(4), chunksize=1))))
+report(seen)
+"""
+    )
+    assert child(code) == [["in"], ["refused"]]
+
+
+def test_a_fork_of_another_thread(child: Child) -> None:
+    """What a thread outside of the block forks while it is open has its policy; what it starts itself doesn't."""
+    code = (
+        POOLS
+        + """
+def run():
+    process = context.Process(target=lambda: queue.put((told(), in_thread(told))))
+    process.start()
+    seen.append(where())
+    process.join()
+
+def in_thread(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+queue, seen = context.SimpleQueue(), []
+with nsbox.confined(policy):
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+report([*queue.get(), *seen])
+"""
+    )
+    inherits = bool(getattr(sys.flags, "thread_inherit_context", False))
+    assert child(code)[::2] == ["in", "in" if inherits else "out"]
+
+
+def test_all_threads(child: Child) -> None:
+    """With threads=True other threads have the policy while the block is open, but those with one of their own."""
+    code = (
+        POOLS
+        + """
+from concurrent.futures import ThreadPoolExecutor
+mine, other = policy.with_(env={"WHO": "mine"}), policy.with_(env={"WHO": "other"})
+
+def own():
+    with nsbox.confined(other):
+        return shown()
+
+executor = ThreadPoolExecutor(1)
+seen = [executor.submit(shown).result()]
+with nsbox.confined(mine, threads=True):
+    seen += [executor.submit(shown).result(), executor.submit(own).result(), executor.submit(shown).result()]
+    seen += ["os.system" in refused(lambda: executor.submit(os.system, "touch made").result())]
+    with nsbox.confined(other, threads=True):
+        seen += [shown(), executor.submit(shown).result()]
+    with nsbox.confined(other):
+        seen += [shown(), executor.submit(shown).result()]
+seen += [executor.submit(shown).result(), os.path.exists("made")]
+executor.shutdown()
+report(seen)
+"""
+    )
+    assert child(code) == ["", "mine", "other", "mine", True, "other", "refused", "other", "mine", "", False]
+
+
+def test_a_forkserver_that_runs_already(child: Child, workspace: Path) -> None:
+    """New processes of a forkserver from before the block are refused, since it isn't contained."""
+    (workspace / "work.py").write_text("def make(path):\n    open(path, 'w').close()\n")
+    code = """
+import multiprocessing, work
+context = multiprocessing.get_context("forkserver")
+def attempt(name):
+    process = context.Process(target=work.make, args=(name,))
+    process.start()
+    process.join()
+
+attempt("before")
+with nsbox.confined(policy):
+    problem = refused(attempt, "inside")
+attempt("after")
+report(["forkserver" in problem, *map(os.path.exists, ("before", "inside", "after"))])
+from multiprocessing import forkserver, resource_tracker
+forkserver._forkserver._stop()
+resource_tracker._resource_tracker._stop()
+"""
+    assert child(code) == [True, True, False, True]
+
+
 # ---- the standard library's ways through subprocess
 
 
