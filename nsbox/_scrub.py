@@ -1,16 +1,18 @@
 """Scrubber: replaces secrets that are known in a stream, also encoded ones, and those that come in pieces.
 
-All forms of all secrets are searched for with find(), in what is held back and the new piece together. What is held
-back is the end of the stream that may be the beginning of a form, so it is shorter than the longest form. Where forms
-overlap all of it goes: as much of what is held back as the last mask stands for is only counted.
+All forms of all secrets are searched for with find(), in what is held back and the new piece together: those without
+escapes as it is, the others once it is decoded, from which the places are carried back. What is held back is the end of
+the stream that may be the beginning of a form or of an escape. Where forms overlap all of it goes: as much of what is
+held back as the last mask stands for is only counted.
 """
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, Generic, Protocol, TypeAlias, cast
+
+from nsbox._escapes import Decoded, without_plus
 
 SHORTEST = 4  # bytes of a secret: less would stand in much that is none
 LONGEST = 1 << 16
@@ -53,43 +55,34 @@ def value_of(secret: object, name: str = "a secret") -> bytes:
 
 
 def forms(value: bytes) -> set[bytes]:
-    """Return how a value looks in texts: as it is, in URLs, in JSON, in hex, and in base64 of something around it."""
+    """Return how a value looks in texts without escapes: as it is, in hex, and in base64 of something around it."""
+    found = set()
+    for one in _variants(value):
+        found |= {one, one.hex().encode(), one.hex().upper().encode()}
+        found |= _cores(one)
+    return found
+
+
+def plain_forms(value: bytes) -> set[bytes]:
+    """Return how a value looks in texts once their escapes are decoded."""
+    found = set()
+    for one in _variants(value):
+        found |= {one, *_cores(one)}
+        # An encoder that leaves % or a backslash of a value as it is may leave something that looks like an escape.
+        found.add(Decoded(one).text)
+    return {without_plus(form) for form in found if len(form) >= SHORTEST}
+
+
+def _variants(value: bytes) -> set[bytes]:
+    """Return a value with either line end, and without blanks at its ends."""
     lines = value.replace(b"\r\n", b"\n")
     found = {value, lines, lines.replace(b"\n", b"\r\n")}
     stripped = value.strip()
-    for one in {value, stripped} if len(stripped) >= SHORTEST else {value}:
-        found |= {one, one.hex().encode(), one.hex().upper().encode()}
-        found |= _percent(one) | _json(one)
-        cores = {core for shift in range(3) for core in _base64(one, shift)}
-        for core in cores:
-            found |= {core, *_percent(core, is_full=False)}
-    return found
+    return found | {stripped} if len(stripped) >= SHORTEST else found
 
 
-def _percent(value: bytes, *, is_full: bool = True) -> set[bytes]:
-    """Return it with all bytes escaped, and with those only that have to be: with and without / and + for blanks."""
-    found = set()
-    for spelling in ("%%%02X", "%%%02x"):
-        if is_full:
-            found.add("".join(spelling % byte for byte in value).encode())
-        for kept in (b"-._~", b"-._~/"):
-            text = "".join(chr(b) if _is_plain(b, kept) else spelling % b for b in value).encode()
-            found |= {text, text.replace(b"%20", b"+")}
-    return found
-
-
-def _is_plain(byte: int, kept: bytes) -> bool:
-    return byte < 128 and (chr(byte).isalnum() or byte in kept)
-
-
-def _json(value: bytes) -> set[bytes]:
-    """Return what stands between the quotes in JSON, and there with / escaped too."""
-    text = value.decode("utf-8", "surrogateescape")
-    found = set()
-    for is_ascii in (False, True):
-        quoted = json.dumps(text, ensure_ascii=is_ascii)[1:-1].encode("utf-8", "surrogateescape")
-        found |= {quoted, quoted.replace(b"/", b"\\/")}
-    return found
+def _cores(value: bytes) -> set[bytes]:
+    return {core for shift in range(3) for core in _base64(value, shift)}
 
 
 def _base64(value: bytes, shift: int) -> set[bytes]:
@@ -159,8 +152,9 @@ class _Needles(Generic[AnyStr]):
 class _Stream(Generic[AnyStr]):
     """What is held back of a stream. covered: how much of it, from its beginning, the last mask stands for."""
 
-    def __init__(self, needles: _Needles[AnyStr], mask: AnyStr) -> None:
+    def __init__(self, needles: _Needles[AnyStr], plain: _Needles[AnyStr], mask: AnyStr) -> None:
         self._needles: _Needles[AnyStr] = needles
+        self._plain: _Needles[AnyStr] = plain
         self._mask: AnyStr = mask
         self._pending: AnyStr = mask[:0]
         self._covered = 0
@@ -173,9 +167,14 @@ class _Stream(Generic[AnyStr]):
     def feed(self, data: AnyStr, *, is_last: bool = False) -> AnyStr:
         """Return what is safe of what is held back and of this; is_last: all of it."""
         text = self._pending + data
-        cut = len(text) if is_last else self._needles.held(text)
+        decoded = Decoded(text)
+        size, limit = (len(text), len(decoded.text)) if is_last else decoded.begun()
+        plain = decoded.text[:limit]
+        cut = size if is_last else self._cut(text, size, decoded, plain)
+        found = self._needles.found(text)
+        found += ((decoded.start(start), decoded.end(end)) for start, end in self._plain.found(plain))
         out, at = [], self._covered
-        for start, end in self._needles.found(text):
+        for start, end in sorted(found):
             if start >= cut:
                 break
             if start >= at:
@@ -185,21 +184,29 @@ class _Stream(Generic[AnyStr]):
         self._pending, self._covered = text[cut:], max(0, at - cut)
         return self._mask[:0].join(out)
 
+    def _cut(self, text: AnyStr, size: int, decoded: Decoded[AnyStr], plain: AnyStr) -> int:
+        """Return where what has to be held back begins."""
+        held = self._plain.held(plain)
+        cut = min(size, self._needles.held(text), decoded.start(held) if held < len(plain) else size)
+        return decoded.boundary(cut)
+
 
 class Scrubber:
-    """Replaces known secrets in one stream, of bytes or of str: output = feed(piece) again and again, then flush().
+    r"""Replaces known secrets in one stream, of bytes or of str: output = feed(piece) again and again, then flush().
 
-    What comes out doesn't depend on how the stream was cut. A secret is replaced as it is and in these forms: with %XX
-    for all of its bytes or for those that need it (also + for a blank); in hex; as a part of anything in base64, also
-    the URL-safe one and with its + and / as %XX; between quotes in JSON; with the other line ends (LF, CR LF); without
-    blanks at its ends. Where secrets overlap all of it is replaced, by one mask. Nothing else is changed.
+    What comes out doesn't depend on how the stream was cut. A secret is replaced as it is and in these forms: with any
+    of its characters as %XX (also + for a blank), as \uXXXX, \xXX or another escape of JSON, or as an entity of HTML,
+    whichever an encoder escapes; in hex; as a part of anything in base64, also the URL-safe one and with its + and / as
+    %XX; with the other line ends (LF, CR LF); without blanks at its ends. Where secrets overlap all of it is replaced,
+    by one mask. Nothing else is changed.
 
     secrets: str, bytes or nsbox.secrets.Secret, of 4 to 65536 bytes in UTF-8; others raise ValueError, since a shorter
     one would stand in much that is no secret. mask: what stands for them, "***" unless that, with what is beside it,
     could be one of the secrets; then another. A mask given that could be raises ValueError.
 
-    It keeps the secrets in memory, and of the stream what may be the beginning of one: less than the longest form
-    (three times the longest secret, six in JSON). So the last letters of a prompt may only come with the next piece.
+    It keeps the secrets in memory, and of the stream what may be the beginning of one, or of an escape: less than the
+    longest form (six times the longest secret, for \uXXXX). So the last letters of a prompt may only come with the
+    next piece.
     """
 
     def __init__(self, secrets: Iterable[Value], *, mask: str | None = None) -> None:
@@ -208,9 +215,10 @@ class Scrubber:
         values = {value_of(secret, f"secret {number}") for number, secret in enumerate(secrets, 1)}
         self._count = len(values)
         every = {form for value in values for form in forms(value)}
-        self.mask = _mask_for(every, mask)
-        raw = _Needles(every)
-        text = _Needles([form.decode("utf-8", "surrogateescape") for form in every])
+        plain = {form for value in values for form in plain_forms(value)}
+        self.mask = _mask_for(every | plain, mask)
+        raw = _Needles(every), _Needles(plain)
+        text = _Needles(map(_text, every)), _Needles(map(_text, plain))
         self._made = {bytes: (raw, self.mask.encode()), str: (text, self.mask)}
         self._stream: _Stream[Any] | None = None
         self._kind: type | None = None
@@ -243,7 +251,7 @@ class Scrubber:
         if kind is None:
             raise TypeError(f"data is a {type(data).__name__}, must be bytes or str")
         needles, mask = self._made[kind]
-        return _Stream(cast(_Needles[Any], needles), mask)
+        return _Stream(*cast(tuple[_Needles[Any], _Needles[Any]], needles), mask)
 
     def _current(self, data: object) -> _Stream[Any]:
         new = self._new(data)
@@ -262,13 +270,17 @@ class Scrubber:
         )
 
 
+def _text(form: bytes) -> str:
+    return form.decode("utf-8", "surrogateescape")
+
+
 def _mask_for(every: set[bytes], given: str | None) -> str:
     """Return a mask that can't make up a form with what is beside it."""
     if given is not None:
         if not given or _makes_up(given.encode(), every):
             raise ValueError("mask: is empty, or could be a part of one of the secrets; give another, or none")
         return given
-    single = (chr(byte) for byte in range(0x21, 0x7F))
+    single = (chr(byte) for byte in range(0x21, 0x7F) if chr(byte) not in "%&+\\")  # with which an escape could begin
     for mask in (*_MASKS, *single):
         if not _makes_up(mask.encode(), every):
             return mask

@@ -17,7 +17,7 @@ from nsbox_pure import calm
 from nsbox_pure.bpf import ALLOWED, IGNORED, name, run, verdict
 from nsbox_pure.hosts import DEBIAN, ROOT, workspace
 
-from nsbox import Arg, Filter, Policy, PolicyError, Rule
+from nsbox import Arg, Filter, Policy, PolicyError, Rule, _profiles
 from nsbox._backends import compile_policy
 from nsbox._bpf import COMPATIBLE, LAST, MACHINES, NEWER, Program, Table, assemble
 from nsbox._seccomp import COMPATIBLE_NUMBERS, no_user_namespaces, profile, profiled
@@ -334,13 +334,18 @@ def test_nested_lifts_what_sandboxes_need_and_no_more() -> None:
 
 
 def test_the_hosts_profile() -> None:
-    """Policy.host() has the default profile as nested=True leaves it; without kill_on_exit no children for the caller."""
+    """Policy.host() has the default profile as nested=True leaves it, and set-user-ID bits.
+
+    Without kill_on_exit there are no children for the caller.
+    """
     nested, machine = codes(workspace(nested=True)), MACHINES["x86_64"]
+    set_ids = {call for rule in _profiles.SET_IDS for call in rule.calls}
     for policy, base in ((Policy.host(), "default"), (Policy.host(seccomp=Filter()), Filter())):
         assert policy.seccomp == base
         for call, args, *_ in CASES:
             number = WHOLE["x86_64"][call]
-            assert verdict(codes(policy), machine, number, args) == verdict(nested, machine, number, args), call
+            expected = ALLOWED if call in set_ids else verdict(nested, machine, number, args)
+            assert verdict(codes(policy), machine, number, args) == expected, call
     going_on = codes(Policy.host(kill_on_exit=False))
     assert verdict(going_on, machine, 56, (PARENT,)) == EPERM
     assert verdict(going_on, machine, 272, (NEWUSER,)) == ALLOWED

@@ -1,0 +1,123 @@
+"""Escapes: text with %XX, backslashes and entities decoded, each character with the place that it comes from. Pure.
+
+What stands for one character is one escape, whatever the encoder leaves as it is: URLs (encodeURIComponent, PathEscape,
+forms), JSON and JavaScript, HTML. They are taken from left to right, so the parse of what follows an escape doesn't
+depend on what was before it.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from itertools import accumulate
+from typing import Any, AnyStr, Generic
+
+_SHORT = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_HEX = "[0-9A-Fa-f]"
+_NEXT = "%[89ABab][0-9A-Fa-f]"  # the later bytes of a character in UTF-8
+_BACKSLASH = (
+    rf"\\u[dD][89ABab]{_HEX}{{2}}\\u[dD][C-Fc-f]{_HEX}{{2}}|\\u{_HEX}{{4}}|\\x{_HEX}{{2}}|"
+    r"\\[\\/\"'nrtbf]|&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6});"
+)
+_CHARACTER = rf"%[C-Dc-d]{_HEX}{_NEXT}|%[Ee]{_HEX}(?:{_NEXT}){{2}}|%[Ff][0-7](?:{_NEXT}){{3}}|%{_HEX}{{2}}"
+# How an escape may begin that the end of a piece cuts off.
+_BEGUN = (
+    rf"(?:%{_HEX}?|\\|\\x{_HEX}?|\\u{_HEX}{{0,3}}|\\u[dD][89ABab]{_HEX}{{2}}(?:\\(?:u(?:[dD](?:[C-Fc-f]{_HEX}?)?)?)?)?|"
+    r"&[a-zA-Z]{0,4}|&#[0-9]{0,7}|&#[xX][0-9A-Fa-f]{0,6}|"
+    rf"%[C-Fc-f]{_HEX}(?:{_NEXT}){{0,2}}(?:%{_HEX}?)?)\Z"
+)
+LONGEST = 12  # letters of an escape: %F0%9F%98%80, \ud83d\ude00
+
+_TEXT, _BYTES = re.compile(f"{_CHARACTER}|{_BACKSLASH}"), re.compile(f"%{_HEX}{{2}}|{_BACKSLASH}".encode())
+_TEXT_BEGUN, _BYTES_BEGUN = re.compile(_BEGUN), re.compile(_BEGUN.encode())
+_BLANKS = bytes.maketrans(b"+", b" ")
+_MOST_KNOWN = 4096
+
+
+def _meaning(escape: str) -> str:
+    """Return what an escape stands for; itself where it stands for nothing."""
+    if escape[0] == "%":
+        return bytes.fromhex(escape.replace("%", "")).decode("utf-8", "surrogateescape")
+    if escape[0] == "&":
+        name = escape[1:-1]
+        if name[0] != "#":
+            return _NAMED[name]
+        number = int(name[2:], 16) if name[1] in "xX" else int(name[1:])
+        return chr(number) if number < 0x110000 else escape
+    if len(escape) == 2:
+        return _SHORT.get(escape[1], escape[1])
+    if len(escape) == 12:
+        return chr(0x10000 + ((int(escape[2:6], 16) & 0x3FF) << 10 | int(escape[8:], 16) & 0x3FF))
+    return chr(int(escape[2:], 16))
+
+
+_known: dict[Any, Any] = {}
+
+
+def _value(escape: Any) -> Any:
+    """Return what an escape stands for, in its own kind: bytes in UTF-8, or str."""
+    found = _known.get(escape)
+    if found is None:
+        if isinstance(escape, bytes):
+            text = escape.decode("ascii")
+            found = bytes.fromhex(text[1:]) if text[0] == "%" else _meaning(text).encode("utf-8", "surrogatepass")
+        else:
+            found = _meaning(escape)
+        if len(_known) < _MOST_KNOWN:
+            _known[escape] = found
+    return found
+
+
+def without_plus(text: AnyStr) -> AnyStr:
+    """Return it with + as a blank: which of them a decoder makes of + nobody can tell."""
+    return text.translate(_BLANKS) if isinstance(text, bytes) else text.replace("+", " ")
+
+
+class Decoded(Generic[AnyStr]):
+    """A text decoded. text: what it stands for, + as a blank."""
+
+    def __init__(self, source: AnyStr) -> None:
+        self._source: AnyStr = source
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._shrinks: list[int] = []
+        pattern: Any = _BYTES if isinstance(source, bytes) else _TEXT
+        decoded: Any = pattern.sub(self._taken, source)
+        self.text: AnyStr = without_plus(decoded)
+        self._shrunk = [0, *accumulate(self._shrinks)]
+        self._places = [end - shrunk for end, shrunk in zip(self._ends, self._shrunk[1:], strict=True)]
+
+    def _taken(self, match: re.Match[Any]) -> Any:
+        value = _value(match[0])
+        self._starts.append(match.start())
+        self._ends.append(match.end())
+        self._shrinks.append(len(match[0]) - len(value))
+        return value
+
+    def start(self, place: int) -> int:
+        """Return where in the source the character at a place of the decoded text begins."""
+        at = bisect_right(self._places, place)
+        found = place + self._shrunk[at]
+        return min(found, self._starts[at]) if at < len(self._starts) else found
+
+    def end(self, place: int) -> int:
+        """Return where in the source the character before a place of the decoded text ends."""
+        at = bisect_right(self._places, place - 1)
+        found = place + self._shrunk[at]
+        return self._ends[at] if at < len(self._starts) and found > self._starts[at] else found
+
+    def begun(self) -> tuple[int, int]:
+        """Return where an escape begins that may go on beyond the end, in the source and the text; else their ends."""
+        pattern: Any = _BYTES_BEGUN if isinstance(self._source, bytes) else _TEXT_BEGUN
+        size = len(self._source)
+        found = pattern.search(self._source, max(0, size - LONGEST))
+        while found is not None and self.boundary(found.start()) != found.start():  # two backslashes are one escape
+            found = pattern.search(self._source, found.start() + 1)
+        place = size if found is None else found.start()
+        return place, place - self._shrunk[bisect_right(self._ends, place)]
+
+    def boundary(self, place: int) -> int:
+        """Return a place of the source, or where the escape begins that it lies within."""
+        at = bisect_right(self._ends, place)
+        return self._starts[at] if at < len(self._starts) and self._starts[at] < place else place
