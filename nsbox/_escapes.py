@@ -108,7 +108,7 @@ class Decoded(Generic[AnyStr]):
         return self._ends[at] if at < len(self._starts) and found > self._starts[at] else found
 
     def begun(self) -> tuple[int, int]:
-        """Return where an escape begins that may go on beyond the end, in the source and the text; else their ends."""
+        """Return where an escape begins that may go on beyond the end, in source and text; if none does, their ends."""
         pattern: Any = _BYTES_BEGUN if isinstance(self._source, bytes) else _TEXT_BEGUN
         size = len(self._source)
         found = pattern.search(self._source, max(0, size - LONGEST))

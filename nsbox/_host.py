@@ -70,6 +70,7 @@ class Host(Frozen):
     imports: tuple[str, ...] = ()  # directories and archives that this process imports from
     secrets: tuple[str, ...] = ()  # files of the host that this process can read and no command should
     private: tuple[str, ...] = ()  # for uid 0: what permissions keep from all others below /etc, /opt, /usr/local/etc
+    private_unknown: tuple[str, ...] = ()  # directories there that are too large to look for that in all of them
     state: str = ""  # where nsbox keeps the user's key, and transactions, which no workspace shows
     has_key: bool = False  # there is such a key
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc

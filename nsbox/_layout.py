@@ -127,3 +127,11 @@ def layout(policy: Policy, host: Host) -> tuple[Op, ...]:
 
         return workspace(policy, host)
     return _host(policy, host) if policy.base == "host" else _layers(policy, host)
+
+
+def private_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
+    """Return where what only root may read isn't hidden, since nobody has looked for it there."""
+    if policy.base != "workspace" or not host.private_unknown:
+        return ()
+    first = ", ".join(host.private_unknown[:3]) + (", ..." if len(host.private_unknown) > 3 else "")
+    return (f"secrets: what only root may read below {first}: too many entries to look for it; deny= hides it",)

@@ -25,7 +25,9 @@ _SECRETS = (
     *("/etc/sudoers", "/etc/sudoers.d", "/etc/krb5.keytab", "/etc/ssl/private"),
     *(f"/etc/ssh/ssh_host_{kind}_key" for kind in ("rsa", "dsa", "ecdsa", "ed25519")),
 )
-_PRIVATE_BELOW = (("/etc", 8), ("/usr/local/etc", 8), ("/opt", 2))  # with how deep to look
+_PRIVATE_BELOW = ("/etc", "/usr/local/etc", "/opt")
+_MOST_ENTRIES = 50_000  # that are looked at below each of them
+_MOST_MASKS = 64  # in one directory, each of which is a mount; one with more is hidden as a whole
 _PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg")  # of an interpreter's prefix
 _BWRAPS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 _LIMITS = ("AS", "NPROC", "CPU", "FSIZE", "NOFILE", "CORE")
@@ -177,34 +179,51 @@ def _secrets() -> tuple[str, ...]:
     return tuple(path for path in _SECRETS if os.geteuid() == 0 or os.access(path, os.R_OK))
 
 
-def _private() -> tuple[str, ...]:
-    """For uid 0, whom permission bits don't stop: what they keep from everybody else, files and whole directories."""
+def _private() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """For uid 0, whom permission bits don't stop: what they keep from everybody else, files and whole directories.
+
+    Returns also the directories that have so many entries that not all were looked at.
+    """
     if os.geteuid() != 0:
-        return ()
+        return (), ()
     found: list[str] = []
-    for root, depth in _PRIVATE_BELOW:
-        _add_private(root, depth, found)
-    return tuple(sorted(found))
+    passed_over = [directory for root in _PRIVATE_BELOW for directory in _add_private(root, found)]
+    return tuple(sorted(found)), tuple(sorted(passed_over))
 
 
-def _add_private(directory: str, depth: int, found: list[str]) -> None:
-    try:
-        entries = list(os.scandir(directory))
-    except OSError as error:
-        check_scarcity(error)
-        return
-    for entry in entries:
+def _add_private(root: str, found: list[str]) -> list[str]:
+    """Add what is private below root, the highest first; return the directories that were left out."""
+    left, directories = _MOST_ENTRIES, [root]
+    for at, directory in enumerate(directories):
+        private = []
         try:
-            mode = entry.stat(follow_symlinks=False).st_mode
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    left -= 1
+                    if left < 0:
+                        return directories[at:]
+                    if (mode := _mode(entry)) is None:
+                        continue
+                    if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+                        private.append(entry.path)
+                    elif stat.S_ISDIR(mode):
+                        directories.append(entry.path)
         except OSError as error:
             check_scarcity(error)
-            continue
-        if stat.S_ISLNK(mode):
-            continue
-        if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
-            found.append(entry.path)
-        elif stat.S_ISDIR(mode) and depth:
-            _add_private(entry.path, depth - 1, found)
+        if len(private) > _MOST_MASKS and directory != root:
+            directories[at + 1 :] = [d for d in directories[at + 1 :] if not is_below(d, directory)]
+            private = [directory]
+        found += private
+    return []
+
+
+def _mode(entry: os.DirEntry[str]) -> int | None:
+    """Return an entry's mode; None for a link, or if it can't be told."""
+    try:
+        return None if entry.is_symlink() else entry.stat(follow_symlinks=False).st_mode
+    except OSError as error:
+        check_scarcity(error)
+        return None
 
 
 def _resolv_conf() -> str | None:
@@ -353,7 +372,8 @@ def _linux() -> Host:
         package=_package(prefixes),
         imports=_imports(),
         secrets=_secrets(),
-        private=_private(),
+        private=(private := _private())[0],
+        private_unknown=private[1],
         state=(state := _state()),
         has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
         resolv_conf=_resolv_conf(),
@@ -383,7 +403,8 @@ def _darwin() -> Host:
         imports=_imports(),
         resolv_conf=_resolv_conf(),
         secrets=("/etc/master.passwd", *_secrets()),
-        private=_private(),
+        private=(private := _private())[0],
+        private_unknown=private[1],
         state=(state := _state()),
         has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
         hard_limits=_hard_limits(),

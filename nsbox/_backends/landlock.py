@@ -13,7 +13,7 @@ from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
-from nsbox._layout import with_interpreter
+from nsbox._layout import private_caveats, with_interpreter
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy
@@ -74,6 +74,7 @@ def compile(policy: Policy, host: Host) -> Plan:
             *unkillable(policy),
             *cgroup_caveats(policy, in_cgroup),
             *core_caveats(policy, host),
+            *private_caveats(policy, host),
             *not_granted,
         ),
     )

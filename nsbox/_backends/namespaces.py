@@ -9,7 +9,15 @@ from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
-from nsbox._layout import layout, needs_no_userns, pinned_paths, wants_full, with_interpreter, with_state_hidden
+from nsbox._layout import (
+    layout,
+    needs_no_userns,
+    pinned_paths,
+    private_caveats,
+    wants_full,
+    with_interpreter,
+    with_state_hidden,
+)
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._plan import Dev, Devpts, Identity, Op, Plan, Rlimit
 from nsbox._policy import Policy
@@ -86,6 +94,7 @@ def compile(policy: Policy, host: Host) -> Plan:
             *unkillable(policy),
             *cgroup_caveats(policy, in_cgroup),
             *core_caveats(policy, host),
+            *private_caveats(policy, host),
             *not_granted,
         ),
     )

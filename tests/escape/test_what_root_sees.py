@@ -6,8 +6,11 @@ Each test has a control in which the same attempt works where the one protection
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,69 @@ def output(script: str, policy: Policy | None, *args: str) -> str:
 def private_files() -> list[str]:
     found = [path for path in nsbox.probe().private if os.path.isfile(path) and os.stat(path).st_size]
     return [path for path in found if os.stat(path).st_uid == 0]
+
+
+@pytest.fixture
+def in_opt() -> Iterator[Path]:
+    """A directory in /opt that all may enter, with private files in one below the other."""
+    top = Path(tempfile.mkdtemp(prefix="nsbox-test.", dir="/opt"))
+    try:
+        top.chmod(0o755)
+        at = top
+        for _ in range(12):
+            at /= "d"
+            at.mkdir(mode=0o755)
+            (at / "key").write_text("KEY")
+            (at / "key").chmod(0o600)
+            (at / "shown").write_text("shown")
+        yield top
+    finally:
+        shutil.rmtree(top)
+
+
+DEEP = """
+import os, sys
+print(*(f"{name}:{len(open(os.path.join(at, name)).read())}" for at, _, names in os.walk(sys.argv[1]) for name in names
+        if not name.startswith("key") or os.access(os.path.join(at, name), os.R_OK)))
+"""
+
+
+@pytest.mark.as_root("permissions keep others from these files anyway")
+def test_private_files_deep_in_opt(policy: Policy, in_opt: Path) -> None:
+    """However deep they are in /opt, they are hidden; what others may read isn't."""
+    nsbox.probe(refresh=True)
+    seen = output(DEEP, policy, str(in_opt)).split()
+    assert "key:3" not in seen and seen.count("shown:5") == 12
+    assert output(DEEP, None, str(in_opt)).split().count("key:3") == 12  # the control
+
+
+@pytest.mark.as_root("permissions keep others from these files anyway")
+def test_a_directory_of_private_files(policy: Policy, in_opt: Path) -> None:
+    """A directory with very many of them is hidden as a whole, instead of by a mount for each."""
+    for number in range(100):
+        (in_opt / "d" / f"key{number}").touch(mode=0o600)
+    host = nsbox.probe(refresh=True)
+    assert [path for path in host.private if path.startswith(str(in_opt))] == [str(in_opt / "d")]
+    assert output(READ, policy, str(in_opt / "d" / "shown")) == "False"
+    assert output(READ, None, str(in_opt / "d" / "shown")) == "True"
+
+
+@pytest.mark.as_root("permissions keep others from these files anyway")
+def test_too_many_entries_to_look_at(workspace: Path, in_opt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are too many entries to look at all of them, the plan says below which directories."""
+    from nsbox import _probe
+
+    try:
+        monkeypatch.setattr(_probe, "_MOST_ENTRIES", 20)
+        monkeypatch.setattr(_probe, "_PRIVATE_BELOW", (str(in_opt),))
+        host = nsbox.probe(refresh=True)
+        assert 0 < len(host.private) < 12 and host.private_unknown
+        said = nsbox.explain(Policy.workspace(workspace)).not_enforced
+        assert [text for text in said if host.private_unknown[0] in text]
+    finally:
+        monkeypatch.undo()
+        host = nsbox.probe(refresh=True)
+    assert not host.private_unknown
 
 
 @pytest.mark.as_root("permissions keep others from these files anyway")
