@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from itertools import accumulate
+from operator import sub
 from typing import Any, AnyStr, Generic
 
 _SHORT = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
@@ -29,7 +30,7 @@ _BEGUN = (
 )
 LONGEST = 12  # letters of an escape: %F0%9F%98%80, \ud83d\ude00
 
-_TEXT, _BYTES = re.compile(f"{_CHARACTER}|{_BACKSLASH}"), re.compile(f"%{_HEX}{{2}}|{_BACKSLASH}".encode())
+_TEXT, _BYTES = re.compile(f"({_CHARACTER}|{_BACKSLASH})"), re.compile(f"(%{_HEX}{{2}}|{_BACKSLASH})".encode())
 _TEXT_BEGUN, _BYTES_BEGUN = re.compile(_BEGUN), re.compile(_BEGUN.encode())
 _BLANKS = bytes.maketrans(b"+", b" ")
 _MOST_KNOWN = 4096
@@ -52,21 +53,21 @@ def _meaning(escape: str) -> str:
     return chr(int(escape[2:], 16))
 
 
-_known: dict[Any, Any] = {}
+class _Values(dict[Any, Any]):
+    """What escapes stand for, each in its own kind: bytes in UTF-8, or str. As many are kept as are usual."""
 
-
-def _value(escape: Any) -> Any:
-    """Return what an escape stands for, in its own kind: bytes in UTF-8, or str."""
-    found = _known.get(escape)
-    if found is None:
+    def __missing__(self, escape: Any) -> Any:
         if isinstance(escape, bytes):
             text = escape.decode("ascii")
-            found = bytes.fromhex(text[1:]) if text[0] == "%" else _meaning(text).encode("utf-8", "surrogatepass")
+            found: Any = bytes.fromhex(text[1:]) if text[0] == "%" else _meaning(text).encode("utf-8", "surrogatepass")
         else:
             found = _meaning(escape)
-        if len(_known) < _MOST_KNOWN:
-            _known[escape] = found
-    return found
+        if len(self) < _MOST_KNOWN:
+            self[escape] = found
+        return found
+
+
+_values = _Values()
 
 
 def without_plus(text: AnyStr) -> AnyStr:
@@ -79,21 +80,16 @@ class Decoded(Generic[AnyStr]):
 
     def __init__(self, source: AnyStr) -> None:
         self._source: AnyStr = source
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._shrinks: list[int] = []
         pattern: Any = _BYTES if isinstance(source, bytes) else _TEXT
-        decoded: Any = pattern.sub(self._taken, source)
-        self.text: AnyStr = without_plus(decoded)
-        self._shrunk = [0, *accumulate(self._shrinks)]
-        self._places = [end - shrunk for end, shrunk in zip(self._ends, self._shrunk[1:], strict=True)]
-
-    def _taken(self, match: re.Match[Any]) -> Any:
-        value = _value(match[0])
-        self._starts.append(match.start())
-        self._ends.append(match.end())
-        self._shrinks.append(len(match[0]) - len(value))
-        return value
+        parts: Any = pattern.split(source)  # what is between escapes, and these, by turns: no step is taken in Python
+        sizes = list(map(len, parts))
+        places = list(accumulate(sizes))
+        self._starts, self._ends = places[:-1:2], places[1::2]
+        values: list[Any] = list(map(_values.__getitem__, parts[1::2]))
+        parts[1::2] = values
+        self.text: AnyStr = without_plus(source[:0].join(parts))
+        self._shrunk: list[int] = [0, *accumulate(map(sub, sizes[1::2], map(len, values)))]
+        self._places: list[int] = list(map(sub, self._ends, self._shrunk[1:]))
 
     def start(self, place: int) -> int:
         """Return where in the source the character at a place of the decoded text begins."""

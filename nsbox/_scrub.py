@@ -16,6 +16,7 @@ from nsbox._escapes import Decoded, without_plus
 
 SHORTEST = 4  # bytes of a secret: less would stand in much that is none
 LONGEST = 1 << 16
+_PIECE = 1 << 16
 _MASKS = ("***", "[redacted]", "<redacted>", "###", "~~~")
 
 
@@ -237,7 +238,9 @@ class Scrubber:
 
     def scrub(self, text: AnyStr) -> AnyStr:
         """Return a whole text with the secrets replaced. The stream of feed() isn't touched."""
-        return cast(AnyStr, self._new(text).feed(text, is_last=True))
+        stream = self._new(text)  # in pieces: what a decoded text is made of takes many times its memory
+        parts = [stream.feed(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE)]
+        return cast(AnyStr, text[:0].join([*parts, stream.feed(stream.nothing, is_last=True)]))
 
     def another(self) -> Scrubber:
         """Return a Scrubber of the same secrets for another stream, such as stderr beside stdout."""
