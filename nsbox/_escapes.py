@@ -82,9 +82,10 @@ class Decoded(Generic[AnyStr]):
         self._source: AnyStr = source
         pattern: Any = _BYTES if isinstance(source, bytes) else _TEXT
         parts: Any = pattern.split(source)  # what is between escapes, and these, by turns: no step is taken in Python
-        sizes = list(map(len, parts))
-        places = list(accumulate(sizes))
-        self._starts, self._ends = places[:-1:2], places[1::2]
+        sizes: list[int] = list(map(len, parts))
+        places: list[int] = list(accumulate(sizes))
+        self._starts: list[int] = places[:-1:2]
+        self._ends: list[int] = places[1::2]
         values: list[Any] = list(map(_values.__getitem__, parts[1::2]))
         parts[1::2] = values
         self.text: AnyStr = without_plus(source[:0].join(parts))

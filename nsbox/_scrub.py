@@ -239,8 +239,10 @@ class Scrubber:
     def scrub(self, text: AnyStr) -> AnyStr:
         """Return a whole text with the secrets replaced. The stream of feed() isn't touched."""
         stream = self._new(text)  # in pieces: what a decoded text is made of takes many times its memory
-        parts = [stream.feed(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE)]
-        return cast(AnyStr, text[:0].join([*parts, stream.feed(stream.nothing, is_last=True)]))
+        parts: list[Any] = [stream.feed(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE)]
+        parts.append(stream.feed(stream.nothing, is_last=True))
+        nothing: Any = stream.nothing
+        return cast(AnyStr, nothing.join(parts))
 
     def another(self) -> Scrubber:
         """Return a Scrubber of the same secrets for another stream, such as stderr beside stdout."""
