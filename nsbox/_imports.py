@@ -124,8 +124,21 @@ class _Finder:
     def places(self) -> _Places:
         """Where libraries are, found out when that is first asked for."""
         if self._places is None:
+            if "os" not in sys.modules:  # python -S
+                self._import_os()
             self._places = _Places(self._first)
         return self._places
+
+    def _import_os(self) -> None:
+        """Import os from where the interpreter has it: what this finder goes by isn't known before."""
+        path = sys.path
+        sys.meta_path.remove(self)
+        sys.path = [getattr(sys, "_stdlib_dir", None) or next((p for p in path if p), "/")]
+        try:
+            import os  # noqa: F401
+        finally:
+            sys.path = path
+            sys.meta_path.insert(0, self)
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -140,10 +153,11 @@ class _Finder:
         if spec is None:
             entries = sys.path if path is None else path
             spec = self._found(name, path, self.places.safe(entries), target)
-            spec = None if spec is not None and self.places.has_open(spec) else spec
         if spec is None and top == "_cffi_backend":  # without it there is no nsbox, which has come from there itself
-            spec = self._found(name, path, [self.places.above], target)
+            spec = self._found(name, path, [self.places.above], target, may_be_open=True)
         if spec is not None:
+            if spec.has_location and spec.origin is not None:
+                self._is_library[spec.origin] = True  # what it imports later is for nsbox too
             return spec
         for finder in sys.meta_path:
             planted = None if finder is self else getattr(finder, "find_spec", _nothing)(name, path, target)
@@ -155,13 +169,20 @@ class _Finder:
         return None
 
     def _found(
-        self, name: str, path: "Sequence[str] | None", safe: list[str], target: "ModuleType | None"
+        self,
+        name: str,
+        path: "Sequence[str] | None",
+        safe: list[str],
+        target: "ModuleType | None",
+        *,
+        may_be_open: bool = False,
     ) -> "ModuleSpec | None":
+        """Ask the other finders, of which some know no path, and those that wrap another look everywhere."""
         for finder in sys.meta_path:
             if finder is not self and hasattr(finder, "find_spec"):
                 where = safe if getattr(finder, "__name__", "") == "PathFinder" else path
                 spec = finder.find_spec(name, where, target)
-                if spec is not None:
+                if spec is not None and (may_be_open or not self.places.has_open(spec)):
                     return spec
         return None
 

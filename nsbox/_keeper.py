@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 class Way:
-    """How the commands of one policy are started. Threads may use it at the same time.
-
-    adds_filters: a command may have more of them than the policy says.
-    """
-
-    adds_filters = True
+    """How the commands of one policy are started. Threads may use it at the same time."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

@@ -114,6 +114,8 @@ def _tracers(pid: int) -> set[int]:
 def free(pid: int) -> bool:
     """Kill those who trace a process, and those who trace them; say if there were any."""
     known, new = {pid}, [pid]
+    if _reap.status_of("self").get("Pid") != str(os.getpid()):
+        return False  # a /proc of another pid namespace: its numbers are other processes' here
     while new:
         traced = new.pop()
         for tracer in _tracers(traced) - known:

@@ -124,8 +124,8 @@ class Lifetime(subprocess.Popen["Any"]):
 
         Only asked when the command is reaped: pid 1 can't end before that.
         """
-        if self._init_pidfd < 0 or not self._plan.kill_on_exit:
-            return True
+        if self._init_pidfd < 0 or not self._plan.kill_on_exit or self._creator != os.getpid():
+            return True  # in a forked copy: the sandbox is the parent's
         if not self._plan.nested:
             return _core.wait(self._init_pidfd, self._init_says if self._says_empty else -1, timeout_ms)
         namespace = self._pid_namespace
@@ -166,6 +166,8 @@ class Lifetime(subprocess.Popen["Any"]):
 
     def _await_command(self) -> None:
         """Return when the command can be reaped; raise KillError if that doesn't come though it was killed."""
+        if self._creator != os.getpid():
+            return  # in a forked copy, which can't reap it
         try:
             while not _reap.ends_within(self.pid, self._slice()):
                 self._go_on()
@@ -194,7 +196,7 @@ class Lifetime(subprocess.Popen["Any"]):
 
     def _press(self) -> None:
         """Take the next step of a kill, if it is time for it."""
-        if self._killed is None or not self._killed.is_due():
+        if self._killed is None or self._creator != os.getpid() or not self._killed.is_due():
             return
         if self._raw_status is None and (self._init_pidfd < 0 or not self._plan.kill_on_exit):
             _kills.free(self.pid)
@@ -258,13 +260,10 @@ class Lifetime(subprocess.Popen["Any"]):
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
         """As the base does; raises KillError if what was killed doesn't end, and so doesn't close its pipes."""
         while timeout is None and self._killed is not None and self.poll() is None:
-            try:
-                return super().communicate(input, timeout=1.0)
-            except subprocess.TimeoutExpired:
-                error = self.kill_error()
-                if error is not None:
-                    raise error from None
-                input = None
+            error = self.kill_error()  # nothing has to be read for what is killed to end
+            if error is not None:
+                raise error
+            self._sleep(self._slice())
         return super().communicate(input, timeout=timeout)
 
     def _check_timeout(self, *args: Any, **options: Any) -> None:
@@ -351,7 +350,7 @@ class Lifetime(subprocess.Popen["Any"]):
         self._signal_init(signal.SIGKILL)
 
     def _signal_init(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):  # it has gone, and another thread has closed the descriptor
             if self._init_pidfd >= 0:
                 signal.pidfd_send_signal(self._init_pidfd, number)
 

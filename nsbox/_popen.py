@@ -11,7 +11,7 @@ import subprocess
 import sys
 from operator import itemgetter
 
-from nsbox import _arguments, _blocks, _containment, _core, _reap, _spawn, _terminal, _usage
+from nsbox import _arguments, _blocks, _containment, _core, _reap, _spawn, _usage
 from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
 from nsbox._checks import check_bool
 from nsbox._frozen import TYPE_CHECKING
@@ -86,8 +86,6 @@ class Confinable(Lifetime):
         argv, program = _arguments.arguments(args, executable, shell)
         _announce(program, argv, cwd, env)
         _arguments.check_ids(uid, gid, gids)
-        loan = _terminal.Loan(policy, (p2cread, c2pwrite, errwrite), pass_fds, self._way)
-        policy = loan.policy
         prepared = _spawn.prepare(policy, host_for(policy))
         if prepared.plan.backend == "passthrough":
             self._pass_through(policy, prepared, positional)
@@ -117,14 +115,13 @@ class Confinable(Lifetime):
             inherits_env=_spawn.set_by(policy) if preexec_fn is not None and env is None else None,
         )
         start = _spawn.spawn if self._way is None else self._way.spawn
-        with loan:
-            result = start(policy, prepared, command, program, directory if cwd is None else cwd)
+        result = start(policy, prepared, command, program, directory if cwd is None else cwd)
         # No call in these lines, after which a signal's handler could raise while nobody owns the command.
         self.pid = result.pid
         self._plan = prepared.plan
         self._says_empty = prepared.says_empty
         self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
-        self._is_warm, self._on_end, self._entered = result.warm, loan.then(result.on_end), result.entered
+        self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
         self._leaf = command.leaf
         self._child_created = True
         try:

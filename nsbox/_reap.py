@@ -24,6 +24,31 @@ def pid_namespace(pid: int) -> int:
         return 0
 
 
+_NS_GET_PARENT = 0xB702  # ioctl_ns(2)
+
+
+def _is_within(pid: int, namespace: int) -> bool | None:
+    """Say if a child is in this pid namespace, or in one that was made in it; None: that can't be told."""
+    try:
+        fd = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    import fcntl
+
+    for _ in range(33):  # MAX_PID_NS_LEVEL
+        try:
+            if os.fstat(fd).st_ino == namespace:
+                return True
+            above = fcntl.ioctl(fd, _NS_GET_PARENT)
+        except OSError:  # EPERM: above is this process's own
+            return False
+        finally:
+            os.close(fd)
+        fd = above
+    os.close(fd)
+    return False
+
+
 def has_ended(pid: int, *, block: bool) -> bool:
     """Say if a child has ended, without reaping it; block: wait for that. Raises OSError."""
     if _core.on_linux:
@@ -88,7 +113,7 @@ def reap_strays(namespace: int) -> None:
 def has_strays(namespace: int) -> bool:
     """Say if this process has a child, except for commands, that is or may be in a pid namespace."""
     found = (pid for task in os.listdir("/proc/self/task") for pid in _children(task) if pid not in commands)
-    return any(pid_namespace(pid) in (namespace, 0) for pid in found)
+    return any(_is_within(pid, namespace) is not False for pid in found)
 
 
 def wait_for_init(pidfd: int, namespace: int, timeout_ms: int) -> bool:
@@ -106,15 +131,16 @@ def wait_for_init(pidfd: int, namespace: int, timeout_ms: int) -> bool:
 
 
 def _is_stray(pid: int, namespace: int) -> bool:
-    found = pid_namespace(pid)
-    if found:
-        return found == namespace
+    found = _is_within(pid, namespace)
+    if found is not None:
+        return found
     # One that made itself non-dumpable hides its namespaces, but not that it is a zombie of a deeper pid namespace than
-    # ours; its pid there is 1 for the init of a sandbox.
+    # ours; its pid there is 1 for the init of a sandbox, whose namespace is the next one.
     status = status_of(pid)
     inside = status.get("NSpid", "").split()
     depth = len(status_of("self").get("NSpid", "").split())
-    return status.get("State", "").startswith("Z") and len(inside) > depth and inside[-1] != "1"
+    is_deeper = len(inside) > depth + 1 or (len(inside) > depth and inside[-1] != "1")
+    return status.get("State", "").startswith("Z") and is_deeper
 
 
 def status_of(pid: int | str) -> dict[str, str]:

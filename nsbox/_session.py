@@ -17,7 +17,7 @@ import signal
 import socket
 from _thread import RLock
 
-from nsbox import _core, _core_linux, _kills, _spawn, _terminal, _wire_entry
+from nsbox import _core, _core_linux, _kills, _spawn, _wire_entry
 from nsbox._core import constants as c
 from nsbox._descriptors import high
 from nsbox._errors import Reason, SetupError, UnavailableError
@@ -196,16 +196,12 @@ def _check(prepared: Prepared) -> None:
 class SessionWay(Way):
     """Has commands started by pid 1 of one sandbox."""
 
-    adds_filters = False
-
     def __init__(self, policy: Policy) -> None:
         """Make the sandbox; raises what starting a command raises."""
         super().__init__(policy)
         host = host_for(policy)
         self._lock = RLock()
-        # Its commands have the filters of pid 1, which is there before them.
-        inside = _terminal.guarded(policy) if _terminal.of((0, 1, 2)) else policy
-        self._prepared = prepared = _spawn.prepare(inside, host)
+        self._prepared = prepared = _spawn.prepare(policy, host)
         _check(prepared)
         self._pidfd = -1
         self._socket, theirs = _pair()

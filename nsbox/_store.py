@@ -18,6 +18,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import stat
 import struct
 import time
@@ -279,10 +280,13 @@ def _lock_of(path: str) -> int:
     return lock(os.path.join(path, "lock"))
 
 
+_NAME = re.compile("[0-9a-f]{16}")  # as Store.make() calls them
+
+
 def left_behind(base: str) -> Iterator[Store]:
     """Yield, locked, the stores below base whose transactions have ended without a word."""
     try:
-        names = [name for name in os.listdir(base) if name != "lock"]
+        names = [name for name in os.listdir(base) if _NAME.fullmatch(name)]  # all else is somebody's
     except FileNotFoundError:
         return
     if not names:

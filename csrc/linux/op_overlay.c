@@ -98,23 +98,29 @@ int op_overlay(struct builder *b, const nsbox_op *op)
     return ret;
 }
 
-/* Makes the overlay of the old root read-only, or writable again: the file system, and so every mount of it, also in
- * namespaces that nothing but a descriptor holds. EBUSY (sb_prepare_remount_readonly()): somebody has a file open for
- * writing, or mapped, by any of them; or it is about to be closed by a process that has just ended. */
-int op_freeze(struct builder *b, const nsbox_op *op)
+static int freeze(const struct builder *b, const nsbox_op *op)
 {
-    b->step = NSBOX_STEP_ATTR;
     int fs = sys_fspick(AT_FDCWD, plan_str(b->plan, op->dst));
     if (fs < 0)
         return fs;
     int ret = sys_fsconfig(fs, FSCONFIG_SET_FLAG, op->flags & NSBOX_FREEZE ? "ro" : "rw", 0, 0);
     if (ret >= 0)
         ret = sys_fsconfig(fs, FSCONFIG_CMD_RECONFIGURE, 0, 0, 0);
+    sys_close(fs); /* of no use any more if that has failed */
+    return ret;
+}
+
+/* Makes the overlay of the old root read-only, or writable again: the file system, and so every mount of it, also in
+ * namespaces that nothing but a descriptor holds. EBUSY (sb_prepare_remount_readonly()): somebody has a file open for
+ * writing, or mapped, by any of them; or it is about to be closed by a process that has just ended. */
+int op_freeze(struct builder *b, const nsbox_op *op)
+{
     static const int64_t pause[2] = {0, 1000000};
+    b->step = NSBOX_STEP_ATTR;
+    int ret = freeze(b, op);
     for (int i = 0; i < 200 && ret == -EBUSY; i++) {
         sys_ppoll(0, 0, pause);
-        ret = sys_fsconfig(fs, FSCONFIG_CMD_RECONFIGURE, 0, 0, 0);
+        ret = freeze(b, op);
     }
-    sys_close(fs);
     return ret;
 }

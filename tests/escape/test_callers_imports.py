@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cffi
 import pytest
 
 import nsbox
@@ -234,6 +235,47 @@ except Exception as error: print(type(error).__name__)
     assert done.stdout and executed(tmp_path) == set(), done.stderr
     called(ws, str(tmp_path), code, is_guarded=False)
     assert "elftools" in executed(tmp_path)  # the control: the caller's own import
+
+
+def test_without_site(tmp_path: Path) -> None:
+    """python -S hasn't loaded os: nsbox has the interpreter's."""
+    (tmp_path / "os.py").write_text("print('planted')")
+    code = "import nsbox; print(nsbox.run(['echo', 'x'], capture_output=True).stdout)"
+    path = str(Path(nsbox.__file__).parents[1])
+    path += f":{Path(cffi.__file__).parents[1]}"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=tmp_path, env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("b'x\\n'\n", "")
+
+
+HOOKED = """
+import sys
+class Hook:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        for finder in sys.meta_path:
+            if getattr(finder, "__name__", "") == "PathFinder":
+                return finder.find_spec(name, path, target)
+sys.meta_path.insert(0, Hook)
+if sys.argv[1] == "nsbox":
+    import nsbox
+    nsbox.run(["true"])
+    try: nsbox.run(["/no/such/program"])
+    except FileNotFoundError: pass
+else:
+    import shutil
+"""
+
+
+@pytest.mark.parametrize("who", ["nsbox", "the caller"])
+def test_hooks_of_others(tmp_path: Path, who: str) -> None:
+    """A hook that asks the path-based finder itself finds nothing for nsbox; the control: for the caller it does."""
+    for name in ("shutil", "resource", "signal", "selectors", "difflib"):
+        (tmp_path / f"{name}.py").write_text("print('planted')")
+    command = [sys.executable, "-c", HOOKED, who]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ("planted" in done.stdout) == (who != "nsbox"), done.stderr
 
 
 def test_callers_own_imports(ws: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from nsbox_testing.running import python
 import nsbox
 from nsbox import Policy
 
-pytestmark = pytest.mark.vm
 as_user = pytest.mark.skipif(os.geteuid() == 0, reason="the kernel wants CAP_SETFCAP to map uid 0 again")
 
 ATTEMPTS = """

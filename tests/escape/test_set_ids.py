@@ -20,7 +20,6 @@ from nsbox_testing import needs
 import nsbox
 from nsbox import Filter, Limits, Policy
 
-pytestmark = pytest.mark.vm
 X86 = platform.machine() == "x86_64"
 
 # Each attempt makes, or changes, the file of its own name; mode and name come by argument.

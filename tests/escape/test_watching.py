@@ -12,8 +12,6 @@ import pytest
 import nsbox
 from nsbox import Filter, Policy
 
-pytestmark = pytest.mark.vm
-
 # A pipe says when to look: after that all events are there.
 WATCHER = textwrap.dedent("""
     import ctypes, os, struct, sys

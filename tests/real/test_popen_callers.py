@@ -315,6 +315,14 @@ def test_a_fork_does_not_own_its_parents_commands(sub: Face) -> None:
     assert p.returncode == 0
 
 
+def test_a_fork_that_waits(sub: Face) -> None:
+    """wait() in a forked child returns at once, as subprocess's does, and leaves the parent's command alone."""
+    with sub.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as p:
+        assert in_fork(lambda: p.wait()) in (None, 0)
+        assert p.poll() is None
+        assert p.communicate(b"alive")[0] == b"alive"
+
+
 def test_from_multiprocessing(sub: Face) -> None:
     """multiprocessing's fork method and its pool of processes can start commands."""
     context = multiprocessing.get_context("fork")

@@ -192,6 +192,14 @@ def test_a_megabyte_both_ways(sub: Face) -> None:
     assert done.stderr == data
 
 
+def test_communicate_after_kill(sub: Face) -> None:
+    """What has been read ahead with a line isn't lost when the command is killed."""
+    with sub.Popen("printf 'ready\\nmore\\n'; exec sleep 60", shell=True, stdout=subprocess.PIPE) as p:
+        assert p.stdout.readline() == b"ready\n"
+        p.kill()
+        assert p.communicate() == (b"more\n", None)
+
+
 def test_communicate_with_timeout_goes_on_later(sub: Face) -> None:
     """After TimeoutExpired communicate() can be called again, and nothing is lost."""
     code = "import sys; print('first', flush=True); sys.stdin.readline(); print('second', flush=True)"

@@ -501,7 +501,7 @@ def test_the_caller_is_killed(box: Sandbox, filled: Path, store: Path, moment: f
         time.sleep(moment or 0)
         caller.kill()
     until = time.monotonic() + 10  # a process of a set-up may have its descriptors for a moment still
-    while moment is None and os.listdir(store) != ["lock"] and time.monotonic() < until:
+    while os.listdir(store) != ["lock"] and time.monotonic() < until:
         transactions.recover(store)
     with box.transaction(dir=store):
         found = taken(filled)
@@ -582,6 +582,19 @@ def test_where_changes_are_kept_is_hidden(tmp_path: Path) -> None:
 
 
 # ---- what can't be
+
+
+def test_what_else_lies_where_changes_are_kept(box: Sandbox, filled: Path, store: Path) -> None:
+    """Nothing is removed there that no transaction has made."""
+    (store / "photos/2024").mkdir(parents=True)
+    (store / "photos/2024/one").write_text("mine")
+    (store / "notes").write_text("mine")
+    with box.transaction(dir=store) as tx:
+        sh(tx, "echo x > x")
+        tx.commit()
+    transactions.recover(store)
+    assert (store / "photos/2024/one").read_text() == (store / "notes").read_text() == "mine"
+    assert sorted(os.listdir(store / "photos")) == ["2024"]
 
 
 def test_refused(filled: Path, store: Path, tmp_path: Path) -> None:
