@@ -104,9 +104,9 @@ def test_the_default_place_too(places: Path, monkeypatch: pytest.MonkeyPatch) ->
 FORGE = """
 import json, os, sys
 ws, kept, path = sys.argv[1:]
-store = kept + "/aaaa"
+store = kept + "/aaaaaaaaaaaaaaaa"
 os.makedirs(store + "/upper"); os.mkdir(store + "/work"); open(store + "/lock", "w").close()
-spare = ws + "/.nsbox-aaaa"; os.mkdir(spare)
+spare = ws + "/.nsbox-aaaaaaaaaaaaaaaa"; os.mkdir(spare)
 with open(spare + "/1", "w") as f: f.write("EVIL")
 st = os.stat(spare + "/1"); new = [st.st_ino, st.st_mtime_ns, st.st_size, st.st_ctime_ns]
 about = {"version": 2, "workspace": ws, "ino": os.stat(ws).st_ino}
@@ -158,11 +158,13 @@ def test_a_transaction_says_so(places: Path) -> None:
     kept.mkdir(mode=0o700)
     subprocess.run(python(FORGE, str(places / "ws"), str(kept), "planted"), check=True)
     with Sandbox(Policy.workspace(places / "ws"), stock=0) as box:
-        with pytest.raises(nsbox.CommitError, match=r"to drop it, remove .*kept/aaaa, and \.nsbox-aaaa"):
+        with pytest.raises(
+            nsbox.CommitError, match=r"to drop it, remove .*kept/aaaaaaaaaaaaaaaa, and \.nsbox-aaaaaaaaaaaaaaaa"
+        ):
             box.transaction(dir=kept)
-        assert os.listdir(places / "ws") == [".nsbox-aaaa"]
+        assert os.listdir(places / "ws") == [".nsbox-aaaaaaaaaaaaaaaa"]
         with Tree(str(kept)) as tree:
-            _files.remove(tree, "aaaa")
+            _files.remove(tree, "aaaaaaaaaaaaaaaa")
         with box.transaction(dir=kept) as tx:
             tx.run(["true"], check=True)
 

@@ -18,10 +18,7 @@ import pytest
 import nsbox
 from nsbox import Policy
 
-pytestmark = [
-    pytest.mark.vm,
-    pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later"),
-]
+pytestmark = pytest.mark.skipif(nsbox.probe().landlock_abi < 2, reason="needs Landlock of version 2 or later")
 REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS}
 LACKED = {"attributes", "processes", "secrets", "tmp"}
 X86 = platform.machine() == "x86_64"

@@ -511,7 +511,7 @@ def test_a_store_that_others_can_write_to(case: Case) -> None:
     case.base.chmod(0o777)
     with pytest.raises(PolicyError, match="nobody else may write to it"):
         case.begin()
-    (case.base / "x").mkdir()
+    (case.base / ("0" * 16)).mkdir()
     with pytest.raises(PolicyError, match="nobody else may write to it"):
         _commit.recover(str(case.base))
 
