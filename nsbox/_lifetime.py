@@ -286,7 +286,8 @@ class Lifetime(subprocess.Popen["Any"]):
                 return fds, 0.005
             if self._raw_status is None:
                 fds.append(os.pidfd_open(self.pid))
-                if _reap.is_readable(fds[0]):  # it has just ended, or its tracer hasn't reaped it
+                # What has ended is reaped at once, before a waitpid(-1) elsewhere in the program has its status.
+                if _reap.is_readable(fds[0]) and not _reap.has_ended(self.pid, block=False):  # a tracer has it
                     os.close(fds.pop())
                     return fds, 0.001
                 return fds, None if self._killed is None else self._killed.pause()
