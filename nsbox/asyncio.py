@@ -62,7 +62,14 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
     def _hurry(self) -> None:
         """Look again: what was killed needs more steps, perhaps. Any thread may have done it."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._look)
+            self._loop.call_soon_threadsafe(self._look_later)
+
+    def _look_later(self) -> None:
+        """Look after a pause. What is watched stays so: its end has to be seen before SIGCHLD is, by other watchers."""
+        if self._proc and self._returncode is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(self._proc._slice(), self._look)
 
     def _watch(self) -> None:
         """Watch for the next step towards the end: the command's, then that of what is left of its sandbox."""
