@@ -60,12 +60,21 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
         self._watch()
 
     def _hurry(self) -> None:
-        """Look again: what was killed needs more steps, perhaps. Any thread may have done it."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._look_later)
+        """Look again soon: what was killed needs more steps, perhaps. Any thread may have done it."""
+        loop = self._loop
+        if loop.is_closed():
+            return
+        if loop.is_running() and _asyncio._get_running_loop() is not loop:  # another thread
+            loop.call_soon_threadsafe(self._look_later)
+        else:
+            self._look_later()
 
     def _look_later(self) -> None:
-        """Look after a pause. What is watched stays so: its end has to be seen before SIGCHLD is, by other watchers."""
+        """Look after a pause.
+
+        Descriptors stay watched, and the loop isn't woken by its own pipe, which is SIGCHLD's too: it has to see the
+        end of the command before a child watcher does that reaps all children (FastChildWatcher).
+        """
         if self._proc and self._returncode is None:
             if self._timer is not None:
                 self._timer.cancel()

@@ -231,10 +231,7 @@ def test_cwd_that_is_masked(workspace: Path) -> None:
 
 
 def test_cwd_by_a_planted_link(workspace: Path, policy: Policy) -> None:
-    """A link to a descriptor of the set-up, planted where the command is to start, leads nowhere (CVE-2024-21626).
-
-    Or to the sandbox's own root, where the command can go by itself.
-    """
+    """A link to a descriptor of the set-up, planted where the command is to start, leads nowhere (CVE-2024-21626)."""
     for number in range(3, 60):
         for pid in ("self", "1", "2"):
             link = workspace / "link"
@@ -244,7 +241,7 @@ def test_cwd_by_a_planted_link(workspace: Path, policy: Policy) -> None:
                 done = nsbox.run(["pwd", "-P"], policy=policy, cwd=link, stdout=subprocess.PIPE, text=True)
             except OSError:
                 continue
-            assert done.stdout == "/\n" or done.stdout.startswith(str(workspace)), link.readlink()
+            assert done.stdout.strip().startswith(str(workspace)), link.readlink()
 
 
 def test_current_directory_that_is_gone(tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
