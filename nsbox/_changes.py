@@ -19,6 +19,7 @@ _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
 _MOST_HASHED_IN_ALL = 1 << 30  # of all such files of a transaction: a second or so
 _MOST_DIGESTED = 4 << 30  # of all contents that digests are of
 _MOST_ENTRIES = 500_000  # files, directories and the like that are looked at
+_MOST_PATHS = 64 << 20  # characters of all their paths, each of which may have thousands
 _LONGEST = 4096  # PATH_MAX: what is deeper could only be reached step by step
 _TYPES = {
     stat.S_IFREG: "file",
@@ -152,6 +153,7 @@ class Comparison:
     def __init__(self, upper: Tree, real: Tree) -> None:
         self._upper, self._real = upper, real
         self._left = _MOST_ENTRIES
+        self._left_of_paths = _MOST_PATHS
         self._left_to_hash = _MOST_HASHED_IN_ALL
 
     def changes(self) -> list[Change]:
@@ -181,6 +183,10 @@ class Comparison:
             what = f"has changed more than {_MOST_ENTRIES} files; name a smaller workspace, or commit more often"
             raise OSError(errno.E2BIG, f"the transaction {what}", path or ".") from None
         self._left -= len(names)
+        self._left_of_paths -= sum(map(len, names)) + len(names) * (len(path) + 1)
+        if self._left_of_paths < 0:
+            what = f"has changed files whose paths have more than {_MOST_PATHS} characters in all"
+            raise OSError(errno.E2BIG, f"the transaction {what}", f"{path[:100]}...")
         return names
 
     def _directory(

@@ -55,7 +55,7 @@ def opened(key: bytes, context: str, data: bytes) -> object:
     if seal[:1] in (b"{", b"["):
         raise ValueError("isn't sealed, as an older version of nsbox wrote it")
     if not hmac.compare_digest(seal, _seal(key, context, body)):
-        raise ValueError("isn't sealed with this user's key: somebody else has written it, or the key is another")
+        raise ValueError("isn't sealed with this user's key: another user has written it, or the key has changed")
     return json.loads(body)
 
 

@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import time
+from _thread import RLock
 
 from nsbox import _core, _kills, _reap
 from nsbox._frozen import TYPE_CHECKING
@@ -45,6 +46,7 @@ class Lifetime(subprocess.Popen["Any"]):
         self._way: Way | None = None
         self._on_end: Callable[[], object] = bool
         self._init_pidfd = self._init_says = -1
+        self._init_lock = RLock()  # who signals the init uses its descriptor; who releases it takes that away
         self._raw_status: int | None = None  # of the command, once it has been reaped
         self._returncode: int | None = None
         self._timed_out = False
@@ -75,9 +77,9 @@ class Lifetime(subprocess.Popen["Any"]):
         self._returncode = value
 
     def _await_rest(self) -> None:
-        """Wait for the sandbox of a command that somebody else has reaped; not long, since its init kills all.
+        """Wait for the sandbox of a command that other code has reaped; not long, since its init kills all.
 
-        Who has reaped it may be an event loop, which wouldn't know what to do with an error.
+        That can be an event loop, which wouldn't know what to do with an error.
         """
         if self._init_pidfd < 0 or self._creator != os.getpid():
             return
@@ -91,9 +93,11 @@ class Lifetime(subprocess.Popen["Any"]):
         # Else it isn't so: the command is alive, or a zombie that pid 1 of the sandbox can't end before.
 
     def _release(self) -> None:
-        pidfd, self._init_pidfd = self._init_pidfd, -1
-        init_says, self._init_says = self._init_says, -1
         is_ours = self._creator == os.getpid()  # what the parent of a forked copy will read isn't taken from it
+        # Once it is closed its number can be another sandbox's. In a forked copy the lock may be a lost thread's.
+        with self._init_lock if is_ours else contextlib.nullcontext():
+            pidfd, self._init_pidfd = self._init_pidfd, -1
+        init_says, self._init_says = self._init_says, -1
         try:
             if init_says >= 0 and is_ours:
                 self._last_word = _core.last_word(init_says)
@@ -120,7 +124,7 @@ class Lifetime(subprocess.Popen["Any"]):
             _reap.leftovers.add(pidfd)
 
     def _is_empty(self, timeout_ms: int) -> bool:
-        """Say if all processes of the sandbox are gone, but for an init that is about to end.
+        """Say if all processes of the sandbox are gone, except an init that is about to end.
 
         Only asked when the command is reaped: pid 1 can't end before that.
         """
@@ -142,7 +146,8 @@ class Lifetime(subprocess.Popen["Any"]):
         if self._raw_status is None:
             if not wait_flags & os.WNOHANG:
                 self._await_command()
-            self._end_group()
+            if not self._end_group():
+                return 0, 0
             try:
                 pid, status, rusage = _reap.wait(self.pid, wait_flags)
             except ChildProcessError:  # SIGCHLD is ignored, or another has reaped it: as the base does
@@ -215,14 +220,19 @@ class Lifetime(subprocess.Popen["Any"]):
             said = os.read(self._init_says, 4096)
         return _wrap.status(status, said)
 
-    def _end_group(self) -> None:
-        """Without an init, end what the command leaves in its process group, whose number is kept by its zombie."""
+    def _end_group(self) -> bool:
+        """Without an init, end what the command leaves in its process group, whose number is kept by its zombie.
+
+        False: the command goes on, so that it mustn't be reaped yet.
+        """
         plan = self._plan
         if not (plan.plain and plan.new_session and plan.kill_on_exit) or plan.wrapper or self._creator != os.getpid():
-            return
+            return True
         with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
-            if _reap.has_ended(self.pid, block=False):
-                os.killpg(self.pid, signal.SIGKILL)
+            if not _reap.has_ended(self.pid, block=False):
+                return False
+            os.killpg(self.pid, signal.SIGKILL)
+        return True
 
     def _internal_poll(self, _deadstate: int | None = None, *more: Any, **helpers: Any) -> int | None:
         """poll(), and what __del__ and subprocess's clean-up call. Never blocks."""
@@ -351,7 +361,9 @@ class Lifetime(subprocess.Popen["Any"]):
         self._signal_init(signal.SIGKILL)
 
     def _signal_init(self, number: int) -> None:
-        with contextlib.suppress(OSError):  # it has gone, and another thread has closed the descriptor
+        if self._creator != os.getpid():
+            return
+        with self._init_lock, contextlib.suppress(ProcessLookupError):
             if self._init_pidfd >= 0:
                 signal.pidfd_send_signal(self._init_pidfd, number)
 

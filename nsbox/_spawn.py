@@ -8,6 +8,7 @@ from _thread import get_native_id
 
 from nsbox import _backends, _core, _core_linux, _request
 from nsbox._bpf import NEWER
+from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._early import os
 from nsbox._errors import PolicyError, SetupError
@@ -55,7 +56,7 @@ def _check_resolved(policy: Policy) -> None:
 
 
 def _writable(policy: Policy) -> set[str]:
-    """Return the directories in which commands can make links, but for a policy that leaves them the whole system."""
+    """Return the directories in which commands can make links; none for a policy that leaves them the whole system."""
     if "os" not in sys.modules:
         return set()  # a program that starts one command and ends, for which os takes too long to import
     binds = {os.path.realpath(op.src) for op in policy.ops if isinstance(op, Bind | DevBind)}
@@ -130,6 +131,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
         _warn_of_passthrough(policy, host)
     else:
         _check_resolved(policy)
+        _make_state(policy, host)
         opened.update(_writable(policy))
         _warn_of_imports(policy, host)
         if plan.programs:
@@ -149,6 +151,21 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
         starts={},
         places=_places(plan),
     )
+
+
+def _make_state(policy: Policy, host: Host) -> None:
+    """Make nsbox's directory for state, if it isn't there and commands could make it, with a key that they know.
+
+    Then what the plan masks is there to be masked.
+    """
+    if not host.state or not any(is_below(host.state, path) for path in policy.write):
+        return
+    from os import makedirs  # seldom needed, and not in _early
+
+    try:
+        makedirs(host.state, mode=0o700, exist_ok=True)
+    except OSError:
+        return  # as this user's, the commands can't make it either
 
 
 def _places(plan: Plan) -> Places | None:

@@ -142,6 +142,9 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
     elif host.has_key and _within(key := f"{host.state}/key", rights):
         what = f"landlock: secrets: {key} can't be closed inside of what is readable"
         found["secrets"] = Reason(what, "open a narrower directory, or remove the key, if no commit is to be completed")
+    elif host.state and any(is_below(host.state, path) for path in policy.write):
+        what = f"landlock: secrets: {host.state}, nsbox's own directory, can't be closed in a writable one"
+        found["secrets"] = Reason(what, "open a narrower directory")
     return found
 
 

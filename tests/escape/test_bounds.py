@@ -72,6 +72,21 @@ def test_too_many_tools(workspace: Path, tmp_path: Path, monkeypatch: pytest.Mon
         box.tools()
 
 
+def test_diff_of_long_paths(policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in deep directories count by their paths; the control: as many with short ones are fine."""
+    monkeypatch.setattr(_changes, "_MOST_PATHS", 100_000)
+    with Sandbox(policy) as box:
+        for deep, fits in [("d", True), ("/".join(["d" * 200] * 10), False)]:
+            with box.transaction(dir=tmp_path / "kept") as tx:
+                tx.shell(f"mkdir -p {deep}; cd {deep}; touch $(seq 100)", check=True)
+                if fits:
+                    assert len(tx.diff()) == 101
+                    continue
+                for look in (tx.diff, tx.patch, tx.commit):
+                    with pytest.raises(OSError, match="paths have more than 100000 characters"):
+                        look()
+
+
 def test_diff_of_too_many(policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a transaction has changed counts, also what it has deleted, and is never listed without a bound."""
     monkeypatch.setattr(_changes, "_MOST_ENTRIES", 100)

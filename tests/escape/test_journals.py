@@ -299,7 +299,7 @@ def test_files_that_are_none(places: Path, name: str, make: Callable[[str], None
 
 
 def test_a_journal_of_another_store(places: Path) -> None:
-    """A seal is for one file of one store: none can be put in the place of another."""
+    """A seal is for one file of one store: none can stand for another."""
     one, other = store_of(places), store_of(places)
     one.write("journal", {"began": 1, "certain": 1, "steps": []})
     os.rename(f"{one.path}/journal", f"{other.path}/journal")
@@ -432,6 +432,29 @@ def test_no_workspace_shows_the_key(places: Path) -> None:
     assert done.stdout == "held\n", done.stderr
 
 
+EARLY = """
+import nsbox, sys
+from nsbox import _spawn, Policy
+ws, home, is_made = sys.argv[1:]
+if is_made == "off": _spawn._make_state = lambda *_: None
+code = "import os, sys; os.makedirs(sys.argv[1]); open(sys.argv[1] + '/key', 'wb').write(bytes(32))"
+command = [sys.executable, "-I", "-S", "-c", code, home + "/.local/state/nsbox"]
+done = nsbox.run(command, policy=Policy.workspace(ws, write=[home]), stderr=nsbox.DEVNULL)
+print("planted" if done.returncode == 0 else "held")
+"""
+
+
+@pytest.mark.parametrize(("is_made", "outcome"), [("on", "held"), ("off", "planted")])
+def test_nobody_makes_the_key_first(places: Path, is_made: str, outcome: str) -> None:
+    """Where there is no directory for state yet, a command can't make it; the control: if nsbox doesn't before, it can."""
+    home = places / "elsewhere"
+    env = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": ""}
+    command = [sys.executable, "-I", "-c", EARLY, str(places / "ws"), str(home), is_made]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == outcome + "\n", done.stderr
+    assert (home / ".local/state/nsbox/key").exists() == (outcome == "planted")
+
+
 # ---- locks
 
 HOLD = "import fcntl, os; fcntl.flock(os.open('.', os.O_RDONLY), fcntl.LOCK_EX); print('locked', flush=True); input()"
@@ -464,7 +487,7 @@ def test_a_lock_on_the_workspace(places: Path) -> None:
 
 
 def test_a_lock_of_all_stores(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else who has it is waited for, but not for ever."""
+    """A commit waits for whoever holds it, but not for ever."""
     store_of(places).end()
     monkeypatch.setattr(_store, "_PATIENCE", 0.05)
     fd = os.open(places / "kept/lock", os.O_RDONLY)

@@ -113,7 +113,7 @@ def test_nor_by_the_command_line_of_bwrap() -> None:
 
 @pytest.mark.parametrize("base", ["default", "hardened", "off"])
 def test_control_the_filter_alone_refuses_it(workspace: Path, base: Any) -> None:
-    """Control: without the rule, each of them is allowed, but for a request that the machine hasn't."""
+    """Control: without the rule, each of them is allowed, except a request that the machine lacks."""
     policy = Policy.workspace(workspace, seccomp=Filter(base=base, allow=["ptrace"]))
     assert exits(nsbox.run, policy=policy) == exits(subprocess.run) == ALLOWED
 

@@ -226,7 +226,7 @@ def shown(_=None):
 
 
 def test_later_workers_of_a_pool(child: Child) -> None:
-    """Workers that the pool's thread forks in the place of others have the policy: each after one task, or one killed."""
+    """Workers that the pool's thread forks to replace others have the policy: each after one task, or one killed."""
     code = (
         POOLS
         + """
