@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,11 +98,10 @@ nsbox.Popen(["sleep", "1000"], policy=policy)
 @as_user
 def test_sandboxes_of_ones_own(workspace: Path) -> None:
     """nsbox works under it, and its commands, which are children of the caller then, end with it."""
-    before = _children()
     command = [sys.executable, "-I", "-c", NSBOX, str(workspace)]
     done = nsbox.run(command, policy=Policy.host(), stdout=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "made\nmade\nmade\n")
-    assert _children() == before
+    assert _children("sleep") == []
 
 
 STRAY = """
@@ -107,6 +109,7 @@ import ctypes, os, time
 libc = ctypes.CDLL(None)
 pid = libc.syscall(56 if os.uname().machine == "x86_64" else 220, 0x8000 | 17, 0, 0, 0, 0)  # CLONE_PARENT
 if pid == 0:
+    libc.prctl(15, b"stray", 0, 0, 0)
     libc.prctl(4, 0, 0, 0, 0)  # it hides what can be told of it
     time.sleep(1000)
 """
@@ -114,16 +117,24 @@ if pid == 0:
 
 def test_children_given_to_the_caller() -> None:
     """What a command makes the caller's child ends with its sandbox, and leaves no zombie."""
-    before = _children()
     for _ in range(3):
         assert nsbox.run(python(STRAY), policy=Policy.host(), timeout=60).returncode == 0
-        assert _children() == before
+        assert _children("stray") == []
+    # Control: it would be there.
+    subprocess.run([sys.executable, "-I", "-c", STRAY], check=True)
+    while not (strays := _children("stray")):
+        time.sleep(0.01)
+    (stray,) = strays
+    os.kill(stray, signal.SIGKILL)
+    os.waitpid(stray, 0)
 
 
-def _children() -> list[str]:
-    """Return this process's children, in whatever state."""
-    return [
-        pid
-        for task in os.listdir("/proc/self/task")
-        for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
-    ]
+def _children(name: str) -> list[int]:
+    """Return this process's children of a name, in whatever state; a sandbox that is ready for its command has another."""
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        for pid in Path(f"/proc/self/task/{task}/children").read_text().split():
+            with contextlib.suppress(OSError):  # it has just been reaped
+                if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                    found.append(int(pid))
+    return found
