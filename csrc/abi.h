@@ -56,7 +56,8 @@ enum nsbox_op_flag {
     NSBOX_LIFTED = 512,    /* BIND: the source is number op.fd of all mounts that have been lifted */
     NSBOX_FREEZE = 1024,   /* REMOUNT_RO: the file system at dst in the old root, by whichever mount it is written to */
     NSBOX_THAW = 2048,     /* REMOUNT_RO: the same, made writable again */
-    NSBOX_COVER_SYS = 4096 /* PROC: settings become read-only that namespaces' owners may write to: /proc/sys */
+    NSBOX_COVER_SYS = 4096, /* PROC: settings become read-only that namespaces' owners may write to: /proc/sys */
+    NSBOX_NESTS = 8192      /* PROC, with COVER: a sandbox inside may make its own */
 };
 
 typedef struct nsbox_plan {
@@ -75,7 +76,8 @@ typedef struct nsbox_op {
     uint32_t dst;   /* offset of: destination path */
     uint32_t count; /* FILE, DATA: bytes at src; OVERLAY: strings at src, the lower layers from the bottom up, then
                         * (neither TMP nor RO) the upper and the work directory; TMPFS, PROC: strings at src, the mounts
-                        * below dst that are lifted before it is covered, for later BINDs */
+                        * below dst that are lifted before it is covered, for later BINDs; BIND: which of the request's
+                        * idmaps the source is mapped by, counted from 1, or 0 */
     uint32_t reserved;
     uint64_t size; /* TMPFS: bytes, 0 for the kernel's default */
 } nsbox_op;
@@ -114,7 +116,8 @@ enum nsbox_spawn_flag {
     NSBOX_BY_FD = 67108864,         /* the program is what the command has as descriptor 2 */
     NSBOX_LIFELINE = 134217728,     /* macOS: a process of ours ends the command when the caller ends */
     NSBOX_LIFELINE_GROUP = 268435456, /* with LIFELINE: and its group; that also at its own end, but for STAY */
-    NSBOX_BY_HELPER = 536870912       /* macOS: the helper program confines and executes, as profile_fd says */
+    NSBOX_BY_HELPER = 536870912,      /* macOS: the helper program confines and executes, as profile_fd says */
+    NSBOX_MAP_ROOT = 1073741824       /* the command keeps CAP_SETFCAP: it may map its uid 0 again (Linux 5.12) */
 };
 
 /* Where a spawn stopped. */
@@ -163,7 +166,9 @@ enum nsbox_step {
     NSBOX_STEP_STALE = 41,        /* what a template was made of has changed */
     NSBOX_STEP_SANDBOX = 42,      /* macOS: the profile is refused */
     NSBOX_STEP_HELPER = 43,       /* macOS: the helper program can't be executed, or doesn't do its work */
-    NSBOX_STEP_END = 44
+    NSBOX_STEP_KERNEL_ID = 44,    /* the kernel ids of its own that a sandbox gets */
+    NSBOX_STEP_IDMAP = 45,        /* an op: its source, mapped to these */
+    NSBOX_STEP_END = 46
 };
 
 typedef struct nsbox_rlimit {
@@ -280,6 +285,7 @@ typedef struct nsbox_request {
     const char *const *envp;
     const char *cwd;         /* inside the sandbox; NULL for "/" */
     const int32_t *pass_fds; /* ascending */
+    const int32_t *idmaps;   /* user namespaces, whose maps say who owns the files of a BIND: nsbox_idmap() */
     const uint32_t *groups;
     const nsbox_rlimit *rlimits;
     const nsbox_ruleset *ruleset; /* or NULL */
@@ -293,6 +299,7 @@ typedef struct nsbox_request {
     uint32_t n_groups;
     uint32_t n_rlimits;
     uint32_t n_places;
+    uint32_t n_idmaps;
     uint32_t flags;   /* enum nsbox_spawn_flag */
     int32_t stdin_fd; /* -1: inherited; NSBOX_DEVNULL: /dev/null, of which nothing can be changed */
     int32_t stdout_fd;
@@ -301,9 +308,12 @@ typedef struct nsbox_request {
     int32_t pgid;  /* -1: none */
     uint32_t uid;
     uint32_t gid;
-    int32_t cgroup_fd; /* the directory of the cgroup for all processes; -1: the caller's */
-    int32_t user_fd;   /* a user namespace to be joined instead of making the first; or -1 */
-    int32_t user2_fd;  /* the same for the second */
+    uint32_t
+        kernel_uid; /* not 0: the ids outside, of all of the sandbox, whose the first maps are; else the caller's */
+    uint32_t kernel_gid; /* (for which that has CAP_SETUID, CAP_SETGID and CAP_SETPCAP) */
+    int32_t cgroup_fd;   /* the directory of the cgroup for all processes; -1: the caller's */
+    int32_t user_fd;     /* a user namespace to be joined instead of making the first; or -1 */
+    int32_t user2_fd;    /* the same for the second */
     int32_t pid_fd; /* a pid namespace to be joined. Then the caller must be non-dumpable, since its memory is shared */
     int32_t hold_fd; /* when all is set up a byte is read from it, and the command goes on; -1: it goes on at once */
     int32_t
@@ -313,7 +323,6 @@ typedef struct nsbox_request {
     int32_t null_fd; /* likewise */
     int32_t park_fd; /* the init of a sandbox that is parked, a copy of a template's, or -1 */
     int32_t go_fd;   /* likewise: nsbox_result's */
-    int32_t reserved;
     nsbox_stamp *stamps;      /* one for each op of the template: with TEMPLATE written, with template_plan compared */
     nsbox_stamp *park_stamps; /* with PARK written: as they are in the copy */
     const uint8_t *template_plan; /* with mnt_fd or park_fd: the plan that the stamps belong to; else NULL */

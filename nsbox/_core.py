@@ -99,13 +99,8 @@ class Result:
     """What came of a spawn; error 0 and a pid, or an errno with the step and the op that it came from."""
 
     __slots__ = (
-        *("detail", "entered", "error", "go_fd"),
-        "init_pid",
-        "init_pidfd",
-        "init_says",
-        "on_end",
-        "op",
-        *("pid", "root_id", "step", "warm"),
+        *("detail", "entered", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid"),
+        *("root_id", "step", "warm"),
     )
 
     def __init__(
@@ -220,10 +215,11 @@ class Template:
     namespace. ruleset: Landlock's rights to files and to TCP, its scopes, and its rules: path, rights, flags.
     capabilities: permitted, inheritable and bounding ones, that the command keeps. joined: descriptors of a user
     namespace, a second, a pid and a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. entered:
-    one that is kept, to be copied.
+    one that is kept, to be copied. kernel_ids: those that all of the sandbox has outside, whoever the caller is, or
+    zeros. idmaps: returns what has the descriptors of the user namespaces by which files are mapped.
     """
 
-    __slots__ = ("_keep", "nops", "plan", "request")
+    __slots__ = ("_keep", "idmaps", "nops", "plan", "request")
 
     def __init__(
         self,
@@ -246,6 +242,8 @@ class Template:
         joined: Sequence[int] = (-1, -1, -1, -1),
         stamps: Stamps | None = None,
         entered: Entered | None = None,
+        kernel_ids: tuple[int, int] = (0, 0),
+        idmaps: Callable[[], Sequence[Any]] | None = None,
     ) -> None:
         blob = ffi.from_buffer("uint8_t[]", plan)
         maps = [
@@ -271,18 +269,24 @@ class Template:
             self._keep.append(caps)
         r.user_fd, r.user2_fd, r.pid_fd, r.mnt_fd = joined
         r.null_fd = r.park_fd = r.go_fd = -1
+        r.kernel_uid, r.kernel_gid = kernel_ids
+        self.idmaps = idmaps
         if stamps is not None:
             r.stamps = stamps.array
             self._keep.append(stamps)
         if entered is not None:
-            r.user_fd, r.mnt_fd, r.null_fd = entered.fds
-            r.stamps, r.template_plan, r.template_plan_len = entered.stamps.array, entered.blob, len(entered.plan)
-            r.root_id = entered.root_id
-            if entered.parked is not None:
-                r.park_stamps = entered.parked.array
-            self._keep.append(entered)
+            self._enter(entered)
         r.filters, r.n_filters = filters, len(programs)
         r.n_confined_filters, r.n_last_filters = n_confined, n_last
+
+    def _enter(self, entered: Entered) -> None:
+        r = self.request
+        r.user_fd, r.mnt_fd, r.null_fd = entered.fds
+        r.stamps, r.template_plan, r.template_plan_len = entered.stamps.array, entered.blob, len(entered.plan)
+        r.root_id = entered.root_id
+        if entered.parked is not None:
+            r.park_stamps = entered.parked.array
+        self._keep.append(entered)
 
     def _ruleset(self, files: int, net: int, scoped: int, rules: Sequence[tuple[bytes, int, int]]) -> object:
         names = [ffi.from_buffer("char[]", path) for path, _, _ in rules]
@@ -392,6 +396,9 @@ def spawn(template: Template, command: Command) -> Result:
     keep: list[object] = []
     r = ffi.new("nsbox_request *", template.request[0])
     _fill(r, command, keep)
+    if template.idmaps is not None:
+        keep += [found := template.idmaps(), fds := ffi.new("int32_t[]", [one.fd for one in found])]
+        r.idmaps, r.n_idmaps = fds, len(found)
     arena = _take_arena(template.nops)
     r.arena, r.arena_len = arena.pointer, arena.size
     r.result = command.progress = result = arena.result
@@ -491,10 +498,3 @@ def used_by_others(text: bytes) -> tuple[int, int, int] | None:
         return None
     word = ffi.from_buffer("nsbox_word *", text)
     return (word.user_us, word.system_us, word.max_rss) if word.said == constants.SAID_EMPTY else None
-
-
-def plan_check(plan: bytes) -> tuple[int, int]:
-    """Return 0 or -EINVAL, and the index of the first malformed op (-1: the header)."""
-    bad = ffi.new("int32_t *")
-    ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
-    return ret, bad[0]

@@ -29,6 +29,37 @@ def open_in_root(root: int, path: bytes) -> int:
     return fd
 
 
+class UserNamespace:
+    """A user namespace that nobody is in, for idmapped mounts; its descriptor ends with this object."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, uid_map: str, gid_map: str) -> None:
+        """Make it; raises OSError."""
+        size = 1 << 14
+        stack = ffi.new("uint8_t[]", size + 64)  # for a process that is in it meanwhile
+        start = ffi.cast("uint8_t *", (int(ffi.cast("uintptr_t", stack)) + 63) // 64 * 64)
+        maps = [ffi.from_buffer("char[]", text.encode() + b"\0") for text in (uid_map, gid_map)]
+        self.fd: int = lib.nsbox_idmap(*maps, start, size)
+        if self.fd < 0:
+            raise OSError(-self.fd, os.strerror(-self.fd))
+
+    def __del__(self) -> None:
+        fd, self.fd = getattr(self, "fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def refused_idmap(path: str, namespace: UserNamespace) -> int:
+    """Return 0 if what is at path, and all that is mounted below, can be mounted with this mapping; else the errno."""
+    return -int(lib.nsbox_try_idmap(ffi.from_buffer("char[]", os.fsencode(path) + b"\0"), namespace.fd))
+
+
+def is_dumpable() -> bool:
+    """Say if this process wants to be dumpable, PR_SET_DUMPABLE of prctl(2)."""
+    return bool(lib.nsbox_dumpable() == 1)
+
+
 def landlock_abi() -> int:
     """Return the version of the kernel's Landlock; 0 where there is none."""
     return int(max(0, lib.nsbox_landlock_abi()))
@@ -56,3 +87,10 @@ def numbers_of(names: Iterable[str]) -> tuple[str, dict[str, int]]:
 def init_image(name: str = "init") -> bytes:
     """Return the program that becomes pid 1: the "init", or that of a "session"."""
     return bytes(ffi.buffer(getattr(lib, f"nsbox_{name}_bytes")(), getattr(lib, f"nsbox_{name}_size")()))
+
+
+def plan_check(plan: bytes) -> tuple[int, int]:
+    """Return 0 or -EINVAL, and the index of the first malformed op (-1: the header)."""
+    bad = ffi.new("int32_t *")
+    ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
+    return ret, bad[0]

@@ -66,6 +66,8 @@ _STEPS = {
     "STALE": "enter a sandbox that is kept",
     "SANDBOX": "apply the profile",
     "HELPER": "execute the helper program",
+    "KERNEL_ID": "take unused kernel ids",
+    "IDMAP": "map the owner of the source",
 }
 
 
@@ -100,6 +102,11 @@ def _op_hint(result: _core.Result, op: Op | None) -> str:
         return "a part of the path has become a symlink since the policy was made; it is not followed"
     if step == c.STEP_SOURCE and result.error == errno.ELOOP:
         return "a part of the source has become a symlink since the policy was made; it is not followed"
+    if step == c.STEP_IDMAP:
+        return (
+            "what is mounted there, or below, has no idmapped mounts (any more), which a root caller's commands use: "
+            "ids='full' does without them"
+        )
     if step == c.STEP_FS and result.error == errno.EPERM:
         return (
             "a new procfs needs a fully visible /proc: in a container, run with --security-opt systempaths=unconfined; "

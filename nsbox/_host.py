@@ -33,6 +33,7 @@ class Host(Frozen):
     map_programs: tuple[str, str] | None = None  # newuidmap and newgidmap
 
     settings_writable: bool = False  # /proc/sys/kernel, by permission bits alone
+    owns_settings: bool | None = None  # its files are this user's; None: not known
 
     landlock_abi: int = 0  # the version of Landlock, 0 where there is none
 
@@ -78,6 +79,10 @@ class Host(Frozen):
     open_files: int = 0  # the soft RLIMIT_NOFILE; 0: unlimited
     hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
 
+    kernel_id: int = 0  # for uid 0 and one policy: a uid and gid that nobody has, for its commands; 0: none
+    owners: tuple[tuple[str, int, int], ...] = ()  # with it: paths of the policy, and whose they are
+    unmapped: str = ""  # for uid 0: why there is none
+
     _hash: int = field(init=False, repr=False, compare=False, default=0)  # of all the others: asked for on every spawn
 
     def __post_init__(self) -> None:
@@ -94,8 +99,13 @@ class Host(Frozen):
     def is_kernel_root(self) -> bool:
         """Say if the effective user is the kernel's uid 0, which permission bits of /proc/sys and RLIMIT_NPROC favour.
 
-        In a nested user namespace the map doesn't tell: there the files do.
+        Its commands aren't where they have kernel ids of their own. In a nested user namespace the map doesn't tell:
+        there the files do.
         """
+        if self.kernel_id:
+            return False
+        if self.owns_settings is not None:
+            return self.settings_writable or self.owns_settings
         return self.settings_writable or any(
             inside <= self.euid < inside + n and outside + self.euid - inside == 0
             for inside, outside, n in self.uid_ranges

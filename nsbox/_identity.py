@@ -31,8 +31,17 @@ def identity() -> Host:
         uid_ranges=id_ranges("/proc/self/uid_map"),
         gid_ranges=id_ranges("/proc/self/gid_map"),
         settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
+        owns_settings=owns_settings(),
         landlock_abi=0,
     )
+
+
+def owns_settings() -> bool | None:
+    """Say if this process has the kernel's uid 0, whose the kernel's settings are; None if there is no telling."""
+    try:
+        return os.stat("/proc/sys/kernel/core_pattern").st_uid == os.geteuid()
+    except OSError:
+        return None
 
 
 def _mask(status: str, name: str) -> int:

@@ -101,7 +101,8 @@ def with_state_hidden(policy: Policy, host: Host) -> Policy:
 
 
 def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
-    return (DevBind("/", "/"), Proc("/proc", cover=may_be_kernel_root(policy, host)), *common(policy))
+    is_root = may_be_kernel_root(policy, host)
+    return (DevBind("/", "/"), Proc("/proc", cover=is_root, nests=is_root), *common(policy))
 
 
 def _proc(op: Proc, policy: Policy, cover: bool) -> tuple[Op, ...]:

@@ -29,11 +29,12 @@ from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
 from nsbox._names import shown
 from nsbox._plan import Bind, DevBind, Freeze, Mask, Overlay
-from nsbox._probe import host_for
+from nsbox._probe import host_for, probe
 
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsbox._host import Host
     from nsbox._policy import Policy
     from nsbox._spawn import Prepared
 
@@ -166,6 +167,14 @@ def _check_attributes(upper: str) -> None:
         raise UnavailableError(Reason(what, remedy)) from None
 
 
+def _host(policy: Policy) -> Host:
+    """Return the host, without kernel ids for the commands: what they write in the upper directory is the caller's."""
+    host = host_for(policy)
+    if not host.kernel_id:
+        return host
+    return replace(probe(), unmapped="a transaction keeps its changes as the caller's")
+
+
 class OverlayWay(Way):
     """Starts commands that see the overlay where the workspace is."""
 
@@ -173,7 +182,8 @@ class OverlayWay(Way):
         """Mount it; raises UnavailableError and OSError. base: where upper and work are, hidden inside."""
         super().__init__(policy)
         self._workspace = workspace
-        prepared = _spawn.prepare(policy, host_for(policy))
+        self._host = _host(policy)
+        prepared = _spawn.prepare(policy, self._host)
         _check(prepared)
         _check_mounts(workspace)
         _check_attributes(upper)
@@ -234,7 +244,7 @@ class OverlayWay(Way):
         There is nothing to execute then, so that is what fails when all is well.
         """
         ops = (Freeze(where, thaw),)
-        prepared = replace(_spawn.prepare(self.policy, host_for(self.policy)), ops=ops)
+        prepared = replace(_spawn.prepare(self.policy, self._host), ops=ops)
         request = self._within(self.policy, prepared).template
         assert request is not None
         nothing = _core.Command(programs=[b"/"], argv=[b"/"], envp=_core.Strings([]), cwd=None, flags=c.CLOSE_FDS)
@@ -252,8 +262,9 @@ class OverlayWay(Way):
     def _prepared(self, policy: Policy, prepared: Prepared) -> Prepared:
         known = self._inside
         if known is None or known[0] is not prepared:
-            _check(prepared)
-            self._inside = known = (prepared, self._within(policy, prepared))
+            own = _spawn.prepare(policy, self._host) if prepared.plan.kernel_id else prepared
+            _check(own)
+            self._inside = known = (prepared, self._within(policy, own))
         return known[1]
 
     def _within(self, policy: Policy, prepared: Prepared) -> Prepared:
@@ -261,7 +272,7 @@ class OverlayWay(Way):
         plan = prepared.plan
         uids, gids = _renew.last_maps(plan.identity)
         identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=plan.identity.by_helper)
-        own = programs(policy, host_for(policy), by_second_userns=True)
+        own = programs(policy, self._host, by_second_userns=True)
         inside = replace(plan, identity=identity, programs=own)
         user, mount = self._fds
         template = _request.template(inside, prepared.ops, without=frozenset({"user"}), within=(user, mount))

@@ -21,6 +21,7 @@ from nsbox._checks import (
 )
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
+from nsbox._ruleset import Rlimit as Rlimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "nofollow": check_bool,
     "read_only": check_bool,
     "cover": check_cover,
+    "nests": check_bool,
     "src": check_path,
     "dest": check_path,
     "upper": check_path,
@@ -151,14 +153,16 @@ class Proc(Op):
     """A procfs of the sandbox's own pid namespace. cover: kernel settings in it are made read-only.
 
     cover: True for all, "sys" for those below sys, of which the owner of a namespace may change some.
+    nests: even so, a sandbox in this one may make a procfs of its own, in which they aren't, unless it covers them.
     """
 
     dest: str
     cover: bool | Literal["sys"] = False
+    nests: bool = False
 
     def row(self) -> tuple[str, str]:
         what = {False: None, True: "settings read-only", "sys": "sys read-only"}[self.cover]
-        return "proc", f"{self.dest}{_flags(what)}"
+        return "proc", f"{self.dest}{_flags(what, 'nests' if self.nests else None)}"
 
 
 @frozen
@@ -433,15 +437,6 @@ class Identity(Frozen):
 
 
 @frozen
-class Rlimit(Frozen):
-    """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
-
-    name: str
-    soft: int
-    hard: int
-
-
-@frozen
 class Plan(Frozen):
     """All that a backend has decided: the ops in their order, and what holds for the processes.
 
@@ -450,7 +445,9 @@ class Plan(Frozen):
     no_userns: this has to be so. host_writes: ops may change the host. die_with_parent: all ends with the caller.
     programs: the seccomp filters, in the order in which they are installed. plain: the command is a child like any
     other, without namespaces or an init, however confined. wrapper: the arguments of a program that makes the sandbox.
-    tmpdir: the directory for temporary files, for the environment.
+    tmpdir: the directory for temporary files, for the environment. kernel_id: the uid and gid that the sandbox has
+    outside, which the first maps are of; 0: the caller's. owners: destinations of binds, with the uid and gid whose
+    files are the command's own there. map_root: the command may map its uid 0 in user namespaces of its own.
     """
 
     ops: tuple[Op, ...]
@@ -474,6 +471,9 @@ class Plan(Frozen):
     plain: bool = False
     wrapper: tuple[str, ...] = ()
     tmpdir: str = "/tmp"
+    kernel_id: int = 0
+    owners: tuple[tuple[str, int, int], ...] = ()
+    map_root: bool = False
     backend: str = "namespaces"
     enforced: tuple[str, ...] = ()
     not_enforced: tuple[str, ...] = ()

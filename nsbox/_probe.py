@@ -12,7 +12,16 @@ from nsbox._backends import namespaces
 from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._host import Host
-from nsbox._identity import CAP_SETGID, CAP_SETUID, check_scarcity, id_ranges, kernel_version, number, read
+from nsbox._identity import (
+    CAP_SETGID,
+    CAP_SETUID,
+    check_scarcity,
+    id_ranges,
+    kernel_version,
+    number,
+    owns_settings,
+    read,
+)
 from nsbox._plan import Identity, Plan
 from nsbox._policy import Policy
 
@@ -62,6 +71,10 @@ def host_for(policy: Policy) -> Host:
         return _probe_darwin.host_for(policy, host)
     if policy.backend == "bwrap" and not host.bwrap_version:
         _known[os.geteuid(), os.getegid()] = host = _with_bwrap(host)
+    if host.euid == 0 and policy.base == "workspace":
+        from nsbox._kernel_id import mapped  # seldom needed
+
+        return mapped(policy, host)
     return host
 
 
@@ -356,6 +369,7 @@ def _linux() -> Host:
         subgids=_subordinate("/etc/subgid"),
         map_programs=_map_programs(),
         settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
+        owns_settings=owns_settings(),
         landlock_abi=0 if _core.problem else _core_linux.landlock_abi(),
         max_user_namespaces=number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,

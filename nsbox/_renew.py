@@ -186,7 +186,7 @@ def parts(ops: tuple[Op, ...]) -> Parts:
             renewed.append(op)
             continue
         if isinstance(op, _FRESH) and not _is_read_only(i, ops):
-            kept.append(replace(op, cover=False) if isinstance(op, Proc) else op)
+            kept.append(replace(op, cover=False, nests=False) if isinstance(op, Proc) else op)
             over[at] = len(renewed)
             renewed.append(Over(op) if isinstance(op, Tmpfs | Proc) else op)
             continue

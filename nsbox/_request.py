@@ -10,7 +10,7 @@ from nsbox._frozen import TYPE_CHECKING, remembered
 from nsbox._plan import Identity, Op, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # clone(2)'s flags, <linux/sched.h>
 _NAMESPACES = {
@@ -33,6 +33,7 @@ def _flags(plan: Plan) -> int:
     flags |= c.HOST_WRITES if plan.host_writes else 0
     flags |= c.LIMIT_USERNS if plan.limit_userns else 0
     flags |= c.NO_USERNS if plan.no_userns else 0
+    flags |= c.MAP_ROOT if plan.map_root else 0
     flags |= 0 if plan.die_with_parent else c.OUTLIVE
     flags |= c.FORK_COMMAND if plan.identity.userns is not None else 0  # its ids there may be others of the kernel's
     # A ready program may kill at the exec, and before Linux 5.16 a core dump ends all who share the memory.
@@ -57,6 +58,20 @@ def _map_programs(identity: Identity) -> tuple[list[bytes], list[bytes]] | None:
 def _capabilities(plan: Plan) -> tuple[int, int, int] | None:
     kept = plan.capabilities
     return None if kept is None else (kept.permitted, kept.inheritable, kept.bounding)
+
+
+def _whose(plan: Plan) -> tuple[dict[str, int], Callable[[], list[_core_linux.UserNamespace]] | None]:
+    """Return the numbers of the mappings of the plan's binds, from 1 up, and what returns these mappings."""
+    if not plan.owners:
+        return {}, None
+    from functools import partial  # which only root's commands need
+
+    from nsbox._kernel_id import namespaces_of
+
+    owners = dict.fromkeys((uid, gid) for _, uid, gid in plan.owners)
+    numbers = {owner: i for i, owner in enumerate(owners, 1)}
+    find = partial(namespaces_of, tuple(owners), plan.kernel_id)
+    return {dest: numbers[uid, gid] for dest, uid, gid in plan.owners}, find
 
 
 ready: list[tuple[Program, bytes]] = []  # what was assembled when the package was built, see csrc/tools/front.py
@@ -106,8 +121,9 @@ def template(
     uid_map, gid_map, uid_map2, gid_map2 = (None if text is None else text.encode() + b"\0" for text in maps)
     assert uid_map is not None and gid_map is not None
     user, mount = within or (identity.userns, None)
+    numbers, idmaps = _whose(plan) if entered is None and within is None else ({}, None)
     return _core.Template(
-        plan=_wire.encode(ops),
+        plan=_wire.encode(ops, numbers),
         nops=len(ops),
         namespaces=0 if plan.plain else sum(_NAMESPACES[name] for name in plan.namespaces - without),
         flags=_flags(plan) | flags,
@@ -125,4 +141,6 @@ def template(
         joined=tuple(-1 if fd is None else fd for fd in (user, identity.userns2, plan.pidns, mount)),
         stamps=stamps,
         entered=entered,
+        kernel_ids=(plan.kernel_id, plan.kernel_id),
+        idmaps=idmaps,
     )

@@ -26,6 +26,7 @@ from nsbox._keeper import Way
 from nsbox._probe import host_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from nsbox._policy import Policy
@@ -209,7 +210,8 @@ class SessionWay(Way):
             stack.callback(theirs.close)
             caller = high(os.pidfd_open(os.getpid()))
             stack.callback(os.close, caller)
-            image = _sealed("nsbox-session", _core_linux.init_image("session"), 0o100)
+            # For everybody: it is executed with the ids of the sandbox, which may be others than this process has.
+            image = _sealed("nsbox-session", _core_linux.init_image("session"), 0o111)
             stack.callback(os.close, image)
             command = _core.Command(
                 programs=[],
@@ -277,6 +279,8 @@ class SessionWay(Way):
             elif fd >= 0 or _is_inherited(target):
                 given[target] = fd if fd >= 0 else target
         targets = sorted(given)
+        if self._prepared.plan.kernel_id:
+            _open_pipes(given.values())
         if len(targets) > _MOST_FDS:
             raise ValueError(f"a session passes at most {_MOST_FDS} descriptors to a command")
         pgid = -1 if flags & c.ENTRY_SETSID else command.pgid
@@ -326,6 +330,13 @@ class SessionWay(Way):
         self._socket.close()
         if pidfd >= 0:
             os.close(pidfd)
+
+
+def _open_pipes(fds: Iterable[int]) -> None:
+    """Let processes of other ids open a pipe again that they have: as share_pipes() of kernel_id.c, which says why."""
+    for fd in fds:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
+            os.fchmod(fd, 0o666)
 
 
 def _is_inherited(fd: int) -> bool:

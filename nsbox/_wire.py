@@ -113,7 +113,8 @@ def _op(op: Op) -> _Row:
         case Tmpfs():
             return _row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
         case Proc():
-            return _row(c.OP_PROC, op.dest, flags={False: 0, True: c.COVER, "sys": c.COVER_SYS}[op.cover])
+            flags = {False: 0, True: c.COVER, "sys": c.COVER_SYS}[op.cover] | (c.NESTS if op.nests else 0)
+            return _row(c.OP_PROC, op.dest, flags=flags)
         case Devpts():
             return _row(c.OP_DEVPTS, op.dest)
         case Mqueue():
@@ -146,8 +147,11 @@ def _op(op: Op) -> _Row:
             return _renewed(op)
 
 
-def encode(ops: Sequence[Op]) -> bytes:
-    """Return the blob for these primitive ops. Equal bytes are stored once: ops often share a path."""
+def encode(ops: Sequence[Op], idmaps: Mapping[str, int] | None = None) -> bytes:
+    """Return the blob for these primitive ops. Equal bytes are stored once: ops often share a path.
+
+    idmaps: for destinations of binds the number, from 1 up, of the mapping of their files.
+    """
     start = sum(_HEAD) + len(ops) * sum(_OP)
     pool = bytearray()
     known: dict[bytes, int] = {}
@@ -162,6 +166,8 @@ def encode(ops: Sequence[Op]) -> bytes:
     packed = bytearray()
     for op in ops:
         code, flags, mode, fd, src, dest, count, size = _op(op)
+        if idmaps and isinstance(op, Bind | RoBind):
+            count = idmaps.get(dest, 0)
         packed += _pack(_OP, code, flags, mode, fd, put(src), put(_text(dest) if dest else b""), count, 0, size)
     return _pack(_HEAD, c.MAGIC, c.VERSION, start + len(pool), len(ops)) + bytes(packed) + bytes(pool)
 

@@ -25,6 +25,17 @@ int nsbox_open_beneath(int dir, const char *path, uint64_t flags, uint64_t resol
 int nsbox_rename(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
 int nsbox_sync(int fd);
 
+/* A user namespace with these maps, for idmapped mounts: a descriptor or -errno. stack: for a process that is in it
+ * meanwhile. */
+int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t size);
+
+/* Can what is at path, and all that is mounted below, be mounted with this mapping? 0 or -errno: EINVAL when a file
+ * system there can't be, EPERM when who asks may not, or it is mapped already. */
+int nsbox_try_idmap(const char *path, int userns);
+
+/* PR_GET_DUMPABLE, as this process wants it: no spawn changes it just now. Or -EBUSY. */
+int nsbox_dumpable(void);
+
 /* The version of the kernel's Landlock, or -errno (EOPNOTSUPP: switched off at boot, ENOSYS: not built in). */
 int nsbox_landlock_abi(void);
 

@@ -57,6 +57,8 @@ static int next_needed(const struct job *j, int from)
     lower(&least, r->stdin_fd, from);
     lower(&least, r->stdout_fd, from);
     lower(&least, r->stderr_fd, from);
+    for (uint32_t i = 0; i < r->n_idmaps; i++)
+        lower(&least, r->idmaps[i], from);
     const int32_t given[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,    r->mnt_fd,
                              r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1]};
     for (unsigned i = 0; i < sizeof given / sizeof given[0]; i++)
@@ -221,9 +223,15 @@ static int enter(struct job *j, int32_t *op)
         ret = die_with_caller(j);
     if (ret >= 0 && (is_warm(j->req) || j->req->flags & NSBOX_TEMPLATE))
         ret = template_prepare(j);
+    share_pipes(j->req);
+    if (ret >= 0)
+        ret = open_sources(j, op);
+    if (ret >= 0)
+        ret = take_kernel_ids(j);
     if (ret >= 0)
         ret = enter_namespaces(j);
-    return ret < 0 || j->req->user_fd < 0 ? ret : die_with_caller(j); /* which joining has made void */
+    int is_void = j->req->user_fd >= 0 || j->req->kernel_uid; /* the death signal, by joining and by other ids */
+    return ret < 0 || !is_void ? ret : die_with_caller(j);
 }
 
 static int create_command_early(struct job *j)

@@ -152,6 +152,12 @@ static inline int makes_net(const nsbox_request *r)
     return (r->namespaces & CLONE_NEWNET) && !is_parked(r);
 }
 
+/* The most that the command may ever have of capabilities. */
+static inline uint64_t bounding_set(const nsbox_request *r)
+{
+    return r->caps ? r->caps->bounding : r->flags & NSBOX_MAP_ROOT && r->uid == 0 ? 1ULL << CAP_SETFCAP : 0;
+}
+
 /* Has the caller ended? */
 static inline int caller_is_gone(const struct job *j)
 {
@@ -173,12 +179,25 @@ int close_unneeded(struct job *j);
 
 /* identity.c */
 int enter_namespaces(struct job *j);
-int write_maps(int dir, const char *path, const char *uids, const char *gids, int deny, uint32_t *step);
+enum { MAPS_DENY = 1, MAPS_PATIENT = 2 };
+static inline unsigned how_to_map(const nsbox_request *r)
+{
+    return (r->flags & NSBOX_DENY_SETGROUPS ? MAPS_DENY : 0U) | (r->kernel_uid ? MAPS_PATIENT : 0U);
+}
+int write_maps(int dir, const char *path, const char *uids, const char *gids, unsigned how, uint32_t *step);
 int limit_userns(struct job *j);
 int start_map2_helper(struct job *j);
 void await_map2_helper(struct job *j);
 int enter_second_userns(struct job *j, uint32_t *step);
 int check_no_userns(const nsbox_request *r, uint32_t *step);
+
+/* kernel_id.c */
+int take_kernel_ids(struct job *j);
+void restore_dumpable(const struct job *j, int mediator);
+void share_pipes(const nsbox_request *r);
+
+/* idmap.c */
+int open_sources(struct job *j, int32_t *at);
 
 /* tell.c */
 int send_fds(int socket, const int *fds, unsigned n);

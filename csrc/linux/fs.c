@@ -136,6 +136,25 @@ int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsig
     return ret;
 }
 
+/* The same, whose files belong to who the user namespace says (userns -1: to whom they do). In two calls: open_tree_attr(2)
+ * would replace the mapping of a mount that has one, whose ids would be others than those that were asked for. */
+int fs_clone_mapped(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs, int userns)
+{
+    if (userns < 0)
+        return fs_clone(b, dir, path, flags, attrs);
+    int tree = sys_open_tree(dir, path, flags | OPEN_TREE_CLONE);
+    if (tree < 0)
+        return tree;
+    struct mount_attr attr = {
+        .attr_set = attrs | MOUNT_ATTR_IDMAP, .propagation = SYS_MS_PRIVATE, .userns_fd = (unsigned)userns};
+    int ret = sys_mount_setattr(tree, "", AT_EMPTY_PATH | (flags & AT_RECURSIVE), &attr);
+    if (ret >= 0)
+        return tree;
+    b->step = NSBOX_STEP_IDMAP;
+    sys_close(tree);
+    return ret;
+}
+
 /* Puts a detached mount on dest, or on what has that name in it. A mount on "/" becomes the root that later paths resolve
  * in, since a lookup beneath the old descriptor would go on below the new mount. */
 int attach(struct builder *b, int mount, int dest, const char *name, const char *path)

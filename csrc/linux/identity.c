@@ -17,26 +17,40 @@ static int write_file(int dir, const char *path, const char *text)
     return (size_t)done == n ? 0 : -EIO;
 }
 
-/* Writes the maps of the process whose /proc directory is at `path`, below dir. */
-int write_maps(int dir, const char *path, const char *uids, const char *gids, int deny, uint32_t *step)
+/* For moments in which another thread's mediator changes its ids, our memory isn't dumpable, and a process's files in procfs
+ * are root's: see kernel_id.c. */
+static int write_map(int dir, const char *path, const char *text, int is_patient)
 {
+    enum { LOOKS = 100000 };
+    int ret = write_file(dir, path, text);
+    for (int i = 0; i < LOOKS && ret == -EACCES && is_patient; i++) {
+        sys_sched_yield();
+        ret = write_file(dir, path, text);
+    }
+    return ret;
+}
+
+/* Writes the maps of the process whose /proc directory is at `path`, below dir. */
+int write_maps(int dir, const char *path, const char *uids, const char *gids, unsigned how, uint32_t *step)
+{
+    int is_patient = (how & MAPS_PATIENT) != 0;
     char file[64];
     char *tail = put_str(file, path);
-    if (deny) { /* user_namespaces(7): required before an unprivileged gid map, CVE-2014-8989 */
+    if (how & MAPS_DENY) { /* user_namespaces(7): required before an unprivileged gid map, CVE-2014-8989 */
         *step = NSBOX_STEP_SETGROUPS;
         put_str(tail, "setgroups");
-        int ret = write_file(dir, file, "deny");
+        int ret = write_map(dir, file, "deny", is_patient);
         if (ret < 0)
             return ret;
     }
     *step = NSBOX_STEP_UID_MAP;
     put_str(tail, "uid_map");
-    int ret = write_file(dir, file, uids);
+    int ret = write_map(dir, file, uids, is_patient);
     if (ret < 0)
         return ret;
     *step = NSBOX_STEP_GID_MAP;
     put_str(tail, "gid_map");
-    return write_file(dir, file, gids);
+    return write_map(dir, file, gids, is_patient);
 }
 
 struct map_helper {
@@ -108,8 +122,7 @@ static void map_helper(void *arg)
     }
     char path[32];
     put_str(put_uint(put_str(path, "/proc/"), (uint64_t)h->pid, 10), "/");
-    j->map_error = write_maps(AT_FDCWD, path, j->req->uid_map, j->req->gid_map,
-                              (j->req->flags & NSBOX_DENY_SETGROUPS) != 0, &j->map_step);
+    j->map_error = write_maps(AT_FDCWD, path, j->req->uid_map, j->req->gid_map, how_to_map(j->req), &j->map_step);
     sys_exit(0);
 }
 
@@ -186,8 +199,7 @@ int enter_namespaces(struct job *j)
     TRY(&j->b, NSBOX_STEP_UNSHARE, sys_unshare(is_parked(r) ? r->namespaces & CLONE_NEWCGROUP : own_namespaces(r)));
     if (r->user_fd >= 0 || r->flags & NSBOX_HOLD_MAPS)
         return 0;
-    return write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, (r->flags & NSBOX_DENY_SETGROUPS) != 0,
-                      &j->b.step);
+    return write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, how_to_map(r), &j->b.step);
 }
 
 /* The second user namespace is the last below this one (namespaces(7), /proc/sys/user): who is in it can set a limit of its
@@ -229,7 +241,8 @@ static void map2_helper(void *arg)
         sys_exit(0);
     char path[32];
     put_str(put_uint(path, (uint64_t)j->res->pid, 10), "/");
-    j->map2_error = write_maps(j->b.proc, path, j->req->uid_map2, j->req->gid_map2, 0, &j->map2_step);
+    j->map2_error = write_maps(j->b.proc, path, j->req->uid_map2, j->req->gid_map2, how_to_map(j->req) & MAPS_PATIENT,
+                               &j->map2_step);
     __atomic_store_n(&j->userns2, USERNS2_MAPPED, __ATOMIC_RELEASE);
     sys_futex_wake(&j->userns2);
     sys_exit(0);
@@ -287,7 +300,7 @@ int enter_second_userns(struct job *j, uint32_t *step)
         return ret;
     if (r->flags & NSBOX_MAP2_BY_HELPER)
         return await_maps(j, step);
-    return write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, 0, step);
+    return write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, how_to_map(r) & MAPS_PATIENT, step);
 }
 
 /* Tried, since a limit may be set anywhere above; with the ids that the command has, since others could be refused. */

@@ -19,6 +19,7 @@
 #define SYS_S_IFDIR 0040000
 #define SYS_S_IFLNK 0120000
 #define SYS_S_IFREG 0100000
+#define SYS_S_IFIFO 0010000
 #define SYS_SIGSET_BYTES 8
 
 typedef uint64_t sys_sigset; /* the kernel's: bit n-1 for signal n */

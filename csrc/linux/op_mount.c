@@ -26,8 +26,17 @@ static int reopen(struct builder *b, int fd)
     return at;
 }
 
-static int bind_source(struct builder *b, const nsbox_op *op, unsigned attrs)
+/* What the tree may be used for; one that was lifted has that already. */
+static unsigned bind_attrs(const nsbox_op *op)
 {
+    unsigned no_devices = op->flags & NSBOX_DEVICES ? 0 : MOUNT_ATTR_NODEV;
+    return MOUNT_ATTR_NOSUID | no_devices | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
+}
+
+/* userns: of an idmapped mount, or -1. */
+int open_source(struct builder *b, const nsbox_op *op, int userns)
+{
+    unsigned attrs = bind_attrs(op);
     b->step = NSBOX_STEP_SOURCE;
     /* Always recursive: a bind that left out the mounts below would uncover what they hide (and is EINVAL
      * in a user namespace). */
@@ -38,10 +47,10 @@ static int bind_source(struct builder *b, const nsbox_op *op, unsigned attrs)
     else if (op->flags & NSBOX_NOFOLLOW) /* an earlier command may have put a link to anything of the caller's there */
         at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
     else
-        return fs_clone(b, AT_FDCWD, path, AT_RECURSIVE, attrs);
+        return fs_clone_mapped(b, AT_FDCWD, path, AT_RECURSIVE, attrs, userns);
     if (at < 0)
         return at;
-    int tree = fs_clone(b, at, "", AT_RECURSIVE | AT_EMPTY_PATH, attrs);
+    int tree = fs_clone_mapped(b, at, "", AT_RECURSIVE | AT_EMPTY_PATH, attrs, userns);
     sys_close(at);
     return tree;
 }
@@ -66,19 +75,12 @@ static int terminal_source(struct builder *b, unsigned attrs)
 }
 
 /* Is there nothing to bind, and is that no error? */
-static int may_be_missing(const nsbox_op *op, int error)
+int may_be_missing(const nsbox_op *op, int error)
 {
     if (error == -ENOENT)
         return (op->flags & (NSBOX_OPTIONAL | NSBOX_PROBE_TTY)) != 0;
     /* Below a file there is nothing to keep in its place either; bwrap's -try forms don't take that for missing. */
     return error == -ENOTDIR && (op->flags & NSBOX_OPTIONAL) && (op->flags & NSBOX_NOFOLLOW);
-}
-
-/* What the tree may be used for; one that was lifted has that already. */
-static unsigned bind_attrs(const nsbox_op *op)
-{
-    unsigned no_devices = op->flags & NSBOX_DEVICES ? 0 : MOUNT_ATTR_NODEV;
-    return MOUNT_ATTR_NOSUID | no_devices | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
 }
 
 /* Mounts the detached tree on the op's destination, made as a directory or a file like the tree's root. */
@@ -90,12 +92,20 @@ static int place(struct builder *b, const nsbox_op *op, int tree)
     return attach_at(b, tree, plan_str(b->plan, op->dst), is_dir ? DEST_DIR : DEST_FILE);
 }
 
+/* The op's source, which may have been opened before: see idmap.c. */
+static int source_of(struct builder *b, const nsbox_op *op)
+{
+    if (!b->is_early || op->flags & NSBOX_FROM_FD)
+        return op->count ? -EINVAL : open_source(b, op, -1);
+    b->step = NSBOX_STEP_SOURCE;
+    return b->early[op - plan_op(b->plan, 0)];
+}
+
 int op_bind(struct builder *b, const nsbox_op *op)
 {
-    unsigned attrs = bind_attrs(op);
     int tree = op->flags & NSBOX_LIFTED      ? take_lifted(b, op)
-               : op->flags & NSBOX_PROBE_TTY ? terminal_source(b, attrs)
-                                             : bind_source(b, op, attrs);
+               : op->flags & NSBOX_PROBE_TTY ? terminal_source(b, bind_attrs(op))
+                                             : source_of(b, op);
     if (tree < 0) {
         b->skipped = b->step == NSBOX_STEP_SOURCE && may_be_missing(op, tree);
         return b->skipped ? 0 : tree;
@@ -153,13 +163,42 @@ static int cover_proc(struct builder *b, int proc, int all)
     return 0;
 }
 
+/* Who may make a procfs in a user namespace must have one already of which nothing is covered (mount_too_revealing() of
+ * fs/namespace.c). So one stays in the mount namespace that nobody finds: on a directory of a tmpfs that the covered one
+ * is mounted on. */
+static int keep_visible(struct builder *b, const nsbox_op *op, int proc)
+{
+    int under = fs_tmpfs(b, 0755, 0);
+    if (under < 0)
+        return under;
+    int copy = sys_open_tree(proc, "", OPEN_TREE_CLONE | AT_EMPTY_PATH);
+    int ret = copy < 0 ? copy : sys_mkdirat(under, "proc", 0755);
+    if (ret >= 0)
+        ret = attach_at(b, under, plan_str(b->plan, op->dst), DEST_DIR);
+    if (ret >= 0)
+        ret = sys_move_mount(copy, under, "proc");
+    if (copy >= 0)
+        sys_close(copy);
+    sys_close(under);
+    return ret;
+}
+
+static int mount_proc(struct builder *b, const nsbox_op *op)
+{
+    int proc = b->new_proc(b);
+    int ret = proc >= 0 && op->flags & NSBOX_NESTS ? keep_visible(b, op, proc) : 0;
+    if (ret < 0)
+        sys_close(proc);
+    return ret < 0 ? ret : mount_dir(b, op, proc);
+}
+
 int op_proc(struct builder *b, const nsbox_op *op)
 {
     int ret = lift(b, op);
     if (ret < 0)
         return ret;
     b->step = NSBOX_STEP_FS;
-    ret = mount_dir(b, op, b->new_proc(b));
+    ret = mount_proc(b, op);
     if (ret < 0 || !(op->flags & (NSBOX_COVER | NSBOX_COVER_SYS)))
         return ret;
     int proc = dest_find(b, plan_str(b->plan, op->dst));

@@ -23,6 +23,8 @@ struct builder {
     int *lifted;      /* mounts, NSBOX_MAX_LIFTED at most */
     uint32_t n_lifted;
     nsbox_stamp *stamps; /* of a template, or NULL */
+    int *early;          /* sources of the ops, opened before the root was begun: a mount or -errno each */
+    int is_early;        /* they are there */
     int skipped;         /* the op at hand has found nothing to bind or to mask */
     uint32_t n_data;     /* names given out in scratch */
     uint64_t *own;       /* devices of the file systems made for this sandbox */
@@ -77,11 +79,16 @@ int fs_reopen(struct builder *b, int fd, int flags);
 int fs_devnull(struct builder *b);
 int mount_attrs(int fd, unsigned set, unsigned flags);
 int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs);
+int fs_clone_mapped(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs, int userns);
 int attach(struct builder *b, int mount, int dest, const char *name, const char *path);
 int attach_at(struct builder *b, int mount, const char *path, enum dest_kind kind);
 int write_all(int fd, const uint8_t *p, size_t n);
 char *put_uint(char *at, uint64_t value, unsigned base);
 char *put_str(char *at, const char *s);
+
+/* op_mount.c */
+int open_source(struct builder *b, const nsbox_op *op, int userns);
+int may_be_missing(const nsbox_op *op, int error);
 
 /* handlers */
 int op_bind(struct builder *b, const nsbox_op *op);

@@ -70,7 +70,7 @@ static uint32_t allowed_flags(uint32_t code)
     case NSBOX_OP_DATA:
         return NSBOX_RDONLY;
     case NSBOX_OP_PROC:
-        return NSBOX_COVER | NSBOX_COVER_SYS;
+        return NSBOX_COVER | NSBOX_COVER_SYS | NSBOX_NESTS;
     case NSBOX_OP_OVERLAY:
         return NSBOX_OVL_TMP | NSBOX_OVL_RO;
     case NSBOX_OP_MASK:

@@ -135,7 +135,7 @@ int install_early_filters(const nsbox_request *r, uint32_t *step)
 int drop_capabilities(const nsbox_request *r, uint32_t *step)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-    uint64_t has = r->caps ? r->caps->permitted : 0, passes = r->caps ? r->caps->inheritable : 0;
+    uint64_t has = r->caps ? r->caps->permitted : bounding_set(r), passes = r->caps ? r->caps->inheritable : 0;
     struct __user_cap_data_struct sets[2] = {
         {(uint32_t)has, (uint32_t)has, (uint32_t)passes},
         {(uint32_t)(has >> 32), (uint32_t)(has >> 32), (uint32_t)(passes >> 32)},

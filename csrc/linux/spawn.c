@@ -10,8 +10,8 @@ ARCH_SAVE_AND_RESUME;
 
 static uint64_t own_bytes(uint32_t nops)
 {
-    /* One device for each op that makes a file system, the base and scratch; rounded to the stacks' alignment. */
-    return (((uint64_t)nops + 4) * sizeof(uint64_t) + 63) & ~63ULL;
+    /* Devices, one for each op that makes a file system, the base and scratch; sources; aligned as the stacks. */
+    return (((uint64_t)nops + 4) * sizeof(uint64_t) + nops * sizeof(int) + 63) & ~63ULL;
 }
 
 uint64_t nsbox_arena_size(uint32_t nops)
@@ -238,6 +238,7 @@ static void start_mediator(struct job *j)
     long pid = more.cgroup >= 0 ? clone_by_args(flags | INTO_CGROUP, j->mediator_stack, &more, mediator, j)
                                 : arch_clone(flags, j->mediator_stack, 0, (int *)(void *)&j->mediator, mediator, j);
     int killed = pid < 0 ? 0 : mediator_killed((int)pid);
+    restore_dumpable(j, (int)pid);
     if (pid < 0)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
     if (is_below(j->req) && j->req->flags & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT))
@@ -256,10 +257,9 @@ static void start_plain(struct job *j)
     unsigned long flags = CLONE_VFORK | (j->req->flags & NSBOX_FORK_COMMAND ? 0 : CLONE_VM);
     long pid = j->req->cgroup_fd >= 0 ? clone_into_cgroup(flags, j->command_stack, j->req->cgroup_fd, plain_command, j)
                                       : arch_clone(flags, j->command_stack, 0, 0, plain_command, j);
+    j->res->pid = pid < 0 ? 0 : (int)pid;
     if (pid < 0)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
-    else
-        j->res->pid = (int)pid;
 }
 
 /* Returns 0, or 1 in the command. */
@@ -321,8 +321,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     j->command_stack = j->init_stack + COMMAND_STACK;
     j->helper_stack = j->command_stack + HELPER_STACK;
     j->caller = sys_getpid();
-    j->lifeline = j->said[0] = j->said[1] = -1;
-    j->setup_pipe[0] = j->setup_pipe[1] = -1;
+    j->lifeline = j->said[0] = j->said[1] = j->setup_pipe[0] = j->setup_pipe[1] = -1;
     j->has_handlers = 1;
     j->devnull = j->init_pidfd = j->userns2_fd = j->net_fd = -1;
     for (unsigned i = 0; i < MAX_PROCS; i++)
@@ -333,6 +332,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     b->stdout_fd = req->stdout_fd == -1 ? 1 : req->stdout_fd;
     b->own = (uint64_t *)(void *)req->arena;
     b->max_own = nops + 4;
+    b->early = (int *)(void *)(b->own + b->max_own);
     b->new_proc = init_new_proc;
     b->new_fs = new_fs;
     b->after_op = after_op;

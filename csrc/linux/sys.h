@@ -114,6 +114,12 @@ static inline int sys_statx(int fd, const char *path, int flags, unsigned mask, 
 {
     return (int)S5(__NR_statx, fd, path, flags, mask, st);
 }
+/* Of pipe(2): fstatfs(2) says pipefs, PIPEFS_MAGIC of <linux/magic.h>. */
+static inline int sys_is_anonymous_pipe(int fd)
+{
+    int64_t statfs[16];
+    return S2(__NR_fstatfs, fd, statfs) >= 0 && statfs[0] == 0x50495045;
+}
 static inline int sys_mkdirat(int dir, const char *name, unsigned mode)
 {
     return (int)S3(__NR_mkdirat, dir, name, mode);

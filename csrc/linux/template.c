@@ -198,7 +198,8 @@ static int map_userns2(struct job *j)
     if (j->map2_error < 0)
         return j->map2_error;
     char path[48], *tail = put_str(put_uint(path, (uint64_t)j->helper.pid, 10), "/");
-    int ret = write_maps(j->b.proc, path, j->req->uid_map2, j->req->gid_map2, 0, &j->b.step);
+    int ret =
+        write_maps(j->b.proc, path, j->req->uid_map2, j->req->gid_map2, how_to_map(j->req) & MAPS_PATIENT, &j->b.step);
     put_str(tail, "ns/user");
     return ret < 0 ? ret : open_own(j, path);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from nsbox._checks import is_below
 from nsbox._details import Capabilities
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable
@@ -11,6 +12,7 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import (
     layout,
+    may_be_kernel_root,
     needs_no_userns,
     pinned_paths,
     private_caveats,
@@ -19,7 +21,7 @@ from nsbox._layout import (
     with_state_hidden,
 )
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
-from nsbox._plan import Dev, Devpts, Identity, Op, Plan, Rlimit
+from nsbox._plan import Bind, Dev, Devpts, Identity, Op, Plan, Rlimit, RoBind
 from nsbox._policy import Policy
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def compile(policy: Policy, host: Host) -> Plan:
     full = wants_full(policy, host)
     identity = _joined(policy, host) if "user" not in policy.unshare else None
     identity = identity or (_full(policy, host) if full else _single(policy, host, ops))
-    limits = rlimits(policy, host)
+    limits, details = rlimits(policy, host), policy.details
     in_cgroup, lacking = cgroup_limits(policy, host)
     ruleset = _ruleset(policy, host, ops, lacking)
     not_granted = check_lacking(policy, lacking)
@@ -82,13 +84,16 @@ def compile(policy: Policy, host: Host) -> Plan:
         drop_groups=host.can_set_groups and policy.base != "host",
         kill_on_exit=policy.kill_on_exit,
         capabilities=_capabilities(policy, host),
-        pidns=policy.details.pidns,
-        limit_userns=policy.details.disable_userns,
-        no_userns=policy.details.disable_userns or policy.details.assert_userns_disabled,
-        host_writes=policy.details.host_writes,
-        die_with_parent=policy.details.die_with_parent,
+        pidns=details.pidns,
+        limit_userns=details.disable_userns,
+        no_userns=details.disable_userns or details.assert_userns_disabled,
+        host_writes=details.host_writes,
+        die_with_parent=details.die_with_parent,
+        kernel_id=host.kernel_id,
+        owners=_owners(policy, host, ops),
+        map_root=_may_map_root(policy, host, identity),
         backend=NAME,
-        enforced=_enforced(policy, limits, ruleset, in_cgroup),
+        enforced=_enforced(policy, host, identity, limits, ruleset, in_cgroup),
         not_enforced=(
             *_not_enforced(policy, host, ruleset),
             *unkillable(policy),
@@ -151,6 +156,35 @@ def _full(policy: Policy, host: Host) -> Identity:
     )
 
 
+def _owners(policy: Policy, host: Host, ops: tuple[Op, ...]) -> tuple[tuple[str, int, int], ...]:
+    """Return whose files are the command's own where the policy's paths are bound: the owner's of each path.
+
+    A directory that is bound onto itself on the way to another one belongs to what it is in.
+    """
+    known = {path: (uid, gid) for path, uid, gid in host.owners}
+    found = []
+    for op in ops:
+        if not isinstance(op, Bind | RoBind):
+            continue
+        above = max((p for p in (*policy.write, *policy.read) if is_below(op.src, p)), key=len, default=op.src)
+        owner = known.get(op.src) or known.get(above)
+        if owner is not None:
+            found.append((op.dest, *owner))
+    return tuple(found)
+
+
+def _may_map_root(policy: Policy, host: Host, identity: Identity) -> bool:
+    """Say if the command, as uid 0, needs CAP_SETFCAP to make user namespaces in which there is a uid 0 again.
+
+    Since Linux 5.12 a map that has the parent's uid 0 is refused to who lacks it (user_namespaces(7)). It is no power
+    over anything but the capabilities that files of its own have.
+    """
+    # The kernel's root could mount a procfs in one, whose settings are its own.
+    may = policy.base != "workspace" or not may_be_kernel_root(policy, host)
+    wants = may and (policy.nested or policy.base == "host")
+    return wants and identity.uid == 0 and "user" in policy.unshare and not policy.details.capabilities
+
+
 def _has_second(policy: Policy) -> bool:
     """Say if the command has to end up in a user namespace below the one that the mounts belong to."""
     return bool(policy.details.capabilities) or policy.details.disable_userns
@@ -173,12 +207,13 @@ def _joined(policy: Policy, host: Host) -> Identity:
 def _single(policy: Policy, host: Host, ops: tuple[Op, ...]) -> Identity:
     uid = host.euid if policy.uid is None else policy.uid
     gid = host.egid if policy.gid is None else policy.gid
+    outer = (host.kernel_id, host.kernel_id) if host.kernel_id else (host.euid, host.egid)
     # devpts must own its nodes as uid 0 of the namespace it is mounted in; the wished ids then come in a second one.
     as_root_first = (uid, gid) != (0, 0) and any(isinstance(op, Dev | Devpts) for op in ops)
     userns2 = policy.details.userns2
     if userns2 is None and as_root_first:
-        return Identity(uid, gid, f"0 {host.euid} 1", f"0 {host.egid} 1", f"{uid} 0 1", f"{gid} 0 1")
-    maps = f"{uid} {host.euid} 1", f"{gid} {host.egid} 1"
+        return Identity(uid, gid, f"0 {outer[0]} 1", f"0 {outer[1]} 1", f"{uid} 0 1", f"{gid} 0 1")
+    maps = f"{uid} {outer[0]} 1", f"{gid} {outer[1]} 1"
     if _has_second(policy):
         return Identity(uid, gid, *maps, f"{uid} {uid} 1", f"{gid} {gid} 1")
     return Identity(uid, gid, *maps, userns2=userns2)
@@ -225,7 +260,12 @@ def _last(ruleset: Ruleset | None) -> tuple[Rule, ...]:
 
 
 def _enforced(
-    policy: Policy, rlimits: tuple[Rlimit, ...], ruleset: Ruleset | None, cgroup: tuple[tuple[str, str], ...]
+    policy: Policy,
+    host: Host,
+    identity: Identity,
+    rlimits: tuple[Rlimit, ...],
+    ruleset: Ruleset | None,
+    cgroup: tuple[tuple[str, str], ...],
 ) -> tuple[str, ...]:
     end = "when the command ends or the caller dies" if policy.kill_on_exit else "when the caller dies"
     details = policy.details
@@ -233,8 +273,11 @@ def _enforced(
         end = "when the command ends" if policy.kill_on_exit else "when nothing runs in it any more"
     said = [f"processes: own pid namespace; all are killed {end}"] if "pid" in policy.unshare else []
     kept = "those capabilities of its own namespaces that were asked for" if details.capabilities else "no capabilities"
+    kept += " but CAP_SETFCAP" if _may_map_root(policy, host, identity) else ""
     whose = "own" if "user" in policy.unshare else "joined"
     said.append(f"privileges: {kept}, no new privileges, {whose} user namespace")
+    if host.kernel_id:
+        said.append("ids: outside an unused uid and gid, not the caller's 0; files of a path's owner are its own there")
     said.append(f"system calls: {refused(policy)}")
     if policy.base == "workspace":
         said.append("files: only what the plan mounts; the host's mounts are gone")
@@ -281,10 +324,16 @@ def _not_enforced(policy: Policy, host: Host, ruleset: Ruleset | None) -> tuple[
     if ruleset is None or not ruleset.files:
         said.append("FIFOs: those in visible directories can be written to, also where these are read-only")
     said.append(left_behind(policy))
+    if policy.nested and host.kernel_id:
+        said.append("afterwards: file capabilities that it gives in sandboxes of its own, in a workspace of root's")
     if pinned_paths(policy):
         said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")
     if policy.nested and needs_no_userns(policy, host):
         said.append("nested namespaces: in one of its own the command can rename what is hidden, for a later command")
+    if policy.nested and policy.base == "workspace" and may_be_kernel_root(policy, host):
+        said.append("nested sandboxes: the kernel's uid 0 can't map itself again, nor mount a procfs")
+    if host.unmapped:
+        said.append(f"ids: outside the command is the caller's uid 0: {host.unmapped}")
     if not host.can_set_groups:
         said.append("groups: the caller's supplementary groups stay in force")
     if not policy.new_session:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsbox import _core
+from nsbox import _core_linux
 from nsbox import _plan as p
 from nsbox._core import constants as c
 from nsbox._renew import Lifted, Over
@@ -56,7 +56,7 @@ BLOB = encode(OPS)
 FLAGS: dict[int, int] = {
     c.OP_BIND: c.RDONLY | c.DEVICES | c.OPTIONAL | c.FROM_FD | c.NOFOLLOW | c.PROBE_TTY | c.LIFTED,
     c.OP_DATA: c.RDONLY,
-    c.OP_PROC: c.COVER | c.COVER_SYS,
+    c.OP_PROC: c.COVER | c.COVER_SYS | c.NESTS,
     c.OP_OVERLAY: c.OVL_TMP | c.OVL_RO,
     c.OP_MASK: c.OPTIONAL | c.NOFOLLOW,
     c.OP_REMOUNT_RO: c.FREEZE | c.THAW,
@@ -65,7 +65,7 @@ FLAGS: dict[int, int] = {
 
 def accepted(blob: bytes) -> bool:
     """Ask the core; -EINVAL with an index of an op, or of the header, is the only other answer."""
-    ret, bad = _core.plan_check(blob)
+    ret, bad = _core_linux.plan_check(blob)
     if ret == 0:
         assert bad == -1
         return True
@@ -205,7 +205,7 @@ def test_offsets_of_each_op(i: int) -> None:
         used.append("src")
     for name in used:
         for offset in (0, 1, HEAD, start - 1, len(BLOB) + 1, 2**31, 2**32 - 1, 2**32 - OP):
-            assert _core.plan_check(changed(BLOB, i, **{name: offset})) == (-errno.EINVAL, i), (name, offset)
+            assert _core_linux.plan_check(changed(BLOB, i, **{name: offset})) == (-errno.EINVAL, i), (name, offset)
     open_ended = BLOB[:-1] + b"/"  # the last string has no end
     for name in used:
         if not isinstance(op, p.File) or name == "dst":
@@ -216,11 +216,11 @@ def test_offsets_of_each_op(i: int) -> None:
 def test_numbers_of_each_op(i: int) -> None:
     """Unknown codes, unknown flags and modes beyond the permission bits are refused, in each op."""
     for code in (0, c.OP_END, c.OP_END + 1, 2**31, 2**32 - 1):
-        assert _core.plan_check(changed(BLOB, i, code=code)) == (-errno.EINVAL, i)
+        assert _core_linux.plan_check(changed(BLOB, i, code=code)) == (-errno.EINVAL, i)
     code = struct.unpack_from("<I", BLOB, HEAD + OP * i)[0]
     for flags in (*(1 << bit for bit in range(32) if not FLAGS.get(code, 0) >> bit & 1), 2**32 - 1):
-        assert _core.plan_check(changed(BLOB, i, flags=flags)) == (-errno.EINVAL, i)
-    assert _core.plan_check(changed(BLOB, i, mode=0o10000)) == (-errno.EINVAL, i)
+        assert _core_linux.plan_check(changed(BLOB, i, flags=flags)) == (-errno.EINVAL, i)
+    assert _core_linux.plan_check(changed(BLOB, i, mode=0o10000)) == (-errno.EINVAL, i)
 
 
 def place(kind: type[p.Op]) -> int:
@@ -229,7 +229,7 @@ def place(kind: type[p.Op]) -> int:
 
 def refuses(kind: type[p.Op], **values: int) -> bool:
     i = place(kind)
-    return _core.plan_check(changed(BLOB, i, **values)) == (-errno.EINVAL, i)
+    return _core_linux.plan_check(changed(BLOB, i, **values)) == (-errno.EINVAL, i)
 
 
 def test_counts() -> None:

@@ -98,12 +98,15 @@ with open(os.open("made", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=fd), "w") as f
 os.rename("made", "sub/moved", src_dir_fd=fd, dst_dir_fd=fd)
 report(sorted(os.listdir(fd)))
 """
+    for directory in (victim, victim / "sub"):
+        directory.chmod(0o777)  # a root caller's commands have other ids outside
     fd = os.open(victim, os.O_RDONLY)
     try:
         assert attempt(code, str(fd), policy=behind, pass_fds=[fd]) == ["secret", "sub"]
     finally:
         os.close(fd)
     assert (victim / "sub" / "moved").read_text() == "x"
+    assert (victim / "sub" / "moved").stat().st_mode & 0o777 == 0o600
 
 
 WORK = r"""
@@ -124,6 +127,7 @@ echo out > /dev/stdout; echo err > /dev/stderr
 def test_work_goes_on(workspace: Path, behind: Policy) -> None:
     """Files are made, moved between directories, linked and executed; pipes, sockets and terminals work."""
     with open(workspace / "log", "w+") as log:  # a file, not a pipe: /dev/stdout is opened anew
+        os.chmod(log.fileno(), 0o666)  # by the ids that the command has outside: a root caller's has others than root
         done = nsbox.run(["bash", "-c", WORK], policy=behind, stdout=log, stderr=subprocess.PIPE, text=True)
         assert (done.returncode, done.stderr) == (0, "err\n")
         log.seek(0)

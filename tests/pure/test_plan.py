@@ -109,6 +109,8 @@ SNAPSHOTS: dict[str, tuple[Policy, Host]] = {
     ),
     "host": (Policy.host(), DEBIAN),
     "host-root": (Policy.host(), ROOT),
+    "kernel-id": (workspace(nested=True), replace(ROOT, kernel_id=0x70000001, owners=(("/home/me/repo", 1000, 1000),))),
+    "kernel-id-missing": (workspace(), replace(ROOT, unmapped="no idmapped mount of /work: it is one already")),
     "host-contained": (
         Policy.host(network="none", new_session=True, inherit_env=False, unshare={"ipc", "uts"}, hostname="box"),
         DEBIAN,

@@ -55,7 +55,9 @@ def test_it_is_confined(policy: Policy, kind: str) -> None:
         os.write(seen, b" visible" if kind == "workspace" and os.path.exists("/run") else b" absent")
 
     nsbox.run(["true"], policy=chosen, preexec_fn=look, check=True)
-    assert os.pread(seen, 200, 0).decode().split() == ["0" * 16] * 3 + ["1", "2", "absent"]
+    # Uid 0 can make sandboxes under Policy.host(), by CAP_SETFCAP.
+    kept = f"{1 << 31:016x}" if kind == "host" and os.geteuid() == 0 else "0" * 16
+    assert os.pread(seen, 200, 0).decode().split() == [kept] * 3 + ["1", "2", "absent"]
     os.close(seen)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 import shutil
@@ -186,17 +187,45 @@ def test_the_command_line(workspace: Path) -> None:
 INNER = "import nsbox; print(nsbox.run(['echo', 'inner'], capture_output=True, text=True).stdout, end='')"
 
 
-@pytest.mark.as_user("root's sandboxes have masks in their /proc, below which there is no fresh one")
-def test_nsbox_in_nsbox(workspace: Path) -> None:
-    """With nested=True a command can make sandboxes itself."""
+IN_EACH_OTHER = """
+import nsbox, sys
+policy = nsbox.Policy.workspace(".", nested=True)
+depth = int(sys.argv[1])
+inner = [sys.executable, "-P", "-c", sys.argv[2], str(depth - 1), sys.argv[2]] if depth else ["echo", "deep"]
+sys.exit(nsbox.run(inner, policy=policy).returncode)
+"""
+
+
+@pytest.mark.parametrize("way", ["cold", "warm"])
+def test_nsbox_in_nsbox(workspace: Path, way: str) -> None:
+    """With nested=True a command can make sandboxes itself, and the commands in these too."""
     policy = Policy.workspace(workspace, nested=True)
-    assert run(policy, sys.executable, "-I", "-c", INNER) == "inner\n"
+    command = [sys.executable, "-P", "-c", IN_EACH_OTHER, "1", IN_EACH_OTHER]
+    with nsbox.Sandbox(policy) as box:
+        if way == "warm":
+            box.run(["true"])
+        runner = box.run if way == "warm" else functools.partial(nsbox.run, policy=policy)
+        done = runner(command, cwd=workspace, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "deep\n"), done.stderr
+
+
+@needs.programs("bwrap", "unshare")
+@pytest.mark.parametrize("kind", ["host", "nested"])
+def test_other_sandboxes_in_ours(workspace: Path, kind: str) -> None:
+    """Under Policy.host(), and with nested=True, unshare(1) and bwrap make sandboxes, with a procfs of their own."""
+    policy = Policy.host() if kind == "host" else Policy.workspace(workspace, nested=True)
+    assert run(policy, "unshare", "-Urpf", "--mount-proc", "id", "-u") == "0\n"
+    bwrap = ["bwrap", "--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "echo", "in"]
+    assert run(policy, *bwrap) == "in\n"
 
 
 def test_nsbox_in_nsbox_unasked(workspace: Path) -> None:
     """Without nested=True, or where a fresh procfs can't be had, the inner error says what is in the way."""
-    for nested in (False, True) if os.geteuid() == 0 else (False,):
-        policy = Policy.workspace(workspace, uid=1000, gid=1000, nested=nested)
+    policies = [Policy.workspace(workspace, uid=1000, gid=1000)]
+    if os.geteuid() == 0:  # the kernel's root, in whose /proc something is covered
+        policies.append(Policy.workspace(workspace, ids="full", uid=1000, gid=1000, nested=True))
+        workspace.chmod(0o777)
+    for policy in policies:
         done = nsbox.run([sys.executable, "-I", "-c", INNER], policy=policy, capture_output=True, text=True)
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]

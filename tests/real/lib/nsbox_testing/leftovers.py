@@ -39,14 +39,24 @@ def dumpable() -> int:
 
 
 def fds() -> dict[int, str]:
-    """Return the open descriptors of this process, and what they are."""
+    """Return the open descriptors of this process, and what they are, without those that last as long as a policy."""
+    mappings = kept_namespaces()
     found = {}
     for name in os.listdir("/proc/self/fd"):
+        if int(name) in mappings:
+            continue
         try:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:  # the descriptor of the listing itself
             continue
     return found
+
+
+def kept_namespaces() -> set[int]:
+    """Return the descriptors of user namespaces that idmapped mounts are made by, for policies that may be used again."""
+    from nsbox import _kernel_id
+
+    return {namespace.fd for namespace in _kernel_id.namespaces_kept()}
 
 
 def kept_fd() -> int:

@@ -1,0 +1,93 @@
+/* idmap.c: mounts in which the files of one user are the sandbox's own (idmapped mounts, mount_setattr(2), Linux 5.12).
+ *
+ * They are made before there is a user namespace: that takes power over the file system. As detached mounts they then go
+ * along. The same is true of all other sources: ids of the sandbox's own find no way to what only the caller may search.
+ */
+#include "child.h"
+#include "calls.h"
+
+/* Is it a name of the caller's, which is looked up in the root that the caller has? */
+static int is_early(const nsbox_op *op)
+{
+    return op->code == NSBOX_OP_BIND && !(op->flags & (NSBOX_FROM_FD | NSBOX_LIFTED | NSBOX_PROBE_TTY));
+}
+
+/* The sources of a new root, a descriptor or -errno each. In a copy of a template there is nothing of the caller's. */
+int open_sources(struct job *j, int32_t *at)
+{
+    const nsbox_request *r = j->req;
+    struct builder *b = &j->b;
+    if (!r->kernel_uid || is_warm(r) || r->mnt_fd >= 0)
+        return 0;
+    for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
+        const nsbox_op *op = plan_op(r->plan, i);
+        if (!is_early(op))
+            continue;
+        *at = (int32_t)i;
+        int tree = open_source(b, op, op->count && op->count <= r->n_idmaps ? r->idmaps[op->count - 1] : -1);
+        if (op->count > r->n_idmaps)
+            tree = -EINVAL;
+        if (tree < 0 && !may_be_missing(op, tree))
+            return tree;
+        b->early[i] = tree;
+    }
+    b->is_early = 1;
+    *at = -1;
+    return 0;
+}
+
+struct waiter {
+    uint32_t gate; /* futex */
+    uint32_t tid;
+};
+
+/* Is in the namespace while the caller writes its maps. */
+static void wait_for_maps(void *arg)
+{
+    struct waiter *w = arg;
+    sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    while (!__atomic_load_n(&w->gate, __ATOMIC_ACQUIRE))
+        sys_futex_wait(&w->gate, 0, 0);
+    sys_exit(0);
+}
+
+static int mapped(int pid, const char *uids, const char *gids)
+{
+    uint32_t step;
+    char path[48], *tail = put_str(put_uint(put_str(path, "/proc/"), (uint64_t)pid, 10), "/");
+    int ret = write_maps(AT_FDCWD, path, uids, gids, 0, &step);
+    put_str(tail, "ns/user");
+    return ret < 0 ? ret : sys_openat(AT_FDCWD, path, O_RDONLY | SYS_O_CLOEXEC, 0);
+}
+
+int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t size)
+{
+    sys_sigset all = ~(sys_sigset)0, mask;
+    struct waiter w = {0, 1};
+    int pid = 0;
+    sys_sigprocmask(SIG_SETMASK, &all, &mask);
+    long made = arch_clone(CLONE_NEWUSER | CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID, stack + size, &pid,
+                           (int *)(void *)&w.tid, wait_for_maps, &w);
+    int ret = made < 0 ? (int)made : mapped((int)made, uids, gids);
+    __atomic_store_n(&w.gate, 1, __ATOMIC_RELEASE);
+    sys_futex_wake(&w.gate);
+    while (made > 0 && sys_waitid(P_PID, (int)made, 0, WEXITED | __WALL) == -EINTR)
+        continue;
+    sys_sigprocmask(SIG_SETMASK, &mask, 0);
+    if (ret < 0 || ret > 2)
+        return ret;
+    int high = sys_dupfd_cloexec(ret, 3);
+    sys_close(ret);
+    return high;
+}
+
+int nsbox_try_idmap(const char *path, int userns)
+{
+    int tree = sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | AT_RECURSIVE);
+    if (tree < 0)
+        return tree;
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (unsigned)userns};
+    int ret = sys_mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr);
+    sys_close(tree);
+    return ret;
+}

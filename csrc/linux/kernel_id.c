@@ -1,0 +1,108 @@
+/* kernel_id.c: kernel ids of the sandbox's own, for a caller that may have any: taken before there is a user namespace, so
+ * that all that comes is an ordinary user's.
+ *
+ * Credentials are each process's own, but commit_creds() resets the dumpable flag, which belongs to the memory, and that is
+ * the caller's. So the flag is put back at once. It is wrong for as long as three system calls take, and one process at a
+ * time makes these: whoever else looked meanwhile would take what it finds for the caller's wish.
+ */
+#include "child.h"
+#include "calls.h"
+
+enum { DUMPABLE = 1, LOOKS = 100000 };
+
+/* Who changes its ids, or 0: the caller, then the mediator. A copy of the caller's memory, by fork(2), has a word that is
+ * nobody's any more. */
+static uint64_t holder;
+
+static int is_of(uint64_t word, int caller)
+{
+    return word >> 32 == (uint32_t)caller;
+}
+
+static int take(int caller, int pid)
+{
+    uint64_t mine = (uint64_t)(uint32_t)caller << 32 | (uint32_t)pid;
+    for (int i = 0; i < LOOKS; i++) {
+        uint64_t found = __atomic_load_n(&holder, __ATOMIC_ACQUIRE);
+        int is_free = !is_of(found, caller);
+        if (is_free && __atomic_compare_exchange_n(&holder, &found, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return 0;
+        sys_sched_yield();
+    }
+    return -EBUSY;
+}
+
+static void let_go(void)
+{
+    __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
+}
+
+int nsbox_dumpable(void)
+{
+    int pid = sys_getpid();
+    int ret = take(pid, pid);
+    if (ret < 0)
+        return ret;
+    ret = sys_prctl(PR_GET_DUMPABLE, 0, 0);
+    let_go();
+    return ret;
+}
+
+/* SECBIT_NO_SETUID_FIXUP: the capabilities stay, with which namespaces are made, or entered, next; there they are replaced
+ * (set_cred_user_ns), and so are the bits. */
+static int change(const nsbox_request *r)
+{
+    int ret = sys_prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0);
+    if (ret >= 0)
+        ret = sys_setresgid(r->kernel_gid, r->kernel_gid, r->kernel_gid);
+    if (ret >= 0)
+        ret = sys_setresuid(r->kernel_uid, r->kernel_uid, r->kernel_uid);
+    return ret;
+}
+
+/* In the mediator. Files of its own in procfs are another's if the memory isn't dumpable: then it can't write its maps. */
+int take_kernel_ids(struct job *j)
+{
+    if (!j->req->kernel_uid)
+        return 0;
+    TRY(&j->b, NSBOX_STEP_KERNEL_ID, take(j->caller, sys_getpid()));
+    int ret = sys_prctl(PR_GET_DUMPABLE, 0, 0) == DUMPABLE ? 0 : -EPERM;
+    if (ret >= 0) {
+        ret = change(j->req);
+        sys_prctl(PR_SET_DUMPABLE, DUMPABLE, 0);
+    }
+    let_go();
+    return ret;
+}
+
+/* In the caller, when its mediator has gone: did that end, killed, before it had put the flag back? */
+void restore_dumpable(const struct job *j, int mediator)
+{
+    uint64_t word = (uint64_t)(uint32_t)j->caller << 32 | (uint32_t)mediator;
+    if (!j->req->kernel_uid || __atomic_load_n(&holder, __ATOMIC_ACQUIRE) != word)
+        return;
+    sys_prctl(PR_SET_DUMPABLE, DUMPABLE, 0);
+    let_go();
+}
+
+/* A pipe that the caller has made belongs to it, mode 0600: "> /dev/stderr" opens it again, which any other user is refused.
+ * No name leads to it but those in /proc/PID/fd, for which one must be allowed to trace who has it: the mode adds nothing. */
+static void open_to_all(int fd)
+{
+    struct statx st;
+    if (fd < 0 || sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE, &st) < 0)
+        return;
+    if ((st.stx_mode & SYS_S_IFMT) == SYS_S_IFIFO && sys_is_anonymous_pipe(fd))
+        sys_fchmod(fd, 0666);
+}
+
+void share_pipes(const nsbox_request *r)
+{
+    if (!r->kernel_uid)
+        return;
+    const int32_t given[] = {r->stdin_fd, r->stdout_fd, r->stderr_fd};
+    for (int i = 0; i < 3; i++)
+        open_to_all(given[i] == -1 ? i : given[i]);
+    for (uint32_t i = 0; i < r->n_pass_fds; i++)
+        open_to_all(r->pass_fds[i]);
+}

@@ -1,0 +1,185 @@
+"""Kernel ids that nobody has, for the commands of a caller that is the kernel's uid 0; asks for what that takes.
+
+Inside, such a command is uid 0 as ever. Outside of its user namespace it is nobody, and the files of a path that the
+policy names are its own by an idmapped mount (mount_setattr(2), Linux 5.12). What is decided from this is a backend's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nsbox import _core_linux
+from nsbox._backends import namespaces
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._identity import CAP_SETGID, CAP_SETUID, read
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+# Between what systemd gives containers and its foreign ids (https://systemd.io/UIDS-GIDS), below 2**31: some programs
+# take an id for a signed number.
+_FIRST, _COUNT = 0x70000000, 0x0FFE0000
+_LAST_ID = 2**32 - 2
+_CAP_SETPCAP, _CAP_SYS_ADMIN = 8, 21
+_NEEDED = {"CAP_SETGID": CAP_SETGID, "CAP_SETUID": CAP_SETUID, "CAP_SETPCAP": _CAP_SETPCAP}
+_NEEDED["CAP_SYS_ADMIN"] = _CAP_SYS_ADMIN
+_MOST = 256  # policies that are remembered
+
+_ids: dict[Policy, int] = {}
+_next = 0
+_hosts: dict[tuple[Policy, Host], tuple[object, Host]] = {}
+_namespaces: dict[tuple[int, int, int], _core_linux.UserNamespace] = {}  # a few: each is a descriptor
+_MOST_NAMESPACES = 4
+
+
+def _after_fork() -> None:
+    """Give other ids than the parent does from now on."""
+    global _next
+    _next = 0
+    _ids.clear()
+    _hosts.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def namespace_of(uid: int, gid: int, kernel_id: int) -> _core_linux.UserNamespace:
+    """Return the mapping in which files of this user and group are the kernel id's; raises OSError."""
+    key = uid, gid, kernel_id
+    found = _namespaces.get(key)
+    if found is None:
+        found = _core_linux.UserNamespace(_map(uid, kernel_id), _map(gid, kernel_id))
+        for oldest in list(_namespaces)[: 1 - _MOST_NAMESPACES]:  # in single steps, among threads
+            _namespaces.pop(oldest, None)
+        _namespaces[key] = found
+    return found
+
+
+def namespaces_of(owners: tuple[tuple[int, int], ...], kernel_id: int) -> list[_core_linux.UserNamespace]:
+    """Return the mappings of several owners; raises OSError."""
+    return [namespace_of(uid, gid, kernel_id) for uid, gid in owners]
+
+
+def namespaces_kept() -> list[_core_linux.UserNamespace]:
+    """Return those that are kept for the next command of the latest policies."""
+    return list(_namespaces.values())
+
+
+def _map(owner: int, kernel_id: int) -> str:
+    """Return a map in which the owner is the kernel id, and everybody else who they are.
+
+    The sandbox knows none of these, and shows them as nobody. They are in it, since files that an idmapped mount has
+    no owner or group for can't be written (inode_permission): the owner's in another group neither.
+    """
+    rows, start = [(owner, kernel_id, 1)], 0
+    for end in (*sorted({owner, kernel_id}), _LAST_ID + 1):
+        if start < end:
+            rows.append((start, start, end - start))
+        start = end + 1
+    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in sorted(rows))
+
+
+def _subordinate() -> list[tuple[int, int]]:
+    """Return all ranges of subuid(5) and subgid(5), whoever they belong to: first and count."""
+    found = []
+    for path in ("/etc/subuid", "/etc/subgid"):
+        rows = [line.split(":") for line in (read(path) or "").splitlines()]
+        found += [(int(row[1]), int(row[2])) for row in rows if len(row) == 3 and (row[1] + row[2]).isdigit()]
+    return found
+
+
+def _is_unused(number: int, ranges: list[tuple[int, int]]) -> bool:
+    import grp
+    import pwd
+
+    if any(first <= number < first + count for first, count in ranges):
+        return False
+    for look in (pwd.getpwuid, grp.getgrgid):
+        try:
+            look(number)
+        except KeyError:
+            continue
+        return False
+    return True
+
+
+def _id_of(policy: Policy) -> int:
+    """Return the kernel id of a policy's commands, another one for each policy; 0 if all are in use."""
+    global _next
+    known = _ids.get(policy)
+    if known is not None:
+        return known
+    if not _next:
+        _next = int.from_bytes(os.urandom(8), "little")
+    ranges = _subordinate()
+    for _ in range(1000):
+        number = _FIRST + _next % _COUNT
+        _next += 1
+        if _is_unused(number, ranges):
+            if len(_ids) >= _MOST:
+                _ids.pop(next(iter(_ids)))
+            _ids[policy] = number
+            return number
+        _next += 65521
+    return 0
+
+
+def _paths(policy: Policy, host: Host) -> list[str]:
+    """Return what is mapped: what the policy names, and the interpreter where it isn't the system's."""
+    return list(dict.fromkeys((*policy.write, *policy.read, *host.prefixes, *filter(None, [host.package]))))
+
+
+def _why_not(policy: Policy, host: Host) -> str:
+    if policy.ids != "single":
+        return f"ids={policy.ids!r} maps the caller's"
+    lacking = [name for name, number in _NEEDED.items() if not host.capabilities >> number & 1]
+    if lacking:
+        return f"the caller lacks {', '.join(lacking)}"
+    if not _core_linux.is_dumpable():
+        return "the caller isn't dumpable (PR_SET_DUMPABLE)"
+    return ""
+
+
+def _refusal(path: str, number: int) -> str:
+    what = {errno.EINVAL: "its file system, or one that is mounted below, has none", errno.EPERM: "it is one already"}
+    return f"no idmapped mount of {path}: {what.get(number, os.strerror(number))}"
+
+
+def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> Host:
+    reason = _why_not(policy, host)
+    number = 0 if reason else _id_of(policy)
+    if not number:
+        return replace(host, unmapped=reason or "all ids that were tried are in use")
+    try:
+        for path, uid, gid in found:
+            refused = _core_linux.refused_idmap(path, namespace_of(uid, gid, number))
+            if refused:
+                return replace(host, unmapped=_refusal(path, refused))
+    except OSError as error:
+        return replace(host, unmapped=f"no user namespace for idmapped mounts: {error.strerror}")
+    return replace(host, kernel_id=number, owners=tuple(found), private=())
+
+
+def mapped(policy: Policy, host: Host) -> Host:
+    """Return the host with kernel ids for this policy's commands, and whose the files are, or with why not."""
+    if not host.is_kernel_root or policy.backend not in ("auto", "namespaces") or namespaces.missing(host):
+        return host
+    known = _hosts.get((policy, host))
+    found, state = [], []
+    for path in _paths(policy, host):
+        try:
+            st = os.stat(path)
+        except OSError:  # the spawn tells
+            if known is not None:
+                return known[1]
+            continue
+        found.append((path, st.st_uid, st.st_gid))
+        state.append((st.st_dev, st.st_ino))
+    now = found, state, _core_linux.is_dumpable()
+    if known is None or known[0] != now:
+        if len(_hosts) >= _MOST:
+            _hosts.clear()
+        _hosts[policy, host] = known = now, _with_ids(policy, host, found)
+    return known[1]
