@@ -30,7 +30,7 @@ def open_in_root(root: int, path: bytes) -> int:
 
 
 class UserNamespace:
-    """A user namespace that nobody is in, for idmapped mounts; its descriptor ends with this object."""
+    """A user namespace that nobody is in, for idmapped mounts; its descriptor ends with it; no child has that."""
 
     __slots__ = ("fd",)
 
@@ -43,11 +43,23 @@ class UserNamespace:
         self.fd: int = lib.nsbox_idmap(*maps, start, size)
         if self.fd < 0:
             raise OSError(-self.fd, os.strerror(-self.fd))
+        _mappings[id(self)] = self.fd
 
     def __del__(self) -> None:
-        fd, self.fd = getattr(self, "fd", -1), -1
+        fd = _mappings.pop(id(self), -1)
         if fd >= 0:
             os.close(fd)
+
+
+_mappings: dict[int, int] = {}  # descriptors of objects, by their id(): a preexec_fn runs in a child
+
+
+def _after_fork() -> None:
+    while _mappings:
+        os.close(_mappings.popitem()[1])
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def refused_idmap(path: str, namespace: UserNamespace) -> int:

@@ -38,6 +38,7 @@ def _after_fork() -> None:
     """Give other ids than the parent does from now on."""
     global _next
     _next = 0
+    _namespaces.clear()
     _ids.clear()
     _hosts.clear()
 

@@ -21,7 +21,6 @@ from nsbox._checks import (
 )
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
-from nsbox._ruleset import Rlimit as Rlimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -434,6 +433,15 @@ class Identity(Frozen):
     map2_by_helper: bool = False
     userns: int | None = None
     userns2: int | None = None
+
+
+@frozen
+class Rlimit(Frozen):
+    """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
+
+    name: str
+    soft: int
+    hard: int
 
 
 @frozen

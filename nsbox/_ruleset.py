@@ -1,4 +1,4 @@
-"""A Landlock ruleset of a plan, and a resource limit: data. What ops come to in these terms is _landlock's business."""
+"""A Landlock ruleset of a plan: data. What the ops of a plan come to in these terms is _landlock's business."""
 
 from __future__ import annotations
 
@@ -23,12 +23,3 @@ class Ruleset(Frozen):
     net: int = 0
     scoped: int = 0
     paths: tuple[PathRule, ...] = ()
-
-
-@frozen
-class Rlimit(Frozen):
-    """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
-
-    name: str
-    soft: int
-    hard: int

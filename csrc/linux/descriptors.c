@@ -30,6 +30,7 @@ void close_own(struct job *j)
     close_own_places(j);
     if (!(r->flags & NSBOX_PREEXEC)) {
         close_each(borrowed, sizeof borrowed / sizeof borrowed[0]);
+        close_each(r->idmaps, r->n_idmaps);
         return;
     }
     for (unsigned i = 0; i < sizeof borrowed / sizeof borrowed[0]; i++)
