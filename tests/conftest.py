@@ -7,6 +7,7 @@ Most tests run as root and as an ordinary user alike. One that makes sense for o
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import textwrap
@@ -27,6 +28,7 @@ _has_passed = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTEST_ADDOPTS", None)  # meant for this run, not for those that tests start
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's children ignore it, and so would ours
     config.addinivalue_line("markers", "as_root(reason): only makes sense for uid 0 with its capabilities")
     config.addinivalue_line("markers", "as_user(reason): only makes sense for an ordinary user")
 

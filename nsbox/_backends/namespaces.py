@@ -182,7 +182,9 @@ def _may_map_root(policy: Policy, host: Host, identity: Identity) -> bool:
     # The kernel's root could mount a procfs in one, whose settings are its own.
     may = policy.base != "workspace" or not may_be_kernel_root(policy, host)
     wants = may and (policy.nested or policy.base == "host")
-    return wants and identity.uid == 0 and "user" in policy.unshare and not policy.details.capabilities
+    # bubblewrap, whose options host_writes stands for, leaves root nothing that wasn't asked for.
+    as_asked = bool(policy.details.capabilities) or policy.details.host_writes
+    return wants and identity.uid == 0 and "user" in policy.unshare and not as_asked
 
 
 def _has_second(policy: Policy) -> bool:

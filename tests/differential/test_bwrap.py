@@ -87,6 +87,12 @@ pytestmark = [needs.programs("bwrap"), pytest.mark.timeout(PATIENCE)]
         )
     )
 )  # no place for scratch
+@example(
+    case=Case(
+        (RoBind("/", "/"), Tmpfs("/@/d/a", mode=0o050), Symlink("a", "/@/d/a/b"), Dir("/@/d/a/b", 0o700)),
+        on_host=True,
+    )
+)  # a link that nobody sees
 def test_same_view(arena: Arena, case: Case) -> None:
     """Any op list gives the same view, the same rights, the same mounts and the same host as in bwrap."""
     check(arena, case)

@@ -41,7 +41,7 @@ def carry_out_as(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change],
     encode = _wire.encode
 
     def carry_out_as(change: Change) -> None:
-        monkeypatch.setattr(_wire, "encode", lambda ops: encode(change(list(ops))))
+        monkeypatch.setattr(_wire, "encode", lambda ops, *idmaps: encode(change(list(ops)), *idmaps))
         _spawn.forget()
 
     yield carry_out_as
@@ -151,7 +151,7 @@ MISTAKES: dict[str, Change] = {
     "order turned round": reversed_binds,
     "bind left out": without(RoBind, "/tree/o"),
     "more is bound": instead(
-        RoBind, lambda op: replace(op, src="/tmp", dest="/tmp") if op.dest.endswith("/tree/o") else op
+        RoBind, lambda op: replace(op, src=op.src[:-2], dest=op.dest[:-2]) if op.dest.endswith("/tree/o") else op
     ),
 }
 

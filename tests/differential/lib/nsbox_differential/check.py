@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import hypothesis
 
@@ -47,14 +47,19 @@ def failing(arena: Arena, ops: Sequence[Op], case: Case, error: SetupError) -> i
     return suspects[0]
 
 
-def refused_by_design(arena: Arena, op: Op, error: SetupError, before: Outcome, theirs: Outcome) -> bool:
-    """Say if nsbox rightly refuses an op that bwrap carries out. before, theirs: bwrap's without it and with it."""
+def refused_by_design(
+    arena: Arena, op: Op, error: SetupError, before: Outcome, theirs: Outcome, links: Collection[str]
+) -> bool:
+    """Say if nsbox rightly refuses an op that bwrap carries out. before, theirs: bwrap's without it and with it.
+
+    links: those that ops before it have made, for the probe may not search the directory that they are in.
+    """
     if unmarked(theirs.host) != arena.pristine:
         return error.step == "would change the host" or isinstance(op, File)
     view = before.view
     assert view is not None, "bwrap has run the probe"
     name, place = view.resolve(arena.neutral(located(op, arena.bwrap).dest))  # type: ignore[attr-defined]
-    is_through_link = name != place
+    is_through_link = name != place or op.dest in links  # type: ignore[attr-defined]
     if isinstance(op, File) and (is_through_link or view.mount_of(place).point == place):
         return True
     if isinstance(op, Chmod) and view.mount_of(place).type in ("proc", "devpts", "mqueue", "devtmpfs"):
@@ -131,7 +136,8 @@ class Comparison:
         self.say(self.ops[: at + 1])
         theirs = self.arena.run_bwrap([*self._spoken(at), op], self.case)
         if theirs.error is None:
-            right = refused_by_design(self.arena, op, error, before, theirs)
+            links = {one.dest for one in self.ops[:at] if isinstance(one, Symlink)}
+            right = refused_by_design(self.arena, op, error, before, theirs, links)
             assert right, f"nsbox alone refuses {op!r}: {error}"
         event(f"{type(op).__name__} refused: {error.step}" + (", by design" if theirs.error is None else ""))
 
