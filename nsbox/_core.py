@@ -53,12 +53,13 @@ class Command:
     but for these variables, which the policy sets; None: it doesn't count. places: instead of cwd and envp, directories
     to start in with the environment for each; the last is taken where none can be entered. hold_fd: a
     pipe's end by which somebody lets the command go on, who is told by report_fd, a socket's, that all is set up.
+    filters: ahead of the plan's.
     """
 
     __slots__ = (
-        *("argv", "cgroup_fd", "cwd", "envp", "flags", "gid", "groups", "hold_fd", "inherits_env", "leaf", "parked"),
-        *("pass_fds", "pgid", "places", "preexec", "profile", "programs", "progress", "report_fd", "stdio", "uid"),
-        "umask",
+        *("argv", "cgroup_fd", "cwd", "envp", "filters", "flags", "gid", "groups", "hold_fd", "inherits_env", "leaf"),
+        *("parked", "pass_fds", "pgid", "places", "preexec", "profile", "programs", "progress", "report_fd", "stdio"),
+        *("uid", "umask"),
     )
 
     def __init__(
@@ -81,13 +82,14 @@ class Command:
         places: Sequence[tuple[bytes, Strings]] = (),
         hold_fd: int = -1,
         report_fd: int = -1,
+        filters: Sequence[bytes] = (),
     ) -> None:
         self.programs, self.argv, self.envp, self.cwd = programs, argv, envp, cwd
         self.flags, self.stdio, self.pass_fds = flags, stdio, pass_fds
         self.umask, self.pgid = umask, pgid
         self.uid, self.gid, self.groups = uid, gid, groups
         self.preexec, self.inherits_env = preexec, inherits_env
-        self.places, self.hold_fd, self.report_fd = places, hold_fd, report_fd
+        self.places, self.hold_fd, self.report_fd, self.filters = places, hold_fd, report_fd, filters
         self.cgroup_fd = -1
         self.parked: Any = None  # _template's, the sandbox that waits for it
         self.profile: Any = None  # _core_darwin's, what confines it
@@ -321,6 +323,12 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
         r.stamps = q.parked.stamps.array
     if q.profile is not None:
         q.profile.fill(r, keep)
+    if q.filters:
+        codes = [ffi.from_buffer("uint8_t[]", code) for code in q.filters]
+        own = [(code, len(code) // 8, 0) for code in codes]
+        filters = ffi.new("nsbox_filter[]", [*own, *(r.filters[i] for i in range(r.n_filters))])
+        r.filters, r.n_filters = filters, len(filters)
+        keep += [codes, filters]
     if q.pass_fds:
         keep.append(fds := ffi.new("int32_t[]", list(q.pass_fds)))
         r.pass_fds, r.n_pass_fds = fds, len(q.pass_fds)

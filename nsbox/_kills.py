@@ -30,10 +30,10 @@ _TRACED = 5.0  # seconds in which a session's command is freed of its tracers, b
 class Kill:
     """One that was asked for, from then on."""
 
-    __slots__ = ("_next", "_since")
+    __slots__ = ("_look", "_next", "_since")
 
     def __init__(self) -> None:
-        self._since = self._next = time.monotonic()
+        self._since = self._next = self._look = time.monotonic()
 
     @property
     def seconds(self) -> float:
@@ -64,8 +64,9 @@ class Kill:
 
     def error(self, command: int, init: int) -> KillError | None:
         """Return what to raise, or None while there is hope. command, init: pids of the sandbox's; 0: there is none."""
-        if self.seconds < _PATIENCE:
+        if self.seconds < _PATIENCE or time.monotonic() < self._look:
             return None
+        self._look = time.monotonic() + SLICE  # all of /proc is read
         left = survivors(command, init)
         if self.seconds < _UNMOUNTING and all(one.pid == init for one in left):
             return None

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from operator import itemgetter
 
-from nsbox import _arguments, _blocks, _containment, _core, _reap, _spawn, _usage
+from nsbox import _arguments, _blocks, _containment, _core, _reap, _spawn, _terminal, _usage
 from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
 from nsbox._checks import check_bool
 from nsbox._frozen import TYPE_CHECKING
@@ -96,6 +96,7 @@ class Confinable(Lifetime):
             envp = _core.Strings(_spawn.encode_environment(env))
             directories = lambda *_: os.get_exec_path(env)  # noqa: E731
         directory, required = _arguments.directory(policy, prepared, cwd)
+        passed = _arguments.descriptors(pass_fds) if pass_fds else ()
         command = _core.Command(
             programs=_arguments.programs(program, lambda: directories(policy, prepared)),
             argv=[null_free(os.fsencode(arg)) for arg in argv],
@@ -105,7 +106,7 @@ class Confinable(Lifetime):
                 close_fds=close_fds, restore_signals=signals, new_session=session, cwd_required=required
             ),
             stdio=(self._stdio(p2cread), self._stdio(c2pwrite), self._stdio(errwrite)),
-            pass_fds=_arguments.descriptors(pass_fds) if pass_fds else (),
+            pass_fds=passed,
             umask=umask,
             pgid=group,
             uid=uid,
@@ -113,6 +114,7 @@ class Confinable(Lifetime):
             groups=gids,
             preexec=preexec_fn,
             inherits_env=_spawn.set_by(policy) if preexec_fn is not None and env is None else None,
+            filters=_terminal.filters(policy, prepared.plan, (p2cread, c2pwrite, errwrite, *passed)),
         )
         start = _spawn.spawn if self._way is None else self._way.spawn
         result = start(policy, prepared, command, program, directory if cwd is None else cwd)

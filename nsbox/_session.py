@@ -17,7 +17,7 @@ import signal
 import socket
 from _thread import RLock
 
-from nsbox import _core, _core_linux, _kills, _spawn, _wire_entry
+from nsbox import _core, _core_linux, _kills, _spawn, _terminal, _wire_entry
 from nsbox._core import constants as c
 from nsbox._descriptors import high
 from nsbox._errors import Reason, SetupError, UnavailableError
@@ -220,6 +220,8 @@ class SessionWay(Way):
                 cwd=None if policy.workdir is None else os.fsencode(policy.workdir),
                 flags=c.CLOSE_FDS | c.RESTORE_SIGNALS | c.AS_INIT | c.BY_FD | c.CWD_OPTIONAL,
                 stdio=(theirs.fileno(), caller, image),
+                # Its commands have the filters of pid 1, which is there before them.
+                filters=_terminal.filters(policy, prepared.plan, (0, 1, 2)),
             )
             try:
                 result = _spawn.spawn(policy, prepared, command, "nsbox-init", policy.workdir)

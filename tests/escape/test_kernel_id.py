@@ -273,20 +273,29 @@ done = nsbox.run("echo x > file; cat file", shell=True, policy=policy, cwd=place
 with nsbox.Popen(["true"], policy=policy) as process:
     pass
 told = [text for text in process.sandbox.not_enforced if f"no idmapped mount of {place}" in text]
-print(done.stdout.strip(), process.sandbox.plan.kernel_id, len(told), told[0] in nsbox.explain(policy))
+rights = nsbox.run("cat [a-f]; true", shell=True, policy=policy, cwd=place, stdout=nsbox.PIPE, stderr=nsbox.DEVNULL, text=True)
+print(done.stdout.strip(), process.sandbox.plan.kernel_id, len(told), told[0] in nsbox.explain(policy), rights.stdout)
 """
 
 
 @ROOT
 @pytest.mark.parametrize("below", [False, True])
 def test_what_cannot_be_mapped_is_told(tmp_path: Path, below: bool) -> None:
-    """Where the workspace, or what is mounted in it, has no idmapped mounts the command has the caller's ids, and works."""
+    """Where the workspace, or what is mounted in it, has no idmapped mounts the command has the caller's ids, and works.
+
+    Half of the files there are another's, whose mode decides, since no capability of root's is left.
+    """
     place, *layers = (tmp_path / name for name in ("place", "lower", "upper", "work"))
     inner = place / "inner" if below else place
     for path in (place, inner, *layers):
         path.mkdir(exist_ok=True)
+    for name, uid in zip("abcdef", (0, OWNER) * 3, strict=True):
+        file = (place if below else layers[0]) / name
+        file.write_text(name)
+        file.chmod(0o600 if name != "f" else 0o644)
+        os.chown(file, uid, uid)
     options = "lowerdir={},upperdir={},workdir={}".format(*layers)
     script = f"mount -t overlay -o {options} none {inner} && exec {sys.executable} -P -c '$CODE' {place}"
     command = ["unshare", "-m", "sh", "-c", script.replace("'$CODE'", '"$CODE"')]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"CODE": UNMAPPED})
-    assert done.stdout.split() == ["x", "0", "1", "True"], done.stderr
+    assert done.stdout.split() == ["x", "0", "1", "True", "acef"], done.stderr

@@ -1,0 +1,47 @@
+"""The caller's terminal, where a command has it open: what the command can't do to it.
+
+In a session of its own a command gets neither keys that are typed nor the terminal's signals. But whoever has a
+terminal open may set its size, by which its foreground gets SIGWINCH, and stop its output (ioctl_tty(2)).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nsbox import _core, _request
+from nsbox._bpf import EPERM, Arg, Program, Rule
+from nsbox._frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsbox._plan import Plan
+    from nsbox._policy import Policy
+
+_TCXONC, _TIOCSWINSZ = 0x540A, 0x5414  # <asm-generic/ioctls.h>
+# ENOTTY is what programs expect that set the size of a terminal of their own, as pexpect does: they go on without.
+_RULES = (
+    Rule("ioctl", EPERM, (Arg(1, (_TCXONC,)),)),
+    Rule("ioctl", errno.ENOTTY, (Arg(1, (_TIOCSWINSZ,)),)),
+)
+
+
+def filters(policy: Policy, plan: Plan, fds: Iterable[int]) -> list[bytes]:
+    """Return the filters for a command that gets these descriptors, besides the plan's.
+
+    fds: -1 first, second and third: the caller's own. A terminal that isn't this process's controlling one is the
+    command's to set, such as one that the caller has made for it.
+    """
+    wish = policy.filter
+    if wish.base == "off" or "ioctl" in wish.allow or not policy.new_session or plan.wrapper or not _core.on_linux:
+        return []
+    numbers = [i if i < 3 and fd == -1 else fd for i, fd in enumerate(fds)]
+    return _request.assembled((Program(_RULES),)) if any(map(_is_ours, numbers)) else []
+
+
+def _is_ours(fd: int) -> bool:
+    try:
+        return fd >= 0 and os.tcgetpgrp(fd) >= 0
+    except OSError:  # ENOTTY: no terminal, or another one
+        return False
