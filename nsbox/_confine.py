@@ -35,12 +35,15 @@ _OTHER_WAYS = {
 }
 
 
-def _refuse_other_ways(event: str, args: tuple[Any, ...]) -> None:
-    """Let nothing out of a confined() block that isn't contained: an audit hook, which sees what is about to happen."""
-    if event not in _OTHER_WAYS or _blocks.current() is None or _blocks.announcing.get():
+def _refuse_other_ways(event: str, args: tuple[Any, ...], *, ways: dict[str, str] = _OTHER_WAYS) -> None:
+    """Let nothing out of a confined() block that isn't contained: an audit hook, which sees what is about to happen.
+
+    ways: bound here, for events from the interpreter's end, when the module's names are gone.
+    """
+    if event not in ways or _blocks.current() is None or _blocks.announcing.get():
         return
     problem = (
-        f"would be started by {_OTHER_WAYS[event]}, outside of the sandbox that nsbox.confined() asks for: "
+        f"would be started by {ways[event]}, outside of the sandbox that nsbox.confined() asks for: "
         "use subprocess, or give install() the module that has imported Popen by name"
     )
     if event == "os.exec":
