@@ -154,17 +154,29 @@ def test_the_users_programs_go_on(workspace: Path, what: str, wishes: str) -> No
     assert works
 
 
+MANY = {"signals": f"Limits(pending_signals={10 * FEW})", "queues": "Limits(message_queues='1G')"}
+
+
 @pytest.mark.parametrize(
-    ("what", "wishes"),
+    ("what", "limits"),
     [
-        ("signals", f"{{'limits': Limits(pending_signals={10 * FEW})}}"),
-        ("queues", "{'limits': Limits(message_queues='1G')}"),
-        pytest.param("descriptors", "{}", marks=pytest.mark.as_user("CAP_SYS_RESOURCE sends more than the limit")),
+        *MANY.items(),
+        pytest.param("descriptors", "None", marks=pytest.mark.as_user("CAP_SYS_RESOURCE sends more than the limit")),
     ],
 )
-def test_control_all_can_be_taken(workspace: Path, what: str, wishes: str) -> None:
-    """Control: with the caller's own limits, a command uses up what the user may have."""
-    assert not tried(workspace, what, wishes)[1]
+def test_control_all_can_be_taken(workspace: Path, what: str, limits: str) -> None:
+    """Control: with the caller's own limits, and its ids, a command uses up what the user may have."""
+    ids = "full" if os.geteuid() == 0 else "single"
+    assert not tried(workspace, what, f"{{'limits': {limits} or Limits(), 'ids': {ids!r}}}")[1]
+
+
+@pytest.mark.as_root("others' commands count as the user's")
+@pytest.mark.parametrize(("what", "limits"), MANY.items(), ids=MANY)
+def test_root_loses_nothing(workspace: Path, what: str, limits: str) -> None:
+    """A root caller's command counts as another user's."""
+    taken, works = tried(workspace, what, f"{{'limits': {limits}}}")
+    assert taken > 1
+    assert works
 
 
 def test_enough_for_programs(workspace: Path) -> None:
