@@ -29,6 +29,18 @@ def open_in_root(root: int, path: bytes) -> int:
     return fd
 
 
+_mappings: dict[int, tuple[int, tuple[int, int]]] = {}  # descriptors, and what they are of, by the id() of objects
+
+
+def _is_still(fd: int, what: tuple[int, int]) -> bool:
+    """Say if a descriptor is of this: a program that becomes a daemon closes all that it knows nothing of."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == what
+
+
 class UserNamespace:
     """A user namespace that nobody is in, for idmapped mounts; its descriptor ends with it; no child has that."""
 
@@ -43,20 +55,26 @@ class UserNamespace:
         self.fd: int = lib.nsbox_idmap(*maps, start, size)
         if self.fd < 0:
             raise OSError(-self.fd, os.strerror(-self.fd))
-        _mappings[id(self)] = self.fd
+        found = os.fstat(self.fd)
+        _mappings[id(self)] = self.fd, (found.st_dev, found.st_ino)
+
+    def is_open(self) -> bool:
+        """Say if the descriptor is there, and its own."""
+        known = _mappings.get(id(self))
+        return known is not None and _is_still(*known)
 
     def __del__(self) -> None:
-        fd = _mappings.pop(id(self), -1)
-        if fd >= 0:
-            os.close(fd)
-
-
-_mappings: dict[int, int] = {}  # descriptors of objects, by their id(): a preexec_fn runs in a child
+        known = _mappings.pop(id(self), None)
+        if known is not None and _is_still(*known):
+            os.close(known[0])
 
 
 def _after_fork() -> None:
+    """Close all in a child: a preexec_fn runs there."""
     while _mappings:
-        os.close(_mappings.popitem()[1])
+        known = _mappings.popitem()[1]
+        if _is_still(*known):
+            os.close(known[0])
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -50,7 +50,7 @@ def namespace_of(uid: int, gid: int, kernel_id: int) -> _core_linux.UserNamespac
     """Return the mapping in which files of this user and group are the kernel id's; raises OSError."""
     key = uid, gid, kernel_id
     found = _namespaces.get(key)
-    if found is None:
+    if found is None or not found.is_open():
         found = _core_linux.UserNamespace(_map(uid, kernel_id), _map(gid, kernel_id))
         for oldest in list(_namespaces)[: 1 - _MOST_NAMESPACES]:  # in single steps, among threads
             _namespaces.pop(oldest, None)

@@ -13,6 +13,8 @@ static int is_open(const struct job *j, int fd)
 {
     int is_ours =
         fd == j->lifeline || fd == j->said[0] || fd == j->said[1] || fd == j->setup_pipe[0] || fd == j->setup_pipe[1];
+    for (uint32_t i = 0; i < j->req->n_idmaps; i++)
+        is_ours |= fd == j->req->idmaps[i];
     return fd < 0 ? 0 : is_ours ? -EBADF : sys_get_fd_flags(fd);
 }
 

@@ -60,6 +60,8 @@ static int mapped(int pid, const char *uids, const char *gids)
     return ret < 0 ? ret : sys_openat(AT_FDCWD, path, O_RDONLY | SYS_O_CLOEXEC, 0);
 }
 
+enum { HIGH = 64 };
+
 int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t size)
 {
     sys_sigset all = ~(sys_sigset)0, mask;
@@ -74,9 +76,14 @@ int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t siz
     while (made > 0 && sys_waitid(P_PID, (int)made, 0, WEXITED | __WALL) == -EINTR)
         continue;
     sys_sigprocmask(SIG_SETMASK, &mask, 0);
-    if (ret < 0 || ret > 2)
+    if (ret < 0)
         return ret;
-    int high = sys_dupfd_cloexec(ret, 3);
+    /* It stays open. Low numbers are those that programs count on, or close and open again. */
+    int high = sys_dupfd_cloexec(ret, HIGH);
+    if (high < 0 && ret > 2)
+        return ret;
+    if (high < 0)
+        high = sys_dupfd_cloexec(ret, 3);
     sys_close(ret);
     return high;
 }

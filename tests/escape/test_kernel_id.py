@@ -235,6 +235,34 @@ def test_no_mapping_reaches_the_command(workspace: Path) -> None:
         assert " 1 " in done.stdout
 
 
+DAEMON = """
+import fcntl, os, sys, nsbox
+policy = nsbox.Policy.workspace(sys.argv[1])
+def ids(): return nsbox.run(["cat", "/proc/self/uid_map"], policy=policy, capture_output=True, check=True).stdout.split()[1]
+first = ids()
+kept = {int(n) for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}") and "user:" in os.readlink(f"/proc/self/fd/{n}")}
+try:
+    nsbox.run(["ls", "-l", "/proc/self/fd"], policy=policy, pass_fds=kept)
+except OSError as error:
+    print(len(kept), error.strerror)
+os.closerange(3, 256)
+other = os.open("/dev/null", os.O_RDONLY)
+for fd in kept: os.dup2(other, fd)
+print(ids() == first)
+del policy
+nsbox._kernel_id._namespaces.clear()
+print(all(os.path.samefile(f"/proc/self/fd/{fd}", "/dev/null") for fd in kept))
+"""
+
+
+@ROOT
+def test_descriptors_that_the_program_closes(workspace: Path) -> None:
+    """A mapping isn't passed on, even by its number; closed by the program it is made again, and nothing else closed."""
+    done = subprocess.run([sys.executable, "-P", "-c", DAEMON, workspace], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[0].endswith("Bad file descriptor"), done.stderr
+    assert done.stdout.splitlines()[1:] == ["True", "True"], done.stderr
+
+
 @ROOT
 def test_signals_of_the_caller_reach_it(workspace: Path) -> None:
     """The caller may end and signal its command as any child of its own."""
