@@ -267,6 +267,14 @@ typedef struct nsbox_word {
     int64_t max_rss; /* of the largest, in bytes */
 } nsbox_word;
 
+/* A user namespace, whose maps say who owns the files of a BIND: nsbox_idmap(). They are right for what this uid and gid
+ * own: what has another owner by now isn't mapped. */
+typedef struct nsbox_mapping {
+    int32_t userns_fd;
+    uint32_t uid;
+    uint32_t gid;
+} nsbox_mapping;
+
 typedef struct nsbox_request {
     const uint8_t *plan;
     uint64_t plan_len;
@@ -283,9 +291,9 @@ typedef struct nsbox_request {
     const char *const *programs; /* tried in this order; ends in NULL */
     const char *const *argv;
     const char *const *envp;
-    const char *cwd;         /* inside the sandbox; NULL for "/" */
-    const int32_t *pass_fds; /* ascending */
-    const int32_t *idmaps;   /* user namespaces, whose maps say who owns the files of a BIND: nsbox_idmap() */
+    const char *cwd;             /* inside the sandbox; NULL for "/" */
+    const int32_t *pass_fds;     /* ascending */
+    const nsbox_mapping *idmaps; /* which of them, says a BIND */
     const uint32_t *groups;
     const nsbox_rlimit *rlimits;
     const nsbox_ruleset *ruleset; /* or NULL */
@@ -308,9 +316,8 @@ typedef struct nsbox_request {
     int32_t pgid;  /* -1: none */
     uint32_t uid;
     uint32_t gid;
-    uint32_t
-        kernel_uid; /* not 0: the ids outside, of all of the sandbox, whose the first maps are; else the caller's */
-    uint32_t kernel_gid; /* (for which that has CAP_SETUID, CAP_SETGID and CAP_SETPCAP) */
+    uint32_t kernel_uid; /* not 0: outside, all of the sandbox has these ids, whose the first maps are */
+    uint32_t kernel_gid; /* (for which the caller has CAP_SETUID, CAP_SETGID and CAP_SETPCAP) */
     int32_t cgroup_fd;   /* the directory of the cgroup for all processes; -1: the caller's */
     int32_t user_fd;     /* a user namespace to be joined instead of making the first; or -1 */
     int32_t user2_fd;    /* the same for the second */

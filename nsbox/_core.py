@@ -102,7 +102,7 @@ class Result:
 
     __slots__ = (
         *("detail", "entered", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid"),
-        *("root_id", "step", "warm"),
+        *("plan", "root_id", "step", "warm"),
     )
 
     def __init__(
@@ -121,6 +121,7 @@ class Result:
         self.init_pid, self.init_pidfd, self.init_says = init_pid, init_pidfd, init_says
         self.go_fd, self.detail, self.root_id = go_fd, detail, 0
         self.warm = False  # in a copy of a sandbox that is kept
+        self.plan: Any = None  # what was carried out, if that isn't the plan for the policy alone
         self.entered: Any = None  # _session's, of a command that isn't our child
         self.on_end: Callable[[], object] = bool  # called when its sandbox has gone, before its pidfd is closed
 
@@ -218,7 +219,8 @@ class Template:
     capabilities: permitted, inheritable and bounding ones, that the command keeps. joined: descriptors of a user
     namespace, a second, a pid and a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. entered:
     one that is kept, to be copied. kernel_ids: those that all of the sandbox has outside, whoever the caller is, or
-    zeros. idmaps: returns what has the descriptors of the user namespaces by which files are mapped.
+    zeros. idmaps: returns uids and gids with what has the descriptor of the user namespace by which their files are
+    mapped.
     """
 
     __slots__ = ("_keep", "idmaps", "nops", "plan", "request")
@@ -388,6 +390,8 @@ def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes,
         api.PyGC_Disable()
         try:  # what comes before the fork is undone even if a signal's handler raises: it holds the lock of imports
             before_fork()
+            if on_linux:
+                lib.nsbox_release_ids()  # which this is no fork for: see kernel_id.c
             is_command = nsbox_spawn(request)
             if is_command:
                 _run_before_exec(preexec, r, inherits_env, parked)
@@ -405,8 +409,9 @@ def spawn(template: Template, command: Command) -> Result:
     r = ffi.new("nsbox_request *", template.request[0])
     _fill(r, command, keep)
     if template.idmaps is not None:
-        keep += [found := template.idmaps(), fds := ffi.new("int32_t[]", [one.fd for one in found])]
-        r.idmaps, r.n_idmaps = fds, len(found)
+        keep += [found := template.idmaps()]
+        keep += [mappings := ffi.new("nsbox_mapping[]", [(one.fd, *owner) for owner, one in found])]
+        r.idmaps, r.n_idmaps = mappings, len(found)
     arena = _take_arena(template.nops)
     r.arena, r.arena_len = arena.pointer, arena.size
     r.result = command.progress = result = arena.result
@@ -490,19 +495,3 @@ def wait(pidfd: int, init_says: int, timeout_ms: int) -> bool:
         if -ret != 4:  # EINTR; Python's signal handlers have run by now
             raise OSError(-ret, os.strerror(-ret))
         timeout_ms = max(0, round((end - time.monotonic()) * 1000)) if timeout_ms > 0 else timeout_ms
-
-
-def last_word(init_says: int) -> bytes:
-    """Return what an init said at its end, for used_by_others(); b"" when it ended without a word."""
-    try:
-        return os.read(init_says, 64)
-    except BlockingIOError:
-        return b""
-
-
-def used_by_others(text: bytes) -> tuple[int, int, int] | None:
-    """Return what an init's children used, by its last word: user and system microseconds, bytes of the largest."""
-    if len(text) != ffi.sizeof("nsbox_word"):
-        return None
-    word = ffi.from_buffer("nsbox_word *", text)
-    return (word.user_us, word.system_us, word.max_rss) if word.said == constants.SAID_EMPTY else None

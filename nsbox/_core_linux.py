@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nsbox._core import ffi, lib
+import errno
+
+from nsbox._core import constants, ffi, lib
 from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING, remembered
 
@@ -81,13 +83,32 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def refused_idmap(path: str, namespace: UserNamespace) -> int:
-    """Return 0 if what is at path, and all that is mounted below, can be mounted with this mapping; else the errno."""
-    return -int(lib.nsbox_try_idmap(ffi.from_buffer("char[]", os.fsencode(path) + b"\0"), namespace.fd))
+    """Return 0 if what is at path, and all that is mounted below, can be mounted with this mapping; else the errno.
+
+    EINVAL: a file system there has no idmapped mounts; EPERM: the mount is one already. Raises OSError for all else.
+    """
+    ret = -int(lib.nsbox_try_idmap(ffi.from_buffer("char[]", os.fsencode(path) + b"\0"), namespace.fd))
+    if ret not in (0, errno.EINVAL, errno.EPERM):
+        raise OSError(ret, os.strerror(ret), path)
+    return ret
 
 
 def is_dumpable() -> bool:
-    """Say if this process wants to be dumpable, PR_SET_DUMPABLE of prctl(2)."""
-    return bool(lib.nsbox_dumpable() == 1)
+    """Say if this process wants to be dumpable, PR_SET_DUMPABLE. Raises OSError while that can't be told."""
+    ret = int(lib.nsbox_dumpable())
+    if ret < 0:
+        raise OSError(-ret, os.strerror(-ret))
+    return ret == 1
+
+
+def has_locked_securebits() -> bool:
+    """Say if SECBIT_NO_SETUID_FIXUP can't be set in this process, capabilities(7)."""
+    return bool(int(lib.nsbox_securebits()) & 1 << 3)
+
+
+def hold_ids_at_forks() -> None:
+    """Let no spawn change its ids while this process forks: a child would stay as dumpable as it finds the memory."""
+    os.register_at_fork(before=lib.nsbox_hold_ids, after_in_parent=lib.nsbox_release_ids)
 
 
 def landlock_abi() -> int:
@@ -124,3 +145,19 @@ def plan_check(plan: bytes) -> tuple[int, int]:
     bad = ffi.new("int32_t *")
     ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
     return ret, bad[0]
+
+
+def last_word(init_says: int) -> bytes:
+    """Return what an init said at its end, for used_by_others(); b"" when it ended without a word."""
+    try:
+        return os.read(init_says, 64)
+    except BlockingIOError:
+        return b""
+
+
+def used_by_others(text: bytes) -> tuple[int, int, int] | None:
+    """Return what an init's children used, by its last word: user and system microseconds, bytes of the largest."""
+    if len(text) != ffi.sizeof("nsbox_word"):
+        return None
+    word = ffi.from_buffer("nsbox_word *", text)
+    return (word.user_us, word.system_us, word.max_rss) if word.said == constants.SAID_EMPTY else None

@@ -96,6 +96,15 @@ NO_DETAILS = Details()
 
 
 @frozen
+class Rlimit(Frozen):
+    """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
+
+    name: str
+    soft: int
+    hard: int
+
+
+@frozen
 class Capabilities(Frozen):
     """What a command keeps, as bits: what it has, what passes to other users' programs, and the most it could have."""
 

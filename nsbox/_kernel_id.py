@@ -11,6 +11,8 @@ import os
 
 from nsbox import _core_linux
 from nsbox._backends import namespaces
+from nsbox._checks import is_below
+from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read
 
@@ -22,9 +24,12 @@ if TYPE_CHECKING:
 # take an id for a signed number.
 _FIRST, _COUNT = 0x70000000, 0x0FFE0000
 _LAST_ID = 2**32 - 2
-_CAP_SETPCAP, _CAP_SYS_ADMIN = 8, 21
+_CAP_KILL, _CAP_SETPCAP, _CAP_SYS_ADMIN = 5, 8, 21
 _NEEDED = {"CAP_SETGID": CAP_SETGID, "CAP_SETUID": CAP_SETUID, "CAP_SETPCAP": _CAP_SETPCAP}
-_NEEDED["CAP_SYS_ADMIN"] = _CAP_SYS_ADMIN
+_NEEDED |= {
+    "CAP_SYS_ADMIN": _CAP_SYS_ADMIN,
+    "CAP_KILL": _CAP_KILL,
+}  # which ends commands
 _MOST = 256  # policies that are remembered
 
 _ids: dict[Policy, int] = {}
@@ -44,6 +49,7 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+_core_linux.hold_ids_at_forks()
 
 
 def namespace_of(uid: int, gid: int, kernel_id: int) -> _core_linux.UserNamespace:
@@ -58,9 +64,11 @@ def namespace_of(uid: int, gid: int, kernel_id: int) -> _core_linux.UserNamespac
     return found
 
 
-def namespaces_of(owners: tuple[tuple[int, int], ...], kernel_id: int) -> list[_core_linux.UserNamespace]:
-    """Return the mappings of several owners; raises OSError."""
-    return [namespace_of(uid, gid, kernel_id) for uid, gid in owners]
+def namespaces_of(
+    owners: tuple[tuple[int, int], ...], kernel_id: int
+) -> list[tuple[tuple[int, int], _core_linux.UserNamespace]]:
+    """Return several owners with their mappings; raises OSError."""
+    return [((uid, gid), namespace_of(uid, gid, kernel_id)) for uid, gid in owners]
 
 
 def namespaces_kept() -> list[_core_linux.UserNamespace]:
@@ -140,31 +148,61 @@ def _why_not(policy: Policy, host: Host) -> str:
         return f"the caller lacks {', '.join(lacking)}"
     if not _core_linux.is_dumpable():
         return "the caller isn't dumpable (PR_SET_DUMPABLE)"
+    if _core_linux.has_locked_securebits():
+        return "the caller's securebits are locked (PR_SET_SECUREBITS)"
     return ""
 
 
 def _refusal(path: str, number: int) -> str:
     what = {errno.EINVAL: "its file system, or one that is mounted below, has none", errno.EPERM: "it is one already"}
-    return f"no idmapped mount of {path}: {what.get(number, os.strerror(number))}"
+    return f"no idmapped mount of {path}: {what[number]}"
+
+
+def _check_no_users_mount(path: str) -> None:
+    """Raise UnavailableError if a user has mounted a file system there: it isn't its choice who commands are.
+
+    That is FUSE, the one kind that users may mount (fusermount(1)): user_id in its options, proc_pid_mountinfo(5).
+    """
+    for row in (read("/proc/self/mountinfo") or "").splitlines():
+        fields, _, source = row.partition(" - ")
+        point = fields.split(" ")[4].encode().decode("unicode_escape")
+        kind, *rest = source.split(" ")
+        options = rest[-1].split(",") if rest else []
+        if not kind.startswith("fuse") or "user_id=0" in options or not any(o.startswith("user_id=") for o in options):
+            continue
+        if is_below(point, path) or is_below(path, point):
+            raise UnavailableError(
+                Reason(
+                    f"{point} is a file system that a user has mounted: without idmapped mounts there, root's commands "
+                    "would be root",
+                    f"unmount it, or say ids='full' for commands that are root in {path}",
+                )
+            )
 
 
 def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> Host:
+    """Return the host with the ids, or with why there are none. Raises OSError for what may pass, UnavailableError."""
     reason = _why_not(policy, host)
     number = 0 if reason else _id_of(policy)
     if not number:
         return replace(host, unmapped=reason or "all ids that were tried are in use")
-    try:
-        for path, uid, gid in found:
-            refused = _core_linux.refused_idmap(path, namespace_of(uid, gid, number))
-            if refused:
-                return replace(host, unmapped=_refusal(path, refused))
-    except OSError as error:
-        return replace(host, unmapped=f"no user namespace for idmapped mounts: {error.strerror}")
-    return replace(host, kernel_id=number, owners=tuple(found), private=())
+    owners = []
+    for path, uid, gid in found:
+        refused = _core_linux.refused_idmap(path, namespace_of(uid, gid, number))
+        if not refused:
+            owners.append((path, uid, gid))
+        elif path in policy.write or path in policy.read:
+            _check_no_users_mount(path)
+            return replace(host, unmapped=_refusal(path, refused))
+        # Else it is the interpreter's: its files are read by their modes.
+    return replace(host, kernel_id=number, owners=tuple(owners), private=(), private_unknown=())
 
 
 def mapped(policy: Policy, host: Host) -> Host:
-    """Return the host with kernel ids for this policy's commands, and whose the files are, or with why not."""
+    """Return the host with kernel ids for this policy's commands, and whose the files are, or with why not.
+
+    Raises OSError where that can't be told just now, UnavailableError where a user's mount stands in the way.
+    """
     if not host.is_kernel_root or policy.backend not in ("auto", "namespaces") or namespaces.missing(host):
         return host
     known = _hosts.get((policy, host))
@@ -180,7 +218,10 @@ def mapped(policy: Policy, host: Host) -> Host:
         state.append((st.st_dev, st.st_ino))
     now = found, state, _core_linux.is_dumpable()
     if known is None or known[0] != now:
+        new = _with_ids(policy, host, found)
+        if not new.kernel_id:  # that may be another time
+            return new
         if len(_hosts) >= _MOST:
             _hosts.clear()
-        _hosts[policy, host] = known = now, _with_ids(policy, host, found)
+        _hosts[policy, host] = known = now, new
     return known[1]

@@ -58,10 +58,12 @@ def pinned_paths(policy: Policy) -> list[str]:
 def needs_no_userns(policy: Policy, host: Host) -> bool:
     """Say if a user namespace of the command's own is a way out.
 
-    The kernel's uid 0 could mount the cgroup file systems in one, whose files are its own. And mount points are fixed
-    only in the mount namespace they are in: in another one, what pins a path can be left behind.
+    The kernel's uid 0 could mount the cgroup file systems in one, whose files are its own. An id in its place could
+    give files of root's workspace capabilities. And mount points are fixed only in the mount namespace they are in: in
+    another one, what pins a path can be left behind.
     """
-    return policy.base != "host" and (may_be_kernel_root(policy, host) or bool(pinned_paths(policy)))
+    is_root = bool(host.kernel_id) or may_be_kernel_root(policy, host)
+    return policy.base != "host" and (is_root or bool(pinned_paths(policy)))
 
 
 def with_interpreter(policy: Policy, host: Host) -> Policy:

@@ -15,7 +15,7 @@ import subprocess
 import time
 from _thread import RLock
 
-from nsbox import _core, _kills, _reap
+from nsbox import _core, _core_linux, _kills, _reap
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._rare_errors import KillError
 
@@ -100,7 +100,7 @@ class Lifetime(subprocess.Popen["Any"]):
         init_says, self._init_says = self._init_says, -1
         try:
             if init_says >= 0 and is_ours:
-                self._last_word = _core.last_word(init_says)
+                self._last_word = _core_linux.last_word(init_says)
         finally:
             if init_says >= 0:
                 os.close(init_says)

@@ -205,7 +205,7 @@ class OverlayWay(Way):
             self._close()
             raise SetupError(errno.EMFILE, "begin a transaction", None, "no descriptor was free for its namespaces")
         os.close(self._fds.pop(c.SENT_NULL))
-        self._inside: tuple[Prepared, Prepared] | None = None
+        self._inside: tuple[Prepared, tuple[Prepared, Prepared]] | None = None
         self._running: dict[object, int] = {}  # for each command the pidfd of its sandbox's pid 1
         self._lock = RLock()
         self._is_resting = False
@@ -259,12 +259,13 @@ class OverlayWay(Way):
 
         raise SetupError(result.error, f"make the changes read-only: {step_name(result.step)}", ops[0].describe())
 
-    def _prepared(self, policy: Policy, prepared: Prepared) -> Prepared:
+    def _prepared(self, policy: Policy, prepared: Prepared) -> tuple[Prepared, Prepared]:
+        """Return what is for this policy here, and the same for commands in the shared namespaces."""
         known = self._inside
         if known is None or known[0] is not prepared:
             own = _spawn.prepare(policy, self._host) if prepared.plan.kernel_id else prepared
             _check(own)
-            self._inside = known = (prepared, self._within(policy, own))
+            self._inside = known = (prepared, (own, self._within(policy, own)))
         return known[1]
 
     def _within(self, policy: Policy, prepared: Prepared) -> Prepared:
@@ -287,7 +288,9 @@ class OverlayWay(Way):
                     raise ValueError("the transaction is over")
                 if self._is_resting:
                     raise ValueError("a commit is under way")
-                result = _spawn.spawn(policy, self._prepared(policy, prepared), command, program, cwd)
+                own, inside = self._prepared(policy, prepared)
+                result = _spawn.spawn(policy, inside, command, program, cwd)
+                result.plan = own.plan
                 self._started += 1
                 self._running[key] = result.init_pidfd
                 result.on_end = partial(self._running.pop, key, None)

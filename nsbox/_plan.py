@@ -19,6 +19,7 @@ from nsbox._checks import (
     check_target,
     is_iterable,
 )
+from nsbox._details import Rlimit as Rlimit
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
 
@@ -433,15 +434,6 @@ class Identity(Frozen):
     map2_by_helper: bool = False
     userns: int | None = None
     userns2: int | None = None
-
-
-@frozen
-class Rlimit(Frozen):
-    """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
-
-    name: str
-    soft: int
-    hard: int
 
 
 @frozen

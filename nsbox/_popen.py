@@ -11,7 +11,7 @@ import subprocess
 import sys
 from operator import itemgetter
 
-from nsbox import _arguments, _blocks, _containment, _core, _reap, _spawn, _terminal, _usage
+from nsbox import _arguments, _blocks, _containment, _core, _core_linux, _reap, _spawn, _terminal, _usage
 from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
 from nsbox._checks import check_bool
 from nsbox._frozen import TYPE_CHECKING
@@ -120,7 +120,7 @@ class Confinable(Lifetime):
         result = start(policy, prepared, command, program, directory if cwd is None else cwd)
         # No call in these lines, after which a signal's handler could raise while nobody owns the command.
         self.pid = result.pid
-        self._plan = prepared.plan
+        self._plan = result.plan or prepared.plan
         self._says_empty = prepared.says_empty
         self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
         self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
@@ -192,7 +192,7 @@ class Confinable(Lifetime):
             return None
         return _usage.usage(
             self._rusage,
-            _core.used_by_others(self._last_word),
+            _core_linux.used_by_others(self._last_word),
             wall=self._ended - self._began,
             status=self._returncode,
             timed_out=self._last_signal == -self._returncode,

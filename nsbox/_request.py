@@ -60,7 +60,9 @@ def _capabilities(plan: Plan) -> tuple[int, int, int] | None:
     return None if kept is None else (kept.permitted, kept.inheritable, kept.bounding)
 
 
-def _whose(plan: Plan) -> tuple[dict[str, int], Callable[[], list[_core_linux.UserNamespace]] | None]:
+def _whose(
+    plan: Plan,
+) -> tuple[dict[str, int], Callable[[], list[tuple[tuple[int, int], _core_linux.UserNamespace]]] | None]:
     """Return the numbers of the mappings of the plan's binds, from 1 up, and what returns these mappings."""
     if not plan.owners:
         return {}, None

@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import socket
+import stat
 from _thread import RLock
 
 from nsbox import _core, _core_linux, _kills, _spawn, _terminal, _wire_entry
@@ -264,6 +265,8 @@ class SessionWay(Way):
                 plan = prepared.plan
                 raise exception(result, policy, plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
             result.init_pid, result.entered, result.on_end = self.pid, entered, entered.close
+            if self._prepared.plan.kernel_id != prepared.plan.kernel_id:  # found out anew, for a sandbox that is there
+                result.plan = self._prepared.plan
             return result
         except BaseException:
             entered.signal(signal.SIGKILL)
@@ -337,8 +340,11 @@ class SessionWay(Way):
 def _open_pipes(fds: Iterable[int]) -> None:
     """Let processes of other ids open a pipe again that they have: as share_pipes() of kernel_id.c, which says why."""
     for fd in fds:
-        if os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
-            os.fchmod(fd, 0o666)
+        with contextlib.suppress(OSError):
+            found = os.fstat(fd)
+            is_ours = stat.S_ISFIFO(found.st_mode) and found.st_uid == 0
+            if is_ours and os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
+                os.fchmod(fd, 0o666)
 
 
 def _is_inherited(fd: int) -> bool:

@@ -37,7 +37,9 @@ def _readable(policy: Policy, host: Host) -> dict[str, Op]:
         above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
         # What is bound from wider above isn't seen through the sandbox's own file systems.
         hidden = above is not None and any(is_below(path, p) and not is_below(above, p) for p in ("/tmp", "/run"))
-        if above is None or above in policy.write or hidden:
+        # For commands with kernel ids each path that is named has its own owner.
+        is_mapped = bool(host.kernel_id) and path in policy.read
+        if above is None or above in policy.write or hidden or is_mapped:
             wanted[path] = RoBind(path, path, nofollow=path in policy.read)
     for path, target in host.directories:
         if target is not None and not any(is_below(path, above) for above in (*wanted, *policy.write)):

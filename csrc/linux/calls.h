@@ -36,6 +36,13 @@ int nsbox_try_idmap(const char *path, int userns);
 /* PR_GET_DUMPABLE, as this process wants it: no spawn changes it just now. Or -EBUSY. */
 int nsbox_dumpable(void);
 
+/* No spawn of this process changes its ids until this thread releases them: 0, or -EBUSY. */
+int nsbox_hold_ids(void);
+void nsbox_release_ids(void);
+
+/* PR_GET_SECUREBITS, capabilities(7) */
+int nsbox_securebits(void);
+
 /* The version of the kernel's Landlock, or -errno (EOPNOTSUPP: switched off at boot, ENOSYS: not built in). */
 int nsbox_landlock_abi(void);
 

@@ -14,7 +14,7 @@ static int is_open(const struct job *j, int fd)
     int is_ours =
         fd == j->lifeline || fd == j->said[0] || fd == j->said[1] || fd == j->setup_pipe[0] || fd == j->setup_pipe[1];
     for (uint32_t i = 0; i < j->req->n_idmaps; i++)
-        is_ours |= fd == j->req->idmaps[i];
+        is_ours |= fd == j->req->idmaps[i].userns_fd;
     return fd < 0 ? 0 : is_ours ? -EBADF : sys_get_fd_flags(fd);
 }
 
@@ -60,7 +60,7 @@ static int next_needed(const struct job *j, int from)
     lower(&least, r->stdout_fd, from);
     lower(&least, r->stderr_fd, from);
     for (uint32_t i = 0; i < r->n_idmaps; i++)
-        lower(&least, r->idmaps[i], from);
+        lower(&least, r->idmaps[i].userns_fd, from);
     const int32_t given[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,    r->mnt_fd,
                              r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1]};
     for (unsigned i = 0; i < sizeof given / sizeof given[0]; i++)

@@ -30,7 +30,8 @@ void close_own(struct job *j)
     close_own_places(j);
     if (!(r->flags & NSBOX_PREEXEC)) {
         close_each(borrowed, sizeof borrowed / sizeof borrowed[0]);
-        close_each(r->idmaps, r->n_idmaps);
+        for (uint32_t i = 0; i < r->n_idmaps; i++)
+            close_each(&r->idmaps[i].userns_fd, 1);
         return;
     }
     for (unsigned i = 0; i < sizeof borrowed / sizeof borrowed[0]; i++)

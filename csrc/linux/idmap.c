@@ -24,9 +24,7 @@ int open_sources(struct job *j, int32_t *at)
         if (!is_early(op))
             continue;
         *at = (int32_t)i;
-        int tree = open_source(b, op, op->count && op->count <= r->n_idmaps ? r->idmaps[op->count - 1] : -1);
-        if (op->count > r->n_idmaps)
-            tree = -EINVAL;
+        int tree = op->count > r->n_idmaps ? -EINVAL : open_source(b, op, op->count ? &r->idmaps[op->count - 1] : 0);
         if (tree < 0 && !may_be_missing(op, tree))
             return tree;
         b->early[i] = tree;
@@ -91,8 +89,8 @@ int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t siz
 int nsbox_try_idmap(const char *path, int userns)
 {
     int tree = sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | AT_RECURSIVE);
-    if (tree < 0)
-        return tree;
+    if (tree < 0) /* EINVAL of this call means something else */
+        return tree == -EINVAL ? -EIO : tree;
     struct mount_attr attr = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (unsigned)userns};
     int ret = sys_mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr);
     sys_close(tree);

@@ -10,7 +10,7 @@
 
 enum { DUMPABLE = 1, LOOKS = 100000 };
 
-/* Who changes its ids, or 0: the caller, then the mediator. A copy of the caller's memory, by fork(2), has a word that is
+/* Who changes its ids, or 0: the caller, then the mediator, or a thread of the caller. A copy of the caller's memory, by fork(2), has a word that is
  * nobody's any more. */
 static uint64_t holder;
 
@@ -37,10 +37,27 @@ static void let_go(void)
     __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
 }
 
+/* Around a fork by this thread: its child would have the flag as it is just now, for good. */
+int nsbox_hold_ids(void)
+{
+    return take(sys_getpid(), sys_gettid());
+}
+
+void nsbox_release_ids(void)
+{
+    uint64_t mine = (uint64_t)(uint32_t)sys_getpid() << 32 | (uint32_t)sys_gettid();
+    if (__atomic_load_n(&holder, __ATOMIC_ACQUIRE) == mine)
+        let_go();
+}
+
+int nsbox_securebits(void)
+{
+    return sys_prctl(PR_GET_SECUREBITS, 0, 0);
+}
+
 int nsbox_dumpable(void)
 {
-    int pid = sys_getpid();
-    int ret = take(pid, pid);
+    int ret = take(sys_getpid(), sys_gettid());
     if (ret < 0)
         return ret;
     ret = sys_prctl(PR_GET_DUMPABLE, 0, 0);
@@ -86,13 +103,14 @@ void restore_dumpable(const struct job *j, int mediator)
 }
 
 /* A pipe that the caller has made belongs to it, mode 0600: "> /dev/stderr" opens it again, which any other user is refused.
- * No name leads to it but those in /proc/PID/fd, for which one must be allowed to trace who has it: the mode adds nothing. */
+ * No name leads to it but those in /proc/PID/fd, for which one must be allowed to trace who has it: the mode adds nothing,
+ * except that who has one end can open the other. So another user's pipe stays as it is. */
 static void open_to_all(int fd)
 {
     struct statx st;
-    if (fd < 0 || sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE, &st) < 0)
+    if (fd < 0 || sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE | STATX_UID, &st) < 0)
         return;
-    if ((st.stx_mode & SYS_S_IFMT) == SYS_S_IFIFO && sys_is_anonymous_pipe(fd))
+    if ((st.stx_mode & SYS_S_IFMT) == SYS_S_IFIFO && st.stx_uid == 0 && sys_is_anonymous_pipe(fd))
         sys_fchmod(fd, 0666);
 }
 

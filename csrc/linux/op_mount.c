@@ -33,11 +33,42 @@ static unsigned bind_attrs(const nsbox_op *op)
     return MOUNT_ATTR_NOSUID | no_devices | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
 }
 
-/* userns: of an idmapped mount, or -1. */
-int open_source(struct builder *b, const nsbox_op *op, int userns)
+/* Whose files are mapped was found out by the path's name, and whoever may write to the directory above may have put
+ * another's there since. */
+static int owner_stays(int at, const nsbox_mapping *to, int all)
+{
+    struct statx st;
+    int ret = sys_statx(at, "", AT_EMPTY_PATH, STATX_UID | STATX_GID, &st);
+    return ret < 0 ? ret : st.stx_uid == to->uid && (!all || st.stx_gid == to->gid);
+}
+
+/* A tree whose owner's files are the sandbox's own. What is bound onto itself on the way to another path (OPTIONAL) isn't
+ * named by the policy: there somebody else's is left unmapped. */
+static int open_mapped(struct builder *b, const nsbox_op *op, const nsbox_mapping *to)
+{
+    int is_named = !(op->flags & NSBOX_OPTIONAL), userns = to->userns_fd;
+    uint64_t resolve = op->flags & NSBOX_NOFOLLOW ? RESOLVE_NO_SYMLINKS : 0;
+    int at = sys_openat2(AT_FDCWD, plan_str(b->plan, op->src), O_PATH, 0, resolve);
+    if (at < 0)
+        return at;
+    int ret = owner_stays(at, to, is_named);
+    if (ret == 0 && is_named)
+        ret = -ESTALE;
+    else if (ret == 0)
+        userns = -1;
+    if (ret >= 0)
+        ret = fs_clone_mapped(b, at, "", AT_RECURSIVE | AT_EMPTY_PATH, bind_attrs(op), userns);
+    sys_close(at);
+    return ret;
+}
+
+/* to: of an idmapped mount, or NULL. */
+int open_source(struct builder *b, const nsbox_op *op, const nsbox_mapping *to)
 {
     unsigned attrs = bind_attrs(op);
     b->step = NSBOX_STEP_SOURCE;
+    if (to)
+        return open_mapped(b, op, to);
     /* Always recursive: a bind that left out the mounts below would uncover what they hide (and is EINVAL
      * in a user namespace). */
     const char *path = plan_str(b->plan, op->src);
@@ -47,10 +78,10 @@ int open_source(struct builder *b, const nsbox_op *op, int userns)
     else if (op->flags & NSBOX_NOFOLLOW) /* an earlier command may have put a link to anything of the caller's there */
         at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
     else
-        return fs_clone_mapped(b, AT_FDCWD, path, AT_RECURSIVE, attrs, userns);
+        return fs_clone(b, AT_FDCWD, path, AT_RECURSIVE, attrs);
     if (at < 0)
         return at;
-    int tree = fs_clone_mapped(b, at, "", AT_RECURSIVE | AT_EMPTY_PATH, attrs, userns);
+    int tree = fs_clone(b, at, "", AT_RECURSIVE | AT_EMPTY_PATH, attrs);
     sys_close(at);
     return tree;
 }
@@ -96,7 +127,7 @@ static int place(struct builder *b, const nsbox_op *op, int tree)
 static int source_of(struct builder *b, const nsbox_op *op)
 {
     if (!b->is_early || op->flags & NSBOX_FROM_FD)
-        return op->count ? -EINVAL : open_source(b, op, -1);
+        return op->count ? -EINVAL : open_source(b, op, 0);
     b->step = NSBOX_STEP_SOURCE;
     return b->early[op - plan_op(b->plan, 0)];
 }

@@ -87,7 +87,7 @@ char *put_uint(char *at, uint64_t value, unsigned base);
 char *put_str(char *at, const char *s);
 
 /* op_mount.c */
-int open_source(struct builder *b, const nsbox_op *op, int userns);
+int open_source(struct builder *b, const nsbox_op *op, const nsbox_mapping *to);
 int may_be_missing(const nsbox_op *op, int error);
 
 /* handlers */

@@ -284,6 +284,10 @@ static inline int sys_prlimit(unsigned resource, const struct sys_rlimit *limit,
 }
 
 /* processes */
+static inline int sys_gettid(void)
+{
+    return (int)S0(__NR_gettid);
+}
 static inline int sys_getpid(void)
 {
     return (int)S0(__NR_getpid);

@@ -13,7 +13,6 @@ from nsbox._host import Host
 from nsbox._layout import (
     layout,
     may_be_kernel_root,
-    needs_no_userns,
     pinned_paths,
     private_caveats,
     wants_full,
@@ -95,7 +94,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         backend=NAME,
         enforced=_enforced(policy, host, identity, limits, ruleset, in_cgroup),
         not_enforced=(
-            *_not_enforced(policy, host, ruleset),
+            *_not_enforced(policy, host, identity, ruleset),
             *unkillable(policy),
             *cgroup_caveats(policy, in_cgroup),
             *core_caveats(policy, host),
@@ -299,7 +298,7 @@ def _enforced(
     return tuple(said)
 
 
-def _not_enforced(policy: Policy, host: Host, ruleset: Ruleset | None) -> tuple[str, ...]:
+def _not_enforced(policy: Policy, host: Host, identity: Identity, ruleset: Ruleset | None) -> tuple[str, ...]:
     said = [
         "system calls: all others"
         if policy.filter.base == "off"
@@ -328,12 +327,15 @@ def _not_enforced(policy: Policy, host: Host, ruleset: Ruleset | None) -> tuple[
     said.append(left_behind(policy))
     if policy.nested and host.kernel_id:
         said.append("afterwards: file capabilities that it gives in sandboxes of its own, in a workspace of root's")
+    if policy.base != "workspace" and may_be_kernel_root(policy, host) and _may_map_root(policy, host, identity):
+        said.append("kernel settings, file capabilities: the command has them in a user namespace of its own, as root")
     if pinned_paths(policy):
         said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")
-    if policy.nested and needs_no_userns(policy, host):
+    if policy.nested and (pinned_paths(policy) or may_be_kernel_root(policy, host)):
         said.append("nested namespaces: in one of its own the command can rename what is hidden, for a later command")
     if policy.nested and policy.base == "workspace" and may_be_kernel_root(policy, host):
         said.append("nested sandboxes: the kernel's uid 0 can't map itself again, nor mount a procfs")
+        said.append("cgroups: in a user namespace of its own the kernel's uid 0 can mount and write to the host's")
     if host.unmapped:
         said.append(f"ids: outside the command is the caller's uid 0: {host.unmapped}")
     if not host.can_set_groups:
