@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nsbox import _core_linux
+from nsbox import _core, _core_linux
 from nsbox._backends import namespaces
 from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
@@ -49,7 +49,8 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-_core_linux.hold_ids_at_forks()
+if not _core.problem:
+    _core_linux.hold_ids_at_forks()
 
 
 def namespace_of(uid: int, gid: int, kernel_id: int) -> _core_linux.UserNamespace:
