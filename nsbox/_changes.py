@@ -12,11 +12,11 @@ from collections import deque
 from nsbox._files import Tree, join
 from nsbox._frozen import Frozen, field, frozen, replace
 from nsbox._names import shown
+from nsbox._sparse import digest, same_contents
 
-_PART = 1 << 18  # bytes that are read at once
-_BLOCK = 1 << 16  # bytes that are hashed together
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
 _MOST_HASHED_IN_ALL = 1 << 30  # of all such files of a transaction: a second or so
+_MOST_COMPARED = 16 << 30  # of all files that have the size that they had before
 _MOST_DIGESTED = 4 << 30  # of all contents that digests are of
 _MOST_ENTRIES = 500_000  # files, directories and the like that are looked at
 _MOST_PATHS = 64 << 20  # characters of all their paths, each of which may have thousands
@@ -88,65 +88,6 @@ def _new(kind: str, path: str, now: os.stat_result, was: os.stat_result | None =
     return Change(kind, path, type_of(now.st_mode), mode, None, type_of(was.st_mode), stat.S_IMODE(was.st_mode))
 
 
-def same_contents(one: Tree, path: str, other: Tree, other_path: str) -> bool:
-    """Say if two regular files of the same size hold the same bytes; what is a hole in both isn't read."""
-    with one.file(path) as left, other.file(other_path) as right:
-        at, size = 0, os.fstat(left).st_size
-        while at < size:
-            at = min(_next_data(left, at, size), _next_data(right, at, size))
-            count = min(max(_end_of_data(left, at, size), _end_of_data(right, at, size)) - at, _PART)
-            first, second = (_read(fd, at, count) for fd in (left, right))
-            if first != second:
-                return False
-            at += max(len(first), 1)
-        return True
-
-
-def _next_data(fd: int, at: int, size: int) -> int:
-    try:
-        return os.lseek(fd, at, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno != errno.ENXIO:  # a hole to the end
-            raise
-        return size
-
-
-def _end_of_data(fd: int, at: int, size: int) -> int:
-    return os.lseek(fd, at, os.SEEK_HOLE) if at < size else size  # there is one at the end of each file, lseek(2)
-
-
-def _read(fd: int, at: int, count: int) -> bytes:
-    """Return what a file has at this place, as much as fits."""
-    found = b""
-    while len(found) < count:
-        more = os.pread(fd, count - len(found), at + len(found))
-        if not more:
-            break
-        found += more
-    return found
-
-
-def digest(fd: int, most: int) -> tuple[bytes | None, int]:
-    """Return a digest of a file's size and contents, and how many bytes were read: None if there are more than `most`.
-
-    Holes aren't read. Blocks of zeros count for nothing either, so that a file and its copy with other holes have the
-    same digest.
-    """
-    size, at, cost = os.fstat(fd).st_size, 0, 0
-    hashed = hashlib.blake2b(b"%d" % size, digest_size=32)
-    while (at := _next_data(fd, at, size)) < size:
-        at -= at % _BLOCK
-        cost += _BLOCK
-        if cost > most:
-            return None, cost
-        block = _read(fd, at, _BLOCK)
-        if block.strip(b"\0"):
-            hashed.update(b"%d:%d:" % (at, len(block)))
-            hashed.update(block)
-        at += _BLOCK
-    return hashed.digest(), cost
-
-
 class Comparison:
     """Compares an upper directory with the real one. Commands may be at work in neither."""
 
@@ -155,6 +96,8 @@ class Comparison:
         self._left = _MOST_ENTRIES
         self._left_of_paths = _MOST_PATHS
         self._left_to_hash = _MOST_HASHED_IN_ALL
+        self._left_to_compare = _MOST_COMPARED
+        self._compared: dict[tuple[int, int, int, int], bool] = {}  # pairs of files, now and before: are they the same?
 
     def changes(self) -> list[Change]:
         """Return all changes by path; what was renamed is "deleted" here and "added" there. Raises OSError."""
@@ -237,7 +180,23 @@ class Comparison:
             return self._upper.link(path) != self._real.link(path)
         if not stat.S_ISREG(now.st_mode):
             return False
-        return now.st_size != was.st_size or not same_contents(self._upper, path, self._real, path)
+        return now.st_size != was.st_size or not self._is_same(path, now, was)
+
+    def _is_same(self, path: str, now: os.stat_result, was: os.stat_result) -> bool:
+        """Say if two files have the same contents. No pair is read twice, however many names both have.
+
+        After _MOST_COMPARED bytes a file counts as changed; its digest, and a commit, are of what it is now.
+        """
+        pair = (now.st_dev, now.st_ino, was.st_dev, was.st_ino)
+        known = self._compared.get(pair)
+        if known is None:
+            with self._upper.file(path) as one, self._real.file(path) as other:
+                is_same, cost = same_contents(one, other, self._left_to_compare)
+            self._left_to_compare -= cost
+            known = is_same is True
+            if _has_names(now):
+                self._compared[pair] = known
+        return known
 
     # ---- what else there is to know
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import nsbox
-from nsbox import Policy, Sandbox, _changes, _files, _guarded
+from nsbox import Policy, Sandbox, _changes, _files, _guarded, _sparse
 from nsbox._changes import Comparison
 from nsbox._files import Tree
 
@@ -173,7 +173,7 @@ def test_holes_are_not_hashed(tmp_path: Path) -> None:
 
 def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many bytes files stay "deleted" and "added"."""
-    monkeypatch.setattr(_changes, "_MOST_HASHED_IN_ALL", 4 * _changes._BLOCK)
+    monkeypatch.setattr(_changes, "_MOST_HASHED_IN_ALL", 4 * _sparse.BLOCK)
     upper, real = tmp_path / "upper", tmp_path / "real"
     for path in (upper, real):
         path.mkdir()
@@ -194,16 +194,16 @@ def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_other_holes_are_the_same_file(tmp_path: Path) -> None:
     """A copy in which zeros are written out has the same digest; other places of the same data, or sizes, don't."""
-    size = 10 * _changes._BLOCK
-    first = sparse(tmp_path / "first", size, 5 * _changes._BLOCK)
+    size = 10 * _sparse.BLOCK
+    first = sparse(tmp_path / "first", size, 5 * _sparse.BLOCK)
     (tmp_path / "full").write_bytes(first.read_bytes())
-    sparse(tmp_path / "moved", size, 6 * _changes._BLOCK)
-    sparse(tmp_path / "longer", size + 1, 5 * _changes._BLOCK)
+    sparse(tmp_path / "moved", size, 6 * _sparse.BLOCK)
+    sparse(tmp_path / "longer", size + 1, 5 * _sparse.BLOCK)
 
     def digest(name: str) -> bytes | None:
         fd = os.open(tmp_path / name, os.O_RDONLY)
         try:
-            return _changes.digest(fd, 1 << 30)[0]
+            return _sparse.digest(fd, 1 << 30)[0]
         finally:
             os.close(fd)
 
@@ -226,3 +226,91 @@ def test_many_files_of_the_same_contents(tmp_path: Path) -> None:
     assert found is not None and found.path == "b/other"
     assert gone.take(nsbox.Change("added", "c/other", "file", 0o644)).path == "a/name"  # type: ignore[union-attr]
     assert gone.take(nsbox.Change("added", "c/other", "file", 0o644)) is None
+
+
+def linked(tmp_path: Path, size: int, count: int, *, again: bool) -> tuple[Tree, Tree]:
+    """Return two trees of files of one hole each, with written zeros now; again: by few files that have many names."""
+    for top in ("upper", "real"):
+        (tmp_path / top).mkdir()
+        for i in range(count):
+            path = tmp_path / top / f"file{i:04}"
+            if i and (again or top == "upper"):
+                os.link(tmp_path / top / "file0000", path)
+            else:
+                sparse(path, size)
+    with open(tmp_path / "upper/file0000", "r+b") as file:
+        file.write(bytes(size))
+    return Tree(str(tmp_path / "upper")), Tree(str(tmp_path / "real"))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes have been read for comparing, each time."""
+    found: list[int] = []
+    pread = os.pread
+
+    def counted(fd: int, count: int, at: int) -> bytes:
+        found.append(count)
+        return pread(fd, count, at)
+
+    monkeypatch.setattr(os, "pread", counted)
+    return found
+
+
+def test_no_two_files_are_compared_twice(tmp_path: Path, read: list[int]) -> None:
+    """A file with a thousand names is compared once with another that has as many; nothing of it is lost."""
+    upper, real = linked(tmp_path, 1 << 20, 1000, again=True)
+    with upper, real:
+        assert Comparison(upper, real).changes() == []
+        assert sum(read) == 2 << 20
+        (tmp_path / "upper/file0500").unlink()
+        (tmp_path / "upper/file0500").write_bytes(bytes((1 << 20) - 1) + b"x")
+        assert [change.path for change in Comparison(upper, real).changes()] == ["file0500"]
+
+
+def test_a_budget_for_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[int]) -> None:
+    """One file of zeros under a thousand names, each against another hole: beyond a bound they count as modified."""
+    upper, real = linked(tmp_path, 1 << 20, 1000, again=False)
+    with upper, real:
+        monkeypatch.setattr(_changes, "_MOST_COMPARED", 10 << 20)
+        found = Comparison(upper, real).changes()
+        assert sum(read) <= 10 << 20
+        assert [change.path for change in found] == [f"file{i:04}" for i in range(5, 1000)]
+        assert {change.kind for change in found} == {"modified"}
+
+
+def test_control_a_budget_for_contents(tmp_path: Path, read: list[int]) -> None:
+    """The control: with the usual bound all of it is read, and nothing has changed."""
+    upper, real = linked(tmp_path, 1 << 20, 100, again=False)
+    with upper, real:
+        assert Comparison(upper, real).changes() == []
+        assert sum(read) == 200 << 20
+
+
+def test_beyond_the_budget_for_contents(
+    policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts as modified unread is told, and comes in as it is: nothing that was changed is lost."""
+    monkeypatch.setattr(_changes, "_MOST_COMPARED", 0)
+    for name in ("same", "other"):
+        (workspace / name).write_text("text\n")
+    with Sandbox(policy) as box, box.transaction(dir=tmp_path / "kept") as tx:
+        tx.shell("touch same; echo TEXT > other", check=True)
+        assert [str(change) for change in tx.diff()] == ["M other", "M same"]
+        assert "+TEXT" in tx.patch()
+        tx.commit()
+    assert ((workspace / "same").read_text(), (workspace / "other").read_text()) == ("text\n", "TEXT\n")
+
+
+def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
+    """While it is compared: it isn't the same then, and nobody goes on through what isn't there."""
+    size = 4 * _sparse.BLOCK
+    (tmp_path / "long").write_bytes(bytes(size))
+    (tmp_path / "short").write_bytes(b"x")
+    fds = [os.open(tmp_path / name, os.O_RDONLY) for name in ("long", "short")]
+    try:
+        assert _sparse.same_contents(fds[0], fds[1], 1 << 30)[0] is False
+        assert _sparse.same_contents(fds[0], fds[0], 1 << 30)[0] is True  # the control
+    finally:
+        for fd in fds:
+            os.close(fd)

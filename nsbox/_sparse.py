@@ -1,0 +1,93 @@
+"""Contents of files, compared and hashed: what is a hole isn't read, and no more is read than somebody allows."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+
+_PART = 1 << 18  # bytes that are compared together
+BLOCK = 1 << 16  # bytes that are hashed together; no read counts for less
+
+
+def same_contents(left: int, right: int, most: int) -> tuple[bool | None, int]:
+    """Return whether two regular files of the same size hold the same bytes, and how many bytes of both were read.
+
+    left, right: descriptors. What is a hole in both isn't read. most: the answer is None if more would have to be read.
+    Raises OSError.
+    """
+    at, cost, size = 0, 0, os.fstat(left).st_size
+    while at < size:
+        at = min(_next_data(left, at, size), _next_data(right, at, size))
+        if at >= size:
+            break
+        count = min(max(_end_of_data(fd, at, size) for fd in (left, right)) - at, _PART)
+        cost += 2 * max(count, BLOCK)
+        if cost > most:
+            return None, cost
+        first, second = (_read(fd, at, count) for fd in (left, right))
+        if first != second or not first:  # one has become shorter meanwhile
+            return False, cost
+        at += len(first)
+    return True, cost
+
+
+def _next_data(fd: int, at: int, size: int) -> int:
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a hole to the end
+            raise
+        return size
+
+
+def _end_of_data(fd: int, at: int, size: int) -> int:
+    try:
+        return min(os.lseek(fd, at, os.SEEK_HOLE), size)  # there is one at the end of each file, lseek(2)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # it has become shorter
+            raise
+        return at
+
+
+def _read(fd: int, at: int, count: int) -> bytes:
+    """Return what a file has at this place, as much as fits."""
+    found = b""
+    while len(found) < count:
+        more = os.pread(fd, count - len(found), at + len(found))
+        if not more:
+            break
+        found += more
+    return found
+
+
+def digest(fd: int, most: int) -> tuple[bytes | None, int]:
+    """Return a digest of a file's size and contents, and how many bytes were read: None if there are more than `most`.
+
+    Holes aren't read. Blocks of zeros count for nothing either, so that a file and its copy with other holes have the
+    same digest.
+    """
+    size, at, cost = os.fstat(fd).st_size, 0, 0
+    made = hashlib.blake2b(b"%d" % size, digest_size=32)
+    while (at := _next_data(fd, at, size)) < size:
+        at -= at % BLOCK
+        cost += BLOCK
+        if cost > most:
+            return None, cost
+        _add(made, at, _read(fd, at, BLOCK))
+        at += BLOCK
+    return made.digest(), cost
+
+
+def digest_of(content: bytes) -> bytes:
+    """Return the digest of a file that has this content."""
+    made = hashlib.blake2b(b"%d" % len(content), digest_size=32)
+    for at in range(0, len(content), BLOCK):
+        _add(made, at, content[at : at + BLOCK])
+    return made.digest()
+
+
+def _add(made: hashlib.blake2b, at: int, block: bytes) -> None:
+    if block.strip(b"\0"):
+        made.update(b"%d:%d:" % (at, len(block)))
+        made.update(block)
