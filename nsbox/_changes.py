@@ -97,6 +97,7 @@ class Comparison:
         self._left_of_paths = _MOST_PATHS
         self._left_to_hash = _MOST_HASHED_IN_ALL
         self._left_to_compare = _MOST_COMPARED
+        self._unread: set[str] = set()  # paths of files whose digests aren't of their contents
         self._compared: dict[tuple[int, int, int, int], bool] = {}  # pairs of files, now and before: are they the same?
 
     def changes(self) -> list[Change]:
@@ -234,19 +235,30 @@ class Comparison:
 
         Where that would be more than is read for all, it says which file it is and when it was changed last.
         """
-        made, cost = hashlib.blake2b(digest_size=32), 0
-        for name, value in sorted(self._upper.attributes(path, now).items()):
-            made.update(b"%s %d " % (os.fsencode(name), len(value)) + value)
-        content: bytes | None = b""
+        content, cost = b"", 0
         if stat.S_ISLNK(now.st_mode):
             content = os.fsencode(self._upper.link(path))
         elif stat.S_ISREG(now.st_mode):
             with self._upper.file(path) as fd:
-                content, cost = digest(fd, most)
-        if content is None:
-            content = b"%d %d %d %d" % (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-        made.update(b"\0" + content)
-        return made.hexdigest(), cost
+                found, cost = digest(fd, most)
+            if found is None:
+                self._unread.add(path)
+            content = _times(now) if found is None else found
+        return _sealed(self._upper.attributes(path, now), content), cost
+
+    def as_shown(self, change: Change, content: bytes | None) -> Change:
+        """Return a change as somebody has been shown it: commands may have been at work since its digest was made.
+
+        content: what was shown, of a symlink the target, of a file what digest_of() returns; None: nothing was.
+        """
+        now = self._upper.stat(change.path) if content is not None else None
+        if content is None or now is None:
+            return change
+        attributes = self._upper.attributes(change.path, now)
+        if self._unread.isdisjoint((change.path, change.link)):
+            return replace(change, digest=_sealed(attributes, content))
+        is_same = _sealed(attributes, _times(now)) == change.digest
+        return change if is_same else replace(change, digest="changed while it was shown")
 
     # ---- renames
 
@@ -343,6 +355,18 @@ class Comparison:
         with contextlib.ExitStack() as stack:
             opened = self._upper.dir if change.type == "directory" else self._upper.file
             return _has(stack.enter_context(opened(change.path)), "origin") is not None
+
+
+def _times(now: os.stat_result) -> bytes:
+    return b"%d %d %d %d" % (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+def _sealed(attributes: dict[str, bytes], content: bytes) -> str:
+    made = hashlib.blake2b(digest_size=32)
+    for name, value in sorted(attributes.items()):
+        made.update(b"%s %d " % (os.fsencode(name), len(value)) + value)
+    made.update(b"\0" + content)
+    return made.hexdigest()
 
 
 def _above(changes: list[Change]) -> set[str]:

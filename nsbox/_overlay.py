@@ -209,12 +209,6 @@ class OverlayWay(Way):
         self._running: dict[object, int] = {}  # for each command the pidfd of its sandbox's pid 1
         self._lock = RLock()
         self._is_resting = False
-        self._started = 0  # commands, ever
-
-    def mark(self) -> int | None:
-        """Return a number that is another one after each start of a command; None as long as one runs."""
-        with self._lock:
-            return None if self._running else self._started
 
     @contextlib.contextmanager
     def at_rest(self, where: str | None = None) -> Iterator[None]:
@@ -291,7 +285,6 @@ class OverlayWay(Way):
                 own, inside = self._prepared(policy, prepared)
                 result = _spawn.spawn(policy, inside, command, program, cwd)
                 result.plan = own.plan
-                self._started += 1
                 self._running[key] = result.init_pidfd
                 result.on_end = partial(self._running.pop, key, None)
             return result

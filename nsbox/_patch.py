@@ -11,6 +11,7 @@ from nsbox._changes import Change, kind_of
 from nsbox._files import Tree
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._names import c_quoted, shown
+from nsbox._sparse import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -147,6 +148,7 @@ class Patch:
 
     def __init__(self, upper: Tree, real: Tree, most: int, changes: Iterable[Change]) -> None:
         self._upper, self._real, self._most = upper, real, most
+        self.shown: dict[str, bytes] = {}  # by path, what has been read of what is there now; see Comparison.as_shown()
         self._left = _MOST_READ
         self._work = _Work()
         self._implied = {change.path.rpartition("/")[0] for change in changes if change.type in _KNOWN}
@@ -164,6 +166,9 @@ class Patch:
             before = self._side(self._real, old_path, old_type, old_mode)
         if change.kind != "deleted" and change.type in _KNOWN:
             after = self._side(self._upper, change.path, change.type, change.mode)
+            if after.content is not None:
+                is_link = change.type == "symlink"
+                self.shown[change.path] = after.content if is_link else digest_of(after.content)
         if before is not None and after is not None and before.mode[:3] != after.mode[:3]:  # as git: away, and new
             return self._text(change.path, change.path, before, None) + self._text(
                 change.path, change.path, None, after

@@ -77,16 +77,17 @@ class ConflictError(NsboxError):
     "changed" (or made), "deleted"; "isn't what was reviewed".
     """
 
-    def __init__(self, conflicts: Sequence[tuple[str, str]], what: str = "") -> None:
-        """List all of them. what: the sentence's beginning, if they aren't about the workspace."""
-        super().__init__(tuple(conflicts), *([what] if what else []))
+    def __init__(self, conflicts: Sequence[tuple[str, str]], what: str = "", remedy: str = "") -> None:
+        """List all of them. what: the sentence's beginning, if they aren't about the workspace; remedy: what to do."""
+        super().__init__(tuple(conflicts), *([what, remedy] if what else []))
         self.conflicts = tuple(conflicts)
         self._what = what or "changed in the workspace since the transaction began"
+        self._remedy = f" (remedy: {remedy})" if remedy else ""
 
     def __str__(self) -> str:
         listed = ", ".join(f"{shown(path)} ({what})" for path, what in self.conflicts[:10])
         more = f" and {len(self.conflicts) - 10} more" if len(self.conflicts) > 10 else ""
-        return f"{self._what}: {listed}{more}"
+        return f"{self._what}: {listed}{more}{self._remedy}"
 
 
 class CommitError(NsboxError, OSError):

@@ -85,7 +85,7 @@ class Transaction(Commands):
     def __init__(self, policy: Policy, workspace: str | None, dir: str | os.PathLike[str] | None) -> None:
         self._way: OverlayWay | None = None
         self._creator = os.getpid()
-        self._reviewed: tuple[int, list[Change]] | None = None  # what was told last, and when: OverlayWay.mark()
+        self._reviewed: list[Change] | None = None  # what diff() or patch() has told last
         self._lock = RLock()
         if not _core.on_linux:
             raise UnavailableError(Reason("a transaction needs overlayfs, which only Linux has"))
@@ -138,17 +138,12 @@ class Transaction(Commands):
         """Return what has changed, by path; raises OSError. A file that only has another time hasn't changed.
 
         While commands run it may be about what they have only half done. The contents of what is new or changed are
-        read, for their digests.
+        read, for their digests. What it returns is what a commit() without `expected` brings in, or else nothing.
         """
         with self._trees() as trees:
-            return self._looked_at(Comparison(*trees))
-
-    def _looked_at(self, compared: Comparison) -> list[Change]:
-        """Return what has changed, and remember it as what was reviewed if no command can change it meanwhile."""
-        mark = self.way().mark()
-        told = compared.with_details(compared.with_renames(compared.changes()))
-        self._reviewed = (mark, told) if mark is not None and mark == self.way().mark() else None
-        return told
+            compared = Comparison(*trees)
+            self._reviewed = told = compared.with_details(compared.with_renames(compared.changes()))
+            return told.copy()
 
     def patch(self, *, max_size: int | str = "1M") -> str:
         """Return the changes as a unified diff that git apply takes; raises OSError.
@@ -156,21 +151,25 @@ class Transaction(Commands):
         What git's form can't show has a line that begins with "# ": directories of unusual modes or without files,
         FIFOs, extended attributes, access lists, hard links. max_size: a file with more bytes than that, or with NUL
         bytes, is only said to differ; so are files after the first 256 MiB. Bytes that are no UTF-8 are there as
-        surrogates: os.fsencode() gives them back.
+        surrogates: os.fsencode() gives them back. What it shows is what a commit() without `expected` brings in, or
+        else nothing.
         """
         most = check_size("max_size", max_size)
         with self._trees() as trees:
-            told = self._looked_at(Comparison(*trees))
+            compared = Comparison(*trees)
+            told = compared.with_details(compared.with_renames(compared.changes()))
             one = _patch.Patch(*trees, most, told)
             with trees[0].walking(), trees[1].walking():
-                return "".join(one.of(change) for change in told)
+                text = "".join(one.of(change) for change in told)
+                self._reviewed = [compared.as_shown(change, one.shown.get(change.path)) for change in told]
+            return text
 
     def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
         """Bring all changes into the workspace, or none, and return them; the transaction is over then.
 
         expected: what diff() has returned; anything else, by contents and attributes, is a ConflictError. By default it
-        is what diff() or patch() has told last, if no command has run since. keep_set_ids: files keep their set-user-ID
-        and set-group-ID bits, which they lose otherwise.
+        is what diff() or patch() has told last, also if commands have run since; without a look it is all that there
+        is. keep_set_ids: files keep their set-user-ID and set-group-ID bits, which they lose otherwise.
 
         Files that are changed are replaced (rename(2)): who has one open keeps what was in it. Sockets and device nodes
         stay behind. Raises ConflictError if anything that was changed here has been changed there since the
@@ -185,8 +184,7 @@ class Transaction(Commands):
             compared = Comparison(upper, real)
             raw = compared.changes()
             told = compared.with_details(compared.with_renames(raw))
-            if wanted is None and self._reviewed is not None and self._reviewed[0] == self.way().mark():
-                wanted = self._reviewed[1]
+            wanted = self._reviewed if wanted is None else wanted
             if wanted is not None:
                 _check_reviewed(wanted, told)
             _check_attributes(told)
@@ -284,8 +282,10 @@ def _check_reviewed(wanted: list[Change], told: list[Change]) -> None:
         if old.get(path) != new.get(path) or old[path].digest != new[path].digest
     }
     if other:
-        rows = [(path, "isn't what was reviewed") for path in sorted(other)]
-        raise ConflictError(rows, "what diff() and patch() have shown has been changed since")
+        in_order = sorted(other, key=lambda path: path.replace("/", "\0"))  # as diff() has them
+        rows = [(path, "isn't what was reviewed") for path in in_order]
+        what = "what diff() and patch() have shown has been changed since"
+        raise ConflictError(rows, what, "look again by diff() or patch(), then commit, or pass expected=")
 
 
 def _check_attributes(told: list[Change]) -> None:

@@ -15,7 +15,18 @@ from typing import Any
 import pytest
 from nsbox_testing.running import python
 
-from nsbox import Change, CommitError, ConflictError, Filter, Policy, Sandbox, Transaction, _changes, _patch
+from nsbox import (
+    Change,
+    CommitError,
+    ConflictError,
+    Filter,
+    Policy,
+    Sandbox,
+    Transaction,
+    _changes,
+    _patch,
+    transaction,
+)
 from nsbox._files import Tree
 from nsbox._overlay import OverlayWay
 
@@ -77,10 +88,10 @@ def smuggled(tmp_path: Path, workspace: Path) -> Iterator[Smuggled]:
 
 @contextlib.contextmanager
 def unguarded() -> Iterator[None]:
-    """Neither is the overlay made read-only, nor remembered what was looked at."""
+    """Neither is the overlay made read-only, nor compared with what was looked at."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(OverlayWay, "_freeze", lambda *_, **options: None)
-        patched.setattr(OverlayWay, "mark", lambda _: None)
+        patched.setattr(transaction, "_check_reviewed", lambda *_: None)
         yield
 
 
@@ -165,12 +176,127 @@ def test_expected(tx: Transaction, workspace: Path, later: str) -> None:
     assert tx.commit(expected=iter(now)) == now  # the control
 
 
-def test_commands_after_a_look(tx: Transaction, workspace: Path) -> None:
-    """Without expected= more commands may run after one, as ever."""
-    assert changed(tx, "echo new > new") == ["A new"]
+STALE = (
+    r"shown has been changed since: new \(isn't what was reviewed\).*look again by diff\(\) or patch\(\), .* expected="
+)
+
+
+@pytest.mark.parametrize("look", ["diff", "patch"])
+def test_commands_after_a_look(tx: Transaction, workspace: Path, look: str) -> None:
+    """What they have changed doesn't come in unseen: an error names the first path, and what to do. Then it does."""
+    tx.shell("echo new > new", check=True)
+    getattr(tx, look)()
+    tx.shell("echo newer > new; echo > settings", check=True)
+    with pytest.raises(ConflictError, match=STALE.replace("reviewed\\)", "reviewed\\), settings .*")) as caught:
+        tx.commit()
+    assert [path for path, _ in caught.value.conflicts] == ["new", "settings"]
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    assert not (workspace / "new").exists()
+    getattr(tx, look)()
+    tx.commit()
+    assert (workspace / "new").read_text() == "newer\n"
+
+
+def test_control_commands_after_a_look(tx: Transaction, workspace: Path) -> None:
+    """The control: if it weren't compared with what was looked at, it would come in."""
+    tx.shell("echo new > new", check=True)
+    tx.diff()
+    tx.shell("echo newer > new", check=True)
+    with unguarded():
+        tx.commit()
+    assert (workspace / "new").read_text() == "newer\n"
+
+
+@pytest.mark.parametrize("look", ["diff", "patch"])
+def test_commands_during_a_look(tx: Transaction, workspace: Path, look: str) -> None:
+    """One that ran while somebody looked, and went on afterwards, has nothing come in that wasn't there then."""
+    code = "import sys; f = open('new', 'w'); f.write('new'); f.flush(); print(flush=True); input(); f.write('EVIL')"
+    with tx.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout.readline() == "\n"
+        getattr(tx, look)()
+        running.communicate("\n")
+    with pytest.raises(ConflictError, match=STALE):
+        tx.commit()
+    assert "EVIL" in tx.patch()
+    tx.commit()  # the control
+    assert (workspace / "new").read_text() == "newEVIL"
+
+
+def test_commands_that_change_nothing(tx: Transaction, workspace: Path) -> None:
+    """What was told is what counts, not whether commands have run since; nor does it matter what is done to a list."""
+    tx.shell("echo new > new", check=True)
+    tx.diff().clear()
+    tx.shell("cat new; touch new; echo > x; rm x", check=True)
+    tx.commit()
+    assert (workspace / "new").read_text() == "new\n"
+
+
+def test_a_look_at_nothing(tx: Transaction, workspace: Path) -> None:
+    """It is one, too."""
+    assert tx.patch() == ""
+    tx.shell("echo new > new", check=True)
+    with pytest.raises(ConflictError, match=STALE):
+        tx.commit()
+
+
+def test_no_look(tx: Transaction, workspace: Path) -> None:
+    """Then there is nothing that a commit could be compared with: it brings in all that there is."""
+    tx.shell("echo new > new", check=True)
     tx.shell("echo newer > new", check=True)
     tx.commit()
     assert (workspace / "new").read_text() == "newer\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "budget", "is_guarded"),
+    [
+        ("file", _changes._MOST_DIGESTED, True),
+        ("file", _changes._MOST_DIGESTED, False),
+        ("file", 0, True),
+        ("symlink", _changes._MOST_DIGESTED, True),
+        ("symlink", _changes._MOST_DIGESTED, False),
+    ],
+)
+def test_a_patch_of_what_is_changed_meanwhile(
+    tx: Transaction, workspace: Path, monkeypatch: pytest.MonkeyPatch, what: str, budget: int, is_guarded: bool
+) -> None:
+    """What patch() has shown counts, also if something else was there before and is again; the control: its digest."""
+    monkeypatch.setattr(_changes, "_MOST_DIGESTED", budget)
+    assert tx._store is not None
+    there = Path(tx._store.upper, "new")
+
+    def put(content: str) -> None:
+        there.unlink(missing_ok=True)
+        there.symlink_to(content) if what == "symlink" else there.write_text(content)
+
+    def shown(self: _patch.Patch, change: Change) -> str:
+        put("harmless")
+        try:
+            return of(self, change)
+        finally:
+            put("EVIL")
+
+    put("EVIL")
+    of = _patch.Patch.of
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_patch.Patch, "of", shown)
+        if not is_guarded:
+            patched.setattr(_changes.Comparison, "as_shown", lambda _, change, __: change)
+        assert "harmless" in tx.patch()
+    if is_guarded:
+        with pytest.raises(ConflictError, match=STALE):
+            tx.commit()
+        assert "EVIL" in tx.patch()
+    tx.commit()
+    assert (os.readlink(workspace / "new") if what == "symlink" else (workspace / "new").read_text()) == "EVIL"
+
+
+def test_a_patch_by_times(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the budget, a commit of what patch() has shown goes well, of hard links too."""
+    monkeypatch.setattr(_changes, "_MOST_DIGESTED", 0)
+    tx.shell("echo new > new; ln new new2; ln -s new link", check=True)
+    assert "+new" in tx.patch()
+    assert len(tx.commit()) == 3
 
 
 def test_expected_is_what_diff_returns(tx: Transaction) -> None:
@@ -275,7 +401,7 @@ def test_attributes_of_a_directory_that_stays(tx: Transaction, workspace: Path) 
     with pytest.raises(CommitError, match=r"can't get other attributes: user\.mine \(d\)"):
         tx.commit()
     tx.run(python("import os; os.removexattr('d', 'user.mine'); open('d/x', 'w').close()"), check=True)
-    tx.commit()
+    tx.commit(expected=tx.diff())
     assert os.listdir(workspace / "d") == ["x"]
 
 
