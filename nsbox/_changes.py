@@ -9,7 +9,7 @@ import os
 import stat
 from collections import deque
 
-from nsbox._files import Tree, join
+from nsbox._files import Tree, is_copied, join
 from nsbox._frozen import Frozen, field, frozen, replace
 from nsbox._names import shown
 from nsbox._sparse import digest, same_contents
@@ -260,6 +260,59 @@ class Comparison:
         is_same = _sealed(attributes, _times(now)) == change.digest
         return change if is_same else replace(change, digest="changed while it was shown")
 
+    # ---- copies
+
+    def other_copies(self, told: list[Change], spare: str, copies: dict[str, str]) -> list[str]:
+        """Return the paths of changes whose copies in the real directory aren't what was told. Raises OSError.
+
+        Somebody may have changed the copy, or what it was made of. told: what with_details() has returned. spare: the
+        directory of the copies; copies: their names by path, of directories with all below them.
+        """
+        found: list[str] = []
+        known: dict[tuple[int, int], str] = {}
+        whole = at = ""
+        with Tree(self._real.fd, forceful=True) as tree, tree.walking(), self._upper.walking():
+            top = tree.stat(spare)
+            has_modes = top is not None and top.st_mode & 0o777 == 0o700  # not on vfat
+            for change in told:
+                if change.path in copies:
+                    whole, at = change.path, f"{spare}/{copies[change.path]}"
+                elif not whole or not change.path.startswith(f"{whole}/"):
+                    continue
+                if change.kind == "deleted" or not is_copied(kind_of(change.type)):
+                    continue
+                copy = at + change.path[len(whole) :]
+                now = tree.stat(copy)
+                is_same = now is not None and _has_mode(now, change, has_modes)
+                if now is None or not is_same or self._seal_of(change, tree, copy, now, known) != change.digest:
+                    found.append(change.path)
+        return found
+
+    def _seal_of(
+        self, change: Change, tree: Tree, copy: str, now: os.stat_result, known: dict[tuple[int, int], str]
+    ) -> str:
+        """Return what a change's digest would be if it were made of its copy. known: those of files of many names."""
+        was = self._upper.stat(change.path)
+        given = self._upper.attributes(change.path, was) if was is not None else {}
+        if was is not None and not self._unread.isdisjoint((change.path, change.link)):
+            return _sealed(given, _times(was))  # that it hasn't been changed is all that is known
+        if (now.st_dev, now.st_ino) in known:
+            return known[now.st_dev, now.st_ino]
+        found: bytes | None = b""
+        if change.type == "symlink":
+            found = os.fsencode(tree.link(copy))
+        elif change.type == "file":
+            with tree.file(copy) as fd:
+                found, _ = digest(fd, _MOST_DIGESTED)
+        if found is None:
+            raise OSError(errno.EFBIG, "its copy in the workspace is too large to be checked", change.path)
+        own = tree.attributes(copy, now)  # a list that the workspace gives to all that is made there isn't the change's
+        own = {name: value for name, value in own.items() if name in given or not name.startswith("system.posix_acl_")}
+        seal = _sealed(own, found)
+        if _has_names(now):
+            known[now.st_dev, now.st_ino] = seal
+        return seal
+
     # ---- renames
 
     def with_renames(self, changes: list[Change]) -> list[Change]:
@@ -355,6 +408,17 @@ class Comparison:
         with contextlib.ExitStack() as stack:
             opened = self._upper.dir if change.type == "directory" else self._upper.file
             return _has(stack.enter_context(opened(change.path)), "origin") is not None
+
+
+def _has_mode(copy: os.stat_result, change: Change, has_modes: bool) -> bool:
+    """Say if a copy is of a change's type, and has its permissions, or fewer. has_modes: its file system knows them."""
+    if type_of(copy.st_mode) != change.type:
+        return False
+    if not has_modes or change.type == "symlink":
+        return True
+    opened = 0o300 if change.type == "directory" else 0  # as long as a commit is under way
+    more = copy.st_mode & (stat.S_ISUID | stat.S_ISGID) & ~change.mode if change.type == "file" else 0
+    return not more and not (copy.st_mode ^ change.mode) & 0o777 & ~opened
 
 
 def _times(now: os.stat_result) -> bytes:

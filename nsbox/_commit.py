@@ -111,6 +111,7 @@ class Staging:
         self._keep_set_ids = keep_set_ids
         self._links: dict[tuple[int, int], str] = {}
         self._n = 0
+        self.copies: dict[str, str] = {}  # names in the spare, by path
         self._closed: dict[str, int] = {}  # directories that nothing can be moved into or out of, and their modes
         self._modes: dict[str, tuple[int, int]] = {}  # of directories, before and after
         os.mkdir(spare, 0o700, dir_fd=real.fd)
@@ -166,7 +167,7 @@ class Staging:
             return self._drop(change.path, old)
         if not _files.is_copied(self._mode(change.path)):
             return self._drop(change.path, old)
-        name = self._name()
+        self.copies[change.path] = name = self._name()
         _files.copy(
             self._upper, change.path, self._real, f"{self._spare}/{name}", self._links, keep_set_ids=self._keep_set_ids
         )
@@ -353,13 +354,14 @@ def commit(
     changes: list[Change],
     began: int,
     check: Callable[[], None],
+    other_copies: Callable[[str, dict[str, str]], list[str]],
     keep_set_ids: bool = False,
 ) -> None:
     """Bring all changes (without renames) into the workspace; raises CommitError and ConflictError.
 
     began: when the transaction did, as the workspace's file system stamps inodes. check: raises if something there has
-    changed meanwhile; called at the last moment before the journal is written. keep_set_ids: files keep their
-    set-user-ID and set-group-ID bits.
+    changed meanwhile; called at the last moment before the journal is written. other_copies: returns the paths whose
+    copies aren't what was told. keep_set_ids: files keep their set-user-ID and set-group-ID bits.
     """
     if store.has_journal:
         raise CommitError(OSError(errno.EBUSY, "one is under way"), "commit", is_undone=False)
@@ -368,7 +370,11 @@ def commit(
     at = ["copy what is new into the workspace"]
     try:
         try:
-            steps = Staging(upper, real, store.spare, keep_set_ids=keep_set_ids).steps(changes)
+            staging = Staging(upper, real, store.spare, keep_set_ids=keep_set_ids)
+            steps = staging.steps(changes)
+            others = [(path, "isn't what was reviewed") for path in other_copies(store.spare, staging.copies)]
+            if others:
+                raise ConflictError(others, "somebody has changed what was being copied into the workspace")
             _files.sync(real.fd)
             worker = Steps(real, store.spare, began, _files.start_of_time(real))
             check()

@@ -28,7 +28,7 @@ from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
 from nsbox._names import shown
-from nsbox._plan import Bind, DevBind, Freeze, Mask, Overlay
+from nsbox._plan import DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for, probe
 
 if TYPE_CHECKING:
@@ -70,29 +70,25 @@ def _check_mounts(workspace: str) -> None:
 
 
 def check_place(policy: Policy, base: str, named: str) -> None:
-    """Raise PolicyError if commands of this policy could reach where changes are kept, or what it is reached through.
+    """Raise PolicyError if commands could reach where changes are kept, or what it is reached through.
 
-    base: the directory, without links; named: how it was named. What lies there is carried out after a crash.
+    Commands of this policy, and of all others that this process has had so far. base: the directory, without links;
+    named: how it was named. What lies there comes into the workspace, or is carried out after a crash.
     """
     ways = [base, *_ways(named)]
-    for writable in _writable(policy):
-        for path in dict.fromkeys((writable, os.path.realpath(writable))):
-            inside = next((way for way in ways if is_below(way, path)), None)
-            if inside is not None or is_below(path, base):
-                where = f"{base} contains {path}" if inside is None else f"{inside} lies in {path}"
-                what = f"{where}, which commands of this policy may write to"
-                raise PolicyError("dir", f"{what}: give a directory that is out of their reach")
+    for path in sorted(_spawn.writable(policy)):
+        _check_apart(base, ways, path, "this policy")
+    for path, masked in sorted(_spawn.reached, key=lambda one: one[0]):
+        if not (is_below(base, path) and any(is_below(base, hidden) for hidden in masked)):
+            _check_apart(base, ways, path, "another policy of this process")
 
 
-def _writable(policy: Policy) -> list[str]:
-    """List what a policy opens for writing. All of the file system isn't among it: by that, nothing more is gained."""
-    found = list(policy.write)
-    for op in policy.ops:
-        if isinstance(op, Bind | DevBind) and op.src != "/":
-            found.append(op.src)
-        elif isinstance(op, Overlay):
-            found += [op.upper, op.work]
-    return found
+def _check_apart(base: str, ways: list[str], path: str, whose: str) -> None:
+    inside = next((way for way in ways if is_below(way, path)), None)
+    if inside is not None or is_below(path, base):
+        where = f"{base} contains {path}" if inside is None else f"{inside} lies in {path}"
+        what = f"{where}, which commands of {whose} may write to"
+        raise PolicyError("dir", f"{what}: give a directory that is out of their reach")
 
 
 def _ways(path: str) -> list[str]:

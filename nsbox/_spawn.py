@@ -14,7 +14,7 @@ from nsbox._early import os
 from nsbox._errors import PolicyError, SetupError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._imports import opened
-from nsbox._plan import Bind, BindData, DevBind, File, Op, Overlay, Plan, primitives
+from nsbox._plan import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, Plan, primitives
 from nsbox._seccomp import profiled
 
 if TYPE_CHECKING:
@@ -55,12 +55,36 @@ def _check_resolved(policy: Policy) -> None:
                 )
 
 
-def _writable(policy: Policy) -> set[str]:
-    """Return the directories in which commands can make links; none for a policy that leaves them the whole system."""
+reached: set[tuple[str, frozenset[str]]] = set()  # by commands of any policy so far: writable(), and what they hide
+
+
+def writable(policy: Policy) -> set[str]:
+    """Return the directories that a policy opens for writing, without links; none if it opens the whole system."""
     if "os" not in sys.modules:
         return set()  # a program that starts one command and ends, for which os takes too long to import
-    binds = {os.path.realpath(op.src) for op in policy.ops if isinstance(op, Bind | DevBind)}
-    return {*policy.write, *binds} - {"/"}
+    found = {*policy.write}
+    for op in policy.ops:
+        if isinstance(op, Bind | DevBind):
+            found.add(os.path.realpath(op.src))
+        elif isinstance(op, BindFd) and not op.read_only:
+            found.add(os.path.realpath(f"/proc/self/fd/{op.fd}"))
+        elif isinstance(op, Overlay):
+            found |= {os.path.realpath(op.upper), os.path.realpath(op.work)}
+    return found - {"/"}
+
+
+def _note(policy: Policy, plan: Plan) -> None:
+    """Remember what commands can write to from now on: nothing there is imported, and no transaction keeps files there.
+
+    What a workspace masks is out of their reach, where there are mounts, and what is on the way there can't be moved.
+    """
+    found = writable(policy)
+    if not found:
+        return
+    has_mounts = policy.base == "workspace" and plan.backend != "landlock"
+    masked = frozenset(op.dest for op in plan.ops if isinstance(op, Mask)) if has_mounts else frozenset()
+    opened.update(found)
+    reached.update((path, masked) for path in found)
 
 
 def _check_calls(policy: Policy) -> None:
@@ -132,7 +156,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
     else:
         _check_resolved(policy)
         _make_state(policy, host)
-        opened.update(_writable(policy))
+        _note(policy, plan)
         _warn_of_imports(policy, host)
         if plan.programs:
             _check_calls(policy)

@@ -22,6 +22,7 @@ import sys
 import weakref
 from _collections_abc import Iterable, Iterator
 from _thread import RLock
+from functools import partial
 
 from nsbox import _commit, _core, _patch
 from nsbox._changes import Change, Comparison
@@ -95,7 +96,7 @@ class Transaction(Commands):
         given = check_path("workspace", os.path.abspath(workspace or policy.workdir or ""))
         self.workspace = names.entry("workspace", given, must_exist=False)
         names.check(policy.write)
-        named = _named(dir)
+        self._named = named = _named(dir)
         self._base = base = os.path.realpath(named)
         if is_below(base, self.workspace):
             raise PolicyError("dir", f"{base} lies in the workspace; give another directory")
@@ -174,13 +175,15 @@ class Transaction(Commands):
         Files that are changed are replaced (rename(2)): who has one open keeps what was in it. Sockets and device nodes
         stay behind. Raises ConflictError if anything that was changed here has been changed there since the
         transaction began; CommitError if a step fails, after having undone the others, or if a process has a file of
-        the transaction open for writing; ValueError as long as commands run. After these nothing is lost: the
+        the transaction open for writing; PolicyError if commands of another policy can write to where the changes are
+        kept, by now; ValueError as long as commands run. After these nothing is lost: the
         transaction goes on, unless a CommitError says that not all could be undone. What steps that were undone had
         touched may be a conflict the next time.
         """
         wanted = None if expected is None else _checked(expected)
         with self._trees() as (upper, real), self._at_rest(), self._locked():
             assert self._store is not None
+            check_place(self.way().policy, self._base, self._named)  # others may have opened it meanwhile
             compared = Comparison(upper, real)
             raw = compared.changes()
             told = compared.with_details(compared.with_renames(raw))
@@ -196,9 +199,10 @@ class Transaction(Commands):
                     raise ConflictError(conflicts)
 
             check(is_top_ours=False)
+            copies = partial(compared.other_copies, told)
             try:
                 if raw:
-                    _commit.commit(self._store, upper, real, raw, self._started, check, keep_set_ids)
+                    _commit.commit(self._store, upper, real, raw, self._started, check, copies, keep_set_ids)
             except BaseException:
                 if self._store.has_journal:
                     self.discard()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from nsbox import (
     _files,
     _journal,
     _probe,
+    _spawn,
     _store,
 )
 from nsbox._commit import Step
@@ -337,6 +339,96 @@ def test_a_journal_that_would_be_too_long(places: Path, monkeypatch: pytest.Monk
         with pytest.raises(nsbox.CommitError, match="too many changes for one commit"):
             tx.commit()
         assert os.listdir(places / "ws") == []
+
+
+# ---- other policies
+
+WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('EVIL')"
+OPENED = ["workspace", "layers", "by a link", "descriptor", "overlay", "inside"]
+
+
+@contextlib.contextmanager
+def opened_elsewhere(places: Path, how: str) -> Iterator[Policy]:
+    """A policy that has nothing to do with the workspace, and opens what is around or in cache/kept."""
+    cache, base = places / "cache", places / "cache/kept"
+    with contextlib.ExitStack() as stack:
+        root = RoBind("/", "/")
+        if how == "workspace":
+            yield Policy.workspace(cache)
+        elif how == "layers":
+            yield Policy.layers(root, Bind(str(cache), str(cache)))
+        elif how == "by a link":
+            yield Policy.layers(root, nsbox.DevBind(str(places / "in"), str(cache)))
+        elif how == "descriptor":
+            fd = os.open(cache, os.O_RDONLY)
+            stack.callback(os.close, fd)
+            yield Policy.layers(root, nsbox.BindFd(fd, str(cache)))
+        elif how == "overlay":
+            (places / "elsewhere/work").mkdir(exist_ok=True)
+            upper, work = str(base), str(places / "cache/work")
+            os.makedirs(work, exist_ok=True)
+            yield Policy.layers(root, nsbox.Overlay((str(places / "ws"),), str(places / "elsewhere"), upper, work))
+        else:
+            base.mkdir(exist_ok=True)
+            (base / "inner").mkdir(exist_ok=True)
+            yield Policy.workspace(base / "inner")
+
+
+@pytest.mark.parametrize("how", OPENED)
+def test_what_another_policy_opens(places: Path, how: str) -> None:
+    """Changes aren't kept where its commands could change them: neither by a new transaction, nor by a commit."""
+    base = places / "cache/kept"
+    base.mkdir(mode=0o700)
+    with Sandbox(Policy.workspace(places / "ws"), stock=0) as box:
+        before = box.transaction(dir=base)  # the control: nobody else has opened it yet
+        before.shell("echo new > new", check=True)
+        changes = before.diff()
+        with opened_elsewhere(places, how) as other:
+            nsbox.run(["true"], policy=other, cwd="/", check=True)
+        match = "which commands of another policy of this process may write to: give a directory"
+        with pytest.raises(PolicyError, match=match):
+            box.transaction(dir=base)
+        with pytest.raises(PolicyError, match=match):
+            before.commit(expected=changes)
+        assert before.diff() == changes  # it goes on
+        before.discard()
+        box.transaction(dir=places / "elsewhere/kept" if how != "overlay" else places / "kept").discard()
+    assert os.listdir(places / "ws") == []
+
+
+def test_control_what_another_policy_opens(places: Path) -> None:
+    """Its commands can change what somebody is about to commit; the control: if nobody remembers the policy."""
+    with Sandbox(Policy.workspace(places / "ws"), stock=0) as box, box.transaction(dir=places / "cache") as tx:
+        tx.shell("echo new > new", check=True)
+        assert tx._store is not None
+        other = Policy.layers(RoBind("/", "/"), Bind(str(places / "cache"), str(places / "cache")))
+        nsbox.run(python(WRITE, f"{tx._store.upper}/new"), policy=other, cwd="/", check=True)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_spawn, "reached", set())
+            tx.commit()
+    assert (places / "ws/new").read_text() == "EVIL"
+
+
+HIDDEN = """
+import nsbox, sys
+from nsbox import Policy, PolicyError
+ws, home, how = sys.argv[1:]
+opened = Policy.workspace(home) if how == "workspace" else Policy.layers(nsbox.RoBind("/", "/"), nsbox.Bind(home, home))
+nsbox.run(["true"], policy=opened, cwd="/", check=True)
+with nsbox.Sandbox(Policy.workspace(ws), stock=0) as box:
+    try: box.transaction().discard(); print("begun")
+    except PolicyError as error: print("refused")
+"""
+
+
+@pytest.mark.parametrize(("how", "outcome"), [("workspace", "begun"), ("layers", "refused")])
+def test_what_another_policy_hides(places: Path, how: str, outcome: str) -> None:
+    """The default place is out of reach for commands that may write to the home directory around it, and are denied it."""
+    home = places / "elsewhere"
+    env = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": ""}
+    command = [sys.executable, "-I", "-c", HIDDEN, str(places / "ws"), str(home), how]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == outcome + "\n", done.stderr
 
 
 # ---- the key

@@ -24,6 +24,7 @@ from nsbox import (
     Sandbox,
     Transaction,
     _changes,
+    _files,
     _patch,
     transaction,
 )
@@ -320,6 +321,89 @@ def test_beyond_the_budget(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ConflictError, match=r"since: new \("):
         tx.commit(expected=changes)
     tx.commit(expected=tx.diff())
+
+
+# ---- what is copied
+
+UPPER = {
+    "contents": lambda path: path.write_text("EVIL\n"),
+    "mode": lambda path: path.chmod(0o777),
+    "set-user-ID": lambda path: path.chmod(0o4644),
+    "attribute": lambda path: os.setxattr(path, "user.x", b"y"),
+    "type": lambda path: (path.unlink(), path.symlink_to("/etc/passwd")),
+    "gone": lambda path: path.unlink(),
+}
+
+
+def meddle(monkeypatch: pytest.MonkeyPatch, tx: Transaction, workspace: Path, where: str, what: str, how: str) -> None:
+    """Have somebody change a file as long as it is being copied, or its copy."""
+    assert tx._store is not None
+    original, spare, copy = Path(tx._store.upper, where), workspace / tx._store.spare, _files.copy
+
+    def meddled(*args: Any, **options: Any) -> None:
+        if args[1] != where.partition("/")[0]:
+            copy(*args, **options)
+        elif what == "copy":
+            copy(*args, **options)
+            UPPER[how](spare / (os.path.basename(args[3]) + where[len(args[1]) :]))
+        else:
+            UPPER[how](original)
+            copy(*args, **options)
+            original.unlink(missing_ok=True)
+            original.write_text("new\n")
+            original.chmod(0o644)
+
+    monkeypatch.setattr(_files, "copy", meddled)
+
+
+MAKE_NEW = "umask 022; mkdir -p dir/in; echo new > new; echo new > dir/in/new; ln -s new link; mkfifo pipe"
+
+
+@pytest.mark.parametrize("where", ["new", "dir/in/new"])
+@pytest.mark.parametrize("what", ["original", "copy"])
+@pytest.mark.parametrize("how", UPPER)
+def test_copies_are_compared(
+    tx: Transaction, workspace: Path, monkeypatch: pytest.MonkeyPatch, how: str, what: str, where: str
+) -> None:
+    """Who changes what is being copied, or the copy, stops the commit; nothing is left of it."""
+    tx.shell(MAKE_NEW, check=True)
+    meddle(monkeypatch, tx, workspace, where, what, how)
+    if how == "set-user-ID" and what == "original":  # those bits never come along
+        tx.commit()
+        assert stat.S_IMODE((workspace / where).stat().st_mode) == 0o644
+        return
+    match = rf"what was being copied into the workspace: {where} \(|No such file or directory"
+    with pytest.raises(CommitError if how == "gone" and where == "new" else ConflictError, match=match):
+        tx.commit()
+    assert sorted(os.listdir(workspace)) == ["d", "settings", "tool"]
+
+
+@pytest.mark.parametrize("where", ["new", "dir/in/new"])
+@pytest.mark.parametrize("what", ["original", "copy"])
+def test_control_copies_are_compared(
+    tx: Transaction, workspace: Path, monkeypatch: pytest.MonkeyPatch, what: str, where: str
+) -> None:
+    """The control: if nobody compares, it comes in."""
+    tx.shell(MAKE_NEW, check=True)
+    meddle(monkeypatch, tx, workspace, where, what, "contents")
+    monkeypatch.setattr(_changes.Comparison, "other_copies", lambda *_: [])
+    tx.commit()
+    assert (workspace / where).read_text() == "EVIL\n"
+
+
+def test_copies_of_all_kinds(tx: Transaction, workspace: Path) -> None:
+    """The control: whatever a transaction has made is found to be the same in its copy."""
+    tx.run(python(ATTRIBUTES), check=True)
+    tx.shell(
+        "mkdir -m 0 closed; mkdir -m 500 ro-dir || :; touch unreadable; chmod 0 unreadable; truncate -s 1T hole;"
+        " mkfifo -m 600 pipe; ln -s nowhere link; chmod 6755 tool; rm -r d; mkdir d; echo x > d/x; chmod 1777 d;"
+        " printf 'a\\0b' > bytes; mkdir -p a/b/c; echo > a/b/c/file; ln a/b/c/file a.hard; touch a.b",
+        check=True,
+    )
+    told = tx.diff()
+    assert tx.commit() == told
+    assert (workspace / "a/b/c/file").samefile(workspace / "a.hard")
+    (workspace / "closed").chmod(0o700)
 
 
 # ---- what is shown

@@ -58,6 +58,11 @@ AFTER = {
 }
 
 
+def no_others(spare: str, copies: dict[str, str]) -> list[str]:
+    """Nobody has changed a copy."""
+    return []
+
+
 class Case:
     """A workspace, a store for transactions, and a commit that changes all sorts of things."""
 
@@ -82,7 +87,7 @@ class Case:
     def commit(self, store: Store, check: Callable[[], None] = lambda: None) -> None:
         with Tree(store.upper, forceful=True) as upper, Tree(str(self.real)) as real:
             began = _files.start_of_time(real)
-            _commit.commit(store, upper, real, _changes.Comparison(upper, real).changes(), began, check)
+            _commit.commit(store, upper, real, _changes.Comparison(upper, real).changes(), began, check, no_others)
         store.end()
 
     def leftovers(self) -> list[str]:
@@ -390,7 +395,7 @@ def test_a_commit_in_a_commit(case: Case) -> None:
     def again(self: _commit.Steps) -> None:
         if not errors:
             with Tree(store.upper) as upper, Tree(str(case.real)) as real, pytest.raises(CommitError) as caught:
-                _commit.commit(store, upper, real, [], 0, lambda: None)
+                _commit.commit(store, upper, real, [], 0, lambda: None, no_others)
             errors.append(caught.value)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -632,7 +637,7 @@ def test_directories_that_are_closed(tmp_path: Path) -> None:
         directory.chmod(0o555)
     with Tree(store.upper, forceful=True) as left, Tree(str(real)) as right:
         changes = _changes.Comparison(left, right).changes()
-        _commit.commit(store, left, right, changes, _files.start_of_time(right), lambda: None)
+        _commit.commit(store, left, right, changes, _files.start_of_time(right), lambda: None, no_others)
     store.end()
     assert sorted(os.listdir(real / "closed")) == ["file", "new"]
     assert (real / "closed" / "file").read_text() == "after"
