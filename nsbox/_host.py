@@ -74,6 +74,7 @@ class Host(Frozen):
     private_unknown: tuple[str, ...] = ()  # directories there that are too large to look for that in all of them
     state: str = ""  # where nsbox keeps the user's key, and transactions, which no workspace shows
     has_key: bool = False  # there is such a key
+    sources: tuple[tuple[str | int, str], ...] = ()  # of a policy's binds, those that lead by links around state
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
     core_handler: Literal["", "pipe", "socket"] = ""  # what kernel.core_pattern is; "": a file
     open_files: int = 0  # the soft RLIMIT_NOFILE; 0: unlimited

@@ -9,7 +9,20 @@ from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import replace
 from nsbox._host import Host
-from nsbox._plan import Bind, DevBind, Hostname, Loopback, Op, Proc, RoBind
+from nsbox._plan import (
+    Bind,
+    BindFd,
+    DevBind,
+    Hostname,
+    Loopback,
+    Mask,
+    Op,
+    Overlay,
+    Proc,
+    RoBind,
+    RoOverlay,
+    TmpOverlay,
+)
 from nsbox._policy import Policy
 
 _PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "asound")  # as op_mount.c covers them
@@ -87,19 +100,67 @@ def with_interpreter(policy: Policy, host: Host) -> Policy:
 
 
 def with_state_hidden(policy: Policy, host: Host) -> Policy:
-    """Deny nsbox's own directory of the user, where a path that a workspace shows contains it.
+    """Deny nsbox's own directory of the user, where a path that the policy shows contains it.
 
     By the key in it a command could forge what a commit leaves to be carried out after a crash. A policy that names
     something in the directory loses the key alone.
     """
-    if policy.base != "workspace" or not host.state:
+    if not host.state or policy.base == "host":
         return policy
+    if policy.base == "layers":
+        return _with_state_masked(policy, host)
     key = f"{host.state}/key"
     hidden = key if any(is_below(path, host.state) for path in (*policy.write, *policy.read)) else host.state
     shown = (*policy.write, *policy.read, *(path for path, link in host.directories if link is None), *host.prefixes)
     if any(is_below(hidden, denied) for denied in policy.deny) or not any(is_below(hidden, path) for path in shown):
         return policy
     return replace(policy, deny=(*policy.deny, hidden))
+
+
+def sources(op: Op) -> tuple[str | int, ...]:
+    """Return what of the host an op shows at its destination: paths, or a descriptor."""
+    if isinstance(op, Bind | RoBind | DevBind):
+        return (op.src,)
+    if isinstance(op, BindFd):
+        return (op.fd,)
+    if isinstance(op, Overlay):
+        return (*op.lower, op.upper)
+    return op.lower if isinstance(op, RoOverlay | TmpOverlay) else ()
+
+
+def _with_state_masked(policy: Policy, host: Host) -> Policy:
+    """Put a mask behind each op that shows the directory, so that a later op of the policy's own wins.
+
+    What is on the way there, in what is bound for writing, is bound onto itself: a command could move it and make a
+    key of its own. Not for a command line of bubblewrap, by which renames have to work as there, nor where all of the
+    file system can be written to.
+    """
+    led = dict(host.sources)
+    ops: list[Op] = []
+    for op in policy.ops:
+        ops.append(op)
+        for source in sources(op):
+            around = led.get(source, source if isinstance(source, str) else "")
+            if not around or not is_below(host.state, around):
+                continue
+            dest = str(getattr(op, "dest", ""))
+            way = host.state[len(around.rstrip("/")) :].strip("/").split("/") if around != host.state else []
+            ops += _pins(op, around, dest, way[:-1]) if not policy.details.host_writes else []
+            at = "/".join((dest.rstrip("/"), *way))
+            named = (str(getattr(own, "dest", "")) for own in policy.ops)
+            is_named = any(path != at and is_below(path, at) for path in named)
+            ops.append(Mask(f"{at}/key" if is_named or not way else at, optional=True))
+    return policy if len(ops) == len(policy.ops) else replace(policy, ops=tuple(ops))
+
+
+def _pins(op: Op, around: str, dest: str, way: list[str]) -> list[Op]:
+    if isinstance(op, RoBind | Overlay | RoOverlay | TmpOverlay) or around == "/":
+        return []
+    if isinstance(op, BindFd) and op.read_only:
+        return []
+    kind = DevBind if isinstance(op, DevBind) else Bind
+    paths = ("/".join(way[: i + 1]) for i in range(len(way)))
+    return [kind(f"{around}/{path}", f"{dest.rstrip('/')}/{path}", optional=True, nofollow=True) for path in paths]
 
 
 def _host(policy: Policy, host: Host) -> tuple[Op, ...]:

@@ -8,7 +8,6 @@ from _thread import get_native_id
 
 from nsbox import _backends, _core, _core_linux, _request
 from nsbox._bpf import NEWER
-from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._early import os
 from nsbox._errors import PolicyError, SetupError
@@ -16,6 +15,7 @@ from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._imports import opened
 from nsbox._plan import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, Plan, primitives
 from nsbox._seccomp import profiled
+from nsbox._state import make_state, with_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,6 +136,10 @@ def prepare(policy: Policy, host: Host) -> Prepared:
     latest = _latest
     if latest is not None and latest[0] is policy and latest[1] is host:  # to compare is to read all that they say
         return latest[2]
+    if any(isinstance(op, BindFd) for op in policy.ops):  # the same number may be of another directory each time
+        prepared = _prepared(policy, with_sources(policy, host))
+        _note(policy, prepared.plan)
+        return prepared
     prepared = _prepared(policy, host)
     _latest = (policy, host, prepared)
     return prepared
@@ -150,12 +154,13 @@ def forget() -> None:
 
 @remembered
 def _prepared(policy: Policy, host: Host) -> Prepared:
+    host = host if host.sources else with_sources(policy, host)
     plan = _backends.compile_policy(policy, host)
     if plan.backend == "passthrough":
         _warn_of_passthrough(policy, host)
     else:
         _check_resolved(policy)
-        _make_state(policy, host)
+        make_state(policy, host)
         _note(policy, plan)
         _warn_of_imports(policy, host)
         if plan.programs:
@@ -175,21 +180,6 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
         starts={},
         places=_places(plan),
     )
-
-
-def _make_state(policy: Policy, host: Host) -> None:
-    """Make nsbox's directory for state, if it isn't there and commands could make it, with a key that they know.
-
-    Then what the plan masks is there to be masked.
-    """
-    if not host.state or not any(is_below(host.state, path) for path in policy.write):
-        return
-    from os import makedirs  # seldom needed, and not in _early
-
-    try:
-        makedirs(host.state, mode=0o700, exist_ok=True)
-    except OSError:
-        return  # as this user's, the commands can't make it either
 
 
 def _places(plan: Plan) -> Places | None:

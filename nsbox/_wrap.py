@@ -28,7 +28,7 @@ from nsbox._policy import Policy
 from nsbox._rare_errors import IdsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from nsbox._bwrap_words import Kind
@@ -43,6 +43,18 @@ def _kind(path: str) -> Kind:
     except OSError:
         return "missing"
     return "directory" if stat.S_ISDIR(mode) else "file"
+
+
+def _kind_in(ops: Sequence[Op]) -> Callable[[str], Kind]:
+    """Return what says what is at a path of the sandbox: of what is bound, what is at the source."""
+
+    def kind(path: str) -> Kind:
+        for op in reversed(ops):
+            if isinstance(op, Bind | RoBind | DevBind) and is_below(path, op.dest):
+                return _kind(op.src.rstrip("/") + path[len(op.dest.rstrip("/")) :])
+        return _kind(path)
+
+    return kind
 
 
 def _memory(data: bytes) -> int:
@@ -172,7 +184,7 @@ class Wrapped:
         ops = plan.ops
         if self.host.bwrap_binds_fds:
             ops = tuple(op for op in map(self._held, ops) if op is not None)
-        words += map(os.fsencode, arguments(ops, _kind, self._put))
+        words += map(os.fsencode, arguments(ops, _kind_in(plan.ops), self._put))
         for code in self.filters:
             words += [b"--add-seccomp-fd", str(self._put(code)).encode()]
         if command.cwd is not None and not command.flags & _core.constants.CWD_OPTIONAL:

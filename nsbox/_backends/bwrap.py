@@ -65,9 +65,10 @@ def missing(host: Host) -> tuple[Reason, ...]:
 
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
+    given = policy.ops
     policy = with_state_hidden(with_interpreter(policy, host), host)
     ops = layout(policy, host)
-    _check_possible(policy, ops)
+    _check_possible(policy, given, ops)
     in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)
     not_granted = check_lacking(policy, _lacking(policy, host) | lacking)
     limits = rlimits(policy, host, own_userns=False)
@@ -109,10 +110,13 @@ def _options(policy: Policy, namespaces: frozenset[str], uid: int, gid: int) -> 
     return (*words, "--new-session") if policy.new_session else tuple(words)
 
 
-def _check_possible(policy: Policy, ops: tuple[Op, ...]) -> None:
-    """Refuse what can't be left out either, since the command would fail or be another."""
-    for op in ops:
-        if not isinstance(op, _SPOKEN) or (isinstance(op, Mask) and policy.base != "workspace"):
+def _check_possible(policy: Policy, given: tuple[Op, ...], ops: tuple[Op, ...]) -> None:
+    """Refuse what can't be left out either, since the command would fail or be another.
+
+    given: the policy's own ops. Of a mask among them nobody can say what is at its place, which needn't be the host's.
+    """
+    for op in (*given, *ops):
+        if not isinstance(op, _SPOKEN) or (isinstance(op, Mask) and op in given):
             raise UnavailableError(Reason(f"bwrap: {op.describe()}: it has no option for that"))
     if "time" in policy.unshare:
         raise UnavailableError(Reason("bwrap: unshare: it makes no time namespaces"))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from nsbox_testing import needs
 from nsbox_testing.running import python
 
 import nsbox
@@ -509,14 +510,14 @@ for options in ({"read": [home]}, {"write": [home]}, {"write": [home], "seccomp"
 done = said(Policy.workspace(ws, write=[home]), plant)
 assert done.stdout == "no\\n" * 4, done
 assert len(_journal.key(state)) == 32
-control = said(Policy.layers(nsbox.RoBind("/", "/")), "import sys; print(len(open(sys.argv[1] + '/key', 'rb').read()))")
+control = said(Policy.host(), "import sys; print(len(open(sys.argv[1] + '/key', 'rb').read()))")
 assert control.stdout == "32\\n", control
 print("held")
 """
 
 
 def test_no_workspace_shows_the_key(places: Path) -> None:
-    """Nor transactions, also where the home directory is readable or writable, or is moved; a layer does: the control."""
+    """Nor transactions, also where the home directory is readable or writable, or is moved; Policy.host() does: the control."""
     home = places / "elsewhere"
     env = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(home / ".local/state")}
     command = [sys.executable, "-I", "-c", INSIDE, str(places / "ws"), str(home), "", PLANT]
@@ -524,27 +525,124 @@ def test_no_workspace_shows_the_key(places: Path) -> None:
     assert done.stdout == "held\n", done.stderr
 
 
+LAYERS = """
+import nsbox, os, sys
+from nsbox import _journal, _layout, _probe, Policy, RoBind, Bind, DevBind, BindFd
+home, backend, how, is_masked = sys.argv[1:]
+if is_masked == "off": _layout._with_state_masked = lambda policy, _: policy
+state = _probe.probe().state
+_journal.key(state)
+key, root, link = state + "/key", RoBind("/", "/"), os.path.dirname(home) + "/link"
+os.path.lexists(link) or os.symlink(home, link)
+rest = key.removeprefix(home)
+ops, at = {
+    "root": ([root], key),
+    "writable root": ([DevBind("/", "/")], key),
+    "home": ([root, Bind(home, home)], key),
+    "devices": ([root, DevBind(home, home)], key),
+    "elsewhere": ([root, RoBind(home, "/mnt")], "/mnt" + rest),
+    "link": ([root, RoBind(link, "/mnt")], "/mnt" + rest),
+    "magic": ([root, RoBind("/proc/self/root", "/mnt")], "/mnt" + key),
+    "descriptor": ([root, BindFd(os.open(home, os.O_RDONLY), "/mnt")], "/mnt" + rest),
+    "lower": ([root, nsbox.TmpOverlay((home,), "/mnt")], "/mnt" + rest),
+    "state": ([root, RoBind(state, "/mnt")], "/mnt/key"),
+    "again": ([root, nsbox.Tmpfs(os.path.dirname(home)), RoBind(home, home)], key),
+    "named": ([root, RoBind(key, key)], key),
+    "named elsewhere": ([root, nsbox.Tmpfs("/mnt"), RoBind(key, "/mnt/key")], "/mnt/key"),
+}[how]
+code = '''import sys
+try: print(len(open(sys.argv[1], "rb").read()))
+except OSError: print("no")'''
+policy = Policy.layers(*ops, nsbox.Proc("/proc"), backend=backend)
+done = nsbox.run([sys.executable, "-I", "-S", "-c", code, at], policy=policy, cwd="/", capture_output=True, text=True)
+print(done.stdout, done.stderr, sep="", end="")
+"""
+SHOWN = [
+    "root",
+    "writable root",
+    "home",
+    "devices",
+    "elsewhere",
+    "link",
+    "magic",
+    "descriptor",
+    "lower",
+    "state",
+    "again",
+]
+
+
+def in_layers(places: Path, how: str, backend: str = "auto", is_masked: str = "on") -> str:
+    home = places / "elsewhere/home"
+    home.mkdir()
+    env = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": ""}
+    command = [sys.executable, "-I", "-c", LAYERS, str(home), backend, how, is_masked]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("how", SHOWN)
+def test_no_layer_shows_the_key(places: Path, how: str) -> None:
+    """Wherever a bind shows the home directory, or an overlay does, by whichever name."""
+    assert in_layers(places, how) == "no\n"
+
+
+@pytest.mark.parametrize("how", SHOWN)
+def test_control_no_layer_shows_the_key(places: Path, how: str) -> None:
+    """The control: if nothing is masked."""
+    assert in_layers(places, how, is_masked="off") == "32\n"
+
+
+@pytest.mark.parametrize("how", ["named", "named elsewhere"])
+def test_a_layer_that_names_the_key(places: Path, how: str) -> None:
+    """Whoever names the file itself gets it."""
+    assert in_layers(places, how) == "32\n"
+
+
+@needs.programs("bwrap")
+@pytest.mark.as_user("bwrap leaves kernel settings to root")
+@pytest.mark.parametrize("how", ["root", "home", "elsewhere"])
+def test_no_layer_of_bwrap_shows_the_key(places: Path, how: str) -> None:
+    """With that backend neither."""
+    assert in_layers(places, how, "bwrap") == "no\n"
+
+
 EARLY = """
-import nsbox, sys
-from nsbox import _spawn, Policy
-ws, home, is_made = sys.argv[1:]
-if is_made == "off": _spawn._make_state = lambda *_: None
-code = "import os, sys; os.makedirs(sys.argv[1]); open(sys.argv[1] + '/key', 'wb').write(bytes(32))"
-command = [sys.executable, "-I", "-S", "-c", code, home + "/.local/state/nsbox"]
-done = nsbox.run(command, policy=Policy.workspace(ws, write=[home]), stderr=nsbox.DEVNULL)
+import nsbox, os, sys
+from nsbox import _spawn, _layout, Policy, RoBind, Bind
+ws, home, how, what = sys.argv[1:]
+if what == "not made": _spawn.make_state = lambda *_: None
+if what == "not pinned": _layout._pins = lambda *_: []
+os.path.exists(home + "/way") or os.mkdir(home + "/way")
+os.environ["XDG_STATE_HOME"] = home + "/way/state"
+code = "import os, sys; h, s = sys.argv[1:]\\nif os.path.exists(s): os.rename(h + '/way', h + '/away')\\n"
+code += "os.makedirs(s); open(s + '/key', 'wb').write(bytes(32))"
+command = [sys.executable, "-I", "-S", "-c", code, home, home + "/way/state/nsbox"]
+policy = Policy.workspace(ws, write=[home]) if how == "workspace" else Policy.layers(RoBind("/", "/"), Bind(home, home))
+done = nsbox.run(command, policy=policy, stderr=nsbox.DEVNULL)
 print("planted" if done.returncode == 0 else "held")
 """
 
 
-@pytest.mark.parametrize(("is_made", "outcome"), [("on", "held"), ("off", "planted")])
-def test_nobody_makes_the_key_first(places: Path, is_made: str, outcome: str) -> None:
-    """Where there is no directory for state yet, a command can't make it; the control: if nsbox doesn't before, it can."""
+@pytest.mark.parametrize(
+    ("how", "what", "outcome"),
+    [
+        ("workspace", "all", "held"),
+        ("workspace", "not made", "planted"),
+        ("layers", "all", "held"),
+        ("layers", "not made", "planted"),
+        ("layers", "not pinned", "planted"),
+    ],
+)
+def test_nobody_makes_the_key_first(places: Path, how: str, what: str, outcome: str) -> None:
+    """Where there is no directory for state yet, a command can't make it, nor move it; the controls: if nsbox doesn't care."""
     home = places / "elsewhere"
     env = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": ""}
-    command = [sys.executable, "-I", "-c", EARLY, str(places / "ws"), str(home), is_made]
+    command = [sys.executable, "-I", "-c", EARLY, str(places / "ws"), str(home), how, what]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout == outcome + "\n", done.stderr
-    assert (home / ".local/state/nsbox/key").exists() == (outcome == "planted")
+    assert (home / "way/state/nsbox/key").exists() == (outcome == "planted")
 
 
 # ---- locks
