@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._bpf import Arg, Rule
-    from nsbox._changes import Change
+    from nsbox._change import Change
     from nsbox._config import Config
     from nsbox._config_errors import ConfigError
     from nsbox._confine import confined, install
@@ -185,7 +185,7 @@ __all__ = [
 # Where each name lives.
 _HOMES = {
     "_bpf": ("Arg", "Rule"),
-    "_changes": ("Change",),
+    "_change": ("Change",),
     "_config": ("Config",),
     "_config_errors": ("ConfigError",),
     "_confine": ("confined", "install"),

@@ -9,9 +9,9 @@ import os
 import stat
 from collections import deque
 
+from nsbox._change import Change, kind_of, type_of
 from nsbox._files import Tree, is_copied, join
-from nsbox._frozen import Frozen, field, frozen, replace
-from nsbox._names import shown
+from nsbox._frozen import replace
 from nsbox._sparse import digest, same_contents
 
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
@@ -21,53 +21,6 @@ _MOST_DIGESTED = 4 << 30  # of all contents that digests are of
 _MOST_ENTRIES = 500_000  # files, directories and the like that are looked at
 _MOST_PATHS = 64 << 20  # characters of all their paths, each of which may have thousands
 _LONGEST = 4096  # PATH_MAX: what is deeper could only be reached step by step
-_TYPES = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "directory",
-    stat.S_IFLNK: "symlink",
-    stat.S_IFIFO: "fifo",
-    stat.S_IFSOCK: "socket",
-}
-
-
-@frozen
-class Change(Frozen):
-    """One change of a transaction.
-
-    kind: "added", "modified", "deleted" or "renamed". path: relative to the workspace; "." is the workspace. type:
-    "file", "directory", "symlink", "fifo", "socket" or "device"; mode: permission bits; both as they are now, or of
-    what is deleted as they were. old_type, old_mode: how they were, where the kind is "modified" or "renamed".
-    old_path: of what is renamed. A directory that is added or deleted is listed with all below it.
-    attributes: names of extended attributes, access lists among them, that it has or that were changed or removed.
-    link: the path of another one that has been added or changed, of which this is a hard link. digest: of contents and
-    attributes as they are now, where diff() has made it; two changes that differ in nothing else are equal.
-    """
-
-    kind: str
-    path: str
-    type: str
-    mode: int
-    old_path: str | None = None
-    old_type: str | None = None
-    old_mode: int | None = None
-    attributes: tuple[str, ...] = ()
-    link: str | None = None
-    digest: str | None = field(default=None, compare=False, repr=False)
-
-    def __str__(self) -> str:
-        letter = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R"}[self.kind]
-        name = f"{shown(self.old_path)} -> {shown(self.path)}" if self.old_path else shown(self.path)
-        return f"{letter} {name}{'/' if self.type == 'directory' else ''}"
-
-
-def type_of(mode: int) -> str:
-    """Return what Change calls a type of file."""
-    return _TYPES.get(stat.S_IFMT(mode), "device")
-
-
-def kind_of(name: str) -> int:
-    """Return the bits of a mode (S_IFMT) for what type_of() returns; 0 for devices, of which there are two kinds."""
-    return next((bits for bits, known in _TYPES.items() if known == name), 0)
 
 
 def _is_whiteout(found: os.stat_result) -> bool:
@@ -226,7 +179,8 @@ class Comparison:
                 left -= cost
                 names = self._attributes(change.path, now, was)
                 link = known.path if known is not None else None
-                found.append(replace(change, attributes=names, link=link, digest=seal))
+                target = self._upper.link(change.path) if stat.S_ISLNK(now.st_mode) else None
+                found.append(replace(change, attributes=names, link=link, target=target, digest=seal))
                 first.setdefault((now.st_dev, now.st_ino), found[-1])
         return found
 

@@ -17,7 +17,7 @@ import stat
 from _collections_abc import Callable
 
 from nsbox import _files
-from nsbox._changes import Change
+from nsbox._change import Change
 from nsbox._files import EXCHANGE, NOREPLACE, Tree
 from nsbox._frozen import Frozen, frozen
 from nsbox._rare_errors import CommitError, ConflictError

@@ -13,12 +13,40 @@ def c_quoted(path: str) -> str:
     return '"' + "".join(chars) + '"'
 
 
+def _is_seen(char: str) -> bool:
+    """Say if a character is printed, and has a shape or a width of its own.
+
+    Python counts some as printable that have neither: fillers and blanks, and what Unicode says to ignore where nothing
+    knows it (Default_Ignorable_Code_Point in DerivedCoreProperties.txt).
+    """
+    code = ord(char)
+    if code < 0x300:
+        return char.isprintable()
+    is_filler = code in (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0x16FE4, 0x1D159)
+    is_selector = 0x180B <= code <= 0x180F or 0xFE00 <= code <= 0xFE0F or 0xE0000 <= code <= 0xE0FFF
+    return char.isprintable() and not is_filler and not is_selector
+
+
 def shown(path: str) -> str:
     """Return a path as it is, or as a string of C if it has anything in it that isn't printed as such, or misleads."""
-    is_plain = path.isprintable() and not {'"', "\\"} & {*path} and path.strip() == path and " -> " not in path
+    is_plain = path.isprintable() and (path.isascii() or all(map(_is_seen, path)))
+    is_plain = is_plain and not {'"', "\\"} & {*path} and path.strip() == path
+    is_plain = is_plain and not any(mark in path for mark in (" -> ", " (", ": ", ", "))  # which stand around paths
     return path if is_plain and path else c_quoted(path)
 
 
 def printable(text: str) -> str:
     """Return a text in which what isn't printed as such is written as in C."""
-    return "".join(char if char.isprintable() else c_quoted(char)[1:-1] for char in text)
+    return "".join(char if _is_seen(char) else c_quoted(char)[1:-1] for char in text)
+
+
+class _Visible(dict[int, "int | str"]):
+    def __missing__(self, code: int) -> int | str:
+        char = chr(code)
+        self[code] = found = code if char in "\n\t" or _is_seen(char) else c_quoted(char)[1:-1]
+        return found
+
+
+def visible(text: str) -> str:
+    """Return a text of many lines in which all that isn't seen is written as in C, except for the ends of lines."""
+    return text.translate(_Visible())

@@ -7,7 +7,7 @@ import os
 import stat
 from collections import Counter
 
-from nsbox._changes import Change, kind_of
+from nsbox._change import Change, kind_of
 from nsbox._files import Tree
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._names import c_quoted, shown

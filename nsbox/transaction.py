@@ -25,13 +25,14 @@ from _thread import RLock
 from functools import partial
 
 from nsbox import _commit, _core, _patch
-from nsbox._changes import Change, Comparison
+from nsbox._change import Change
+from nsbox._changes import Comparison
 from nsbox._checks import check_path, is_below
 from nsbox._commands import Commands
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree, opened_plainly, start_of_time
 from nsbox._frozen import TYPE_CHECKING
-from nsbox._names import shown
+from nsbox._names import shown, visible
 from nsbox._overlay import OverlayWay, check_marks, check_place
 from nsbox._probe import transactions_dir
 from nsbox._rare_errors import CommitError, ConflictError
@@ -146,14 +147,16 @@ class Transaction(Commands):
             self._reviewed = told = compared.with_details(compared.with_renames(compared.changes()))
             return told.copy()
 
-    def patch(self, *, max_size: int | str = "1M") -> str:
+    def patch(self, *, max_size: int | str = "1M", escaped: bool = False) -> str:
         """Return the changes as a unified diff that git apply takes; raises OSError.
 
         What git's form can't show has a line that begins with "# ": directories of unusual modes or without files,
         FIFOs, extended attributes, access lists, hard links. max_size: a file with more bytes than that, or with NUL
         bytes, is only said to differ; so are files after the first 256 MiB. Bytes that are no UTF-8 are there as
-        surrogates: os.fsencode() gives them back. What it shows is what a commit() without `expected` brings in, or
-        else nothing.
+        surrogates: os.fsencode() gives them back. escaped: for a terminal, or for somebody who reads it. All that isn't
+        seen, such as escape sequences, or turns text around, is written as in C; then no program can apply it.
+
+        What it shows is what a commit() without `expected` brings in, or else nothing.
         """
         most = check_size("max_size", max_size)
         with self._trees() as trees:
@@ -163,7 +166,7 @@ class Transaction(Commands):
             with trees[0].walking(), trees[1].walking():
                 text = "".join(one.of(change) for change in told)
                 self._reviewed = [compared.as_shown(change, one.shown.get(change.path)) for change in told]
-            return text
+            return visible(text) if escaped else text
 
     def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
         """Bring all changes into the workspace, or none, and return them; the transaction is over then.

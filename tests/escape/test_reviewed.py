@@ -365,7 +365,7 @@ MAKE_NEW = "umask 022; mkdir -p dir/in; echo new > new; echo new > dir/in/new; l
 def test_copies_are_compared(
     tx: Transaction, workspace: Path, monkeypatch: pytest.MonkeyPatch, how: str, what: str, where: str
 ) -> None:
-    """Who changes what is being copied, or the copy, stops the commit; nothing is left of it."""
+    """A change to what is being copied, or to the copy, stops the commit; nothing is left of it."""
     tx.shell(MAKE_NEW, check=True)
     meddle(monkeypatch, tx, workspace, where, what, how)
     if how == "set-user-ID" and what == "original":  # those bits never come along
@@ -530,6 +530,14 @@ NAMES = [
     "\udcff",
     "\x7f",
     "\u200b",
+    "a\u2800",
+    "\u3164",
+    "x\ufe0f",
+    "x\u034f",
+    "\U000e0101",
+    "x (symlink to y)",
+    "x: new fifo mode 010644",
+    "a, b",
 ]
 
 
@@ -552,9 +560,68 @@ def shown_raw(change: Change) -> str:
     return f"A {change.path}"
 
 
+REMARKS = [
+    ("rm tool; ln -s /etc/passwd tool", "M tool (file becomes symlink to /etc/passwd)"),
+    ("ln -s ../x link", "A link (symlink to ../x)"),
+    ("ln -s 'y) (z' link", 'A link (symlink to "y) (z")'),
+    ("ln -s \u3164 link", 'A link (symlink to "\\343\\205\\244")'),
+    ("rm tool; mkfifo -m 600 tool", "M tool (file becomes fifo)"),
+    ("rm tool; mkdir -m 777 tool", "M tool/ (file becomes directory, mode 0777)"),
+    ("rmdir d; echo > d; chmod 755 d", "M d (directory becomes file, mode 0755)"),
+    ("chmod 4755 tool", "M tool (mode 0755 becomes 4755)"),
+    ("chmod 666 settings; echo >> settings", "M settings (mode 0644 becomes 0666)"),
+    ("echo > x; chmod 755 x", "A x (mode 0755)"),
+    ("echo > x; chmod 602 x", "A x (mode 0602)"),
+    ("echo > x; chmod 644 x", "A x"),
+    ("mkdir -m 1777 x", "A x/ (mode 1777)"),
+    ("mkdir -m 755 x", "A x/"),
+    ("mv tool x; chmod 700 x", "R tool -> x (mode 0755 becomes 0700)"),
+    ("rm tool", "D tool"),
+    ("mkfifo -m 622 x", "A x (fifo, mode 0622)"),
+    ("touch x; ln x y", "A x\nA y (hard link to x)"),
+    ("""python3 -c 'import os; os.setxattr("tool", "user.x", b"y")'""", "M tool (attributes user.x)"),
+]
+
+
+@pytest.mark.parametrize(("command", "text"), REMARKS)
+def test_a_printed_change_says_what_it_is(tx: Transaction, command: str, text: str) -> None:
+    """Types that become others, where links lead, modes that matter, attributes and hard links; commit() returns it too."""
+    printed = changed(tx, f"umask 022; {command}")
+    assert "\n".join(printed) == text
+    if "attributes" not in text and "4755" not in text:
+        assert [str(change) for change in tx.commit()] == printed
+
+
 def test_plain_names_stay(tx: Transaction) -> None:
     """Nothing is quoted that needn't be."""
     assert changed(tx, "touch 'a b' '\u00e4\u6f22' '#x' \"it's\"") == ["A #x", "A a b", "A it's", "A \u00e4\u6f22"]
+
+
+HOSTILE = "a\x1b[2K\x1b[1Ab\r\u202ec\u2066d\u200be\u3164f\u2800g\x9bh\x07\x08i\x7f\tj\u00e4\u6f22\udcff"
+
+
+def test_a_patch_for_a_terminal(tx: Transaction, workspace: Path, tmp_path: Path) -> None:
+    """With escaped=True nothing in it moves the cursor, hides or turns text around; the control: without, git takes it."""
+    copy = shutil.copytree(workspace, tmp_path / "copy")
+    tx.run(python("import os, sys; open('new', 'wb').write(os.fsencode(sys.argv[1]) + b'\\n')", HOSTILE), check=True)
+    tx.shell("ln -s '\x1b[2K' link", check=True)
+    text = tx.patch(escaped=True)
+    line = next(line for line in text.splitlines() if line.startswith("+a"))
+    assert line == (
+        r"+a\033[2K\033[1Ab\015\342\200\256c\342\201\246d\342\200\213e\343\205\244f\342\240\200g\302\233h\007\010i\177"
+        "\tj\u00e4\u6f22"
+        r"\377"
+    )
+    assert all(part.isprintable() for part in text.replace("\t", "").split("\n"))
+    assert r"+\033[2K" in text
+    raw = tx.patch()
+    assert "\x1b[2K" in raw and HOSTILE in raw
+    given = raw.encode("utf-8", "surrogateescape")
+    done = subprocess.run(["git", "apply"], cwd=copy, input=given, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (copy / "new").read_bytes() == os.fsencode(HOSTILE) + b"\n"
+    assert tx.patch(escaped=True) == text
+    tx.commit()  # it is a look as the other is
 
 
 def test_git_takes_the_lines(tx: Transaction, workspace: Path, tmp_path: Path) -> None:

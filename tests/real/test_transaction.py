@@ -201,7 +201,7 @@ def test_diff(tx: Transaction) -> None:
         Change("renamed", "moved", "file", 0o644, "directory/inner", "file", 0o644),
         Change("added", "new", "directory", 0o755),
         Change("added", "new/fifo", "fifo", 0o644),
-        Change("added", "new/link", "symlink", 0o777),
+        Change("added", "new/link", "symlink", 0o777, target="there"),
     ]
     sh(tx, "chmod 644 file; rm -r new directory; mkdir directory; mv moved directory/inner")
     assert told(tx) == []
@@ -348,7 +348,7 @@ def test_patches_that_would_take_long(workspace: Path, tmp_path: Path, store: Pa
 
 def test_the_mode_of_the_workspace(tx: Transaction, filled: Path) -> None:
     sh(tx, "chmod 700 .")
-    assert told(tx) == ["M ./"]
+    assert told(tx) == ["M ./ (mode 0755 becomes 0700)"]
     tx.commit()
     assert filled.stat().st_mode & 0o777 == 0o700
 
