@@ -20,7 +20,7 @@ from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name
 from nsbox._imports import opened
 from nsbox._path_rules import PathRule
 from nsbox._policy import Policy
-from nsbox._resolution import Resolution, links_on
+from nsbox._resolution import Resolution, check_read, links_on
 from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
@@ -339,6 +339,7 @@ class _Reading:
             if found_at is None:
                 raise PolicyError(field, problem)
             self.wrong(found_at, problem)
+        check_read(read)
         read += self.own_file(write, read, given.get("deny", ()))
         found: dict[str, Any] = {"seccomp": "default", "home": workspace} if workspace else {"seccomp": "default"}
         found["workdir"] = workspace or _start(self.base, (*write, *read), given.get("deny", ()))

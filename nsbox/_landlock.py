@@ -86,15 +86,34 @@ def scopes(abi: int) -> Ruleset | None:
     return Ruleset(scoped=_SCOPES) if abi >= SCOPES_ABI else None
 
 
-def ruleset(ops: Iterable[Op], abi: int) -> Ruleset:
-    """Return the ruleset for these ops on a kernel with this ABI, at least FILES_ABI."""
+def _read_only(ops: Iterable[Op]) -> list[str]:
+    """Return where something of the host's is bound read-only: a directory, or what is in it, may be a FIFO."""
+    return [op.dest for op in ops if isinstance(op, RoBind) or (isinstance(op, BindFd) and op.read_only)]
+
+
+def ruleset(ops: Iterable[Op], abi: int, *, closed: Iterable[str] = ()) -> Ruleset:
+    """Return the ruleset for these ops on a kernel with this ABI, at least FILES_ABI.
+
+    closed: file systems of the sandbox's own that nothing need be made in. One of them has no rights if something is
+    bound below it read-only, since its rights would reach that too, and with them FIFOs of the host's.
+    """
     everything = _all_rights(abi)
-    writable = _writable(ops)
+    ops = tuple(ops)
+    shown = _read_only(ops)
+    left_out = {path for path in closed if any(_is_inside(dest, [path]) for dest in shown)}
+    writable = {path: may_lack for path, may_lack in _writable(ops).items() if path not in left_out}
     paths = [PathRule("/", everything if "/" in writable else _READ)]
     paths += [PathRule(p, everything, optional) for p, optional in writable.items() if not _is_inside(p, writable)]
     unique = {rule.path: rule for rule in paths}
     scoped = _SCOPES if abi >= SCOPES_ABI else 0
     return Ruleset(files=everything, scoped=scoped, paths=tuple(unique.values()))
+
+
+def reached(ops: Iterable[Op], rules: Ruleset) -> tuple[str, ...]:
+    """Return the writable places whose rights reach something of the host's that is bound below them read-only."""
+    shown = _read_only(ops)
+    places = [rule.path for rule in rules.paths if rule.rights == rules.files]
+    return tuple(path for path in places if any(_is_inside(dest, [path]) for dest in shown))
 
 
 def without_tcp(allowed: Ruleset, abi: int) -> Ruleset:

@@ -22,7 +22,7 @@ from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._questions import Questions
-from nsbox._resolution import Resolution
+from nsbox._resolution import Resolution, check_read
 from nsbox._seccomp import PROFILES, Filter
 from nsbox._wished_limits import Limits, check_size
 
@@ -206,6 +206,7 @@ class Policy(Questions, Frozen):
                     changes[name] = tuple(resolve(name, path) for path in _sequence(name, changes[name]))
             if changes.get("tools_bin") is not None:
                 changes["read"] = _with_tools(names, changes, changes.get("read", self.read))
+            check_read(changes.get("read", ()))
             names.check(changes.get("write", self.write))
         return replace(self, **changes)
 
@@ -458,6 +459,7 @@ def _workspace(
         "read": _with_tools(names, wishes, [names.existing("read", p) for p in _sequence("read", read)]),
         "deny": tuple(names.denied("deny", p) for p in _sequence("deny", deny)),
     }
+    check_read(found["read"])
     names.check(found["write"])
     return kind(base="workspace", **found, **_known(wishes, "read", "write", "deny"))
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+_KIND, _FIFO = 0o170000, 0o010000  # inode(7)
 _MOST_LINKS = 40  # as the kernel has it: MAXSYMLINKS, path_resolution(7)
 
 
@@ -112,6 +113,19 @@ class Resolution:
             problem = _problem(name, places if name.beside is None else places | {name.beside})
             if problem:
                 yield name.at, name.field, problem
+
+
+def check_read(paths: Iterable[str]) -> None:
+    """Raise PolicyError for a FIFO among what is to be readable: MS_RDONLY isn't about these (mount(2), fifo(7))."""
+    for path in paths:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:  # it has gone since, which is told when a sandbox is made
+            continue
+        if mode & _KIND == _FIFO:
+            raise PolicyError(
+                "read", f"{path} is a FIFO, which commands could write to and read empty; if that is meant, write=[...]"
+            )
 
 
 def _here(is_relative: bool) -> str | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 NAME = "namespaces"
 _UNCHANGED = 2**32 - 1  # setresuid(2)
 _TRUNCATE = 1 << 14  # <linux/landlock.h>; not imported for commands without Landlock
+_CLOSED = ("/run", "/var/tmp")  # not /tmp, where all programs make files
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
 
@@ -94,7 +95,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         backend=NAME,
         enforced=_enforced(policy, host, identity, limits, ruleset, in_cgroup),
         not_enforced=(
-            *_not_enforced(policy, host, identity, ruleset),
+            *_not_enforced(policy, host, identity, ops, ruleset),
             *unkillable(policy),
             *cgroup_caveats(policy, in_cgroup),
             *core_caveats(policy, host),
@@ -244,7 +245,8 @@ def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str,
             "Linux 5.19 or later, with landlock among the modules of lsm= on its command line",
         )
     elif policy.landlock:
-        return _landlock.ruleset(ops, host.landlock_abi)
+        closed = _CLOSED if policy.base == "workspace" else ()
+        return _landlock.ruleset(ops, host.landlock_abi, closed=closed)
     return _landlock.scopes(host.landlock_abi) if reaches_out else None
 
 
@@ -298,7 +300,15 @@ def _enforced(
     return tuple(said)
 
 
-def _not_enforced(policy: Policy, host: Host, identity: Identity, ruleset: Ruleset | None) -> tuple[str, ...]:
+def _reached(ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str, ...]:
+    from nsbox import _landlock
+
+    return _landlock.reached(ops, ruleset)
+
+
+def _not_enforced(
+    policy: Policy, host: Host, identity: Identity, ops: tuple[Op, ...], ruleset: Ruleset | None
+) -> tuple[str, ...]:
     said = [
         "system calls: all others"
         if policy.filter.base == "off"
@@ -324,6 +334,10 @@ def _not_enforced(policy: Policy, host: Host, identity: Identity, ruleset: Rules
     said.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
     if ruleset is None or not ruleset.files:
         said.append("FIFOs: those in visible directories can be written to, also where these are read-only")
+    else:
+        places = _reached(ops, ruleset)
+        below = f"; below {', '.join(places)} they can be written to, also in read-only directories" if places else ""
+        said.append(f"FIFOs: those in visible directories can be read empty{below}")
     said.append(left_behind(policy))
     if policy.nested and host.kernel_id:
         said.append("afterwards: file capabilities that it gives in sandboxes of its own, in a workspace of root's")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import nsbox
-from nsbox import Policy
+from nsbox import Policy, PolicyError
 
 pytestmark = pytest.mark.vm
 
@@ -210,26 +210,76 @@ def test_control_layers_reach_them(attempt: Callable[..., Any], abstract: str) -
     assert attempt(CONNECT, abstract, policy=policy, cwd="/") == "connected"
 
 
-@needs_files
-@pytest.mark.as_root("others have no directory that isn't below /tmp, where the sandbox's own one gives its rights")
-def test_fifos_in_read_only_directories() -> None:
-    """With Landlock a FIFO of the host is read-only where its directory is. Control: without it, it is written to."""
-    base = Path(tempfile.mkdtemp(prefix="nsbox-fifo.", dir="/srv"))
+def injected(base: Path, *, landlock: bool) -> tuple[bytes | None, bool]:
+    """Return what a command could write to a FIFO in a read-only directory, and whether explain() says that it can."""
+    (base / "ws").mkdir(exist_ok=True)
+    (base / "shown").mkdir(exist_ok=True)
+    os.mkfifo(base / "shown" / "control")
+    server = os.open(base / "shown" / "control", os.O_RDWR | os.O_NONBLOCK)
     try:
-        (base / "ws").mkdir()
-        (base / "shown").mkdir()
-        os.mkfifo(base / "shown" / "control")
-        server = os.open(base / "shown" / "control", os.O_RDWR | os.O_NONBLOCK)
+        policy = Policy.workspace(base / "ws", read=[base / "shown"], landlock=landlock)
+        nsbox.run(f"echo injected > {base}/shown/control", shell=True, policy=policy, stderr=nsbox.DEVNULL)
         try:
-            for landlock, expected in ((True, None), (False, b"injected\n")):
-                policy = Policy.workspace(base / "ws", read=[base / "shown"], landlock=landlock)
-                nsbox.run(f"echo injected > {base}/shown/control", shell=True, policy=policy, stderr=nsbox.DEVNULL)
-                try:
-                    got = os.read(server, 100)
-                except BlockingIOError:
-                    got = None
-                assert got == expected
-        finally:
-            os.close(server)
+            got = os.read(server, 100)
+        except BlockingIOError:
+            got = None
+        said = [line for line in str(nsbox.explain(policy)).splitlines() if line.startswith("not enforced  FIFOs")]
+        return got, any("also where" in line or f"/{base.parts[1]}" in line for line in said)
+    finally:
+        os.close(server)
+        os.unlink(base / "shown" / "control")
+
+
+@needs_files
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("/srv", marks=pytest.mark.as_root("others can't make a directory there")),
+        pytest.param("/run", marks=pytest.mark.as_root("others can't make a directory there")),
+        "/var/tmp",
+    ],
+)
+def test_fifos_in_read_only_directories(place: str) -> None:
+    """With Landlock a FIFO of the host is read-only where its directory is. Control: without it, it is written to."""
+    base = Path(tempfile.mkdtemp(prefix="nsbox-fifo.", dir=place))
+    try:
+        assert injected(base, landlock=True)[0] is None
+        assert injected(base, landlock=False) == (b"injected\n", True)
     finally:
         shutil.rmtree(base)
+
+
+@needs_files
+def test_fifos_where_all_programs_make_files() -> None:
+    """Below /tmp Landlock can't keep a command from FIFOs, since it may write to the directory above, and explain() says so."""
+    base = Path(tempfile.mkdtemp(prefix="nsbox-fifo.", dir="/tmp"))
+    try:
+        assert injected(base, landlock=True) == (b"injected\n", True)
+        policy = Policy.workspace(base / "ws", read=[base / "shown"], landlock=True)
+        nsbox.run(f"touch /tmp/x {base}/ws/x && ! touch {base}/shown/x", shell=True, policy=policy, check=True)
+    finally:
+        shutil.rmtree(base)
+
+
+def test_a_fifo_that_is_named(tmp_path: Path) -> None:
+    """Read-only it can't be, so it is refused, also by a link. Control: where it is meant, it is written to."""
+    (tmp_path / "ws").mkdir()
+    os.mkfifo(tmp_path / "control")
+    (tmp_path / "link").symlink_to("control")
+    policy = Policy.workspace(tmp_path / "ws", write=[tmp_path / "control"])
+    file = tmp_path / "policy.toml"
+    file.write_text(f'workspace = "{tmp_path}/ws"\nreadable = ["{tmp_path}/control"]\n')
+    for make in (
+        lambda: Policy.workspace(tmp_path / "ws", read=[tmp_path / "control"]),
+        lambda: Policy.workspace(tmp_path / "ws", read=[tmp_path / "link"]),
+        lambda: Policy.workspace(tmp_path / "ws").with_(read=[tmp_path / "control"]),
+        lambda: Policy.load(file),
+    ):
+        with pytest.raises(PolicyError, match="control is a FIFO"):
+            make()
+    server = os.open(tmp_path / "control", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        nsbox.run(f"echo meant > {tmp_path}/control", shell=True, policy=policy, check=True)
+        assert os.read(server, 100) == b"meant\n"
+    finally:
+        os.close(server)

@@ -108,6 +108,31 @@ def test_ops_that_are_written_to() -> None:
     assert rules.paths[0].rights == READ
 
 
+def test_what_reaches_below() -> None:
+    """/run and /var/tmp have no rights where something is bound below them read-only; what keeps them is told."""
+    host = replace(DEBIAN, landlock_abi=7)
+    for place, more in (("/var/tmp", []), ("/run", ["/"])):
+        for read, write, rights in (
+            ([], [f"{place}/mine"], ALL[7]),
+            ([f"{place}/app"], [], READ),
+            ([f"{place}/app"], [f"{place}/mine"], READ),
+        ):
+            plan = compile_policy(workspace(landlock=True, read=[*more, *read], write=write), host)
+            assert plan.ruleset is not None
+            assert Tmpfs(place, mode=0o1777 if place == "/var/tmp" else 0o755) in plan.ops
+            assert given_rights(plan.ruleset, f"{place}/x") == rights
+            assert all(given_rights(plan.ruleset, path) == ALL[7] for path in (*write, "/tmp"))
+            assert all(given_rights(plan.ruleset, path) == READ for path in read)
+            assert "FIFOs: those in visible directories can be read empty" in plan.not_enforced
+    plan = compile_policy(workspace(landlock=True, read=["/tmp/app", "/var/tmp/app"]), host)
+    (said,) = (text for text in plan.not_enforced if "FIFO" in text)
+    assert said.endswith("; below /tmp they can be written to, also in read-only directories")
+    layers = compile_policy(Policy.layers(RoBind("/", "/"), Tmpfs("/run"), RoBind("/x", "/run/x"), landlock=True), host)
+    assert layers.ruleset is not None
+    assert given_rights(layers.ruleset, "/run/x") == ALL[7]
+    assert any("below /run they can" in text for text in layers.not_enforced)
+
+
 def test_only_scopes() -> None:
     """Without landlock=True there is a ruleset where it costs nothing and holds something: no net namespace, ABI 6."""
     for abi, network, expected in (
