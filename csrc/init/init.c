@@ -70,10 +70,10 @@ static int is_told_to_end(int signals)
            && info.pid == 0;
 }
 
-/* The command, or an error: it has ended and the caller has reaped it already, or there never was one. Since Linux 6.14 a
- * pid namespace has a pid_max of its own, and with one of 301 low numbers are given away a second time, to somebody whose
- * parent is one of us; the command's is outside. Older kernels begin at 300 again (RESERVED_PIDS), and don't know that
- * request (Linux 6.13). */
+/* The command, or an error: it has ended and the caller has reaped it already, or there never was one. Its number may be
+ * somebody else's by then: who has power over the pid namespace chooses one (clone3(2), set_tid). The kernel alone begins
+ * again at 300 (RESERVED_PIDS), also where pid_max is the namespace's own (Linux 6.14) and 301. Others have a parent that
+ * is one of us; the command's is outside. Kernels before Linux 6.13 don't know that request. */
 static int open_command(int number)
 {
     struct { /* pidfd_info, <linux/pidfd.h> */
