@@ -10,7 +10,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -263,30 +264,55 @@ while os.getppid() == int(sys.argv[2]):
 """
 
 
-def test_link_that_comes_and_goes(tmp_path: Path, home: Path) -> None:
-    """While a link and a directory change places thousands of times a second, the link never wins."""
+@contextmanager
+def swapping(tmp_path: Path, home: Path) -> Iterator[Path]:
+    """Give a workspace where `docs` is by turns a directory and a link to the home, thousands of times a second."""
     ws = tmp_path / "ws"
     (ws / "docs/.ssh").mkdir(parents=True)
     (ws / "docs/.ssh/id").write_text("harmless")
     (ws / "other").symlink_to(home)
-    nsbox.run(["true"], policy=Policy.workspace(ws), check=True)  # from here on the place isn't the caller's alone
-    seen: dict[str, int] = {}
     command = [sys.executable, "-I", "-c", _SWAPPER, str(ws), str(os.getpid())]
+    nsbox.run(["true"], policy=Policy.workspace(ws), check=True)  # from here on the place isn't the caller's alone
     with subprocess.Popen(command, stdout=subprocess.PIPE) as swapper:
         assert swapper.stdout is not None and swapper.stdout.readline() == b"on\n"
         try:
-            for i in range(ROUNDS):
-                try:
-                    if i % 3:
-                        policy = Policy.workspace(ws, read=[ws / "docs"])
-                        said = nsbox.check_output(["cat", "docs/.ssh/id"], cwd=ws, policy=policy)
-                    else:
-                        said = nsbox.check_output("cat .ssh/id; echo evil > .ssh/evil", shell=True, cwd=ws / "docs")
-                    outcome = said.decode()
-                except (PolicyError, SetupError, OSError, subprocess.CalledProcessError) as error:
-                    outcome = type(error).__name__
-                seen[outcome] = seen.get(outcome, 0) + 1
+            yield ws
         finally:
             swapper.kill()
+
+
+def test_link_that_comes_and_goes(tmp_path: Path, home: Path) -> None:
+    """While a link and a directory change places all the time, the link never wins."""
+    seen: dict[str, int] = {}
+    with swapping(tmp_path, home) as ws:
+        for i in range(ROUNDS):
+            try:
+                if i % 3:
+                    policy = Policy.workspace(ws, read=[ws / "docs"])
+                    said = nsbox.check_output(["cat", "docs/.ssh/id"], cwd=ws, policy=policy)
+                else:
+                    said = nsbox.check_output("cat .ssh/id; echo evil > .ssh/evil", shell=True, cwd=ws / "docs")
+                outcome = said.decode()
+            except (PolicyError, SetupError, OSError, subprocess.CalledProcessError) as error:
+                outcome = type(error).__name__
+            seen[outcome] = seen.get(outcome, 0) + 1
     assert not any("PRIVATE" in outcome for outcome in seen) and unchanged(home), seen
     assert sum(seen.values()) == ROUNDS
+
+
+def test_control_the_link_wins(tmp_path: Path, home: Path) -> None:
+    """Control: a path that is looked at, and then bound by its name, is the link's target before long."""
+    seen: dict[str, int] = {}
+    with swapping(tmp_path, home) as ws:
+        policy = Policy.layers(nsbox.RoBind("/", "/"), nsbox.RoBind(str(ws / "docs"), "/srv"))
+        for _ in range(ROUNDS):
+            if (ws / "docs").is_symlink():
+                continue
+            try:
+                outcome = nsbox.check_output(["cat", "/srv/.ssh/id"], policy=policy).decode()
+            except (SetupError, subprocess.CalledProcessError) as error:
+                outcome = type(error).__name__
+            seen[outcome] = seen.get(outcome, 0) + 1
+            if "PRIVATE" in outcome:
+                return
+    raise AssertionError(seen)
