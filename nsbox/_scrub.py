@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, Generic, Protocol, TypeAlias, cast
 
-from nsbox._escapes import Decoded, without_plus
+from nsbox._escapes import Decoded, Unbroken, without_plus
 
 SHORTEST = 4  # bytes of a secret: less would stand in much that is none
 LONGEST = 1 << 16
@@ -74,6 +74,14 @@ def plain_forms(value: bytes) -> set[bytes]:
     return {without_plus(form) for form in found if len(form) >= SHORTEST}
 
 
+def broken_forms(value: bytes) -> set[bytes]:
+    """Return how a value looks in what an encoder breaks into lines, once these are one line without escapes."""
+    found = set()
+    for one in _variants(value):
+        found |= {one.hex().encode(), one.hex().upper().encode(), *_cores(one)}
+    return {without_plus(form) for form in found if len(form) >= SHORTEST}
+
+
 def _variants(value: bytes) -> set[bytes]:
     """Return a value with either line end, and without blanks at its ends."""
     lines = value.replace(b"\r\n", b"\n")
@@ -101,7 +109,6 @@ class _Needles(Generic[AnyStr]):
 
     def __init__(self, texts: Iterable[AnyStr]) -> None:
         self._all: list[AnyStr] = sorted(set(texts))
-        self._heads: list[tuple[AnyStr, AnyStr, int]] = [(text, text[:SHORTEST], len(text) - 1) for text in self._all]
         self._ends: list[set[AnyStr]] = [{text[:size] for text in self._all} for size in range(1, SHORTEST)]
         self._tails: dict[AnyStr, AnyStr] = {}
         self.longest = max(map(len, self._all), default=0)
@@ -140,22 +147,27 @@ class _Needles(Generic[AnyStr]):
         for length, begins in enumerate(self._ends, 1):
             if length <= size and text[size - length :] in begins:
                 best = size - length
-        for needle, head, most in self._heads:
-            at = text.find(head, max(0, size - most))
-            while 0 <= at < best:
-                if needle.startswith(text[at:]):
-                    best = at
+        tail = text[max(0, size - SHORTEST) :]  # most needles have it nowhere
+        for needle in self._all if size >= SHORTEST else ():
+            at = needle.rfind(tail, 0, min(size, len(needle) - 1))
+            while at >= 0 and size - at - SHORTEST < best:
+                length = at + SHORTEST
+                if text.endswith(needle[:length]):
+                    best = size - length
                 else:
-                    at = text.find(head, at + 1)
+                    at = needle.rfind(tail, 0, length - 1)
         return best
 
 
 class _Stream(Generic[AnyStr]):
     """What is held back of a stream. covered: how much of it, from its beginning, the last mask stands for."""
 
-    def __init__(self, needles: _Needles[AnyStr], plain: _Needles[AnyStr], mask: AnyStr) -> None:
+    def __init__(
+        self, needles: _Needles[AnyStr], plain: _Needles[AnyStr], broken: _Needles[AnyStr], mask: AnyStr
+    ) -> None:
         self._needles: _Needles[AnyStr] = needles
         self._plain: _Needles[AnyStr] = plain
+        self._broken: _Needles[AnyStr] = broken
         self._mask: AnyStr = mask
         self._pending: AnyStr = mask[:0]
         self._covered = 0
@@ -171,9 +183,12 @@ class _Stream(Generic[AnyStr]):
         decoded = Decoded(text)
         size, limit = (len(text), len(decoded.text)) if is_last else decoded.begun()
         plain = decoded.text[:limit]
-        cut = size if is_last else self._cut(text, size, decoded, plain)
+        lines = Unbroken(plain)
+        cut = size if is_last else self._cut(text, size, decoded, plain, lines)
         found = self._needles.found(text)
-        found += ((decoded.start(start), decoded.end(end)) for start, end in self._plain.found(plain))
+        within = self._plain.found(plain)
+        within += ((lines.start(start), lines.end(end)) for start, end in self._broken.found(lines.text))
+        found += ((decoded.start(start), decoded.end(end)) for start, end in within)
         out, at = [], self._covered
         for start, end in sorted(found):
             if start >= cut:
@@ -185,9 +200,13 @@ class _Stream(Generic[AnyStr]):
         self._pending, self._covered = text[cut:], max(0, at - cut)
         return self._mask[:0].join(out)
 
-    def _cut(self, text: AnyStr, size: int, decoded: Decoded[AnyStr], plain: AnyStr) -> int:
+    def _cut(self, text: AnyStr, size: int, decoded: Decoded[AnyStr], plain: AnyStr, lines: Unbroken[AnyStr]) -> int:
         """Return where what has to be held back begins."""
         held = self._plain.held(plain)
+        unbroken = lines.ended(lines.text)
+        begun = self._broken.held(unbroken)
+        if begun < len(unbroken):
+            held = min(held, lines.start(begun))
         cut = min(size, self._needles.held(text), decoded.start(held) if held < len(plain) else size)
         return decoded.boundary(cut)
 
@@ -195,19 +214,23 @@ class _Stream(Generic[AnyStr]):
 class Scrubber:
     r"""Replaces known secrets in one stream, of bytes or of str: output = feed(piece) again and again, then flush().
 
-    What comes out doesn't depend on how the stream was cut. A secret is replaced as it is and in these forms: with any
-    of its characters as %XX (also + for a blank), as \uXXXX, \xXX or another escape of JSON, or as an entity of HTML,
-    whichever an encoder escapes; in hex; as a part of anything in base64, also the URL-safe one and with its + and / as
-    %XX; with the other line ends (LF, CR LF); without blanks at its ends. Where secrets overlap all of it is replaced,
-    by one mask. Nothing else is changed.
+    What comes out doesn't depend on how the stream was cut. A secret is replaced as it is and in these forms: with
+    any of its characters as %XX (also + for a blank), as \uXXXX, \xXX or another escape of JSON, in octal (\NNN),
+    behind a backslash, or as an entity of HTML by number or name, whichever an encoder escapes; with ' as '\'' or
+    '"'"', as a shell has it; in hex; as a part of anything in base64, also the URL-safe one and with its + and / as
+    %XX; both also in lines (MIME, PEM, xxd -p); with the other line ends (LF, CR LF); without blanks at its ends.
+    Where secrets overlap all of it is replaced, by one mask. Nothing else is changed.
 
-    secrets: str, bytes or nsbox.secrets.Secret, of 4 to 65536 bytes in UTF-8; others raise ValueError, since a shorter
-    one would stand in much that is no secret. mask: what stands for them, "***" unless that, with what is beside it,
-    could be one of the secrets; then another. A mask given that could be raises ValueError.
+    Not found: what is escaped twice, such as JSON in JSON; hex with blanks, offsets or colons (hexdump, xxd without
+    -p); base64 in lines that are indented; other encodings, such as base32, and what is compressed.
 
-    It keeps the secrets in memory, and of the stream what may be the beginning of one, or of an escape: less than the
-    longest form (six times the longest secret, for \uXXXX). So the last letters of a prompt may only come with the
-    next piece.
+    secrets: str, bytes or nsbox.secrets.Secret, of 4 to 65536 bytes in UTF-8; others raise ValueError, since a
+    shorter one would stand in much that is no secret. mask: what stands for them, "***" unless that, with what is
+    beside it, could be one of the secrets; then another. A mask given that could be raises ValueError.
+
+    It keeps the secrets in memory, and of the stream what may be the beginning of one, or of an escape: less than
+    the longest form (six times the longest secret for \uXXXX, more for names of HTML and for lines of one letter).
+    So the last letters of a prompt may only come with the next piece.
     """
 
     def __init__(self, secrets: Iterable[Value], *, mask: str | None = None) -> None:
@@ -217,9 +240,10 @@ class Scrubber:
         self._count = len(values)
         every = {form for value in values for form in forms(value)}
         plain = {form for value in values for form in plain_forms(value)}
-        self.mask = _mask_for(every | plain, mask)
-        raw = _Needles(every), _Needles(plain)
-        text = _Needles(map(_text, every)), _Needles(map(_text, plain))
+        broken = {form for value in values for form in broken_forms(value)}
+        self.mask = _mask_for(every | plain | broken, mask)
+        raw = _Needles(every), _Needles(plain), _Needles(broken)
+        text = _Needles(map(_text, every)), _Needles(map(_text, plain)), _Needles(map(_text, broken))
         self._made = {bytes: (raw, self.mask.encode()), str: (text, self.mask)}
         self._stream: _Stream[Any] | None = None
         self._kind: type | None = None
@@ -256,7 +280,7 @@ class Scrubber:
         if kind is None:
             raise TypeError(f"data is a {type(data).__name__}, must be bytes or str")
         needles, mask = self._made[kind]
-        return _Stream(*cast(tuple[_Needles[Any], _Needles[Any]], needles), mask)
+        return _Stream(*cast(tuple[_Needles[Any], _Needles[Any], _Needles[Any]], needles), mask)
 
     def _current(self, data: object) -> _Stream[Any]:
         new = self._new(data)

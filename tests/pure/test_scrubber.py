@@ -137,6 +137,12 @@ ENCODERS = {
     "Go encoding/json": "p@ss/wörd\\u0026x!'()*~+\\u003c ",
     ".NET": "p@ss/w\\u00F6rd\\u0026x!\\u0027()*~\\u002B\\u003C ",
     "HTML": "p@ss/wörd&amp;x!&#39;()*~+&lt; ",
+    "HTML, all that have names": "p&commat;ss&sol;w&ouml;rd&amp;x!&apos;&lpar;&rpar;*~&plus;&lt; ",
+    "shell, between quotes": "p@ss/wörd&x!'\\''()*~+< ",
+    "shlex.quote": "p@ss/wörd&x!'\"'\"'()*~+< ",
+    "printf %q": "p@ss/wörd\\&x\\!\\'\\(\\)\\*\\~+\\<\\ ",
+    "$'...' of a shell, git": "p@ss/w\\303\\266rd&x!\\'()*~+< ",
+    "octal": "p\\100ss\\057w\\303\\266rd\\046x\\041\\047\\050\\051\\052\\176\\053\\074\\040",
     "in a URL, in JSON": "p%40ss%2fw%C3%B6rd\\u0026x!'()*~%2b\\u003c%20",
 }
 
@@ -152,6 +158,59 @@ def test_encoders(name: str) -> None:
     for cut in range(len(text) + 1):
         assert "".join(streamed(scrubber, [text[:cut], text[cut:]])) == gone
         assert b"".join(streamed(scrubber, [text.encode()[:cut], text.encode()[cut:]])) == gone.encode()
+
+
+LONG = bytes(range(33, 127)) + b"a secret of more than one line in base64 and hex"
+
+
+def lines(text: bytes, columns: int, end: bytes = b"\n") -> bytes:
+    return end.join(text[at : at + columns] for at in range(0, len(text), columns)) + end
+
+
+BROKEN = {
+    "MIME": base64.encodebytes(LONG),
+    "MIME, CR LF": lines(base64.b64encode(LONG), 76, b"\r\n"),
+    "PEM": lines(base64.b64encode(b"." + LONG), 64),
+    "URL-safe": lines(base64.urlsafe_b64encode(b".." + LONG), 76),
+    "in JSON": json.dumps(base64.encodebytes(LONG).decode()).encode(),
+    "in JSON, CR LF": json.dumps(lines(base64.b64encode(LONG), 76, b"\r\n").decode()).encode(),
+    "xxd -p": lines(LONG.hex().encode(), 60),
+    "HEX": lines(LONG.hex().upper().encode(), 64),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_into_lines(name: str) -> None:
+    """Base64 and hex with line ends in it is replaced at every split. Control: no form is in any one line."""
+    text = b"<" + BROKEN[name] + b">"
+    scrubber = Scrubber([LONG])
+    assert not any(form in line for form in forms(LONG) for line in text.replace(b"\\n", b"\n").split(b"\n"))
+    shown = scrubber.scrub(text)
+    assert b"***" in shown
+    assert len(shown) <= len(b'<"...***=\\r\\n">'), shown
+    for cut in range(len(text) + 1):
+        assert b"".join(streamed(scrubber, [text[:cut], text[cut:]])) == shown
+    assert b"".join(streamed(scrubber, (text[at : at + 1] for at in range(len(text))))) == shown
+    assert "".join(streamed(scrubber, text.decode())) == scrubber.scrub(text.decode()) == shown.decode()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([*spellings(TOKEN).values(), b"\n", b"\r\n", b"\r", b"a", b"\\n", b"%0A", b"'", b"&"]), max_size=9),
+    st.integers(1, 20),
+    st.lists(st.integers(0, 600), max_size=8),
+)  # fmt: skip
+def test_broken_anywhere(parts: list[bytes], columns: int, cuts: list[int]) -> None:
+    """Lines of any length, line ends of any kind, whole and alone: what comes out doesn't depend on the cuts."""
+    text = lines(b"".join(parts), columns) + b"".join(parts)
+    scrubber = Scrubber([TOKEN])
+    shown = scrubber.scrub(text)
+    assert b"".join(streamed(scrubber, pieces(text, cuts))) == shown
+    assert b"".join(streamed(scrubber, (text[at : at + 1] for at in range(len(text))))) == shown
+    assert scrubber.scrub(text.decode()) == shown.decode()
+    flat = shown.replace(b"\r", b"").replace(b"\n", b"")
+    assert not any(form in shown for form in forms(TOKEN))
+    assert base64.b64encode(TOKEN)[:-4] not in flat or b"\n\n" in text or b"\r" in text
 
 
 @settings(max_examples=300, deadline=None)
