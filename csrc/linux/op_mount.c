@@ -303,7 +303,10 @@ int op_mask(struct builder *b, const nsbox_op *op)
 {
     const char *path = plan_str(b->plan, op->dst);
     int dest = op->flags & NSBOX_NOFOLLOW ? dest_find_plain(b, path) : dest_find(b, path);
-    if ((dest == -ENOENT || dest == -ENOTDIR) && (op->flags & NSBOX_OPTIONAL)) {
+    /* What we may not search is another user's, and no id of this sandbox may. What a command could have had a hand in,
+     * NOFOLLOW, is an error all the same. */
+    int is_out_of_reach = dest == -EACCES && !(op->flags & NSBOX_NOFOLLOW);
+    if ((dest == -ENOENT || dest == -ENOTDIR || is_out_of_reach) && (op->flags & NSBOX_OPTIONAL)) {
         b->skipped = 1;
         return 0;
     }
