@@ -147,6 +147,10 @@ def _why_not(policy: Policy, host: Host) -> str:
     lacking = [name for name, number in _NEEDED.items() if not host.capabilities >> number & 1]
     if lacking:
         return f"the caller lacks {', '.join(lacking)}"
+    if not all(
+        any(first == 0 and n > _LAST_ID for first, _, n in ranges) for ranges in (host.uid_ranges, host.gid_ranges)
+    ):
+        return "the caller is in a user namespace, which has no ids to spare"
     if not _core_linux.is_dumpable():
         return "the caller isn't dumpable (PR_SET_DUMPABLE)"
     if _core_linux.has_locked_securebits():

@@ -487,3 +487,17 @@ def test_a_path_in_a_system_directory(policy: Policy) -> None:
     finally:
         (directory / "key").unlink(missing_ok=True)
         directory.rmdir()
+
+
+@ROOT
+def test_a_caller_in_a_user_namespace(workspace: Path) -> None:
+    """It has no ids to give: commands have its own, and explain() says why."""
+    code = (
+        "import sys, nsbox\n"
+        "policy = nsbox.Policy.workspace(sys.argv[1])\n"
+        "print(nsbox.run(['true'], policy=policy).returncode, nsbox.explain(policy))"
+    )
+    command = ["unshare", "-Ur", sys.executable, "-P", "-c", code, workspace]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("0 "), done.stderr
+    assert "the caller is in a user namespace" in done.stdout

@@ -94,7 +94,11 @@ def test_too_many_entries_to_look_at(workspace: Path, in_opt: Path, monkeypatch:
         monkeypatch.setattr(_probe, "_PRIVATE_BELOW", (str(in_opt),))
         host = nsbox.probe(refresh=True)
         assert 0 < len(host.private) < 12 and host.private_unknown
-        said = [line for line in nsbox.explain(Policy.workspace(workspace, ids="full")).splitlines() if "not enforced" in line]
+        said = [
+            line
+            for line in nsbox.explain(Policy.workspace(workspace, ids="full")).splitlines()
+            if "not enforced" in line
+        ]
         assert [line for line in said if host.private_unknown[0] in line]
     finally:
         monkeypatch.undo()
