@@ -200,27 +200,24 @@ static int cover_proc(struct builder *b, int proc, int all)
 static int keep_visible(struct builder *b, const nsbox_op *op, int proc)
 {
     int under = fs_tmpfs(b, 0755, 0);
-    if (under < 0)
-        return under;
-    int copy = sys_open_tree(proc, "", OPEN_TREE_CLONE | AT_EMPTY_PATH);
-    int ret = copy < 0 ? copy : sys_mkdirat(under, "proc", 0755);
+    int ret = under < 0 ? under : sys_mkdirat(under, "proc", 0755);
     if (ret >= 0)
         ret = attach_at(b, under, plan_str(b->plan, op->dst), DEST_DIR);
     if (ret >= 0)
-        ret = sys_move_mount(copy, under, "proc");
-    if (copy >= 0)
-        sys_close(copy);
+        ret = sys_move_mount(proc, under, "proc");
+    if (ret >= 0) /* of the mount, now that it is one: detached ones can't be cloned before Linux 6.15 */
+        ret = sys_open_tree(under, "proc", OPEN_TREE_CLONE);
     sys_close(under);
+    sys_close(proc);
     return ret;
 }
 
 static int mount_proc(struct builder *b, const nsbox_op *op)
 {
     int proc = b->new_proc(b);
-    int ret = proc >= 0 && op->flags & NSBOX_NESTS ? keep_visible(b, op, proc) : 0;
-    if (ret < 0)
-        sys_close(proc);
-    return ret < 0 ? ret : mount_dir(b, op, proc);
+    if (proc >= 0 && op->flags & NSBOX_NESTS)
+        proc = keep_visible(b, op, proc);
+    return mount_dir(b, op, proc);
 }
 
 int op_proc(struct builder *b, const nsbox_op *op)

@@ -106,7 +106,7 @@ except OSError as error:
 @pytest.mark.as_root("RLIMIT_NPROC holds for others")
 def test_processes_of_root(workspace: Path) -> None:
     """Also for root: with processes=N there can be N, the command among them."""
-    policy = Policy.workspace(workspace, limits=Limits(processes=12))
+    policy = Policy.workspace(workspace, limits=Limits(processes=12), ids="full")
     done = nsbox.run([sys.executable, "-c", BOMB], policy=policy, capture_output=True, text=True)
     assert done.stdout.split() == ["11", "EAGAIN"]
 
