@@ -72,11 +72,6 @@ def namespaces_of(
     return [((uid, gid), namespace_of(uid, gid, kernel_id)) for uid, gid in owners]
 
 
-def namespaces_kept() -> list[_core_linux.UserNamespace]:
-    """Return those that are kept for the next command of the latest policies."""
-    return list(_namespaces.values())
-
-
 def _map(owner: int, kernel_id: int) -> str:
     """Return a map in which the owner is the kernel id, and everybody else who they are.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing import leftovers
 from nsbox_testing.running import Face, in_fork, python
 
 import nsbox
@@ -316,9 +317,9 @@ def test_a_descriptor_of_a_file_outside(sub: Face, tmp_path: Path) -> None:
 
 def test_descriptors_of_the_caller_are_left_alone(sub: Face) -> None:
     """After a spawn the caller has the descriptors that it had, but for a pidfd and an eventfd for each live command."""
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(leftovers.fds())
     with sub.Popen(["cat"], stdin=subprocess.PIPE) as p:
-        new = set(os.listdir("/proc/self/fd")) - before
+        new = {str(fd) for fd in set(leftovers.fds()) - before}
         assert str(p.stdin.fileno()) in new
         assert len(new) == (3 if sub.isolated else 1)
         flags = [os.get_inheritable(int(fd)) for fd in new]

@@ -54,9 +54,9 @@ def fds() -> dict[int, str]:
 
 def kept_namespaces() -> set[int]:
     """Return the descriptors of user namespaces that idmapped mounts are made by, for policies that may be used again."""
-    from nsbox import _kernel_id
+    from nsbox import _core_linux
 
-    return {namespace.fd for namespace in _kernel_id.namespaces_kept()}
+    return {fd for fd, _ in _core_linux._mappings.values()}  # with those that a forgotten exception's frames still have
 
 
 def kept_fd() -> int:
