@@ -358,8 +358,9 @@ def test_a_failure_that_passes(workspace: Path) -> None:
 
 
 @ROOT
+@pytest.mark.skipif(bool(warm.WAY), reason="what is kept is made from another thread, and is exchanged too early")
 def test_a_workspace_that_is_exchanged(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose the files are was found out for another directory of that name: the command doesn't start in this one."""
+    """Whose the files are was found out for another directory of that name: the command doesn't start."""
     roots = tmp_path / "roots"
     roots.mkdir()
     (roots / "private").touch()
@@ -367,21 +368,16 @@ def test_a_workspace_that_is_exchanged(project: Path, tmp_path: Path, monkeypatc
     spawn = _core.spawn
 
     def exchanged(*args: Any) -> Any:
-        if roots.exists():  # a copy that doesn't fit any more is tried before
-            project.rename(tmp_path / "away")
-            roots.rename(project)
+        project.rename(tmp_path / "away")
+        roots.rename(project)
         return spawn(*args)
 
     nsbox.run(["true"], policy=policy, check=True)
     with monkeypatch.context() as patch:
         patch.setattr(_core, "spawn", exchanged)
-        try:
-            done = nsbox.run(["cat", "private"], policy=policy, cwd=project, capture_output=True)
-        except nsbox.SetupError as error:
-            assert error.errno == errno.ESTALE
-        else:  # a sandbox that was ready has the directory that was looked at, where root's file is nobody's
-            assert warm.WAY
-            assert b"Permission denied" in done.stderr
+        with pytest.raises(nsbox.SetupError) as raised:
+            nsbox.run(["cat", "private"], policy=policy, cwd=project)
+    assert raised.value.errno == errno.ESTALE
     assert nsbox.run(["true"], policy=policy).returncode == 0  # it is looked at again
 
 
