@@ -33,15 +33,17 @@ def filters(policy: Policy, plan: Plan, fds: Iterable[int]) -> list[bytes]:
     fds: -1 first, second and third: the caller's own. A terminal that isn't this process's controlling one is the
     command's to set, such as one that the caller has made for it.
     """
-    wish = policy.filter
-    if wish.base == "off" or "ioctl" in wish.allow or not policy.new_session or plan.wrapper or not _core.on_linux:
+    if not _core.on_linux or not policy.new_session or plan.wrapper:
         return []
-    numbers = [i if i < 3 and fd == -1 else fd for i, fd in enumerate(fds)]
-    return _request.assembled((Program(_RULES),)) if any(map(_is_ours, numbers)) else []
+    numbers = (i if i < 3 and fd == -1 else fd for i, fd in enumerate(fds))
+    if not any(map(_is_ours, numbers)):
+        return []
+    wish = policy.filter  # which takes long to make
+    return [] if wish.base == "off" or "ioctl" in wish.allow else _request.assembled((Program(_RULES),))
 
 
 def _is_ours(fd: int) -> bool:
     try:
-        return fd >= 0 and os.tcgetpgrp(fd) >= 0
-    except OSError:  # ENOTTY: no terminal, or another one
+        return fd >= 0 and os.isatty(fd) and os.tcgetpgrp(fd) >= 0
+    except OSError:  # ENOTTY: another terminal
         return False
