@@ -27,8 +27,8 @@ class Change(Frozen):
     old_path: of what is renamed. A directory that is added or deleted is listed with all below it.
     attributes: names of extended attributes, access lists among them, that it has or that were changed or removed.
     link: the path of another one that has been added or changed, of which this is a hard link. target: where a symlink
-    leads, where diff() has looked. digest: of contents and
-    attributes as they are now, where diff() has made it; two changes that differ in nothing else are equal.
+    leads, where diff() has looked. digest: of contents and attributes as they are now, where diff() has made it; two
+    changes that differ in nothing else are equal.
     """
 
     kind: str

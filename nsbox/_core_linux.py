@@ -108,7 +108,9 @@ def has_locked_securebits() -> bool:
 
 def hold_ids_at_forks() -> None:
     """Let no spawn change its ids while this process forks: a child would stay as dumpable as it finds the memory."""
-    os.register_at_fork(before=lib.nsbox_hold_ids, after_in_parent=lib.nsbox_release_ids)
+    os.register_at_fork(
+        before=lib.nsbox_hold_ids, after_in_parent=lib.nsbox_release_ids, after_in_child=lib.nsbox_forget_ids
+    )
 
 
 def landlock_abi() -> int:

@@ -15,6 +15,7 @@ from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read
+from nsbox._mounts import mounts
 
 if TYPE_CHECKING:
     from nsbox._host import Host
@@ -26,10 +27,8 @@ _FIRST, _COUNT = 0x70000000, 0x0FFE0000
 _LAST_ID = 2**32 - 2
 _CAP_KILL, _CAP_SETPCAP, _CAP_SYS_ADMIN = 5, 8, 21
 _NEEDED = {"CAP_SETGID": CAP_SETGID, "CAP_SETUID": CAP_SETUID, "CAP_SETPCAP": _CAP_SETPCAP}
-_NEEDED |= {
-    "CAP_SYS_ADMIN": _CAP_SYS_ADMIN,
-    "CAP_KILL": _CAP_KILL,
-}  # which ends commands
+# The last is what ends commands that have other ids.
+_NEEDED |= {"CAP_SYS_ADMIN": _CAP_SYS_ADMIN, "CAP_KILL": _CAP_KILL}
 _MOST = 256  # policies that are remembered
 
 _ids: dict[Policy, int] = {}
@@ -73,7 +72,7 @@ def namespaces_of(
 
 
 def _map(owner: int, kernel_id: int) -> str:
-    """Return a map in which the owner is the kernel id, and everybody else who they are.
+    """Return a map in which the owner is the kernel id, and all others are themselves.
 
     The sandbox knows none of these, and shows them as nobody. They are in it, since files that an idmapped mount has
     no owner or group for can't be written (inode_permission): the owner's in another group neither.
@@ -87,7 +86,7 @@ def _map(owner: int, kernel_id: int) -> str:
 
 
 def _subordinate() -> list[tuple[int, int]]:
-    """Return all ranges of subuid(5) and subgid(5), whoever they belong to: first and count."""
+    """Return all users' ranges of subuid(5) and subgid(5): first and count."""
     found = []
     for path in ("/etc/subuid", "/etc/subgid"):
         rows = [line.split(":") for line in (read(path) or "").splitlines()]
@@ -159,18 +158,13 @@ def _refusal(path: str, number: int) -> str:
 
 
 def _check_no_users_mount(path: str) -> None:
-    """Raise UnavailableError if a user has mounted a file system there: it isn't its choice who commands are.
+    """Raise UnavailableError if a user has mounted a file system there, who could make root of commands by it.
 
     That is FUSE, the one kind that users may mount (fusermount(1)): user_id in its options, proc_pid_mountinfo(5).
     """
-    for row in (read("/proc/self/mountinfo") or "").splitlines():
-        fields, _, source = row.partition(" - ")
-        point = fields.split(" ")[4].encode().decode("unicode_escape")
-        kind, *rest = source.split(" ")
-        options = rest[-1].split(",") if rest else []
-        if not kind.startswith("fuse") or "user_id=0" in options or not any(o.startswith("user_id=") for o in options):
-            continue
-        if is_below(point, path) or is_below(path, point):
+    for point, kind, options in mounts():
+        is_users = kind.startswith("fuse") and any(o.startswith("user_id=") and o != "user_id=0" for o in options)
+        if is_users and (is_below(point, path) or is_below(path, point)):
             raise UnavailableError(
                 Reason(
                     f"{point} is a file system that a user has mounted: without idmapped mounts there, root's commands "

@@ -27,6 +27,7 @@ from nsbox._files import Tree, join
 from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
+from nsbox._mounts import mounts
 from nsbox._names import shown
 from nsbox._plan import DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for, probe
@@ -62,11 +63,9 @@ def _check(prepared: Prepared) -> None:
 
 def _check_mounts(workspace: str) -> None:
     """Raise UnavailableError if anything is mounted below: an overlay shows the directory that it is mounted on."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        for line in file:
-            at = line.split()[4].decode("unicode_escape").encode("latin-1")
-            if os.fsdecode(at) != workspace and is_below(os.fsdecode(at), workspace):
-                raise UnavailableError(Reason(f"{os.fsdecode(at)} is mounted in the workspace", "unmount it"))
+    for point, _, _ in mounts():
+        if point != workspace and is_below(point, workspace):
+            raise UnavailableError(Reason(f"{point} is mounted in the workspace", "unmount it"))
 
 
 def check_place(policy: Policy, base: str, named: str) -> None:

@@ -265,7 +265,7 @@ class SessionWay(Way):
                 plan = prepared.plan
                 raise exception(result, policy, plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
             result.init_pid, result.entered, result.on_end = self.pid, entered, entered.close
-            if self._prepared.plan.kernel_id != prepared.plan.kernel_id:  # found out anew, for a sandbox that is there
+            if self._prepared.plan.kernel_id != prepared.plan.kernel_id:  # the machine's answer has changed
                 result.plan = self._prepared.plan
             return result
         except BaseException:

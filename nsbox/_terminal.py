@@ -1,7 +1,7 @@
 """The caller's terminal, where a command has it open: what the command can't do to it.
 
-In a session of its own a command gets neither keys that are typed nor the terminal's signals. But whoever has a
-terminal open may set its size, by which its foreground gets SIGWINCH, and stop its output (ioctl_tty(2)).
+In a session of its own a command gets neither keys that are typed nor the terminal's signals. But a process that has
+a terminal open may set its size, by which its foreground gets SIGWINCH, and stop its output (ioctl_tty(2)).
 """
 
 from __future__ import annotations

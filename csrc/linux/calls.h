@@ -30,7 +30,7 @@ int nsbox_sync(int fd);
 int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t size);
 
 /* Can what is at path, and all that is mounted below, be mounted with this mapping? 0 or -errno: EINVAL when a file
- * system there can't be, EPERM when who asks may not, or it is mapped already. */
+ * system there can't be, EPERM when the caller may not, or it is mapped already. */
 int nsbox_try_idmap(const char *path, int userns);
 
 /* PR_GET_DUMPABLE, as this process wants it: no spawn changes it just now. Or -EBUSY. */
@@ -39,6 +39,7 @@ int nsbox_dumpable(void);
 /* No spawn of this process changes its ids until this thread releases them: 0, or -EBUSY. */
 int nsbox_hold_ids(void);
 void nsbox_release_ids(void);
+void nsbox_forget_ids(void);
 
 /* PR_GET_SECUREBITS, capabilities(7) */
 int nsbox_securebits(void);

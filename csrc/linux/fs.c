@@ -136,7 +136,7 @@ int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsig
     return ret;
 }
 
-/* The same, whose files belong to who the user namespace says (userns -1: to whom they do). In two calls: open_tree_attr(2)
+/* The same, with the owners that the user namespace says (userns -1: with their own). In two calls: open_tree_attr(2)
  * would replace the mapping of a mount that has one, whose ids would be others than those that were asked for. */
 int fs_clone_mapped(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs, int userns)
 {

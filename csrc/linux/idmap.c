@@ -1,6 +1,6 @@
 /* idmap.c: mounts in which the files of one user are the sandbox's own (idmapped mounts, mount_setattr(2), Linux 5.12).
  *
- * They are made before there is a user namespace: that takes power over the file system. As detached mounts they then go
+ * They are made before there is a user namespace: only the caller has power over the file system. As detached mounts they then go
  * along. The same is true of all other sources: ids of the sandbox's own find no way to what only the caller may search.
  */
 #include "child.h"
@@ -37,6 +37,8 @@ int open_sources(struct job *j, int32_t *at)
 struct waiter {
     uint32_t gate; /* futex */
     uint32_t tid;
+    uint32_t is_named; /* futex */
+    char name[16];     /* its number in /proc, or "" */
 };
 
 /* Is in the namespace while the caller writes its maps. */
@@ -44,15 +46,30 @@ static void wait_for_maps(void *arg)
 {
     struct waiter *w = arg;
     sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    sys_readlinkat(AT_FDCWD, "/proc/self", w->name, sizeof w->name - 1);
+    __atomic_store_n(&w->is_named, 1, __ATOMIC_RELEASE);
+    sys_futex_wake(&w->is_named);
     while (!__atomic_load_n(&w->gate, __ATOMIC_ACQUIRE))
         sys_futex_wait(&w->gate, 0, 0);
     sys_exit(0);
 }
 
-static int mapped(int pid, const char *uids, const char *gids)
+/* Returns when the process has said its name, or has been killed. */
+static void await_name(const struct waiter *w)
+{
+    const int64_t moment[2] = {0, 10000000}; /* struct timespec: 10 ms */
+    while (!__atomic_load_n(&w->is_named, __ATOMIC_ACQUIRE) && __atomic_load_n(&w->tid, __ATOMIC_ACQUIRE))
+        sys_futex_wait(&w->is_named, 0, moment);
+}
+
+/* name: the process's in /proc, which may be of another pid namespace than the caller is in, so that it has another number
+ * there. */
+static int mapped(const char *name, const char *uids, const char *gids)
 {
     uint32_t step;
-    char path[48], *tail = put_str(put_uint(put_str(path, "/proc/"), (uint64_t)pid, 10), "/");
+    if (!*name)
+        return -ENOENT;
+    char path[48], *tail = put_str(put_str(put_str(path, "/proc/"), name), "/");
     int ret = write_maps(AT_FDCWD, path, uids, gids, 0, &step);
     put_str(tail, "ns/user");
     return ret < 0 ? ret : sys_openat(AT_FDCWD, path, O_RDONLY | SYS_O_CLOEXEC, 0);
@@ -63,12 +80,14 @@ enum { HIGH = 64 };
 int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t size)
 {
     sys_sigset all = ~(sys_sigset)0, mask;
-    struct waiter w = {0, 1};
+    struct waiter w = {0, 1, 0, {0}};
     int pid = 0;
     sys_sigprocmask(SIG_SETMASK, &all, &mask);
     long made = arch_clone(CLONE_NEWUSER | CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID, stack + size, &pid,
                            (int *)(void *)&w.tid, wait_for_maps, &w);
-    int ret = made < 0 ? (int)made : mapped((int)made, uids, gids);
+    if (made > 0)
+        await_name(&w);
+    int ret = made < 0 ? (int)made : mapped(w.name, uids, gids);
     __atomic_store_n(&w.gate, 1, __ATOMIC_RELEASE);
     sys_futex_wake(&w.gate);
     while (made > 0 && sys_waitid(P_PID, (int)made, 0, WEXITED | __WALL) == -EINTR)

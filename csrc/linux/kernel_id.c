@@ -3,7 +3,7 @@
  *
  * Credentials are each process's own, but commit_creds() resets the dumpable flag, which belongs to the memory, and that is
  * the caller's. So the flag is put back at once. It is wrong for as long as three system calls take, and one process at a
- * time makes these: whoever else looked meanwhile would take what it finds for the caller's wish.
+ * time makes these: another that looked meanwhile would take what it finds for the caller's wish.
  */
 #include "child.h"
 #include "calls.h"
@@ -48,6 +48,12 @@ void nsbox_release_ids(void)
     uint64_t mine = (uint64_t)(uint32_t)sys_getpid() << 32 | (uint32_t)sys_gettid();
     if (__atomic_load_n(&holder, __ATOMIC_ACQUIRE) == mine)
         let_go();
+}
+
+/* In a forked child, which may have its parent's number in a pid namespace of its own. */
+void nsbox_forget_ids(void)
+{
+    let_go();
 }
 
 int nsbox_securebits(void)
@@ -104,7 +110,7 @@ void restore_dumpable(const struct job *j, int mediator)
 
 /* A pipe that the caller has made belongs to it, mode 0600: "> /dev/stderr" opens it again, which any other user is refused.
  * No name leads to it but those in /proc/PID/fd, for which one must be allowed to trace who has it: the mode adds nothing,
- * except that who has one end can open the other. So another user's pipe stays as it is. */
+ * except that a process with one end can open the other. So another user's pipe stays as it is. */
 static void open_to_all(int fd)
 {
     struct statx st;

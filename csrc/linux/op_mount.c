@@ -33,8 +33,8 @@ static unsigned bind_attrs(const nsbox_op *op)
     return MOUNT_ATTR_NOSUID | no_devices | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
 }
 
-/* Whose files are mapped was found out by the path's name, and whoever may write to the directory above may have put
- * another's there since. */
+/* Whose files are mapped was found out by the path's name. Since then another user's may have come to be there, by the hand of
+ * one who may write to the directory above. */
 static int owner_stays(int at, const nsbox_mapping *to, int all)
 {
     struct statx st;
@@ -194,7 +194,7 @@ static int cover_proc(struct builder *b, int proc, int all)
     return 0;
 }
 
-/* Who may make a procfs in a user namespace must have one already of which nothing is covered (mount_too_revealing() of
+/* The kernel lets a user namespace have a procfs only if it has one already of which nothing is covered (mount_too_revealing() of
  * fs/namespace.c). So one stays in the mount namespace that nobody finds: on a directory of a tmpfs that the covered one
  * is mounted on. */
 static int keep_visible(struct builder *b, const nsbox_op *op, int proc)

@@ -176,8 +176,8 @@ def _owners(policy: Policy, host: Host, ops: tuple[Op, ...]) -> tuple[tuple[str,
 def _may_map_root(policy: Policy, host: Host, identity: Identity) -> bool:
     """Say if the command, as uid 0, needs CAP_SETFCAP to make user namespaces in which there is a uid 0 again.
 
-    Since Linux 5.12 a map that has the parent's uid 0 is refused to who lacks it (user_namespaces(7)). It is no power
-    over anything but the capabilities that files of its own have.
+    Since Linux 5.12 the kernel refuses a map of the parent's uid 0 without it (user_namespaces(7)). It is power over
+    the capabilities that files have, of the ids in its namespace.
     """
     # The kernel's root could mount a procfs in one, whose settings are its own.
     may = policy.base != "workspace" or not may_be_kernel_root(policy, host)

@@ -66,7 +66,7 @@ def test_command_and_init_have_an_unused_id(workspace: Path, change: dict[str, A
 
 @ROOT
 def test_control_all_ids_are_the_callers(workspace: Path) -> None:
-    """Who says ids="full" has what was asked for, and is told."""
+    """With ids="full" the command has them, and not_enforced says so."""
     policy = Policy.workspace(workspace, ids="full")
     with nsbox.Popen(["cat"], policy=policy, stdin=nsbox.PIPE) as process:
         assert ids(process.pid) == ({0}, {0})
@@ -391,19 +391,19 @@ place = sys.argv[1]
 policy = nsbox.Policy.workspace(place)
 fd = os.open("/dev/fuse", os.O_RDWR)
 data = b"fd=%d,rootmode=40000,user_id=1000,group_id=1000" % fd
-assert libc.mount(b"other", os.fsencode(place + "/in it"), b"fuse.other", 6, data) == 0, ctypes.get_errno()
+assert libc.mount(b"other", os.fsencode(place + "/in ü"), b"fuse.other", 6, data) == 0, ctypes.get_errno()
 try:
     nsbox.run(["true"], policy=policy)
 except nsbox.UnavailableError as error:
-    print(f"{place}/in it" in str(error) and "ids='full'" in str(error))
+    print(f"{place}/in ü" in str(error) and "ids='full'" in str(error))
 os.close(fd)
-assert libc.umount2(os.fsencode(place + "/in it"), 2) == 0
+assert libc.umount2(os.fsencode(place + "/in ü"), 2) == 0
 with nsbox.Popen(["true"], policy=policy) as process: pass
 print(process.sandbox.plan.kernel_id >= 0x70000000)
 """
     if not os.path.exists("/dev/fuse"):
         pytest.skip("no /dev/fuse here")
-    (tmp_path / "in it").mkdir()
+    (tmp_path / "in ü").mkdir()
     command = ["unshare", "-m", sys.executable, "-P", "-c", code, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "True"], done.stderr
@@ -454,7 +454,7 @@ def test_no_ids_change_while_the_caller_forks(workspace: Path) -> None:
 @ROOT
 @pytest.mark.parametrize("way", ["cold", "session"])
 def test_pipes_of_others(policy: Policy, way: str) -> None:
-    """A pipe that another user has made keeps its mode, so that who writes to it can't read it."""
+    """A pipe that another user has made keeps its mode: a command that may write to it can't read it."""
     reader, writer = os.pipe()
     os.fchown(writer, OWNER, OWNER)
     with nsbox.Sandbox(policy) as box, box.session() if way == "session" else box as place:
@@ -502,3 +502,28 @@ def test_a_caller_in_a_user_namespace(workspace: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("0 "), done.stderr
     assert "the caller is in a user namespace" in done.stdout
+
+
+AS_PID_1 = """
+import ctypes, os, sys, threading
+import nsbox
+policy = nsbox.Policy.workspace(sys.argv[1])
+nsbox.run(["true"], policy=policy, check=True)
+def fork():
+    assert ctypes.CDLL(None).unshare(0x20000000) == 0  # CLONE_NEWPID
+    if os.fork() == 0:
+        print(os.getpid(), nsbox.run(["true"], policy=policy).returncode, flush=True)
+        os._exit(0)
+    os.wait()
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+"""
+
+
+@ROOT
+def test_a_child_with_its_parents_number(workspace: Path) -> None:
+    """Pid 1 of a container forks in a thread, into a pid namespace: the child holds no ids for its parent."""
+    command = ["unshare", "-pf", "--mount-proc", sys.executable, "-P", "-c", AS_PID_1, workspace]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "1 0\n", done.stderr

@@ -77,7 +77,7 @@ def test_init_pid_is_told(policy: Policy) -> None:
 def test_no_privileges(inside: Callable[..., Any], policy: Policy, kind: str) -> None:
     """Every capability set is empty, the bounding set too, and no new privileges can be had; whatever the uid.
 
-    But for CAP_SETFCAP of uid 0 under Policy.host(), by which it can make sandboxes.
+    Except for CAP_SETFCAP of uid 0 under Policy.host(), by which it can make sandboxes.
     """
     chosen = {
         "workspace": policy,

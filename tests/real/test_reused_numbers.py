@@ -34,7 +34,7 @@ pytestmark = [
 
 
 def _with_number(number: int) -> int:
-    """Fork as clone3(2) does with set_tid, for which it takes power over the pid namespace."""
+    """Fork as clone3(2) does with set_tid, which needs power over the pid namespace."""
     chosen = ctypes.c_int32(number)
     args = struct.pack("11Q", 0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(chosen), 1, 0)
     pid: int = ctypes.PyDLL(None, use_errno=True).syscall(ctypes.c_long(_CLONE3), ctypes.c_char_p(args), len(args))
