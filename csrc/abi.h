@@ -168,7 +168,8 @@ enum nsbox_step {
     NSBOX_STEP_HELPER = 43,       /* macOS: the helper program can't be executed, or doesn't do its work */
     NSBOX_STEP_KERNEL_ID = 44,    /* the kernel ids of its own that a sandbox gets */
     NSBOX_STEP_IDMAP = 45,        /* an op: its source, mapped to these */
-    NSBOX_STEP_END = 46
+    NSBOX_STEP_INOTIFY = 46,      /* inotify's instances can't be limited */
+    NSBOX_STEP_END = 47
 };
 
 typedef struct nsbox_rlimit {
@@ -262,9 +263,8 @@ enum nsbox_said { NSBOX_SAID_UP = 1, NSBOX_SAID_EMPTY = 2 };
 
 typedef struct nsbox_word {
     uint64_t said;
-    int64_t user_us; /* with EMPTY: what the processes used that were the init's children, and their children */
-    int64_t system_us;
-    int64_t max_rss; /* of the largest, in bytes */
+    int64_t user_us, system_us; /* with EMPTY: used by the init's children, and their children */
+    int64_t max_rss;            /* of the largest, in bytes */
 } nsbox_word;
 
 /* A user namespace, whose maps say who owns the files of a BIND: nsbox_idmap(). They are right for what this uid and gid
@@ -322,9 +322,8 @@ typedef struct nsbox_request {
     int32_t user_fd;     /* a user namespace to be joined instead of making the first; or -1 */
     int32_t user2_fd;    /* the same for the second */
     int32_t pid_fd; /* a pid namespace to be joined. Then the caller must be non-dumpable, since its memory is shared */
-    int32_t hold_fd; /* when all is set up a byte is read from it, and the command goes on; -1: it goes on at once */
-    int32_t
-        report_fd; /* with hold_fd: a byte is written to it before each that is read (nsbox_shown). With TEMPLATE: nsbox_sent */
+    int32_t hold_fd;   /* when all is set up a byte is read from it, and the command goes on; -1: it goes on at once */
+    int32_t report_fd; /* with hold_fd: a byte comes before each that is read: nsbox_shown. TEMPLATE: nsbox_sent */
     int32_t mnt_fd;  /* a template's, of which this sandbox gets a copy; then user_fd is its too. Without template_plan:
                         * a mount namespace in whose copy the root is built, as otherwise in the caller's. Or -1 */
     int32_t null_fd; /* likewise */
@@ -341,8 +340,8 @@ typedef struct nsbox_request {
     int32_t profile_fd;  /* macOS, with BY_HELPER: a file with what the helper is told, see darwin/helper.h */
     int32_t
         pipe_read; /* macOS: a pipe that only the caller has, close-on-exec, from 3 up. The call closes both ends. */
-    int32_t pipe_write; /* 0: it makes one, which what another thread starts meanwhile could inherit */
-    int32_t reserved2;
+    int32_t pipe_write;         /* 0: it makes one, which what another thread starts meanwhile could inherit */
+    uint32_t inotify_instances; /* Linux: not 0: so many of the user's, in the first user namespace */
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
 

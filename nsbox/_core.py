@@ -219,8 +219,8 @@ class Template:
     capabilities: permitted, inheritable and bounding ones, that the command keeps. joined: descriptors of a user
     namespace, a second, a pid and a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. entered:
     one that is kept, to be copied. kernel_ids: those that all of the sandbox has outside, whoever the caller is, or
-    zeros. idmaps: returns uids and gids with what has the descriptor of the user namespace by which their files are
-    mapped.
+    zeros. inotify_instances: the most, or 0. idmaps: returns uids and gids with what has the descriptor of the user
+    namespace by which their files are mapped.
     """
 
     __slots__ = ("_keep", "idmaps", "nops", "plan", "request")
@@ -247,6 +247,7 @@ class Template:
         stamps: Stamps | None = None,
         entered: Entered | None = None,
         kernel_ids: tuple[int, int] = (0, 0),
+        inotify_instances: int = 0,
         idmaps: Callable[[], Sequence[Any]] | None = None,
     ) -> None:
         blob = ffi.from_buffer("uint8_t[]", plan)
@@ -274,6 +275,7 @@ class Template:
         r.user_fd, r.user2_fd, r.pid_fd, r.mnt_fd = joined
         r.null_fd = r.park_fd = r.go_fd = -1
         r.kernel_uid, r.kernel_gid = kernel_ids
+        r.inotify_instances = inotify_instances
         self.idmaps = idmaps
         if stamps is not None:
             r.stamps = stamps.array

@@ -68,6 +68,7 @@ _STEPS = {
     "HELPER": "execute the helper program",
     "KERNEL_ID": "take unused kernel ids",
     "IDMAP": "map the owner of the source",
+    "INOTIFY": "limit inotify's instances",
 }
 
 

@@ -78,6 +78,7 @@ class Host(Frozen):
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
     core_handler: Literal["", "pipe", "socket"] = ""  # what kernel.core_pattern is; "": a file
     open_files: int = 0  # the soft RLIMIT_NOFILE; 0: unlimited
+    inotify_instances: int = 0  # that a user may have; 0: not known, or a namespace's can't be limited
     hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
 
     kernel_id: int = 0  # for uid 0 and one policy: a uid and gid that nobody has, for its commands; 0: none

@@ -7,7 +7,7 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._plan import Rlimit
 from nsbox._policy import Policy
-from nsbox._wished_limits import with_small
+from nsbox._wished_limits import Limits, with_small
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,6 +118,17 @@ def rlimits(policy: Policy, host: Host, *, own_userns: bool = True) -> tuple[Rli
         core = min(core or (1 if host.system == "Linux" else 0), hard.get("CORE", core or 1))
         found.append(Rlimit("CORE", core, core))
     return tuple(found)
+
+
+def inotify_instances(policy: Policy, host: Host) -> int:
+    """Return how many instances of inotify(7) all of a workspace with limits may have; 0: as many as the user.
+
+    The kernel counts them by its own uid: a command that has one of its own takes nobody's. Without any limit of the
+    policy there is none of these, since it is part of what a start costs: the settings of a user namespace are made
+    when they are first looked up, 2 % of a new sandbox.
+    """
+    is_free = policy.base != "workspace" or policy.limits == Limits() or host.kernel_id
+    return 0 if is_free else host.inotify_instances // 2
 
 
 def _core_size(policy: Policy) -> int | None:

@@ -442,12 +442,12 @@ class Plan(Frozen):
 
     cgroup: the directory in which the command's cgroup is made, or ""; cgroup_limits: what is written to its files.
     pidns: a descriptor of a pid namespace to be joined. limit_userns: no user namespaces below those of the set-up;
-    no_userns: this has to be so. host_writes: ops may change the host. die_with_parent: all ends with the caller.
-    programs: the seccomp filters, in the order in which they are installed. plain: the command is a child like any
-    other, without namespaces or an init, however confined. wrapper: the arguments of a program that makes the sandbox.
-    tmpdir: the directory for temporary files, for the environment. kernel_id: the uid and gid that the sandbox has
-    outside, which the first maps are of; 0: the caller's. owners: destinations of binds, with the uid and gid whose
-    files are the command's own there. map_root: the command may map its uid 0 in user namespaces of its own.
+    no_userns: this has to be so. inotify_instances: 0 for no limit. host_writes: ops may change the host.
+    die_with_parent: all ends with the caller. programs: the seccomp filters, in the order of their installation. plain:
+    a child like any other, without namespaces or an init, however confined. wrapper: arguments of a program that makes
+    the sandbox. tmpdir: for temporary files. kernel_id: the uid and gid that the sandbox has outside, which the first
+    maps are of; 0: the caller's. owners: destinations of binds, with the uid and gid whose files are the command's own
+    there. map_root: the command may map its uid 0 in user namespaces of its own.
     """
 
     ops: tuple[Op, ...]
@@ -465,6 +465,7 @@ class Plan(Frozen):
     capabilities: Capabilities | None = None
     pidns: int | None = None
     limit_userns: bool = False
+    inotify_instances: int = 0
     no_userns: bool = False
     host_writes: bool = False
     die_with_parent: bool = True
@@ -491,8 +492,7 @@ class Plan(Frozen):
     def table(self) -> str:
         """Return the plan as lines of aligned columns: number, op, operands."""
         rows = [op.row() for op in self.ops]
-        width = max((len(name) for name, _ in rows), default=0)
-        digits = len(str(len(rows)))
+        width, digits = max((len(name) for name, _ in rows), default=0), len(str(len(rows)))
         from nsbox._names import printable
 
         shown = [(name, what if name == "seatbelt" else printable(what)) for name, what in rows]  # a profile has lines

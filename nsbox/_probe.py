@@ -97,6 +97,18 @@ def _label() -> str:
     return "" if free or ":unconfined_t:" in label else label
 
 
+def _inotify_instances() -> int:
+    """Return how many a user may have; 0 where a user namespace gets no limit of its own (namespaces(7), Linux 4.10).
+
+    In containers /proc/sys is mounted read-only, and profiles of security modules refuse to write there.
+    """
+    try:
+        is_fixed = os.statvfs("/proc/sys/user/max_inotify_instances").f_flag & os.ST_RDONLY or _label()
+    except OSError:
+        return 0
+    return 0 if is_fixed else number("/proc/sys/fs/inotify/max_user_instances") or 0
+
+
 def _is_chrooted() -> bool:
     """Say whether "/" is no mount point, so that mountinfo has no line for it, or another one than pid 1's.
 
@@ -392,6 +404,7 @@ def _linux() -> Host:
         has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
         resolv_conf=_resolv_conf(),
         open_files=_open_files(),
+        inotify_instances=_inotify_instances(),
         core_handler=_HANDLERS.get((read("/proc/sys/kernel/core_pattern") or "")[:1], ""),
         hard_limits=_hard_limits(),
     )

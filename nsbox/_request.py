@@ -144,5 +144,6 @@ def template(
         stamps=stamps,
         entered=entered,
         kernel_ids=(plan.kernel_id, plan.kernel_id),
+        inotify_instances=plan.inotify_instances,
         idmaps=idmaps,
     )

@@ -188,6 +188,9 @@ static int close_up(struct job *j, int32_t *op)
         remember_own(j);
     if (!(j->req->flags & NSBOX_PARK))
         tell_init(j);
+    ret = limit_inotify(j); /* while the command prepares itself */
+    if (ret < 0)
+        return ret;
     if (init_is_up(j))
         set_gate(j, GATE_OPEN);
     int with_lo = init_leaves_lo(j);

@@ -186,6 +186,7 @@ static inline unsigned how_to_map(const nsbox_request *r)
 }
 int write_maps(int dir, const char *path, const char *uids, const char *gids, unsigned how, uint32_t *step);
 int limit_userns(struct job *j);
+int limit_inotify(struct job *j);
 int start_map2_helper(struct job *j);
 void await_map2_helper(struct job *j);
 int enter_second_userns(struct job *j, uint32_t *step);

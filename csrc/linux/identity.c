@@ -210,6 +210,19 @@ int limit_userns(struct job *j)
     return 0;
 }
 
+/* The kernel counts a user's instances in each user namespace, and those above; a limit in ours is one for the sandbox. What
+ * is in it can't lift it: its last namespace is another, or procfs's settings are read-only there. */
+int limit_inotify(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    if (!r->inotify_instances || r->user_fd >= 0) /* a template's has it */
+        return 0;
+    char text[24];
+    put_uint(text, r->inotify_instances, 10);
+    TRY(&j->b, NSBOX_STEP_INOTIFY, write_file(j->b.proc, "sys/user/max_inotify_instances", text));
+    return 0;
+}
+
 /* Is the command dead, or has it given up? Its number is the one that it has here, where a namespace counts anew. */
 static int command_is_gone(const struct job *j, int *pidfd)
 {

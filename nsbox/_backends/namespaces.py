@@ -19,7 +19,7 @@ from nsbox._layout import (
     with_interpreter,
     with_state_hidden,
 )
-from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
+from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, inotify_instances, rlimits
 from nsbox._plan import Bind, Dev, Devpts, Identity, Op, Plan, Rlimit, RoBind
 from nsbox._policy import Policy
 
@@ -86,6 +86,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         capabilities=_capabilities(policy, host),
         pidns=details.pidns,
         limit_userns=details.disable_userns,
+        inotify_instances=inotify_instances(policy, host),
         no_userns=details.disable_userns or details.assert_userns_disabled,
         host_writes=details.host_writes,
         die_with_parent=details.die_with_parent,
@@ -297,6 +298,8 @@ def _enforced(
             said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
     said += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
     said += [f"limits: {name} {value}" for name, value in cgroup]
+    if most := inotify_instances(policy, host):
+        said.append(f"limits: {most} instances of inotify")
     return tuple(said)
 
 

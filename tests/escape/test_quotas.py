@@ -16,12 +16,17 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nsbox
 from nsbox import Limits, Policy
+from nsbox._backends import compile_policy
+from nsbox._probe import probe
 
 libc = ctypes.CDLL(None, use_errno=True)
 MQ_OPEN, MQ_UNLINK = (240, 241) if platform.machine() == "x86_64" else (180, 181)
@@ -195,3 +200,72 @@ def test_enough_for_programs(workspace: Path) -> None:
     with nsbox.Popen(["true"], policy=more) as process:
         rlimits = {limit.name: limit.hard for limit in process.sandbox.plan.rlimits}
     assert (rlimits["SIGPENDING"], rlimits["MSGQUEUE"], rlimits["MEMLOCK"]) == (300, 0, 2 << 20)
+
+
+WATCH = (
+    START
+    + "raised(resource.RLIMIT_NOFILE)\nwhile libc.inotify_init1(0) >= 0: n += 1\nprint(n, flush=True)\nsys.stdin.read()\n"
+)
+MOST = Path("/proc/sys/fs/inotify/max_user_instances")
+
+
+def instance() -> bool:
+    fd = libc.inotify_init1(0)
+    if fd >= 0:
+        os.close(fd)
+    return bool(fd >= 0)
+
+
+def while_watching(start: Callable[..., subprocess.Popen[str]]) -> tuple[int, bool]:
+    """Return how many instances of inotify a command has taken, and whether this process still gets one meanwhile."""
+    with start([sys.executable, "-I", "-S", "-c", WATCH], stdin=-1, stdout=-1, text=True) as taker:
+        assert taker.stdout is not None
+        return int(taker.stdout.readline()), instance()
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"limits": Limits(open_files=4096)},
+        {"limits": Limits(memory="4G"), "seccomp": "off"},
+        {"limits": Limits(cpu_seconds=600), "network": "host"},
+    ],
+    ids=str,
+)
+def test_others_watch_on(workspace: Path, wishes: dict[str, Any]) -> None:
+    """A command with limits, made anew or in a copy, doesn't take all of a user's instances of inotify."""
+    policy = Policy.workspace(workspace, **wishes)
+    alone = probe().inotify_instances // 2
+    with nsbox.Sandbox(policy) as box:
+        for start in (partial(nsbox.Popen, policy=policy), box.Popen):
+            taken, works = while_watching(start)
+            assert taken > 1
+            assert works
+            assert os.geteuid() == 0 or not alone or taken <= alone
+
+
+@pytest.mark.as_root("others' commands count as the user's")
+def test_roots_commands_watch_for_themselves(workspace: Path) -> None:
+    """A root caller's command has a user of its own in the kernel, and takes that one's instances only."""
+    before = while_watching(partial(nsbox.Popen, policy=Policy.workspace(workspace)))
+    assert before[1]
+
+
+def test_control_one_takes_all_instances() -> None:
+    """Control: where nothing is limited one command takes all that there are, and nobody else gets any."""
+    taken, works = while_watching(
+        partial(nsbox.Popen, policy=Policy.host(ids="full" if os.geteuid() == 0 else "single"))
+    )
+    assert taken > int(MOST.read_text()) // 2
+    assert not works
+
+
+def test_the_limit_of_instances_can_be_read_in_the_plan(workspace: Path) -> None:
+    """The plan says how many there may be; none are counted without limits, or where a namespace gets none."""
+    policy = Policy.workspace(workspace, limits=Limits(file_size="1G"))
+    here = replace(probe(), kernel_id=0, inotify_instances=128)
+    assert compile_policy(policy, here).inotify_instances == 64
+    assert "limits: 64 instances of inotify" in compile_policy(policy, here).enforced
+    assert compile_policy(policy, replace(here, inotify_instances=0)).inotify_instances == 0
+    assert compile_policy(Policy.workspace(workspace), here).inotify_instances == 0
+    assert compile_policy(Policy.host(limits=Limits(open_files=9)), here).inotify_instances == 0
