@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 from nsbox._core import constants, ffi, lib
 from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING, remembered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 def death_signal(number: int) -> int:
@@ -65,7 +66,9 @@ class UserNamespace:
         known = _mappings.get(id(self))
         return known is not None and _is_still(*known)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # the kernel closes it; the names of this module may have gone
+            return
         known = _mappings.pop(id(self), None)
         if known is not None and _is_still(*known):
             os.close(known[0])

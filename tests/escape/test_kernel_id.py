@@ -527,3 +527,18 @@ def test_a_child_with_its_parents_number(workspace: Path) -> None:
     command = ["unshare", "-pf", "--mount-proc", sys.executable, "-P", "-c", AS_PID_1, workspace]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "1 0\n", done.stderr
+
+
+AT_THE_END = """
+import sys
+from nsbox._core_linux import UserNamespace
+sys.last_of_all = UserNamespace("0 1000000 1", "0 1000000 1")  # cleared after all modules
+assert sys.last_of_all.is_open()
+"""
+
+
+@ROOT
+def test_a_mapping_at_the_interpreters_end() -> None:
+    """A mapping that is collected after the modules' names have gone says nothing."""
+    done = subprocess.run([sys.executable, "-P", "-c", AT_THE_END], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
