@@ -77,6 +77,18 @@ def test_mounts(tmp_path: Path, temporary: str) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+@pytest.mark.parametrize(
+    ("mount", "is_ours"), [("tmpfs nobody rw", False), ("fuse.sshfs host rw,user_id={},group_id=0", True)]
+)
+def test_mounts_of_others(temporary: str, monkeypatch: pytest.MonkeyPatch, mount: str, is_ours: bool) -> None:
+    """Root's mounts come and go without an unprivileged user, whose own ones are FUSE's."""
+    before, read = leftovers.take(temporary), leftovers._read
+    line = f"9 1 0:9 / /there rw - {mount.format(os.geteuid())}"
+    monkeypatch.setattr(leftovers, "_read", lambda path: read(path) + line * path.endswith("mountinfo"))
+    counts = is_ours or os.geteuid() == 0
+    assert leftovers.complaints(before, temporary) == [f"mount: {line}"] * counts
+
+
 def test_files_in_the_root(temporary: str) -> None:
     """A new name in / counts if a test names it; another one is somebody else's."""
     before = leftovers.take(temporary)

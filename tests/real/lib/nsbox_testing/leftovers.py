@@ -187,7 +187,7 @@ class Picture:
     since: int
     fds: dict[int, str]
     children: set[int]
-    mounts: str
+    mounts: tuple[str, ...]
     state: dict[str, str]
     dumpable: int
     cwd: str
@@ -205,13 +205,18 @@ def take(temporary: str) -> Picture:
         since=boot_ticks(),
         fds=fds(),
         children=set(_children()),
-        mounts=_read("/proc/self/mountinfo"),
+        mounts=tuple(filter(_may_be_ours, _read("/proc/self/mountinfo").splitlines())),
         state={name: facts.get(name, "") for name in _STATE} | {"SigCgt": _caught(facts)},
         dumpable=dumpable(),
         cwd=os.getcwd(),
         root=frozenset(os.listdir("/")),
         temporary=frozenset(os.listdir(temporary)),
     )
+
+
+def _may_be_ours(mount: str) -> bool:
+    """Say if a line of mountinfo may be of this user, who mounts nothing here without privileges but FUSE (mount.fuse3(8))."""
+    return os.geteuid() == 0 or f"user_id={os.geteuid()}," in mount
 
 
 def _caught(facts: dict[str, str]) -> str:
@@ -250,10 +255,8 @@ def complaints(before: Picture, temporary: str) -> list[str]:
     found += [f"child process: {text}" for text in survivors(before.since)]
     after = take(temporary)
     found += [f"child {pid}" for pid in after.children - before.children]
-    old, new = before.mounts.splitlines(), after.mounts.splitlines()
-    found += [f"mount: {line}" for line in new if line not in old] + [
-        f"unmounted: {line}" for line in old if line not in new
-    ]
+    found += [f"mount: {line}" for line in after.mounts if line not in before.mounts]
+    found += [f"unmounted: {line}" for line in before.mounts if line not in after.mounts]
     found += [
         f"{name}: {before.state[name]} became {after.state[name]}"
         for name in _STATE
