@@ -40,17 +40,27 @@ def core_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(given) / "csrc" if given else build(tmp_path_factory.mktemp("core"))
 
 
-@pytest.fixture(scope="session", params=["native", "clang", "aarch64"])
-def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def other_builds() -> dict[str, Path]:
+    """Return the folders of what was built, by compiler: a fixture with parameters is made once for each change of them."""
+    return {}
+
+
+@pytest.fixture(params=["native", "clang", "aarch64"])
+def each_build(
+    request: pytest.FixtureRequest, other_builds: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Return the core as each compiler makes it that is there: what they make calls of differs."""
-    if request.param == "native":
+    kind = request.param
+    if kind == "native":
         return request.getfixturevalue("core_build")
-    compiler = {"clang": "clang", "aarch64": "aarch64-linux-gnu-gcc"}[request.param]
-    needs.require(compiler)
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "clang":
-        return build(folder, CC="clang")
-    return build(folder, "--cross-file", str(ROOT / "csrc/cross/aarch64-linux-gnu.ini"))
+    needs.require({"clang": "clang", "aarch64": "aarch64-linux-gnu-gcc"}[kind])
+    if kind not in other_builds:
+        cross = ["--cross-file", str(ROOT / "csrc/cross/aarch64-linux-gnu.ini")] if kind == "aarch64" else []
+        other_builds[kind] = build(
+            tmp_path_factory.mktemp(kind), *cross, **({"CC": "clang"} if kind == "clang" else {})
+        )
+    return other_builds[kind]
 
 
 @dataclass(frozen=True)
