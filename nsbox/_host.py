@@ -73,6 +73,7 @@ class Host(Frozen):
     private: tuple[str, ...] = ()  # for uid 0: what permissions keep from all others below /etc, /opt, /usr/local/etc
     private_unknown: tuple[str, ...] = ()  # directories there that are too large to look for that in all of them
     state: str = ""  # where nsbox keeps the user's key, and transactions, which no workspace shows
+    state_detours: tuple[str, ...] = ()  # links on the way there, and what they are in, if it isn't above it
     has_key: bool = False  # there is such a key
     sources: tuple[tuple[str | int, str], ...] = ()  # of a policy's binds, those that lead by links around state
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc

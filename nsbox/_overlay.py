@@ -27,6 +27,7 @@ from nsbox._files import Tree, join
 from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
+from nsbox._links import ways
 from nsbox._mounts import mounts
 from nsbox._names import shown
 from nsbox._plan import DevBind, Freeze, Mask, Overlay
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from nsbox._policy import Policy
     from nsbox._spawn import Prepared
 
-_MOST_LINKS = 40  # path_resolution(7)
 _MOST_LOOKED_AT = 50_000  # files: some tenths of a second, once for each transaction
 _MOST_NAMED = 5
 _HINT = (
@@ -74,12 +74,12 @@ def check_place(policy: Policy, base: str, named: str) -> None:
     Commands of this policy, and of all others that this process has had so far. base: the directory, without links;
     named: how it was named. What lies there comes into the workspace, or is carried out after a crash.
     """
-    ways = [base, *_ways(named)]
+    on_the_way = [base, *ways(named)]
     for path in sorted(_spawn.writable(policy)):
-        _check_apart(base, ways, path, "this policy")
+        _check_apart(base, on_the_way, path, "this policy")
     for path, masked in sorted(_spawn.reached, key=lambda one: one[0]):
         if not (is_below(base, path) and any(is_below(base, hidden) for hidden in masked)):
-            _check_apart(base, ways, path, "another policy of this process")
+            _check_apart(base, on_the_way, path, "another policy of this process")
 
 
 def _check_apart(base: str, ways: list[str], path: str, whose: str) -> None:
@@ -88,28 +88,6 @@ def _check_apart(base: str, ways: list[str], path: str, whose: str) -> None:
         where = f"{base} contains {path}" if inside is None else f"{inside} lies in {path}"
         what = f"{where}, which commands of {whose} may write to"
         raise PolicyError("dir", f"{what}: give a directory that is out of their reach")
-
-
-def _ways(path: str) -> list[str]:
-    """Return all that the kernel looks up on the way to a path: also links, and what is on their ways."""
-    found, at, rest, links = [], "/", path.split("/")[::-1], 0
-    while rest:
-        name = rest.pop()
-        if name in ("", ".", ".."):
-            at = os.path.dirname(at) if name == ".." else at
-            continue
-        at = os.path.join(at, name)
-        found.append(at)
-        try:
-            target = os.readlink(at)
-        except OSError:  # no link, or not there yet
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        at = "/" if target.startswith("/") else os.path.dirname(at)
-        rest += target.split("/")[::-1]
-    return found
 
 
 def check_marks(real: Tree, workspace: str) -> None:
@@ -201,6 +179,7 @@ class OverlayWay(Way):
             raise SetupError(errno.EMFILE, "begin a transaction", None, "no descriptor was free for its namespaces")
         os.close(self._fds.pop(c.SENT_NULL))
         self._inside: tuple[Prepared, tuple[Prepared, Prepared]] | None = None
+        self.started = 0  # commands so far
         self._running: dict[object, int] = {}  # for each command the pidfd of its sandbox's pid 1
         self._lock = RLock()
         self._is_resting = False
@@ -278,6 +257,7 @@ class OverlayWay(Way):
                 if self._is_resting:
                     raise ValueError("a commit is under way")
                 own, inside = self._prepared(policy, prepared)
+                self.started += 1
                 result = _spawn.spawn(policy, inside, command, program, cwd)
                 result.plan = own.plan
                 self._running[key] = result.init_pidfd

@@ -22,6 +22,7 @@ from nsbox._identity import (
     owns_settings,
     read,
 )
+from nsbox._links import detours
 from nsbox._plan import Identity, Plan
 from nsbox._policy import Policy
 
@@ -400,8 +401,9 @@ def _linux() -> Host:
         secrets=_secrets(),
         private=(private := _private())[0],
         private_unknown=private[1],
-        state=(state := _state()),
-        has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
+        state=(state := _state())[0],
+        state_detours=state[1],
+        has_key=bool(state[0]) and os.path.lexists(os.path.join(state[0], "key")),
         resolv_conf=_resolv_conf(),
         open_files=_open_files(),
         inotify_instances=_inotify_instances(),
@@ -432,8 +434,9 @@ def _darwin() -> Host:
         secrets=("/etc/master.passwd", *_secrets()),
         private=(private := _private())[0],
         private_unknown=private[1],
-        state=(state := _state()),
-        has_key=bool(state) and os.path.lexists(os.path.join(state, "key")),
+        state=(state := _state())[0],
+        state_detours=state[1],
+        has_key=bool(state[0]) and os.path.lexists(os.path.join(state[0], "key")),
         hard_limits=_hard_limits(),
     )
     return _probe_darwin.with_seatbelt(host)
@@ -451,6 +454,11 @@ def transactions_dir() -> str:
     return os.path.join(_state_home() or os.path.expanduser("~/.local/state"), "nsbox", "transactions")
 
 
-def _state() -> str:
+def _state() -> tuple[str, tuple[str, ...]]:
+    """Return nsbox's directory in it, without links, and what else is on the way there."""
     home = _state_home()
-    return os.path.realpath(os.path.join(home, "nsbox")) if home else ""
+    if not home:
+        return "", ()
+    named = os.path.join(home, "nsbox")
+    real = os.path.realpath(named)
+    return real, () if real == named else detours(named, real)

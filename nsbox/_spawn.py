@@ -15,7 +15,7 @@ from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._imports import opened
 from nsbox._plan import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, Plan, primitives
 from nsbox._seccomp import profiled
-from nsbox._state import make_state, with_sources
+from nsbox._state import check_detours, make_state, with_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,6 +160,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
         _warn_of_passthrough(policy, host)
     else:
         _check_resolved(policy)
+        check_detours(policy, host)
         make_state(policy, host)
         _note(policy, plan)
         _warn_of_imports(policy, host)

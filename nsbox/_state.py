@@ -1,9 +1,14 @@
-"""nsbox's own directory of the user, in which the key is: which sources of a policy lead to it; it is made in time."""
+"""nsbox's own directory of the user, in which the key is: which sources of a policy lead to it; it is made in time.
+
+A command that could put another one there would have a key of its own, and with it journals, which the caller carries
+out.
+"""
 
 from __future__ import annotations
 
 from nsbox._checks import is_below
 from nsbox._early import os
+from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._layout import sources
 from nsbox._plan import Bind, BindFd, DevBind
@@ -40,6 +45,31 @@ def _number(file: str | int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def check_detours(policy: Policy, host: Host) -> None:
+    """Raise PolicyError where commands could replace a link on the way to nsbox's directory for state.
+
+    A link can't be kept in its place, as a directory can by a mount on it.
+    """
+    if not host.state_detours or policy.base == "host" or policy.details.host_writes:
+        return
+    from os.path import realpath  # seldom needed, and not in _early
+
+    writable = {*policy.write}
+    for op in policy.ops:
+        if isinstance(op, Bind | DevBind):
+            writable.add(realpath(op.src))
+        elif isinstance(op, BindFd) and not op.read_only:
+            writable.add(realpath(f"/proc/self/fd/{op.fd}"))
+    writable -= {"/", *policy.deny} if policy.base == "layers" else {*policy.deny}
+    named = {*writable, *policy.read, *policy.deny}
+    for way in host.state_detours:
+        above = max((path for path in named if is_below(way, path)), key=len, default=None)
+        if above in writable and above != way:
+            what = f"{above} contains {way}, by which a link leads to nsbox's own directory: commands could replace it"
+            remedy = f"put a directory in its place, or set XDG_STATE_HOME to {host.state.rpartition('/')[0]} for all"
+            raise PolicyError("write" if policy.base == "workspace" else "ops", f"{what}; {remedy}")
+
+
 def make_state(policy: Policy, host: Host) -> None:
     """Make nsbox's directory for state, if it isn't there and commands could make it, with a key that they know.
 
@@ -53,9 +83,28 @@ def make_state(policy: Policy, host: Host) -> None:
     named = {*policy.write, *(path for path in found if isinstance(path, str) and path != "/")}
     if not host.state or not any(is_below(host.state, path) for path in named):
         return
+    from errno import EROFS
     from os import makedirs  # seldom needed, and not in _early
 
     try:
         makedirs(host.state, mode=0o700, exist_ok=True)
-    except OSError:
-        return  # as this user's, the commands can't make it either
+    except OSError as error:
+        if error.errno != EROFS and _may_make(host.state):
+            what = f"{host.state}, nsbox's own directory, can't be made ({error.strerror}), and commands could make one"
+            field = "write" if policy.base == "workspace" else "ops"
+            raise PolicyError(field, f"{what}; make it, or set XDG_STATE_HOME to another directory") from None
+
+
+def _may_make(path: str) -> bool:
+    """Say if commands of this user could make a directory somehow, such as by a change of permissions on the way.
+
+    Where a file is in the way they can't: what is there stays there.
+    """
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        return found.st_mode & 0o170000 == 0o040000 and (found.st_uid == os.geteuid() or os.access(path, os.W_OK))
+    return True
