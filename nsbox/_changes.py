@@ -79,6 +79,8 @@ class Comparison:
                 raise
             what = f"has changed more than {_MOST_ENTRIES} files; name a smaller workspace, or commit more often"
             raise OSError(errno.E2BIG, f"the transaction {what}", path or ".") from None
+        if len(path) + 1 + max(map(len, names), default=0) > _LONGEST:  # no journal has such a path
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), f"{path[:100]}...")
         self._left -= len(names)
         self._left_of_paths -= sum(map(len, names)) + len(names) * (len(path) + 1)
         if self._left_of_paths < 0:

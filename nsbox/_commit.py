@@ -20,6 +20,7 @@ from nsbox import _files
 from nsbox._change import Change
 from nsbox._files import EXCHANGE, NOREPLACE, Tree
 from nsbox._frozen import Frozen, frozen
+from nsbox._names import shown
 from nsbox._rare_errors import CommitError, ConflictError
 from nsbox._store import VERSION, Store, left_behind, locked_workspace
 
@@ -76,7 +77,7 @@ def _is_inside(path: str) -> bool:
 
 
 def _numbers(row: list[object]) -> tuple[int, ...]:
-    numbers = tuple(number for number in row if type(number) is int and -(1 << 63) <= number < 1 << 64)
+    numbers = tuple(number for number in row if type(number) is int and abs(number) < 1 << 94)  # 64 bits of seconds
     if len(numbers) < len(row):
         raise ValueError(f"{repr(row)[:200]} isn't what is known of a file")
     return numbers
@@ -378,7 +379,7 @@ def commit(
             _files.sync(real.fd)
             worker = Steps(real, store.spare, began, _files.start_of_time(real))
             check()
-            store.write("journal", {"began": began, "certain": worker.certain, "steps": [step.row() for step in steps]})
+            store.write("journal", {"began": began, "certain": worker.certain, "steps": _rows(steps)})
             _carry_out(worker, steps, at)
         except BaseException as error:
             _take_back(store, worker, steps, at[-1], error)
@@ -390,6 +391,17 @@ def commit(
     finally:
         if not store.has_journal:
             store.clean(real)
+
+
+def _rows(steps: list[Step]) -> list[list[object]]:
+    """Return what the journal has; raises OSError if that couldn't be read again, for then it couldn't be finished."""
+    rows = [step.row() for step in steps]
+    try:
+        for row in rows:
+            Step.of_row(row)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from None
+    return rows
 
 
 def _carry_out(worker: Steps, steps: list[Step], at: list[str]) -> None:
@@ -415,7 +427,9 @@ def _take_back(store: Store, worker: Steps, steps: list[Step], at: str, cause: B
 def _told(error: BaseException, at: str, worker: Steps) -> BaseException:
     """Return what an error is to the caller of commit()."""
     if worker.kept:
-        _log.warning("somebody has changed what a commit had brought in; as it was: %s", ", ".join(worker.kept))
+        _log.warning(
+            "somebody has changed what a commit had brought in; as it was: %s", ", ".join(map(shown, worker.kept))
+        )
     if isinstance(error, _ChangedError):
         return ConflictError([(at.partition(" ")[2], "changed")])
     return CommitError(error, at) if isinstance(error, OSError) else error

@@ -183,7 +183,7 @@ GOOD = ["put", "a/b", "1", [1, 2, 3, 4], [], 0, 0]
         *((2, spare) for spare in ("", "..", "../1", "a", "1/2", "-1", "1\0", "\u0661", "0", "9" * 11, 1, " 1")),
         *(
             (3, new)
-            for new in ([], [1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, "4"], [1, 2, 3, 1 << 70], [[], 2, 3, 4], True)
+            for new in ([], [1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, "4"], [1, 2, 3, 1 << 94], [[], 2, 3, 4], True)
         ),
         *((5, mode) for mode in (-1, 0o10000, True, "7")),
         (0, "rm"),
@@ -340,6 +340,61 @@ def test_a_journal_that_would_be_too_long(places: Path, monkeypatch: pytest.Monk
         with pytest.raises(nsbox.CommitError, match="too many changes for one commit"):
             tx.commit()
         assert os.listdir(places / "ws") == []
+
+
+@pytest.mark.parametrize("seconds", [1 << 40, -(1 << 40), (1 << 63) - 1, -(1 << 63)])
+def test_times_of_any_file_system(seconds: int) -> None:
+    """Some, such as tmpfs, have 64 bits of seconds: what is written of such a file can be read again."""
+    known = (1, seconds * 10**9, 3, 4)
+    step = Step("swap", "a", "1", known, known)
+    assert Step.of_row(json.loads(json.dumps(step.row()))) == step
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_journal_that_could_not_be_read(places: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    """It isn't written: nobody could finish or undo the commit after a crash; the control: as it was."""
+    monkeypatch.setattr(_commit, "_LONGEST", 3)
+    if not is_guarded:
+        monkeypatch.setattr(_commit, "_rows", lambda steps: [step.row() for step in steps])
+    with Sandbox(Policy.workspace(places / "ws"), stock=0) as box, box.transaction(dir=places / "kept") as tx:
+        tx.shell("echo new > a; echo new > longer", check=True)
+        if is_guarded:
+            with pytest.raises(nsbox.CommitError, match=r"is no step of a commit; nothing was changed"):
+                tx.commit()
+            assert os.listdir(places / "ws") == []
+            monkeypatch.undo()
+        tx.commit()
+    assert sorted(os.listdir(places / "ws")) == ["a", "longer"]
+
+
+DEEP = """
+import os, sys
+for _ in range(20):
+    os.makedirs("d" * 200, exist_ok=True); os.chdir("d" * 200)
+os.makedirs("e" * 60, exist_ok=True); os.chdir("e" * 60)
+open("f" * int(sys.argv[1]), "w").write(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(("length", "fits"), [(15, True), (16, False), (200, False)])
+def test_paths_that_no_journal_has(places: Path, length: int, fits: bool) -> None:
+    """A file in a directory that is just short enough may be too deep, before a commit begins; the control: one that isn't."""
+    ws = places / "ws"
+    with Sandbox(Policy.workspace(ws), stock=0) as box:
+        box.run(python(DEEP, str(length), "old"), cwd=ws, check=True)
+        with box.transaction(dir=places / "kept") as tx:
+            tx.run(python(DEEP, str(length), "new"), cwd=ws, check=True)
+            if fits:
+                (change,) = tx.diff()
+                assert len(change.path) == 4096
+                assert Step.of_row(["put", change.path, "1", [1, 2, 3, 4], [], 0, 0]).path == change.path
+                tx.commit()
+            else:
+                for look in (tx.diff, tx.patch, tx.commit):
+                    with pytest.raises(OSError, match="File name too long"):
+                        look()
+    with Tree(str(places)) as tree:
+        _files.remove(tree, "ws")
 
 
 # ---- other policies
