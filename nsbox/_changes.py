@@ -18,6 +18,8 @@ _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
 _MOST_HASHED_IN_ALL = 1 << 30  # of all such files of a transaction: a second or so
 _MOST_COMPARED = 16 << 30  # of all files that have the size that they had before
 _MOST_DIGESTED = 4 << 30  # of all contents that digests are of
+_MOST_SHOWN = 4 << 30  # of what has been shown, which patch() bounds
+_UNSURE = "shown while it could be changed"  # in the place of a digest
 _MOST_ENTRIES = 500_000  # files, directories and the like that are looked at
 _MOST_PATHS = 64 << 20  # characters of all their paths, each of which may have thousands
 _LONGEST = 4096  # PATH_MAX: what is deeper could only be reached step by step
@@ -44,13 +46,16 @@ def _new(kind: str, path: str, now: os.stat_result, was: os.stat_result | None =
 class Comparison:
     """Compares an upper directory with the real one. Commands may be at work in neither."""
 
-    def __init__(self, upper: Tree, real: Tree) -> None:
-        self._upper, self._real = upper, real
+    def __init__(self, upper: Tree, real: Tree, *, moment: int = 0, shown: frozenset[str] = frozenset()) -> None:
+        """Compare two trees. moment: how many commands have been started so far. shown: see as_shown()."""
+        self._upper, self._real, self._moment, self._shown = upper, real, moment, shown
         self._left = _MOST_ENTRIES
         self._left_of_paths = _MOST_PATHS
         self._left_to_hash = _MOST_HASHED_IN_ALL
         self._left_to_compare = _MOST_COMPARED
+        self._left_to_show = _MOST_SHOWN
         self._unread: set[str] = set()  # paths of files whose digests aren't of their contents
+        self._read: set[str] = set()  # of those, the ones that were read all the same, since somebody has seen them
         self._compared: dict[tuple[int, int, int, int], bool] = {}  # pairs of files, now and before: are they the same?
 
     def changes(self) -> list[Change]:
@@ -167,7 +172,7 @@ class Comparison:
     def with_details(self, changes: list[Change]) -> list[Change]:
         """Return the same changes with their attributes, hard links and digests."""
         found: list[Change] = []
-        first: dict[tuple[int, int], Change] = {}
+        first: dict[tuple[int, int], tuple[str, str]] = {}  # by number, a path, and the digest
         left = _MOST_DIGESTED
         with self._upper.walking(), self._real.walking():
             for change in changes:
@@ -177,19 +182,23 @@ class Comparison:
                     continue
                 was = self._real.stat(change.path) if change.kind == "modified" else None
                 known = first.get((now.st_dev, now.st_ino)) if _has_names(now) else None
-                seal, cost = (known.digest, 0) if known is not None else self._seal(change.path, now, left)
-                left -= cost
+                link, seal = known or (None, "")
+                if known is None:
+                    seal, cost = self._seal(change.path, now, left)
+                    left -= cost
+                    first[now.st_dev, now.st_ino] = change.path, seal
+                if change.path in self._shown and not self._unread.isdisjoint((change.path, link)):
+                    seal = self._seal_of_shown(change.path, now)
                 names = self._attributes(change.path, now, was)
-                link = known.path if known is not None else None
                 target = self._upper.link(change.path) if stat.S_ISLNK(now.st_mode) else None
                 found.append(replace(change, attributes=names, link=link, target=target, digest=seal))
-                first.setdefault((now.st_dev, now.st_ino), found[-1])
         return found
 
     def _seal(self, path: str, now: os.stat_result, most: int) -> tuple[str, int]:
         """Return a digest of contents and attributes, and the bytes that were read for it.
 
-        Where that would be more than is read for all, it says which file it is and when it was changed last.
+        Where that would be more than is read for all, it says which file it is, when it was changed last, and that no
+        command has been started since: by a mapping it could be changed and have the same times.
         """
         content, cost = b"", 0
         if stat.S_ISLNK(now.st_mode):
@@ -199,22 +208,43 @@ class Comparison:
                 found, cost = digest(fd, most)
             if found is None:
                 self._unread.add(path)
-            content = _times(now) if found is None else found
+            content = self._times(now) if found is None else found
         return _sealed(self._upper.attributes(path, now), content), cost
+
+    def _seal_of_shown(self, path: str, now: os.stat_result) -> str:
+        """Return a digest of contents also where there is no time for those of others: patch() has shown them."""
+        with self._upper.file(path) as fd:
+            found, cost = digest(fd, self._left_to_show)
+        self._left_to_show -= cost
+        if found is None:
+            return _UNSURE
+        self._read.add(path)
+        return _sealed(self._upper.attributes(path, now), found)
+
+    def _times(self, now: os.stat_result) -> bytes:
+        return b"%d %d %d %d " % (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) + b"%d" % self._moment
+
+    def _is_unread(self, change: Change) -> bool:
+        return change.path not in self._read and not self._unread.isdisjoint((change.path, change.link))
 
     def as_shown(self, change: Change, content: bytes | None) -> Change:
         """Return a change as somebody has been shown it: commands may have been at work since its digest was made.
 
-        content: what was shown, of a symlink the target, of a file what digest_of() returns; None: nothing was.
+        content: what was shown, of a symlink the target, of a file what digest_of() returns; None: nothing was. The
+        paths of all for which it isn't None are `shown` of the Comparison that this one is compared with.
         """
         now = self._upper.stat(change.path) if content is not None else None
         if content is None or now is None:
             return change
-        attributes = self._upper.attributes(change.path, now)
-        if self._unread.isdisjoint((change.path, change.link)):
-            return replace(change, digest=_sealed(attributes, content))
-        is_same = _sealed(attributes, _times(now)) == change.digest
-        return change if is_same else replace(change, digest="changed while it was shown")
+        return replace(change, digest=_sealed(self._upper.attributes(change.path, now), content))
+
+    def has_unread(self, told: list[Change]) -> bool:
+        """Say if the digest of any change isn't of its contents."""
+        return any(map(self._is_unread, told))
+
+    def unsure(self, told: list[Change]) -> list[Change]:
+        """Return the same without digests that aren't of contents, for when somebody may have been at work."""
+        return [replace(change, digest=_UNSURE) if self._is_unread(change) else change for change in told]
 
     # ---- copies
 
@@ -250,8 +280,8 @@ class Comparison:
         """Return what a change's digest would be if it were made of its copy. known: those of files of many names."""
         was = self._upper.stat(change.path)
         given = self._upper.attributes(change.path, was) if was is not None else {}
-        if was is not None and not self._unread.isdisjoint((change.path, change.link)):
-            return _sealed(given, _times(was))  # that it hasn't been changed is all that is known
+        if was is not None and self._is_unread(change):
+            return _sealed(given, self._times(was))  # that it hasn't been changed is all that is known
         if (now.st_dev, now.st_ino) in known:
             return known[now.st_dev, now.st_ino]
         found: bytes | None = b""
@@ -259,7 +289,7 @@ class Comparison:
             found = os.fsencode(tree.link(copy))
         elif change.type == "file":
             with tree.file(copy) as fd:
-                found, _ = digest(fd, _MOST_DIGESTED)
+                found, _ = digest(fd, _MOST_SHOWN if change.path in self._read else _MOST_DIGESTED)
         if found is None:
             raise OSError(errno.EFBIG, "its copy in the workspace is too large to be checked", change.path)
         own = tree.attributes(copy, now)  # a list that the workspace gives to all that is made there isn't the change's
@@ -375,10 +405,6 @@ def _has_mode(copy: os.stat_result, change: Change, has_modes: bool) -> bool:
     opened = 0o300 if change.type == "directory" else 0  # as long as a commit is under way
     more = copy.st_mode & (stat.S_ISUID | stat.S_ISGID) & ~change.mode if change.type == "file" else 0
     return not more and not (copy.st_mode ^ change.mode) & 0o777 & ~opened
-
-
-def _times(now: os.stat_result) -> bytes:
-    return b"%d %d %d %d" % (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 
 
 def _sealed(attributes: dict[str, bytes], content: bytes) -> str:

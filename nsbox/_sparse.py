@@ -7,7 +7,8 @@ import hashlib
 import os
 
 _PART = 1 << 18  # bytes that are compared together
-BLOCK = 1 << 16  # bytes that are hashed together; no read counts for less
+BLOCK = 1 << 16  # bytes that are hashed together
+LEAST = 1 << 12  # bytes that a read counts for at least when files are hashed
 
 
 def same_contents(left: int, right: int, most: int) -> tuple[bool | None, int]:
@@ -71,7 +72,7 @@ def digest(fd: int, most: int) -> tuple[bytes | None, int]:
     made = hashlib.blake2b(b"%d" % size, digest_size=32)
     while (at := _next_data(fd, at, size)) < size:
         at -= at % BLOCK
-        cost += BLOCK
+        cost += max(min(BLOCK, size - at), LEAST)
         if cost > most:
             return None, cost
         _add(made, at, _read(fd, at, BLOCK))

@@ -88,6 +88,7 @@ class Transaction(Commands):
         self._way: OverlayWay | None = None
         self._creator = os.getpid()
         self._reviewed: list[Change] | None = None  # what diff() or patch() has told last
+        self._shown: frozenset[str] = frozenset()  # of that, the paths whose contents it has told
         self._lock = RLock()
         if not _core.on_linux:
             raise UnavailableError(Reason("a transaction needs overlayfs, which only Linux has"))
@@ -143,9 +144,21 @@ class Transaction(Commands):
         read, for their digests. What it returns is what a commit() without `expected` brings in, or else nothing.
         """
         with self._trees() as trees:
-            compared = Comparison(*trees)
-            self._reviewed = told = compared.with_details(compared.with_renames(compared.changes()))
+            compared = Comparison(*trees, moment=self.way().started)
+            told = compared.with_details(compared.with_renames(compared.changes()))
+            self._reviewed = told = self._sure(compared, told)
+            self._shown = frozenset()
             return told.copy()
+
+    def _sure(self, compared: Comparison, told: list[Change]) -> list[Change]:
+        """Return what was told. If somebody may be at work, what is certain only at rest counts as changed."""
+        if not compared.has_unread(told):
+            return told
+        try:
+            with self._at_rest():
+                return told
+        except (ValueError, CommitError):
+            return compared.unsure(told)
 
     def patch(self, *, max_size: int | str = "1M", escaped: bool = False) -> str:
         """Return the changes as a unified diff that git apply takes; raises OSError.
@@ -160,12 +173,14 @@ class Transaction(Commands):
         """
         most = check_size("max_size", max_size)
         with self._trees() as trees:
-            compared = Comparison(*trees)
+            compared = Comparison(*trees, moment=self.way().started)
             told = compared.with_details(compared.with_renames(compared.changes()))
             one = _patch.Patch(*trees, most, told)
             with trees[0].walking(), trees[1].walking():
                 text = "".join(one.of(change) for change in told)
+                told = self._sure(compared, told)
                 self._reviewed = [compared.as_shown(change, one.shown.get(change.path)) for change in told]
+                self._shown = frozenset(one.shown)
             return visible(text) if escaped else text
 
     def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
@@ -187,10 +202,10 @@ class Transaction(Commands):
         with self._trees() as (upper, real), self._at_rest(), self._locked():
             assert self._store is not None
             check_place(self.way().policy, self._base, self._named)  # others may have opened it meanwhile
-            compared = Comparison(upper, real)
+            wanted, shown = (self._reviewed, self._shown) if wanted is None else (wanted, frozenset())
+            compared = Comparison(upper, real, moment=self.way().started, shown=shown)
             raw = compared.changes()
             told = compared.with_details(compared.with_renames(raw))
-            wanted = self._reviewed if wanted is None else wanted
             if wanted is not None:
                 _check_reviewed(wanted, told)
             _check_attributes(told)

@@ -173,7 +173,7 @@ def test_holes_are_not_hashed(tmp_path: Path) -> None:
 
 def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many bytes files stay "deleted" and "added"."""
-    monkeypatch.setattr(_changes, "_MOST_HASHED_IN_ALL", 4 * _sparse.BLOCK)
+    monkeypatch.setattr(_changes, "_MOST_HASHED_IN_ALL", 4 * _sparse.LEAST)
     upper, real = tmp_path / "upper", tmp_path / "real"
     for path in (upper, real):
         path.mkdir()
@@ -190,6 +190,18 @@ def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.undo()
         compared = Comparison(one, other)
         assert [change.kind for change in compared.with_renames(compared.changes())] == ["renamed"] * 6
+
+
+@pytest.mark.parametrize(
+    ("size", "cost"), [(0, 0), (1, 1 << 12), (1 << 16, 1 << 16), ((1 << 16) + 1, (1 << 16) + (1 << 12))]
+)
+def test_small_files_cost_little(tmp_path: Path, size: int, cost: int) -> None:
+    """So many thousand small ones leave no less for the contents of others than they are."""
+    (tmp_path / "file").write_bytes(b"x" * size)
+    with open(tmp_path / "file", "rb") as file:
+        assert _sparse.digest(file.fileno(), 1 << 30)[1] == cost
+        assert _sparse.digest(file.fileno(), cost)[0] is not None
+        assert cost == 0 or _sparse.digest(file.fileno(), cost - 1)[0] is None
 
 
 def test_other_holes_are_the_same_file(tmp_path: Path) -> None:

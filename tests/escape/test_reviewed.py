@@ -323,6 +323,56 @@ def test_beyond_the_budget(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> 
     tx.commit(expected=tx.diff())
 
 
+MAPPED = """
+import mmap, sys
+with open("new", "r+b") as file: memory = mmap.mmap(file.fileno(), 0)
+memory[:4]  # on tmpfs no write has another time from now on
+if len(sys.argv) > 1: print("mapped", flush=True); input()
+memory[:4] = b"EVIL"
+"""
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+@pytest.mark.parametrize("how", ["diff, then a command", "diff while one runs", "patch while one runs"])
+def test_mapped_beyond_the_budget(
+    tx: Transaction, workspace: Path, monkeypatch: pytest.MonkeyPatch, how: str, is_guarded: bool
+) -> None:
+    """By a mapping a file is changed at the same times; so a command that was at work after the look counts as a change.
+
+    What patch() has shown is read for its digest all the same. The control: if times were all that counts.
+    """
+    monkeypatch.setattr(_changes, "_MOST_DIGESTED", 0)
+
+    def times(self: _changes.Comparison, now: os.stat_result) -> bytes:  # without those that a write-back may change
+        return b"%d %d %d" % (now.st_ino, now.st_size, self._moment if is_guarded else 0)
+
+    monkeypatch.setattr(_changes.Comparison, "_times", times)
+    if not is_guarded:
+        monkeypatch.setattr(Transaction, "_sure", lambda _, __, told: told)
+        monkeypatch.setattr(_changes.Comparison, "as_shown", lambda _, change, __: change)
+        monkeypatch.setattr(_changes.Comparison, "_seal_of_shown", lambda self, path, now: self._seal(path, now, 0)[0])
+    tx.shell("echo fine > new; echo other > other", check=True)
+    if how == "diff, then a command":
+        tx.diff()
+        tx.run(python(MAPPED), cwd=workspace, check=True)
+    else:
+        with tx.Popen(
+            python(MAPPED, "wait"), cwd=workspace, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None and process.stdout.readline() == "mapped\n"
+            if how.startswith("diff"):
+                tx.diff()
+            else:
+                assert "+fine" in tx.patch()
+            process.communicate("\n")
+    if is_guarded:
+        with pytest.raises(ConflictError, match=STALE):
+            tx.commit()
+        assert "+EVIL" in tx.patch()
+    tx.commit()
+    assert (workspace / "new").read_text() == "EVIL\n"
+
+
 # ---- what is copied
 
 UPPER = {
