@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import stat
+from _collections_abc import Collection
 from collections import deque
 
 from nsbox._change import Change, kind_of, type_of
@@ -22,6 +23,8 @@ _MOST_SHOWN = 4 << 30  # of what has been shown, which patch() bounds
 _UNSURE = "shown while it could be changed"  # in the place of a digest
 _MOST_ENTRIES = 500_000  # files, directories and the like that are looked at
 _MOST_PATHS = 64 << 20  # characters of all their paths, each of which may have thousands
+_MOST_ATTRIBUTES = 64 << 20  # characters of the names of all their attributes, of each file once
+_ATTRIBUTE = 32  # characters that one counts for besides its name
 _LONGEST = 4096  # PATH_MAX: what is deeper could only be reached step by step
 
 
@@ -53,6 +56,9 @@ class Comparison:
         self._left_of_paths = _MOST_PATHS
         self._left_to_hash = _MOST_HASHED_IN_ALL
         self._left_to_compare = _MOST_COMPARED
+        self._left_of_attributes = _MOST_ATTRIBUTES
+        self._values: dict[tuple[bool, int, int], dict[str, bytes]] = {}  # of files of many names, by tree and number
+        self._listed: dict[tuple[str, ...], tuple[str, ...]] = {}  # names of attributes, which many files may have
         self._left_to_show = _MOST_SHOWN
         self._unread: set[str] = set()  # paths of files whose digests aren't of their contents
         self._read: set[str] = set()  # of those, the ones that were read all the same, since somebody has seen them
@@ -163,11 +169,32 @@ class Comparison:
 
     def _attributes(self, path: str, now: os.stat_result, was: os.stat_result | None) -> tuple[str, ...]:
         """Return the names of attributes that aren't as they were."""
-        new = self._upper.attributes(path, now)
-        old = self._real.attributes(path, was) if was is not None and _same_type(now, was) else {}
+        new = self._digests(self._upper, path, now)
+        old = self._digests(self._real, path, was) if was is not None and _same_type(now, was) else {}
         if path == ".":  # which doesn't show those of the real one
             old = {name: value for name, value in old.items() if name in new}
-        return tuple(sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name)))
+        names = tuple(sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name)))
+        if names not in self._listed:
+            self._count(names)
+        return self._listed.setdefault(names, names)
+
+    def _digests(self, tree: Tree, path: str, found: os.stat_result) -> dict[str, bytes]:
+        """Return the names of a file's attributes and digests of their values. One of many names is read once."""
+        key = (tree is self._upper, found.st_dev, found.st_ino)
+        known = self._values.get(key) if _has_names(found) else None
+        if known is None:
+            known = _digests(tree.attributes(path, found))
+            if _has_names(found):
+                self._count(known)
+                self._values[key] = known
+        return known
+
+    def _count(self, names: Collection[str]) -> None:
+        """Raise OSError for more attributes than are held."""
+        self._left_of_attributes -= sum(map(len, names)) + _ATTRIBUTE * len(names)
+        if self._left_of_attributes < 0:
+            what = f"has changed files with attributes whose names have more than {_MOST_ATTRIBUTES} characters in all"
+            raise OSError(errno.E2BIG, f"the transaction {what}")
 
     def with_details(self, changes: list[Change]) -> list[Change]:
         """Return the same changes with their attributes, hard links and digests."""
@@ -209,7 +236,7 @@ class Comparison:
             if found is None:
                 self._unread.add(path)
             content = self._times(now) if found is None else found
-        return _sealed(self._upper.attributes(path, now), content), cost
+        return _sealed(self._digests(self._upper, path, now), content), cost
 
     def _seal_of_shown(self, path: str, now: os.stat_result) -> str:
         """Return a digest of contents also where there is no time for those of others: patch() has shown them."""
@@ -219,7 +246,7 @@ class Comparison:
         if found is None:
             return _UNSURE
         self._read.add(path)
-        return _sealed(self._upper.attributes(path, now), found)
+        return _sealed(self._digests(self._upper, path, now), found)
 
     def _times(self, now: os.stat_result) -> bytes:
         return b"%d %d %d %d " % (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) + b"%d" % self._moment
@@ -236,7 +263,7 @@ class Comparison:
         now = self._upper.stat(change.path) if content is not None else None
         if content is None or now is None:
             return change
-        return replace(change, digest=_sealed(self._upper.attributes(change.path, now), content))
+        return replace(change, digest=_sealed(self._digests(self._upper, change.path, now), content))
 
     def has_unread(self, told: list[Change]) -> bool:
         """Say if the digest of any change isn't of its contents."""
@@ -279,7 +306,7 @@ class Comparison:
     ) -> str:
         """Return what a change's digest would be if it were made of its copy. known: those of files of many names."""
         was = self._upper.stat(change.path)
-        given = self._upper.attributes(change.path, was) if was is not None else {}
+        given = self._digests(self._upper, change.path, was) if was is not None else {}
         if was is not None and self._is_unread(change):
             return _sealed(given, self._times(was))  # that it hasn't been changed is all that is known
         if (now.st_dev, now.st_ino) in known:
@@ -292,7 +319,9 @@ class Comparison:
                 found, _ = digest(fd, _MOST_SHOWN if change.path in self._read else _MOST_DIGESTED)
         if found is None:
             raise OSError(errno.EFBIG, "its copy in the workspace is too large to be checked", change.path)
-        own = tree.attributes(copy, now)  # a list that the workspace gives to all that is made there isn't the change's
+        own = _digests(
+            tree.attributes(copy, now)
+        )  # a list that the workspace gives to all that is made there isn't the change's
         own = {name: value for name, value in own.items() if name in given or not name.startswith("system.posix_acl_")}
         seal = _sealed(own, found)
         if _has_names(now):
@@ -405,6 +434,10 @@ def _has_mode(copy: os.stat_result, change: Change, has_modes: bool) -> bool:
     opened = 0o300 if change.type == "directory" else 0  # as long as a commit is under way
     more = copy.st_mode & (stat.S_ISUID | stat.S_ISGID) & ~change.mode if change.type == "file" else 0
     return not more and not (copy.st_mode ^ change.mode) & 0o777 & ~opened
+
+
+def _digests(attributes: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: hashlib.blake2b(value, digest_size=32).digest() for name, value in attributes.items()}
 
 
 def _sealed(attributes: dict[str, bytes], content: bytes) -> str:

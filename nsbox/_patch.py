@@ -14,7 +14,7 @@ from nsbox._names import c_quoted, shown
 from nsbox._sparse import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from typing import Literal
 
     _Code = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
@@ -24,6 +24,7 @@ _KNOWN = ("symlink", "file")  # to git
 _LEFT = ("socket", "device")  # by commit()
 _MOST_LINES, _MOST_PAIRS, _MOST_WORK = 10_000, 500_000, 50_000_000
 _MOST_WORK_IN_ALL = 20 * _MOST_WORK
+_MOST_REPEATED = 100  # characters of the names of attributes that a file of many names has
 _MOST_READ = 256 << 20  # bytes of all files: one that has many names, or is one hole, costs little to make
 
 
@@ -146,11 +147,12 @@ class Patch:
     many can be made at little cost, by hard links and holes.
     """
 
-    def __init__(self, upper: Tree, real: Tree, most: int, changes: Iterable[Change]) -> None:
+    def __init__(self, upper: Tree, real: Tree, most: int, changes: Collection[Change]) -> None:
         self._upper, self._real, self._most = upper, real, most
         self.shown: dict[str, bytes] = {}  # by path, what has been read of what is there now; see Comparison.as_shown()
         self._left = _MOST_READ
         self._work = _Work()
+        self._attributes = {change.path: change.attributes for change in changes if change.attributes}
         self._implied = {change.path.rpartition("/")[0] for change in changes if change.type in _KNOWN}
 
     def of(self, change: Change) -> str:
@@ -205,10 +207,12 @@ class Patch:
                 yield f"{name}: new {change.type} {now}{'; it stays behind' if change.type in _LEFT else ''}"
         if change.type == "file" and change.mode & (stat.S_ISUID | stat.S_ISGID):
             yield f"{name}: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it"
-        if change.attributes:
+        is_same = change.link is not None and change.attributes == self._attributes.get(change.link)
+        is_long = sum(map(len, change.attributes)) > _MOST_REPEATED
+        if change.attributes and not (is_same and is_long):
             yield f"{name}: attributes {', '.join(map(shown, change.attributes))}"
         if change.link is not None:
-            yield f"{name}: hard link to {shown(change.link)}"
+            yield f"{name}: hard link to {shown(change.link)}{', with its attributes' if is_same and is_long else ''}"
 
     def _text(self, old: str, new: str, before: _Side | None, after: _Side | None) -> str:
         said = []

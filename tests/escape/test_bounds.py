@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import nsbox
-from nsbox import Policy, Sandbox, _changes, _files, _guarded, _sparse
+from nsbox import Policy, Sandbox, _changes, _files, _guarded, _patch, _sparse
 from nsbox._changes import Comparison
 from nsbox._files import Tree
 
@@ -190,6 +191,78 @@ def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.undo()
         compared = Comparison(one, other)
         assert [change.kind for change in compared.with_renames(compared.changes())] == ["renamed"] * 6
+
+
+NAMES, LINKS = 30, 50
+
+
+def with_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Tree, Tree, list[str]]:
+    """Return trees of one new file with many attributes and names, and a list of what is read of them from now on."""
+    for top in ("upper", "real"):
+        (tmp_path / top).mkdir()
+    (tmp_path / "upper/file00").write_text("text")
+    for i in range(NAMES):
+        os.setxattr(tmp_path / "upper/file00", f"user.a{i}", b"x" * 100)
+    for i in range(1, LINKS):
+        os.link(tmp_path / "upper/file00", tmp_path / f"upper/file{i:02}")
+    found: list[str] = []
+    getxattr = os.getxattr
+
+    def counted(file: int, name: str, **options: bool) -> bytes:
+        found.append(name)
+        return getxattr(file, name, **options)
+
+    monkeypatch.setattr(os, "getxattr", counted)
+    return Tree(str(tmp_path / "upper")), Tree(str(tmp_path / "real")), found
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_attributes_of_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    """They are read once, held once and shown once, however many names a file has; the control: for each of them."""
+    upper, real, read = with_attributes(tmp_path, monkeypatch)
+    if not is_guarded:
+        monkeypatch.setattr(Comparison, "_digests", lambda _, tree, path, found: tree.attributes(path, found))
+    with upper, real:
+        compared = Comparison(upper, real)
+        told = compared.with_details(compared.changes())
+        assert len(told) == LINKS
+        assert all(change.attributes is told[0].attributes for change in told)
+        own = [name for name in read if name.startswith("user.a")]
+        assert len(own) == NAMES if is_guarded else len(own) > NAMES * LINKS
+        one = _patch.Patch(upper, real, 1 << 20, told)
+        text = "".join(map(one.of, told))
+        assert (text.count("attributes user.a"), text.count("hard link to file00")) == (1, LINKS - 1)
+        assert text.count(", with its attributes") == LINKS - 1
+
+
+def test_attributes_of_a_link_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they were on the file before, under one name, and are new under another."""
+    upper, real, _ = with_attributes(tmp_path, monkeypatch)
+    (tmp_path / "real/file00").write_text("before")
+    for i in range(NAMES):
+        os.setxattr(tmp_path / "real/file00", f"user.a{i}", b"x" * 100)
+    with upper, real:
+        compared = Comparison(upper, real)
+        told = compared.with_details(compared.changes())
+        assert (told[0].attributes, len(told[1].attributes)) == ((), NAMES)
+        assert "attributes user.a0" in _patch.Patch(upper, real, 1 << 20, told).of(told[1])
+
+
+def test_too_many_attributes(policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All names count, of every file; the control: fewer are fine."""
+    make = "import os\nfor i in range({}):\n open(str(i), 'w'); os.setxattr(str(i), f'user.a{{i}}', b'')"
+    monkeypatch.setattr(_changes, "_MOST_ATTRIBUTES", 2000)
+    with Sandbox(policy) as box:
+        for count, fits in [(20, True), (80, False)]:
+            with box.transaction(dir=tmp_path / "kept") as tx:
+                tx.run([sys.executable, "-I", "-S", "-c", make.format(count)], cwd=workspace, check=True)
+                if fits:
+                    assert len(tx.diff()) == count
+                    continue
+                for look in (tx.diff, tx.patch, tx.commit):
+                    with pytest.raises(OSError, match="names have more than 2000 characters"):
+                        look()
+    assert os.listdir(workspace) == []
 
 
 @pytest.mark.parametrize(
