@@ -6,7 +6,7 @@ import stat
 from _collections_abc import Iterator
 
 from nsbox._frozen import Frozen, field, frozen
-from nsbox._names import shown
+from nsbox._names import c_quoted, shown
 
 _TYPES = {
     stat.S_IFREG: "file",
@@ -63,7 +63,8 @@ class Change(Frozen):
         elif self.type != "symlink" and (self.old_type is None or is_other) and not is_usual:
             yield f"mode {self.mode:04o}"
         if self.attributes:
-            yield f"attributes {' '.join(map(shown, self.attributes))}"
+            names = (c_quoted(name) if " " in name else shown(name) for name in self.attributes)
+            yield f"attributes {' '.join(names)}"
         if self.link is not None:
             yield f"hard link to {shown(self.link)}"
 

@@ -31,6 +31,7 @@ def shown(path: str) -> str:
     """Return a path as it is, or as a string of C if it has anything in it that isn't printed as such, or misleads."""
     is_plain = path.isprintable() and (path.isascii() or all(map(_is_seen, path)))
     is_plain = is_plain and not {'"', "\\"} & {*path} and path.strip() == path
+    is_plain = is_plain and not path.startswith("-> ") and not path.endswith(" ->")
     is_plain = is_plain and not any(mark in path for mark in (" -> ", " (", ": ", ", "))  # which stand around paths
     return path if is_plain and path else c_quoted(path)
 

@@ -571,6 +571,8 @@ def test_access_lists_are_shown(tx: Transaction, workspace: Path) -> None:
 NAMES = [
     "x\nM README\x1b[1A\x1b[2K",
     "a -> b",
+    "a ->",
+    "-> b",
     "\u202egpj.exe",
     " x",
     "x ",
@@ -608,6 +610,15 @@ def test_names_forge_nothing(tx: Transaction, workspace: Path, name: str) -> Non
 
 def shown_raw(change: Change) -> str:
     return f"A {change.path}"
+
+
+def test_no_two_changes_look_alike() -> None:
+    """What stands between two names is told from what is in one."""
+    one = Change("renamed", "y", "file", 0o644, "x ->"), Change("renamed", "-> y", "file", 0o644, "x")
+    other = (
+        Change("added", "x", "file", 0o644, attributes=names) for names in (("user.a user.b",), ("user.a", "user.b"))
+    )
+    assert len({str(change) for change in (*one, *other)}) == 4
 
 
 REMARKS = [
