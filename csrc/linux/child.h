@@ -193,6 +193,8 @@ int enter_second_userns(struct job *j, uint32_t *step);
 int check_no_userns(const nsbox_request *r, uint32_t *step);
 
 /* kernel_id.c */
+enum { LOOKS = 15000 };
+void pause_look(int look);
 int take_kernel_ids(struct job *j);
 void restore_dumpable(const struct job *j, int mediator);
 void share_pipes(const nsbox_request *r);

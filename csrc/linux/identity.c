@@ -21,10 +21,9 @@ static int write_file(int dir, const char *path, const char *text)
  * are root's: see kernel_id.c. */
 static int write_map(int dir, const char *path, const char *text, int is_patient)
 {
-    enum { LOOKS = 100000 };
     int ret = write_file(dir, path, text);
     for (int i = 0; i < LOOKS && ret == -EACCES && is_patient; i++) {
-        sys_sched_yield();
+        pause_look(i);
         ret = write_file(dir, path, text);
     }
     return ret;

@@ -89,13 +89,12 @@ int init_join_net(struct job *j, uint32_t *step, int32_t *op)
         return j->init_net;
     *step = NSBOX_STEP_UNSHARE;
     *op = -1;
-    enum { LOOKS = 100000 };
     int fd = j->net_fd >= 0 ? j->net_fd : j->init_pidfd;
     ret = sys_setns(fd, CLONE_NEWNET);
     /* Up to its exec the init has the caller's memory. Where that isn't dumpable, for good or for the moment in which a
      * mediator takes other ids (kernel_id.c), nobody may look at the init: then after its exec. */
     for (int i = 0; i < LOOKS && ret == -EPERM; i++) {
-        sys_sched_yield();
+        pause_look(i);
         ret = sys_setns(fd, CLONE_NEWNET);
     }
     return ret;

@@ -8,7 +8,7 @@
 #include "child.h"
 #include "calls.h"
 
-enum { DUMPABLE = 1, LOOKS = 100000 };
+enum { DUMPABLE = 1 };
 
 /* Who changes its ids, or 0: the caller, then the mediator, or a thread of the caller. A copy of the caller's memory, by fork(2), has a word that is
  * nobody's any more. */
@@ -19,6 +19,17 @@ static int is_of(uint64_t word, int caller)
     return word >> 32 == (uint32_t)caller;
 }
 
+/* Between two looks at what somebody else has for a moment. First it lets others run. On a machine where many wait for a
+ * processor that isn't enough, and it sleeps: five seconds in all. */
+void pause_look(int look)
+{
+    static const int64_t one_ms[2] = {0, 1000000};
+    if (look < LOOKS - 5000)
+        sys_sched_yield();
+    else
+        sys_ppoll(0, 0, one_ms);
+}
+
 static int take(int caller, int pid)
 {
     uint64_t mine = (uint64_t)(uint32_t)caller << 32 | (uint32_t)pid;
@@ -27,7 +38,7 @@ static int take(int caller, int pid)
         int is_free = !is_of(found, caller);
         if (is_free && __atomic_compare_exchange_n(&holder, &found, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             return 0;
-        sys_sched_yield();
+        pause_look(i);
     }
     return -EBUSY;
 }

@@ -12,7 +12,9 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -527,6 +529,22 @@ def test_a_child_with_its_parents_number(workspace: Path) -> None:
     command = ["unshare", "-pf", "--mount-proc", sys.executable, "-P", "-c", AS_PID_1, workspace]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "1 0\n", done.stderr
+
+
+@ROOT
+def test_ids_that_somebody_holds(workspace: Path) -> None:
+    """A start waits as long as a busy machine lets another thread wait, such as one that forks."""
+    policy = Policy.workspace(workspace)
+    nsbox.run(["true"], policy=policy, check=True)
+    with ThreadPoolExecutor(1) as pool:
+        assert _core.lib.nsbox_hold_ids() == 0
+        try:
+            start = pool.submit(nsbox.run, ["true"], policy=policy)
+            time.sleep(0.5)
+            assert not start.done()
+        finally:
+            _core.lib.nsbox_release_ids()
+        assert start.result().returncode == 0
 
 
 AT_THE_END = """
