@@ -12,95 +12,18 @@ import contextlib
 import errno
 import logging
 import os
-import re
 import stat
 from _collections_abc import Callable
 
 from nsbox import _files
 from nsbox._change import Change
-from nsbox._files import EXCHANGE, NOREPLACE, Tree
-from nsbox._frozen import Frozen, frozen
+from nsbox._files import EXCHANGE, Tree
 from nsbox._names import shown
 from nsbox._rare_errors import CommitError, ConflictError
+from nsbox._steps import OPEN, ChangedError, Step, Steps, identity
 from nsbox._store import VERSION, Store, left_behind, locked_workspace
 
 _log = logging.getLogger("nsbox")
-_OPEN = 0o300  # what a directory's owner needs to change what is in it, and to move it (rename(2))
-
-
-@frozen
-class Step(Frozen):
-    """One step of a commit. spare: the name in the spare directory that something comes from or goes to.
-
-    what: "put" (spare -> path, where nothing is), "swap" (spare <-> path), "drop" (path -> spare) or "mode" (of a
-    directory). new, was: of what is put there, and of what was there: inode, mtime, size, ctime (nanoseconds).
-    mode, old_mode: with "mode"; with "drop" of a directory that has to be made writable first.
-    """
-
-    what: str
-    path: str
-    spare: str = ""
-    new: tuple[int, ...] = ()
-    was: tuple[int, ...] = ()
-    mode: int = 0
-    old_mode: int = 0
-
-    def row(self) -> list[object]:
-        """Return it as the journal has it."""
-        return [self.what, self.path, self.spare, list(self.new), list(self.was), self.mode, self.old_mode]
-
-    @classmethod
-    def of_row(cls, row: object) -> Step:
-        """Return what row() was made of; raises ValueError for anything else, such as a path that leads outside."""
-        match row:
-            case [str(what), str(path), str(spare), [*new], [*was], int(mode), int(old)] if what in _STEPS:
-                has_new, has_was, has_spare = _STEPS[what]
-                counts = (len(new), len(was)) == (4 * has_new, 4 * has_was)
-                is_top = what == "mode" and path == "."
-                modes = all(type(one) is int and 0 <= one <= 0o7777 for one in (mode, old))
-                names = _SPARE.fullmatch(spare) if has_spare else not spare
-                if counts and modes and names and (is_top or _is_inside(path)):
-                    return cls(what, path, spare, _numbers(new), _numbers(was), mode, old)
-        raise ValueError(f"{repr(row)[:200]} is no step of a commit")
-
-
-_STEPS = {"put": (1, 0, 1), "swap": (1, 1, 1), "drop": (0, 1, 1), "mode": (0, 0, 0)}  # has it new, was, spare?
-_SPARE = re.compile("[1-9][0-9]{0,9}")
-_LONGEST, _LONGEST_NAME = 4096, 255  # bytes: PATH_MAX, NAME_MAX
-
-
-def _is_inside(path: str) -> bool:
-    """Say if a path is one of something in the workspace, as a Change has it."""
-    names = os.fsencode(path).split(b"/")
-    has_names = all(0 < len(name) <= _LONGEST_NAME and name not in (b".", b"..") for name in names)
-    return has_names and len(path) <= _LONGEST and b"\0" not in os.fsencode(path)
-
-
-def _numbers(row: list[object]) -> tuple[int, ...]:
-    numbers = tuple(number for number in row if type(number) is int and abs(number) < 1 << 94)  # 64 bits of seconds
-    if len(numbers) < len(row):
-        raise ValueError(f"{repr(row)[:200]} isn't what is known of a file")
-    return numbers
-
-
-class _ChangedError(OSError):
-    """Somebody else has changed what a step is about."""
-
-
-def _identity(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
-
-
-def _is(found: os.stat_result | None, known: tuple[int, ...]) -> bool:
-    """Say if this is what is known, and as it was; it may have been moved, which changes its ctime.
-
-    Moving a directory may change its mtime too.
-    """
-    if found is None:
-        return False
-    return found.st_ino == known[0] and (stat.S_ISDIR(found.st_mode) or _identity(found)[:3] == known[:3])
-
-
 # ---- from changes to steps
 
 
@@ -149,9 +72,9 @@ class Staging:
             found += steps
             if steps:
                 self._look_at_parent(change.path)
-        opened = [Step("mode", path, mode=mode | _OPEN, old_mode=mode) for path, mode in self._closed.items()]
+        opened = [Step("mode", path, mode=mode | OPEN, old_mode=mode) for path, mode in self._closed.items()]
         for path, mode in self._closed.items():
-            self._modes[path] = (mode | _OPEN, self._modes.get(path, (0, mode))[1])
+            self._modes[path] = (mode | OPEN, self._modes.get(path, (0, mode))[1])
         last = [Step("mode", path, mode=new, old_mode=old) for path, (old, new) in self._modes.items()]
         return [*opened, *found, *sorted(last, key=lambda step: step.path, reverse=True)]
 
@@ -159,7 +82,7 @@ class Staging:
         """Remember a directory of this user's that was made read-only, as caches of packages are."""
         above = path.rpartition("/")[0] or "."
         found = self._real.stat(above)
-        if found is not None and found.st_mode & _OPEN != _OPEN and found.st_uid == os.geteuid() != 0:
+        if found is not None and found.st_mode & OPEN != OPEN and found.st_uid == os.geteuid() != 0:
             self._closed[above] = stat.S_IMODE(found.st_mode)
 
     def _of(self, change: Change) -> list[Step]:
@@ -174,21 +97,21 @@ class Staging:
         )
         with self._real.dir(self._spare) as fd:
             made = os.lstat(name, dir_fd=fd)
-            if change.type == "directory" and change.mode & _OPEN != _OPEN:
-                made = _files.set_mode(fd, name, stat.S_IFDIR, change.mode | _OPEN)
-                self._modes[change.path] = (change.mode | _OPEN, change.mode)
+            if change.type == "directory" and change.mode & OPEN != OPEN:
+                made = _files.set_mode(fd, name, stat.S_IFDIR, change.mode | OPEN)
+                self._modes[change.path] = (change.mode | OPEN, change.mode)
         if old is None:
-            return [Step("put", change.path, name, _identity(made))]
+            return [Step("put", change.path, name, identity(made))]
         if self._can_exchange and not _is_closed(old):
-            return [Step("swap", change.path, name, _identity(made), _identity(old))]
-        return [*self._drop(change.path, old), Step("put", change.path, name, _identity(made))]
+            return [Step("swap", change.path, name, identity(made), identity(old))]
+        return [*self._drop(change.path, old), Step("put", change.path, name, identity(made))]
 
     def _drop(self, path: str, old: os.stat_result | None) -> list[Step]:
         if old is None:
             return []
         mode = stat.S_IMODE(old.st_mode)
-        modes = (mode | _OPEN, mode) if _is_closed(old) else (0, 0)
-        return [Step("drop", path, self._name(), (), _identity(old), *modes)]
+        modes = (mode | OPEN, mode) if _is_closed(old) else (0, 0)
+        return [Step("drop", path, self._name(), (), identity(old), *modes)]
 
     def _mode(self, path: str) -> int:
         found = self._upper.stat(path)
@@ -200,152 +123,10 @@ class Staging:
 
 
 def _is_closed(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and found.st_mode & _OPEN != _OPEN
+    return stat.S_ISDIR(found.st_mode) and found.st_mode & OPEN != OPEN
 
 
-# ---- from steps to a changed workspace
-
-
-class Steps:
-    """Carries out steps, or takes them back; by what is in the spare it is seen whether one has been done.
-
-    began, certain: nanoseconds, when the transaction began and when all was copied. What was changed in the workspace
-    from the one on, or in what has come in from the other on, is somebody else's, and never dropped.
-    """
-
-    def __init__(self, real: Tree, spare: str, began: int, certain: int) -> None:
-        self._real, self._spare, self._began, self.certain = real, spare, began, certain
-        self.kept: list[str] = []  # what undoing has left beside somebody else's
-
-    def sync(self) -> None:
-        """Have it all written to the device."""
-        _files.sync(self._real.fd)
-
-    def do(self, step: Step) -> None:
-        """Do a step, unless it is done already; raises OSError."""
-        if step.what == "mode":
-            self._mode(step.path, step.mode)
-            return
-        with self._real.parent(step.path) as (above, name), self._real.dir(self._spare) as spare:
-            found = _lstat(spare, step.spare)
-            if step.what == "drop":
-                if found is None:
-                    self._drop(step, above, name, spare)
-            elif found is not None and found.st_ino == step.new[0]:
-                if step.what == "swap":
-                    self._check(step, above, name)
-                    self._exchange(step, above, name, spare)
-                else:
-                    _put(spare, step.spare, above, name)
-            elif found is None and step.what == "swap":
-                raise _ChangedError(errno.ESTALE, "what was copied has gone", step.path)
-
-    def _check(self, step: Step, above: int, name: str) -> None:
-        """Raise if what is there isn't what was looked at, or anything below it has been changed."""
-        found = _lstat(above, name)
-        count = 3 if found is not None and _has_names(found) else 4  # an earlier step may have moved another name of it
-        is_same = found is not None and _identity(found)[:count] == step.was[:count]
-        is_directory = found is not None and stat.S_ISDIR(found.st_mode)
-        if not is_same or (is_directory and _is_newer(self._real, step.path, self._began)):
-            raise _ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
-
-    def _drop(self, step: Step, above: int, name: str, spare: int) -> None:
-        self._check(step, above, name)
-        if step.mode:
-            self._mode(step.path, step.mode)
-        _files.rename(above, name, spare, step.spare, NOREPLACE)
-        if not _is(_lstat(spare, step.spare), step.was):
-            _put(spare, step.spare, above, name)
-            raise _ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
-
-    def _exchange(self, step: Step, above: int, name: str, spare: int) -> None:
-        _files.rename(spare, step.spare, above, name, EXCHANGE)
-        if not _is(_lstat(spare, step.spare), step.was):
-            _files.rename(spare, step.spare, above, name, EXCHANGE)
-            raise _ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
-
-    def undo(self, step: Step) -> None:
-        """Take a step back, if it has been done; raises OSError.
-
-        What somebody else has put there meanwhile, or changed, stays; what was there before is put beside it.
-        """
-        if step.what == "mode":
-            self._mode_back(step)
-            return
-        with self._real.parent(step.path) as (above, name), self._real.dir(self._spare) as spare:
-            found, there = _lstat(spare, step.spare), _lstat(above, name)
-            if step.what != "drop" and (found is None) == (step.what == "swap"):
-                return  # it can't be told any more, or hasn't been done
-            if step.what == "swap" and found is not None and found.st_ino == step.new[0]:
-                return
-            if step.what == "drop" and found is None:
-                return
-            if step.what != "drop" and self._is_ours(there, step):
-                _files.rename(above, name, spare, step.spare, EXCHANGE if step.what == "swap" else 0)
-            elif step.what != "put":
-                self._restore(step, above, name, spare)
-                if step.mode and there is None:
-                    self._mode(step.path, step.old_mode)
-
-    def _is_ours(self, there: os.stat_result | None, step: Step) -> bool:
-        """Say if what a step has put there is as it was put."""
-        if there is None or not _is(there, step.new):
-            return False
-        return not stat.S_ISDIR(there.st_mode) or not _is_newer(self._real, step.path, self.certain)
-
-    def _restore(self, step: Step, above: int, name: str, spare: int) -> None:
-        try:
-            _put(spare, step.spare, above, name)
-        except _ChangedError:
-            _put(spare, step.spare, above, name + self._spare)
-            self.kept.append(step.path + self._spare)
-
-    def _mode(self, path: str, mode: int) -> None:
-        with self._real.parent(path) as (above, name):
-            _files.set_mode(above, name, stat.S_IFDIR, mode)
-
-    def _mode_back(self, step: Step) -> None:
-        found = self._real.stat(step.path)
-        if found is not None and stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == step.mode:
-            self._mode(step.path, step.old_mode)
-
-
-def _has_names(found: os.stat_result) -> bool:
-    """Say if it has more than one name: its ctime is also about the others."""
-    return found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode)
-
-
-def _is_newer(tree: Tree, path: str, since: int) -> bool:
-    """Say if anything below a directory has been changed since then."""
-    todo = [path]
-    with tree.walking():
-        while todo:
-            here = todo.pop()
-            for name, found in tree.entries(here):
-                if (found.st_mtime_ns if _has_names(found) else found.st_ctime_ns) >= since:
-                    return True
-                if stat.S_ISDIR(found.st_mode):
-                    todo.append(_files.join(here, name))
-    return False
-
-
-def _lstat(above: int, name: str) -> os.stat_result | None:
-    with contextlib.suppress(FileNotFoundError):
-        return os.lstat(name, dir_fd=above)
-    return None
-
-
-def _put(spare: int, name: str, above: int, new: str) -> None:
-    try:
-        _files.rename(spare, name, above, new, NOREPLACE)
-    except OSError as error:
-        if error.errno == errno.EEXIST:
-            raise _ChangedError(errno.EEXIST, "was made in the workspace meanwhile", new) from error
-        if error.errno != errno.EINVAL:
-            raise
-        if _lstat(above, new) is not None:
-            raise _ChangedError(errno.EEXIST, "was made in the workspace meanwhile", new) from error
-        _files.rename(spare, name, above, new)
+# ---- a commit
 
 
 def commit(
@@ -430,7 +211,7 @@ def _told(error: BaseException, at: str, worker: Steps) -> BaseException:
         _log.warning(
             "somebody has changed what a commit had brought in; as it was: %s", ", ".join(map(shown, worker.kept))
         )
-    if isinstance(error, _ChangedError):
+    if isinstance(error, ChangedError):
         return ConflictError([(at.partition(" ")[2], "changed")])
     return CommitError(error, at) if isinstance(error, OSError) else error
 

@@ -31,10 +31,11 @@ from nsbox import (
     _journal,
     _probe,
     _spawn,
+    _steps,
     _store,
 )
-from nsbox._commit import Step
 from nsbox._files import Tree
+from nsbox._steps import Step
 from nsbox._store import Store
 
 # ---- where it may be
@@ -124,7 +125,7 @@ def no_seal(patched: pytest.MonkeyPatch) -> None:
 
 
 def no_rule(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(_commit, "_is_inside", lambda path: True)
+    patched.setattr(_steps, "_is_inside", lambda path: True)
 
 
 def no_names(patched: pytest.MonkeyPatch) -> None:
@@ -353,7 +354,7 @@ def test_times_of_any_file_system(seconds: int) -> None:
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_journal_that_could_not_be_read(places: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
     """It isn't written: nobody could finish or undo the commit after a crash; the control: as it was."""
-    monkeypatch.setattr(_commit, "_LONGEST", 3)
+    monkeypatch.setattr(_steps, "_LONGEST", 3)
     if not is_guarded:
         monkeypatch.setattr(_commit, "_rows", lambda steps: [step.row() for step in steps])
     with Sandbox(Policy.workspace(places / "ws"), stock=0) as box, box.transaction(dir=places / "kept") as tx:

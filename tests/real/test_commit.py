@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from nsbox_testing.trees import taken
 
-from nsbox import CommitError, ConflictError, PolicyError, _changes, _commit, _files, _store
+from nsbox import CommitError, ConflictError, PolicyError, _changes, _commit, _files, _steps, _store
 from nsbox._files import Tree
 from nsbox._store import Store
 
@@ -217,17 +217,17 @@ def assert_recovers(case: Case) -> None:
 def test_a_step_that_fails_undoes_the_others(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step in turn fails: the workspace is as it was, and the transaction goes on."""
     store = case.begin()
-    do = _commit.Steps.do
+    do = _steps.Steps.do
     for n in range(100):
         left = [n]
 
-        def failing(self: _commit.Steps, step: _commit.Step, left: list[int] = left) -> None:
+        def failing(self: _steps.Steps, step: _steps.Step, left: list[int] = left) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise OSError(28, "No space left on device", step.path)
             do(self, step)
 
-        monkeypatch.setattr(_commit.Steps, "do", failing)
+        monkeypatch.setattr(_steps.Steps, "do", failing)
         try:
             case.commit(store)
             break
@@ -272,9 +272,9 @@ def test_a_conflict_at_the_last_moment(case: Case) -> None:
 
 def interrupted(case: Case, done: int) -> None:
     """Have a commit end without a word after so many steps."""
-    do, left = _commit.Steps.do, [done]
+    do, left = _steps.Steps.do, [done]
 
-    def stop(self: _commit.Steps, step: _commit.Step) -> None:
+    def stop(self: _steps.Steps, step: _steps.Step) -> None:
         left[0] -= 1
         if left[0] < 0:
             os._exit(42)
@@ -282,7 +282,7 @@ def interrupted(case: Case, done: int) -> None:
 
     pid = os.fork()
     if pid == 0:
-        _commit.Steps.do = stop  # type: ignore[method-assign]
+        _steps.Steps.do = stop  # type: ignore[method-assign]
         case.commit(case.begin())
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
@@ -327,19 +327,19 @@ def test_what_was_changed_after_it_came_in_stays(case: Case, how: str) -> None:
 @pytest.mark.parametrize("path", ["changed", "tree/mine", "tree/hard", "moved-here"])
 def test_undoing_keeps_what_others_have_done(case: Case, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """A step fails when somebody has edited what came in before: that stays, and what was there is put beside it."""
-    store, undo = case.begin(), _commit.Steps.undo
+    store, undo = case.begin(), _steps.Steps.undo
     done: list[str] = []
 
-    def fail(self: _commit.Steps) -> None:
+    def fail(self: _steps.Steps) -> None:
         with open(case.real / path, "a") as file:
             file.write("mine")
         done.append(path)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_commit.Steps, "sync", lambda self: fail(self) if not done else None)
+    monkeypatch.setattr(_steps.Steps, "sync", lambda self: fail(self) if not done else None)
     with pytest.raises(CommitError, match="nothing was changed"):
         case.commit(store)
-    assert undo is _commit.Steps.undo
+    assert undo is _steps.Steps.undo
     assert (case.real / path).read_text().endswith("mine")
     found = {name: what for name, what in taken(case.real).items() if name.split("/")[0] != path.split("/")[0]}
     beside = [name for name in found if ".nsbox-" in name]
@@ -392,14 +392,14 @@ def test_a_commit_in_a_commit(case: Case) -> None:
     """By a signal's handler: it touches nothing of the one that is under way."""
     store, errors = case.begin(), []
 
-    def again(self: _commit.Steps) -> None:
+    def again(self: _steps.Steps) -> None:
         if not errors:
             with Tree(store.upper) as upper, Tree(str(case.real)) as real, pytest.raises(CommitError) as caught:
                 _commit.commit(store, upper, real, [], 0, lambda: None, no_others)
             errors.append(caught.value)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_commit.Steps, "sync", again)
+        patched.setattr(_steps.Steps, "sync", again)
         case.commit(store)
     assert "one is under way" in str(errors[0])
     assert set(taken(case.real)) == AFTER
@@ -408,17 +408,17 @@ def test_a_commit_in_a_commit(case: Case) -> None:
 @pytest.mark.usefixtures("exchange")
 def test_an_interrupt_undoes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of the steps: none of them, and no journal that would bring them in later."""
-    store, do = case.begin(), _commit.Steps.do
+    store, do = case.begin(), _steps.Steps.do
     for n in range(9):
         left = [n]
 
-        def interrupt(self: _commit.Steps, step: _commit.Step, left: list[int] = left) -> None:
+        def interrupt(self: _steps.Steps, step: _steps.Step, left: list[int] = left) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise KeyboardInterrupt
             do(self, step)
 
-        monkeypatch.setattr(_commit.Steps, "do", interrupt)
+        monkeypatch.setattr(_steps.Steps, "do", interrupt)
         with pytest.raises(KeyboardInterrupt):
             case.commit(store)
         assert taken(case.real) == case.before
@@ -430,14 +430,14 @@ def test_what_can_neither_be_done_nor_undone_waits(case: Case, monkeypatch: pyte
     """The journal stays, whoever ends the transaction, and recover() brings the rest in."""
     store = case.begin()
 
-    def fail(self: _commit.Steps, step: _commit.Step) -> None:
+    def fail(self: _steps.Steps, step: _steps.Step) -> None:
         raise PermissionError(1, "no")
 
-    do = _commit.Steps.do
+    do = _steps.Steps.do
     with monkeypatch.context() as patched:
-        patched.setattr(_commit.Steps, "undo", fail)
+        patched.setattr(_steps.Steps, "undo", fail)
         patched.setattr(
-            _commit.Steps, "do", lambda self, step: fail(self, step) if step.what == "put" else do(self, step)
+            _steps.Steps, "do", lambda self, step: fail(self, step) if step.what == "put" else do(self, step)
         )
         with pytest.raises(CommitError, match="the workspace may be changed in part: see recover") as caught:
             case.commit(store)
