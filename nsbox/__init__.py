@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nsbox._guarded import Attachment, Binary
     from nsbox._host import Host
     from nsbox._path_rules import PathRule
+    from nsbox._patterns import SECRET_FILES
     from nsbox._plan import (
         Bind,
         BindData,
@@ -105,6 +106,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DEVNULL",
     "PIPE",
+    "SECRET_FILES",
     "STDOUT",
     "AccessError",
     "Arg",
@@ -204,6 +206,7 @@ _HOMES = {
     "_guarded": ("Attachment", "Binary"),
     "_host": ("Host",),
     "_path_rules": ("PathRule",),
+    "_patterns": ("SECRET_FILES",),
     "_plan": (
         "Bind",
         "BindData",

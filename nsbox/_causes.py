@@ -29,6 +29,22 @@ def apparmor_profile(interpreter: str) -> str:
     return _PROFILE.format(interpreter=f'"{interpreter}"' if " " in interpreter else interpreter)
 
 
+def refused_calls(calls: tuple[tuple[str, int], ...]) -> Reason:
+    """Return what a filter's refusal of calls that every sandbox is made of comes to."""
+    how: dict[int, list[str]] = {}
+    for name, error in calls:
+        how.setdefault(error, []).append(f"{name}(2)")
+    said = (
+        f"{', '.join(names)} ({'it kills' if error < 0 else errno.errorcode.get(error, error)})"
+        for error, names in how.items()
+    )
+    return Reason(
+        f"a seccomp filter of this process refuses {' and '.join(said)}",
+        "allow them in the filter: in a container, --security-opt seccomp=unconfined; in a service of systemd, no "
+        "SystemCallFilter= without @mount; in a sandbox of nsbox, nested=True in its policy",
+    )
+
+
 def refused_userns(number: int, host: Host, *, is_uid_map: bool = False) -> Reason:
     """Return why a user namespace, or something that it is needed for, failed with this errno on this host."""
     if number == errno.ENOSPC:

@@ -16,6 +16,15 @@ def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
     return _has(value, "__iter__")
 
 
+def sequence(field: str, value: object) -> tuple[Any, ...]:
+    """Return a sequence as a tuple; raises PolicyError for a single text or path, and for what is none."""
+    is_single = isinstance(value, str | bytes) or is_path_like(value)
+    if is_single or not is_iterable(value):
+        such = f", such as [{value!r}]" if is_single else ""
+        raise PolicyError(field, f"is a {type(value).__name__}, must be a sequence{such}")
+    return tuple(value)
+
+
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
     """Say what isinstance(value, collections.abc.Mapping) does."""
     if isinstance(value, dict | tuple | list):

@@ -19,7 +19,9 @@ from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name
 from nsbox._imports import opened
 from nsbox._path_rules import PathRule
+from nsbox._patterns import is_pattern, split
 from nsbox._policy import Policy
+from nsbox._policy_paths import add_git, based, everywhere
 from nsbox._resolution import Resolution, check_read, links_on
 from nsbox._wished_limits import Limits, check_size
 
@@ -271,7 +273,7 @@ class _Reading:
     def item(self, key: Key, value: object, at: At) -> str | None:
         try:
             if key.kind == "paths":
-                return self.place(key.name, value, at, key.must_exist)
+                return self.pattern(key, value) or self.place(key.name, value, at, key.must_exist)
             return _word(key, value) if key.words else check_text(key.name, _must_be(value, str, "a text"))
         except PolicyError as error:
             self.wrong(at, error.problem)
@@ -309,6 +311,19 @@ class _Reading:
                 self.wrong(here if inner == "name" else (*here, inner), error.problem)
         return found
 
+    def pattern(self, key: Key, value: object) -> str | None:
+        """Return a pattern as the policy has it; None for what is none, or isn't one for this key."""
+        if key.field not in ("deny", "read") or not isinstance(value, str) or not is_pattern(value):
+            return None
+        text = expanded(check_text("path", value))
+        if text.startswith("**/") and key.field == "deny":
+            return text  # which directories that means isn't known yet
+        path = os.path.join(self.base, text)
+        if key.field == "read" and os.path.lexists(path):
+            return None
+        base, rest = split(path)
+        return based(key.name, self.names.entry(key.field, base, must_exist=False), rest)
+
     def place(self, name: str, value: object, at: At, must_exist: bool) -> str:
         path = os.path.join(self.base, expanded(check_text("path", _must_be(value, str, "a text"))))
         return self.names.entry(name, path, at=at, must_exist=must_exist)
@@ -340,15 +355,21 @@ class _Reading:
                 raise PolicyError(field, problem)
             self.wrong(found_at, problem)
         check_read(read)
+        if "deny" in given:
+            given["deny"] = _everywhere(given["deny"], (*write, *read))
         read += self.own_file(write, read, given.get("deny", ()))
         found: dict[str, Any] = {"seccomp": "default", "home": workspace} if workspace else {"seccomp": "default"}
         found["workdir"] = workspace or _start(self.base, (*write, *read), given.get("deny", ()))
         if "require_os_sandbox" in given:
             found["require"] = given.pop("require_os_sandbox")
         found |= {key.field: given[key.name] for key in KEYS if key.field and key.name in given}
+        lists: dict[str, Any] = {"write": (*write,), "read": (*read,), "deny": (*given.get("deny", ()),)}
+        if workspace is not None:
+            add_git(self.names, workspace, lists)
         return found | {
-            "write": write,
-            "read": read,
+            "write": lists["write"],
+            "read": lists["read"],
+            "links": self.names.links(),
             "paths": [rule for rule, _ in rules],
             "limits": Limits(**given.get("limits", {})),
         }
@@ -368,6 +389,11 @@ class _Reading:
             self.wrong((), f"{problem}: put a copy in its place, or move it out of what is writable")
         is_safe = path in read or any(is_below(path, above) for above in deny)
         return [path] if not is_safe and any(is_below(path, above) for above in write) else []
+
+
+def _everywhere(deny: Iterable[str], named: tuple[str, ...]) -> list[str]:
+    """Return deny with patterns that mean all directories put in each of them."""
+    return [at for path in deny for at in (everywhere(path, named) if path.startswith("**/") else (path,))]
 
 
 def _roots(rules: list[tuple[PathRule, str]], wanted: str) -> list[str]:

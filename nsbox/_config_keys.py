@@ -106,8 +106,10 @@ KEYS = (
         kind="paths",
         field="deny",
         must_exist=False,
-        about="hidden, such as a data directory; needn't exist",
+        about="hidden, such as a data directory or '**/*.pem'; needn't exist",
     ),
+    Key(name="strict", kind="flag", field="strict", about="what deny names or matches has to be there"),
+    Key(name="devices", kind="texts", field="devices", default=(), about="device nodes, such as '/dev/dri'"),
     Key(
         name="network",
         kind="word",

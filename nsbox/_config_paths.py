@@ -38,4 +38,4 @@ def written(path: str, base: str | None) -> str:
     """Return an absolute path as a file in the directory base has it: relative where it is below."""
     if base is not None and is_below(path, base):
         path = path[len(base) :].strip("/") or "."
-    return ("./" if path.startswith("~") else "") + path.replace("$", "$$")
+    return ("./" if path.startswith(("~", "**/")) else "") + path.replace("$", "$$")

@@ -104,6 +104,18 @@ def is_dumpable() -> bool:
     return ret == 1
 
 
+def refused_calls() -> tuple[tuple[str, int], ...]:
+    """Return the calls that sandboxes are made of and a seccomp filter refuses, with its errno; -1: it kills."""
+    errors = ffi.new("int32_t[]", constants.CALLS)
+    stack = ffi.new("uint8_t[]", (1 << 14) + 64)
+    start = ffi.cast("uint8_t *", (int(ffi.cast("uintptr_t", stack)) + 63) // 64 * 64)
+    if lib.nsbox_refused_calls(errors, start, 1 << 14) < 0:
+        return ()
+    names = [name for name in dir(lib) if name.startswith("NSBOX_CALL_")]
+    found = ((name.removeprefix("NSBOX_CALL_").lower(), errors[getattr(lib, name)]) for name in names)
+    return tuple(sorted((name, error) for name, error in found if error))
+
+
 def has_locked_securebits() -> bool:
     """Say if SECBIT_NO_SETUID_FIXUP can't be set in this process, capabilities(7)."""
     return bool(int(lib.nsbox_securebits()) & 1 << 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsbox import _backends
 from nsbox._host import Host
+from nsbox._names import printable
 from nsbox._plan import Plan
 from nsbox._policy import Policy
 from nsbox._probe import host_for
@@ -14,6 +15,7 @@ def explain(policy: Policy, host: Host | None = None) -> str:
 
     host: facts of another machine; None: of this one. Raises UnavailableError when no backend can carry it out there.
     """
+    is_here = host is None
     host = host_for(policy) if host is None else host
     plan = _backends.compile_policy(policy, host)
     identity = plan.identity
@@ -22,6 +24,7 @@ def explain(policy: Policy, host: Host | None = None) -> str:
         *(f"not         {reason}" for reason in _backends.choose(policy, host)[1]),
         f"namespaces  {' '.join(sorted(plan.namespaces)) or 'none'}",
         f"identity    uid {identity.uid}, gid {identity.gid}",
+        *(_names(policy) if is_here and policy.base == "workspace" else ()),
         "",
         plan.table(),
         *_parameters(plan),
@@ -30,6 +33,16 @@ def explain(policy: Policy, host: Host | None = None) -> str:
         *(f"not enforced  {text}" for text in plan.not_enforced),
     ]
     return "\n".join(lines)
+
+
+def _names(policy: Policy) -> list[str]:
+    """Return what the policy's patterns match, what its links are, and what is followed, or not, for git."""
+    from nsbox._git import told as told_of_git
+    from nsbox._matches import told
+
+    lines = [*told(policy), *(f"link {link} -> {target}" for link, target in policy.links)]
+    lines += told_of_git(policy.write, policy.deny)
+    return [f"names       {printable(line)}" for line in lines]
 
 
 def _parameters(plan: Plan) -> list[str]:

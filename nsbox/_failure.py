@@ -7,11 +7,11 @@ import os
 
 from nsbox import _core
 from nsbox._causes import refused_userns
-from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._errors import SetupError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._names import printable
+from nsbox._patterns import hides
 from nsbox._plan import Op, Plan
 from nsbox._policy import Policy
 from nsbox._rare_errors import AccessError, IdsError, ProcessesError, StaleError
@@ -178,7 +178,7 @@ def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
 def _hidden_by(policy: Policy, path: str) -> str | None:
     """Return what the policy denies that this path is, or lies in."""
     real = os.path.realpath(path)
-    return next((denied for denied in policy.deny if is_below(real, denied)), None)
+    return next((denied for denied in policy.deny if hides(denied, real)), None)
 
 
 def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:

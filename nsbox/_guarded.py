@@ -21,6 +21,7 @@ from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._files import open_beneath
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen
+from nsbox._patterns import hides
 from nsbox._rare_errors import AccessError
 from nsbox._view import view
 from nsbox._wished_limits import check_size
@@ -154,7 +155,7 @@ class Files:
         return inside
 
     def _is_denied(self, inside: str) -> bool:
-        return any(is_below(inside, denied) for denied in self._policy.deny)
+        return any(hides(denied, inside) for denied in self._policy.deny)
 
     def _opened_file(self, path: Path) -> int:
         """Open a regular file that the rules take; raises AccessError and OSError."""

@@ -62,6 +62,7 @@ class Host(Frozen):
 
     label: str = ""  # the AppArmor profile or SELinux context that confines this process
     is_filtered: bool = False  # this process runs behind a seccomp filter
+    refused_calls: tuple[tuple[str, int], ...] = ()  # that it refuses, of those that sandboxes need, and its errno
     is_chrooted: bool = False  # its root is no mount point, where the kernel refuses user namespaces
 
     directories: tuple[tuple[str, str | None], ...] = ()  # system directories there are, with the target if a link
@@ -81,6 +82,9 @@ class Host(Frozen):
     open_files: int = 0  # the soft RLIMIT_NOFILE; 0: unlimited
     inotify_instances: int = 0  # that a user may have; 0: not known, or a namespace's can't be limited
     hard_limits: tuple[tuple[str, int], ...] = ()  # RLIMIT names with their hard limits, unlimited ones left out
+
+    matches: tuple[tuple[str, tuple[str, ...]], ...] = ()  # for one policy: its patterns, and what they match
+    devices: tuple[str, ...] = ()  # for one policy: the device nodes that it names, or that are in what it names
 
     kernel_id: int = 0  # for uid 0 and one policy: a uid and gid that nobody has, for its commands; 0: none
     owners: tuple[tuple[str, int, int], ...] = ()  # with it: paths of the policy, and whose they are

@@ -15,6 +15,7 @@ from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read
+from nsbox._layout import with_matches
 from nsbox._mounts import mounts
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def _id_of(policy: Policy) -> int:
 
 def _paths(policy: Policy, host: Host) -> list[str]:
     """Return what is mapped: what the policy names, and the interpreter where it isn't the system's."""
+    policy = with_matches(policy, host)
     return list(dict.fromkeys((*policy.write, *policy.read, *host.prefixes, *filter(None, [host.package]))))
 
 
@@ -181,11 +183,13 @@ def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> 
     if not number:
         return replace(host, unmapped=reason or "all ids that were tried are in use")
     owners = []
+    named = with_matches(policy, host)
+    wished = {*named.write, *named.read}
     for path, uid, gid in found:
         refused = _core_linux.refused_idmap(path, namespace_of(uid, gid, number))
         if not refused:
             owners.append((path, uid, gid))
-        elif path in policy.write or path in policy.read:
+        elif path in wished:
             _check_no_users_mount(path)
             return replace(host, unmapped=_refusal(path, refused))
         # Else it is the interpreter's: its files are read by their modes.

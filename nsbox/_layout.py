@@ -6,9 +6,10 @@ That of a workspace, which takes most thought, is in _workspace.
 from __future__ import annotations
 
 from nsbox._checks import is_below
-from nsbox._errors import Reason, UnavailableError
+from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._frozen import replace
 from nsbox._host import Host
+from nsbox._patterns import is_pattern
 from nsbox._plan import (
     Bind,
     BindFd,
@@ -79,12 +80,48 @@ def needs_no_userns(policy: Policy, host: Host) -> bool:
     return policy.base != "host" and (is_root or bool(pinned_paths(policy)))
 
 
+def completed(policy: Policy, host: Host) -> Policy:
+    """Return the policy with all that follows from it on this host: every backend begins with this."""
+    return with_state_hidden(with_interpreter(with_matches(policy, host), host), host)
+
+
+def with_matches(policy: Policy, host: Host) -> Policy:
+    """Put what patterns match in their place, and leave out what `deny` hides although another list names it.
+
+    What a pattern of `deny` matches is hidden with all below it, whatever else names that.
+    """
+    if policy.base != "workspace":
+        return policy
+    lists = (policy.write, policy.read, policy.deny)
+    if not policy.has_patterns and set(policy.deny).isdisjoint((*policy.write, *policy.read)):
+        return policy
+    matches = dict(host.matches)
+    write, read, deny = (
+        tuple(
+            dict.fromkeys(found for path in paths for found in (matches.get(path, ()) if is_pattern(path) else (path,)))
+        )
+        for paths in lists
+    )
+    hidden = {found for path in policy.deny if is_pattern(path) for found in matches.get(path, ())}
+    kept = [
+        tuple(p for p in paths if p not in deny and not any(is_below(p, at) for at in hidden))
+        for paths in (write, read)
+    ]
+    at = policy.workdir
+    if at is not None and any(is_below(at, path) for path in (*hidden, *deny)):
+        raise PolicyError("deny", f"hides {at}, which commands work in")
+    paths = tuple(rule for rule in policy.paths if rule.root in (*kept[0], *kept[1]))
+    tools = policy.tools_bin if policy.tools_bin in kept[1] else None
+    deny = tuple(path for path in deny if path in hidden or not any(is_below(path, at) for at in hidden))
+    return replace(policy, write=kept[0], read=kept[1], deny=deny, paths=paths, tools_bin=tools, strict=False)
+
+
 def with_interpreter(policy: Policy, host: Host) -> Policy:
     """Make the running interpreter, and what it imports from, read-only where that lies in a writable directory.
 
-    A command that could write to the caller's own venv could have the caller execute its code, outside. Every backend
-    begins with this: what else follows from the policy counts these paths in. Where the caller imports from a writable
-    path itself nothing can be done: _spawn warns of that.
+    A command that could write to the caller's own venv could have the caller execute its code, outside. What else
+    follows from the policy counts these paths in. Where the caller imports from a writable path itself nothing can be
+    done: _spawn warns of that.
     """
     if policy.base != "workspace":
         return policy

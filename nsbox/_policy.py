@@ -10,19 +10,21 @@ from nsbox._checks import (
     check_bool,
     check_hostname,
     check_path,
+    check_target,
     check_text,
     is_below,
-    is_iterable,
     is_mapping,
-    is_path_like,
+    sequence,
 )
 from nsbox._details import NO_DETAILS, Details
 from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
+from nsbox._patterns import hides, is_pattern
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
+from nsbox._policy_paths import changed, workspace
 from nsbox._questions import Questions
-from nsbox._resolution import Resolution, check_read
+from nsbox._resolution import Resolution
 from nsbox._seccomp import PROFILES, Filter
 from nsbox._wished_limits import Limits, check_size
 
@@ -54,16 +56,8 @@ def _check_id(name: str, value: object) -> int:
     return value
 
 
-def _sequence(name: str, value: object) -> tuple[Any, ...]:
-    is_single = isinstance(value, str | bytes) or is_path_like(value)
-    if is_single or not is_iterable(value):
-        such = f", such as [{value!r}]" if is_single else ""
-        raise PolicyError(name, f"is a {type(value).__name__}, must be a sequence{such}")
-    return tuple(value)
-
-
 def _names(name: str, value: object) -> frozenset[str]:
-    return frozenset(check_text(name, item) for item in _sequence(name, value))
+    return frozenset(check_text(name, item) for item in sequence(name, value))
 
 
 def _choice(name: str, value: object, allowed: Iterable[str]) -> None:
@@ -98,6 +92,9 @@ class Policy(Questions, Frozen):
     Sandbox.read() and its kin keep to; protected: names, in any case, of files that Sandbox.write() never writes.
     seatbelt: names of what commands may ask of macOS besides what all may, such as "tls", for programs that have the
     system check certificates (Go); of no effect elsewhere.
+    strict: what deny names or matches has to be there, else PolicyError. devices: nodes below /dev, or directories of
+    them, that a workspace has besides the usual ones. links: symlinks on the way to what was named, and their targets,
+    which are made inside too.
     symlinks: what these do with links in a path: "refuse", or "beneath" to follow those that stay in the directory that
     the policy names.
     """
@@ -134,6 +131,10 @@ class Policy(Questions, Frozen):
     protected: tuple[str, ...] = ()
     symlinks: Literal["refuse", "beneath"] = "refuse"
     seatbelt: frozenset[str] = frozenset()
+    strict: bool = False
+    devices: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    has_patterns: bool = field(init=False, repr=False, compare=False, default=False)
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     # ---- making one
@@ -152,8 +153,8 @@ class Policy(Questions, Frozen):
 
         System directories and the running interpreter are readable; secrets of the host and `deny` are masked; /tmp is
         private, the network off, the environment built. Relative paths count from the current directory. tools_bin is
-        readable too. `wishes` are fields of Policy. Raises PolicyError for a path that doesn't exist (but for deny), or
-        a workspace that is "/".
+        readable too. read and deny take patterns (*, ?, [...], **), looked up at each spawn. `wishes` are fields of
+        Policy. Raises PolicyError for a path that doesn't exist (except in deny), or a workspace that is "/".
         """
         return _workspace(cls, Resolution(), path, read, write, deny, wishes)
 
@@ -200,15 +201,11 @@ class Policy(Questions, Frozen):
         """
         _known(changes, *_FIELDS)
         if self.base == "workspace":
-            names = Resolution()
-            for name, resolve in (("read", names.existing), ("write", names.existing), ("deny", names.denied)):
-                if name in changes:
-                    changes[name] = tuple(resolve(name, path) for path in _sequence(name, changes[name]))
-            if changes.get("tools_bin") is not None:
-                changes["read"] = _with_tools(names, changes, changes.get("read", self.read))
-            check_read(changes.get("read", ()))
-            names.check(changes.get("write", self.write))
-        return replace(self, **changes)
+            changed(self, changes)
+        made = replace(self, **changes)
+        if made.strict and {"strict", "deny"} & changes.keys():
+            made.check_deny()
+        return made
 
     # ---- checking
 
@@ -220,14 +217,14 @@ class Policy(Questions, Frozen):
         _choice("require", self.require, REQUIRE)
         _choice("symlinks", self.symlinks, ("refuse", "beneath"))
         for name in ("write", "read", "deny"):
-            self._set(name, tuple(dict.fromkeys(check_path(name, p) for p in _sequence(name, getattr(self, name)))))
+            self._set(name, tuple(dict.fromkeys(check_path(name, p) for p in sequence(name, getattr(self, name)))))
         for name in ("workdir", "home", "tools_bin"):
             if getattr(self, name) is not None:
                 self._set(name, check_path(name, getattr(self, name)))
         for name in ("uid", "gid"):
             if getattr(self, name) is not None:
                 _check_id(name, getattr(self, name))
-        for name in ("inherit_env", "new_session", "landlock", "nested", "kill_on_exit"):
+        for name in ("inherit_env", "new_session", "landlock", "nested", "kill_on_exit", "strict"):
             check_bool(name, getattr(self, name))
         for field_, known in (("best_effort", BEST_EFFORT), ("seatbelt", PRESETS)):
             self._set(field_, _names(field_, getattr(self, field_)))
@@ -242,6 +239,8 @@ class Policy(Questions, Frozen):
                 raise PolicyError(name, f"is a {type(getattr(self, name)).__name__}, must be nsbox.{kind.__name__}")
         if not isinstance(self.seccomp, Filter):
             _choice("seccomp", self.seccomp, PROFILES)
+        self._set("has_patterns", any(map(is_pattern, (*self.deny, *self.read))))
+        self._check_names()
         self._check_files()
         self._check_env()
         self._check_ops()
@@ -253,13 +252,23 @@ class Policy(Questions, Frozen):
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
+    def _check_names(self) -> None:
+        self._set("devices", tuple(dict.fromkeys(check_path("devices", p) for p in sequence("devices", self.devices))))
+        for path in self.devices:
+            if not is_below(path, "/dev") or path == "/dev":
+                raise PolicyError("devices", f"{path} isn't below /dev")
+        pairs = sequence("links", self.links)
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise PolicyError("links", "has to have pairs: a link, and its target")
+        self._set("links", tuple((check_path("links", at), check_target("links", to)) for at, to in pairs))
+
     def _check_files(self) -> None:
-        names = tuple(check_text("protected", name) for name in _sequence("protected", self.protected))
+        names = tuple(check_text("protected", name) for name in sequence("protected", self.protected))
         for name in names:
             if "/" in name:
                 raise PolicyError("protected", f"{name!r} is a path; a name protects all files that have it")
         self._set("protected", names)
-        rules = _sequence("paths", self.paths)
+        rules = sequence("paths", self.paths)
         if rules:
             from nsbox._path_rules import PathRule
         for rule in rules:
@@ -279,7 +288,7 @@ class Policy(Questions, Frozen):
             raise PolicyError("tools_bin", f"{self.tools_bin} is in {where}; it belongs into read")
 
     def _check_env(self) -> None:
-        pairs = self.env.items() if is_mapping(self.env) else _sequence("env", self.env)
+        pairs = self.env.items() if is_mapping(self.env) else sequence("env", self.env)
         env: dict[str, str] = {}
         for pair in pairs:
             if not isinstance(pair, tuple) or len(pair) != 2:
@@ -294,13 +303,13 @@ class Policy(Questions, Frozen):
                 check_text("env", value)
             env[name] = value
         self._set("env", tuple(env.items()))
-        names = tuple(check_text("pass_env", name) for name in _sequence("pass_env", self.pass_env))
+        names = tuple(check_text("pass_env", name) for name in sequence("pass_env", self.pass_env))
         if any("=" in name for name in names):
             raise PolicyError("pass_env", "is a sequence of names; values go into env")
         self._set("pass_env", names)
 
     def _check_ops(self) -> None:
-        ops = _sequence("ops", self.ops)
+        ops = sequence("ops", self.ops)
         for op in ops:
             if type(op) not in OPS:
                 raise PolicyError("ops", f"{op!r} is no op such as nsbox.RoBind('/usr', '/usr')")
@@ -343,7 +352,7 @@ class Policy(Questions, Frozen):
         if self.base != "layers" and self.details != NO_DETAILS:
             raise PolicyError("details", f"belong to Policy.layers(), not to a {self.base} policy")
         if self.base != "workspace":
-            for name in ("write", "read", "deny", "tmp_size"):
+            for name in ("write", "read", "deny", "tmp_size", "strict", "devices", "links"):
                 if getattr(self, name):
                     raise PolicyError(name, f"belongs to Policy.workspace(), not to a {self.base} policy")
             return
@@ -352,7 +361,8 @@ class Policy(Questions, Frozen):
         for denied in self.deny:
             for name in ("write", "read"):
                 for path in getattr(self, name):
-                    if is_below(path, denied):
+                    # On the same path deny wins: lists come from several sources.
+                    if is_below(path, denied) and (path != denied or is_below(self.workdir or "", denied)):
                         raise PolicyError("deny", f"{denied} hides {path}, which {name} allows")
         both = set(self.read) & set(self.write)
         if both:
@@ -360,7 +370,8 @@ class Policy(Questions, Frozen):
         for name in ("write", "read", "deny"):
             for path in getattr(self, name):
                 if is_below(path, "/proc") or is_below(path, "/dev"):
-                    raise PolicyError(name, f"{path} lies in a file system of the sandbox's own; use Policy.layers()")
+                    instead = "use Policy.layers()" if is_below(path, "/proc") else f"devices=[{path!r}] is for devices"
+                    raise PolicyError(name, f"{path} lies in a file system of the sandbox's own; {instead}")
 
     # ---- asking
 
@@ -394,7 +405,7 @@ class Policy(Questions, Frozen):
     def sees(self, path: str) -> bool:
         """Say if a workspace policy itself names this absolute path or one above it; system directories don't count."""
         allowed = any(is_below(path, root) for root in (*self.write, *self.read))
-        return allowed and not any(is_below(path, denied) for denied in self.deny)
+        return allowed and not any(hides(denied, path) for denied in self.deny)
 
     def taken_from_caller(self) -> tuple[str, ...]:
         """Return the names of the variables that a built environment takes from the caller's."""
@@ -444,24 +455,11 @@ def _workspace(
     deny: Iterable[Path],
     wishes: dict[str, Any],
 ) -> Policy:
-    root = names.existing("workspace", path)
-    if not os.path.isdir(root):
-        raise PolicyError("workspace", f"{root} is no directory")
-    if root == "/":
-        raise PolicyError(
-            "workspace", "'/' is the whole file system; if that is meant, Policy.host() (nsbox run --host)"
-        )
-    wishes.setdefault("workdir", root)
-    wishes.setdefault("home", root)
-    wishes.setdefault("seccomp", "default")
-    found: dict[str, Any] = {
-        "write": (root, *(names.existing("write", p) for p in _sequence("write", write))),
-        "read": _with_tools(names, wishes, [names.existing("read", p) for p in _sequence("read", read)]),
-        "deny": tuple(names.denied("deny", p) for p in _sequence("deny", deny)),
-    }
-    check_read(found["read"])
-    names.check(found["write"])
-    return kind(base="workspace", **found, **_known(wishes, "read", "write", "deny"))
+    found = workspace(names, path, read, write, deny, wishes)
+    policy = kind(base="workspace", **found, **_known(wishes, "read", "write", "deny"))
+    if policy.strict:
+        policy.check_deny()
+    return policy
 
 
 def _rebuild(values: dict[str, Any]) -> Policy:
@@ -470,18 +468,8 @@ def _rebuild(values: dict[str, Any]) -> Policy:
 
 def _known(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
     """Refuse names that aren't wishes, with an error that lists those that are."""
-    allowed = {*_FIELDS, *more} - ({"base", "write", "read", "deny", "ops"} - {*more})
+    allowed = {*_FIELDS, *more} - ({"base", "write", "read", "deny", "ops", "links"} - {*more})
     for name in wishes:
         if name not in allowed:
             raise PolicyError(name, f"is unknown, must be one of {', '.join(sorted(allowed))}")
     return wishes
-
-
-def _with_tools(names: Resolution, wishes: dict[str, Any], readable: Iterable[str]) -> tuple[str, ...]:
-    """Resolve tools_bin, and return what is readable with it."""
-    if wishes.get("tools_bin") is None:
-        return tuple(readable)
-    wishes["tools_bin"] = tools = names.existing("tools_bin", wishes["tools_bin"])
-    if not os.path.isdir(tools):
-        raise PolicyError("tools_bin", f"{tools} is no directory")
-    return (*readable, tools)

@@ -59,19 +59,30 @@ def probe(*, refresh: bool = False) -> Host:
         host = _linux()
         error, at = _try_sandbox(host)
         host = replace(host, userns_error=error, userns_error_at=at)
+        if host.is_filtered and not host.core_problem and at in ("", "mount"):
+            host = replace(host, refused_calls=_core_linux.refused_calls())
         _known[key] = _with_bwrap(host) if namespaces.missing(host) else host
     return _known[key]
 
 
 def host_for(policy: Policy) -> Host:
-    """Return probe(), with what has to be known of bubblewrap if the policy asks for it by name."""
+    """Return probe(), with what has to be known for this policy: what its patterns match, of bubblewrap, kernel ids."""
     host = probe()
+    if policy.has_patterns or policy.strict:
+        from nsbox._matches import matched  # seldom needed
+
+        host = matched(policy, host)
+    if policy.devices:
+        from nsbox._device_nodes import with_devices
+
+        host = with_devices(policy, host)
     if _core.on_darwin:
         from nsbox import _probe_darwin
 
         return _probe_darwin.host_for(policy, host)
     if policy.backend == "bwrap" and not host.bwrap_version:
-        _known[os.geteuid(), os.getegid()] = host = _with_bwrap(host)
+        known = _known[os.geteuid(), os.getegid()] = _with_bwrap(probe())
+        host = replace(known, matches=host.matches, devices=host.devices)
     if host.euid == 0 and policy.base == "workspace":
         from nsbox._kernel_id import mapped  # seldom needed
 

@@ -129,6 +129,12 @@ class Questions:
 
         _view.check_size(_itself(self), path)
 
+    def check_deny(self) -> None:
+        """Raise PolicyError if something in `deny` hides nothing now: what strict=True does at each spawn."""
+        from nsbox._matches import check_deny
+
+        check_deny(_itself(self))
+
     def list_readable(self) -> list[str]:
         """List the paths that the policy itself names as readable; in a workspace, system directories are, too."""
         from nsbox import _view

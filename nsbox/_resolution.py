@@ -71,6 +71,7 @@ class Resolution:
     def __init__(self, *, trusts_here: bool = True) -> None:
         self._trusts_here = trusts_here
         self._names: list[_Name] = []
+        self._links: dict[str, str] = {}  # on the way to all names, and where they lead
 
     def existing(self, field: str, path: object) -> str:
         """Return the path without links, since that is what programs inside will find it to be; raises PolicyError."""
@@ -85,6 +86,8 @@ class Resolution:
         return self._found(field, path, False, at, must_exist)
 
     def _found(self, field: str, text: str, is_relative: bool, at: Any = None, must_exist: bool = True) -> str:
+        if is_relative or text == _current():
+            self.add_links(_links_to_here())
         try:
             real = os.path.realpath(text, strict=True)
         except OSError as error:
@@ -96,10 +99,22 @@ class Resolution:
         real, links = links_on(text)  # from here on only this counts: a link may have come or gone since
         if len(links) > _MOST_LINKS:
             raise PolicyError(field, f"{text}: {os.strerror(errno.ELOOP)}")
+        if field != "deny":  # of what isn't shown no names are either
+            self.add_links(links)
         if links:
             beside = None if not is_relative and self._trusts_here else _here(is_relative)
             self._names.append(_Name(at, field, text, real, tuple(links), beside))
         return real
+
+    def add_links(self, links: Iterable[str]) -> None:
+        """Have these made inside too, so that what has been named has its other names there."""
+        for link in links:
+            if link not in self._links and (target := _target(link)):
+                self._links[link] = target
+
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """Return the links on the way to all names so far, each by a path without any, and their targets."""
+        return tuple(self._links.items())
 
     def check(self, writable: Iterable[str] = ()) -> None:
         """Raise PolicyError for the first name that a command may have led astray. writable: the policy's paths."""
@@ -113,6 +128,35 @@ class Resolution:
             problem = _problem(name, places if name.beside is None else places | {name.beside})
             if problem:
                 yield name.at, name.field, problem
+
+
+def _target(link: str) -> str:
+    """Return where a link leads, in its own words if these need nothing inside that isn't on the way; "": nowhere."""
+    try:
+        target = os.readlink(link)
+    except OSError:
+        return ""
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    while parts[:1] == [".."]:
+        del parts[0]
+    return links_on(link)[0] if ".." in parts else target
+
+
+def _current() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _links_to_here() -> list[str]:
+    """Return the links on the way to the current directory by the name that the shell has for it (PWD, as pwd -L)."""
+    name = getattr(os, "environ", {}).get("PWD", "")
+    here = _current()
+    if not name.startswith("/") or here is None or name == here or "\0" in name:
+        return []
+    real, links = links_on(name)
+    return links if real == here else []
 
 
 def check_read(paths: Iterable[str]) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from nsbox._backends import seatbelt
 from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
-from nsbox._layout import layout, with_interpreter, with_state_hidden
+from nsbox._layout import completed, layout, with_matches
 from nsbox._names import printable
+from nsbox._patterns import hides
 from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._probe import host_for
 from nsbox._rare_errors import AccessError
@@ -91,8 +92,8 @@ class View:
     refuses_by_eperm = False  # whether what isn't allowed is there all the same, and refused with EPERM
 
     def __init__(self, policy: Policy, host: Host) -> None:
-        self.policy = policy
-        self._mounts = _mounts(layout(with_state_hidden(with_interpreter(policy, host), host), host))
+        self.policy, self._named = policy, with_matches(policy, host)
+        self._mounts = _mounts(layout(completed(policy, host), host))
         self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))
 
     def mount_of(self, inside: str) -> Mount:
@@ -202,7 +203,7 @@ class View:
 
     def is_denied(self, place: Place) -> bool:
         """Say if the policy hides a path, also one that doesn't exist yet."""
-        return any(is_below(place.inside, path) for path in self.policy.deny)
+        return any(hides(path, place.inside) for path in self.policy.deny)
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
         """Return the path that this process finds the same file at; raises AccessError."""
@@ -227,7 +228,7 @@ class View:
 
     def readable(self) -> list[str]:
         """List the directories, and single files, of this machine that the policy itself names."""
-        policy = self.policy
+        policy = self._named
         if policy.base == "workspace":
             return [*policy.write, *policy.read]
         return sorted(mount.dest for mount in self._mounts.values() if mount.source is not None)
@@ -235,7 +236,7 @@ class View:
     def writable(self) -> list[str]:
         """List those of them that can be written to."""
         if self.policy.base == "workspace":
-            return list(self.policy.write)
+            return list(self._named.write)
         return sorted(mount.dest for mount in self._mounts.values() if mount.source and mount.is_writable)
 
     # ---- rules about files
@@ -265,7 +266,7 @@ class MacView(View):
     refuses_by_eperm = True
 
     def __init__(self, policy: Policy, host: Host) -> None:
-        self.policy, self._host = policy, host
+        self.policy, self._host, self._named = policy, host, with_matches(policy, host)
         self._mounts = {"/": Mount("/", None)}
         for grant in seatbelt.grants(policy, host):
             is_hidden = grant.right == "deny"

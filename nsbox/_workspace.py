@@ -11,7 +11,7 @@ from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import common, may_be_kernel_root
-from nsbox._plan import Bind, Dev, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
+from nsbox._plan import Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
 from nsbox._policy import Policy
 
 if TYPE_CHECKING:
@@ -107,6 +107,23 @@ def _check_links(policy: Policy, wished: dict[str, Op]) -> None:
                     )
 
 
+def _links(policy: Policy, chosen: dict[str, Op]) -> dict[str, Op]:
+    """Return the links on the way to what the policy names, which have to be made: the others are in what is bound.
+
+    None where something of the sandbox's own is, nor below it where that comes from the host.
+    """
+    own = ("/proc", "/dev", "/sys")
+    bound = [path for path, op in chosen.items() if isinstance(op, Bind | RoBind)]
+    found: dict[str, Op] = {}
+    for link, target in policy.links:
+        if any(is_below(path, link) for path in chosen) or any(is_below(link, path) for path in own):
+            continue
+        above = max((path for path in chosen if is_below(link, path)), key=_depth, default=None)
+        if above is None or (above not in bound and not isinstance(chosen[above], Symlink)):
+            found[link] = Symlink(target, link)
+    return found
+
+
 def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     """Return the ops for a workspace policy."""
     tmp_size = policy.tmp_size if isinstance(policy.tmp_size, int) else None
@@ -118,6 +135,7 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     }
     wished = _pinned(policy) | _readable(policy, host)
     wished |= {path: Bind(path, path, nofollow=True) for path in policy.write}
+    own |= {path: Device(path, path) for path in host.devices}
     if policy.network == "host" and host.resolv_conf is not None:
         wished.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
     _check_links(policy, wished)
@@ -126,6 +144,7 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     wished |= _var_tmp((*wished, *policy.deny), tmp_size)
     # The policy refuses to name a path below a denied one; what is there by default goes.
     chosen = {p: op for p, op in (own | wished).items() if not any(is_below(p, denied) for denied in policy.deny)}
+    chosen |= _links(policy, chosen)
     chosen |= _masked(policy, host)
     ordered = sorted(chosen.items(), key=lambda item: (_depth(item[0]), isinstance(item[1], Mask)))
     return (*(op for _, op in ordered), *common(policy), RemountRo("/"))

@@ -34,6 +34,9 @@ void make_procs(struct job *j)
     for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n && made < MAX_PROCS; i++)
         if (plan_op(j->req->plan, i)->code == NSBOX_OP_PROC)
             j->procs[made++] = fs_of(&own, plan_op(j->req->plan, i));
+    /* Opened before the mediator, which closes that, knows of it. */
+    if (made && j->procs[0] >= 0 && makes_net(j->req))
+        j->net_settings = sys_openat(j->procs[0], "sys/net", O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
 }
 
 static int is_shared(const nsbox_op *op)

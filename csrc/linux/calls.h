@@ -33,6 +33,27 @@ int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t siz
  * system there can't be, EPERM when the caller may not, or it is mapped already. */
 int nsbox_try_idmap(const char *path, int userns);
 
+/* Calls that a sandbox is made of. */
+enum nsbox_call {
+    NSBOX_CALL_MOUNT_SETATTR,
+    NSBOX_CALL_MOVE_MOUNT,
+    NSBOX_CALL_OPEN_TREE,
+    NSBOX_CALL_FSOPEN,
+    NSBOX_CALL_FSCONFIG,
+    NSBOX_CALL_FSMOUNT,
+    NSBOX_CALL_PIVOT_ROOT,
+    NSBOX_CALL_UMOUNT2,
+    NSBOX_CALL_SETNS,
+    NSBOX_CALL_PIDFD_OPEN,
+    NSBOX_CALL_CLOSE_RANGE,
+    NSBOX_CALL_EXECVEAT,
+    NSBOX_CALLS
+};
+
+/* Which of them are refused: for each ENOSYS, EPERM, -1 for one that kills, or 0. stack: for a process that tries them.
+ * 0, or -errno where there is no user namespace for it. */
+int nsbox_refused_calls(int32_t *errors, uint8_t *stack, uint64_t size);
+
 /* PR_GET_DUMPABLE, as this process wants it: no spawn changes it just now. Or -EBUSY. */
 int nsbox_dumpable(void);
 

@@ -1,14 +1,12 @@
 /* dest.c: where in the sandbox? Destinations resolve here and nowhere else.
  *
  * A plan binds directories that untrusted commands have written to, so any component of a destination
- * may be a planted symlink. Paths resolve inside the new root (openat2(2), RESOLVE_IN_ROOT, no magic
- * links), and nothing is ever created but in file systems made for this sandbox: CVE-2026-87766 was
+ * may be a planted symlink. Paths resolve inside the new root (resolve.c), and nothing is ever created but in file systems made for this sandbox: CVE-2026-87766 was
  * mkdir and open following a link out of bubblewrap's half-built root, onto the host. (With NSBOX_HOST_WRITES, for
  * bubblewrap's own command line, also in what is bound writable; still never outside of what the new root shows.)
  */
 #include "ops.h"
-
-#define RESOLVE (RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+#include "resolve.h"
 
 int file_kind(int fd, unsigned *mode, uint64_t *dev)
 {
@@ -59,25 +57,16 @@ int own_check(struct builder *b, int fd)
     return -EROFS;
 }
 
-/* openat2 gives EAGAIN when a rename elsewhere raced with a ".." in a link: try again, a few times. */
-static int resolve(int root, const char *path, uint64_t more)
-{
-    int fd = -EAGAIN;
-    for (int i = 0; i < 32 && fd == -EAGAIN; i++)
-        fd = sys_openat2(root, path, O_PATH, 0, RESOLVE | more);
-    return fd;
-}
-
 int dest_find(struct builder *b, const char *path)
 {
     b->step = NSBOX_STEP_DEST;
-    return resolve(b->root, path, 0);
+    return open_inside(b->root, path, 0);
 }
 
 int dest_find_plain(struct builder *b, const char *path)
 {
     b->step = NSBOX_STEP_DEST;
-    return resolve(b->root, path, RESOLVE_NO_SYMLINKS);
+    return open_inside(b->root, path, 1);
 }
 
 /* The length of path without its last component and the slashes before it; 0 stands for the root. */

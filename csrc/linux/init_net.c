@@ -4,14 +4,27 @@
  * there. Without an init the mediator makes it, and the command is in it from its beginning. */
 #include "child.h"
 
+/* No port is reserved in the net namespace that we are in, as in containers: nobody else's services are there. Where the
+ * setting can't be written, ports below 1024 stay what they are elsewhere. */
+static void open_ports(struct job *j)
+{
+    int fd = j->net_settings < 0 ? -1 : sys_openat(j->net_settings, "ipv4/ip_unprivileged_port_start", O_WRONLY, 0);
+    if (fd >= 0)
+        sys_write(fd, "0", 1);
+    sys_close(fd);
+    sys_close(j->net_settings);
+    j->net_settings = -1;
+}
+
 /* lo up in the net namespace that we are in, if the plan says so. */
-static int set_lo(const struct job *j, uint32_t *step, int32_t *op)
+static int set_lo(struct job *j, uint32_t *step, int32_t *op)
 {
     for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n; i++) {
         if (plan_op(j->req->plan, i)->code != NSBOX_OP_LOOPBACK)
             continue;
         *step = NSBOX_STEP_SET;
         *op = (int32_t)i;
+        open_ports(j);
         return loopback_up();
     }
     return 0;

@@ -29,7 +29,7 @@ static int image_memfd(void)
     return ret;
 }
 
-/* Where vm.memfd_noexec forbids that: an unlinked file in a tmpfs of our own. */
+/* Where vm.memfd_noexec or a filter forbids that: an unlinked file in a tmpfs of our own. */
 static int image_file(struct builder *b)
 {
     int mount = fs_make(b, "tmpfs", (const char *const[]){0}, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
@@ -48,7 +48,7 @@ static int image_file(struct builder *b)
 static int open_image(struct builder *b)
 {
     int fd = image_memfd();
-    return fd == -EACCES || fd == -EPERM ? image_file(b) : fd;
+    return fd == -EACCES || fd == -EPERM || fd == -ENOSYS ? image_file(b) : fd;
 }
 
 /* Its descriptors, 0 to 2, and its image as 3; in a table of its own. */

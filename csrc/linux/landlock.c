@@ -35,43 +35,11 @@ static int is_directory(int fd)
     return is_of_kind(fd, SYS_S_IFDIR);
 }
 
-/* The next part of a path, opened without following it. */
-static int step_into(int at, const char *part, size_t n)
-{
-    char name[256]; /* NAME_MAX and the 0 */
-    if (n >= sizeof name)
-        return -ENAMETOOLONG;
-    for (size_t i = 0; i < n; i++)
-        name[i] = part[i];
-    name[n] = 0;
-    int fd = sys_openat(at, name, O_PATH | O_NOFOLLOW, 0);
-    int link = fd < 0 ? fd : is_of_kind(fd, SYS_S_IFLNK);
-    if (link == 0)
-        return fd;
-    if (fd >= 0)
-        sys_close(fd);
-    return link < 0 ? link : -ELOOP;
-}
-
 /* An absolute path without links, as by openat2(2) with RESOLVE_NO_SYMLINKS. The command's filters refuse that already:
  * its mode, which may be set-user-ID, is behind a pointer. */
 static int open_without_links(const char *path)
 {
-    int at = sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY, 0);
-    while (at >= 0) {
-        while (*path == '/')
-            path++;
-        size_t n = 0;
-        while (path[n] && path[n] != '/')
-            n++;
-        if (!n)
-            break;
-        int next = step_into(at, path, n);
-        sys_close(at);
-        at = next;
-        path += n;
-    }
-    return at;
+    return walk_plainly(sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY, 0), path);
 }
 
 static int add_rule(int ruleset, int fd, uint64_t rights)

@@ -1,5 +1,6 @@
 /* op_mount.c: the ops that mount something. */
 #include "ops.h"
+#include "resolve.h"
 
 static int same_file(int a, int b)
 {
@@ -18,7 +19,7 @@ static int reopen(struct builder *b, int fd)
     if (n < 0)
         return (int)n;
     path[n] = 0;
-    int at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
+    int at = open_plainly(path);
     if (at >= 0 && !same_file(at, fd)) {
         sys_close(at);
         return -ESTALE;
@@ -47,8 +48,8 @@ static int owner_stays(int at, const nsbox_mapping *to, int all)
 static int open_mapped(struct builder *b, const nsbox_op *op, const nsbox_mapping *to)
 {
     int is_named = !(op->flags & NSBOX_OPTIONAL), userns = to->userns_fd;
-    uint64_t resolve = op->flags & NSBOX_NOFOLLOW ? RESOLVE_NO_SYMLINKS : 0;
-    int at = sys_openat2(AT_FDCWD, plan_str(b->plan, op->src), O_PATH, 0, resolve);
+    const char *path = plan_str(b->plan, op->src);
+    int at = op->flags & NSBOX_NOFOLLOW ? open_plainly(path) : sys_openat(AT_FDCWD, path, O_PATH, 0);
     if (at < 0)
         return at;
     int ret = owner_stays(at, to, is_named);
@@ -76,7 +77,7 @@ int open_source(struct builder *b, const nsbox_op *op, const nsbox_mapping *to)
     if (op->flags & NSBOX_FROM_FD)
         at = reopen(b, op->fd);
     else if (op->flags & NSBOX_NOFOLLOW) /* an earlier command may have put a link to anything of the caller's there */
-        at = sys_openat2(AT_FDCWD, path, O_PATH, 0, RESOLVE_NO_SYMLINKS);
+        at = open_plainly(path);
     else
         return fs_clone(b, AT_FDCWD, path, AT_RECURSIVE, attrs);
     if (at < 0)

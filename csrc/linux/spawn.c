@@ -323,7 +323,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     j->caller = sys_getpid();
     j->lifeline = j->said[0] = j->said[1] = j->setup_pipe[0] = j->setup_pipe[1] = -1;
     j->has_handlers = 1;
-    j->devnull = j->init_pidfd = j->userns2_fd = j->net_fd = -1;
+    j->devnull = j->init_pidfd = j->userns2_fd = j->net_fd = j->net_settings = -1;
     for (unsigned i = 0; i < MAX_PROCS; i++)
         j->procs[i] = -ESRCH;
     struct builder *b = &j->b;

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable
 from nsbox._host import Host
-from nsbox._layout import layout, pinned_paths, wants_full, with_interpreter, with_state_hidden
+from nsbox._layout import completed, layout, pinned_paths, wants_full
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._plan import (
     Bind,
@@ -66,7 +66,7 @@ def missing(host: Host) -> tuple[Reason, ...]:
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
     given = policy.ops
-    policy = with_state_hidden(with_interpreter(policy, host), host)
+    policy = completed(policy, host)
     ops = layout(policy, host)
     _check_possible(policy, given, ops)
     in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)

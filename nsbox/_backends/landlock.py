@@ -13,7 +13,7 @@ from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
-from nsbox._layout import private_caveats, with_interpreter
+from nsbox._layout import private_caveats, with_interpreter, with_matches
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy
@@ -44,7 +44,7 @@ def missing(host: Host) -> tuple[Reason, ...]:
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
     _check_possible(policy)
-    policy = with_interpreter(policy, host)
+    policy = with_interpreter(with_matches(policy, host), host)
     in_cgroup, lacking = cgroup_limits(policy, host, own=0, own_userns=False)
     not_granted = check_lacking(policy, _lacking(policy, host) | lacking)
     contains_files = policy.base == "workspace"

@@ -11,13 +11,12 @@ from nsbox._filters import left_behind, programs, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import (
+    completed,
     layout,
     may_be_kernel_root,
     pinned_paths,
     private_caveats,
     wants_full,
-    with_interpreter,
-    with_state_hidden,
 )
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, inotify_instances, rlimits
 from nsbox._plan import Bind, Dev, Devpts, Identity, Op, Plan, Rlimit, RoBind
@@ -50,7 +49,11 @@ def missing(host: Host) -> tuple[Reason, ...]:
         reasons.append(
             Reason("kernel.unprivileged_userns_clone is 0", "sysctl kernel.unprivileged_userns_clone=1, or run as root")
         )
-    if host.userns_error and not reasons:
+    if host.refused_calls and not reasons:
+        from nsbox._causes import refused_calls  # seldom needed
+
+        reasons.append(refused_calls(host.refused_calls))
+    elif host.userns_error and not reasons:
         from nsbox._causes import refused_userns  # seldom needed
 
         reason = refused_userns(host.userns_error, host, is_uid_map=host.userns_error_at == "map")
@@ -61,7 +64,7 @@ def missing(host: Host) -> tuple[Reason, ...]:
 
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
-    policy = with_state_hidden(with_interpreter(policy, host), host)
+    policy = completed(policy, host)
     ops = layout(policy, host)
     full = wants_full(policy, host)
     identity = _joined(policy, host) if "user" not in policy.unshare else None

@@ -12,7 +12,7 @@ from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._host import Host
-from nsbox._layout import pinned_paths
+from nsbox._layout import pinned_paths, with_matches
 from nsbox._limits import check_lacking, rlimits
 from nsbox._plan import Identity, Plan, Rlimit
 from nsbox._policy import Policy
@@ -145,6 +145,7 @@ def _depth(path: str) -> int:
 
 def _rights(policy: Policy, host: Host) -> dict[str, Right]:
     """Return what may be done where. On the same path deny wins over write, and that over read."""
+    policy = with_matches(policy, host)
     write, read, denied = ([canonical(p, host) for p in paths] for paths in (policy.write, policy.read, policy.deny))
     # The interpreter and nsbox also inside of what is writable: they are executed outside.
     own = [*(path for path, target in host.directories if target is None), *host.prefixes, host.package]

@@ -49,13 +49,30 @@ def check(options: argparse.Namespace) -> int:
     return 0
 
 
+def _hidden(policy: Policy) -> list[str]:
+    from nsbox._matches import matches  # seldom needed
+
+    try:
+        found = matches(policy)
+    except PolicyError as error:
+        return [*policy.deny, f"(no command can start: {error.problem})"]
+    told = []
+    for path in policy.deny:
+        if path in found:
+            count = len(found[path])
+            told.append(f"{path} ({count} now)" if count else f"{path} (warning: matches nothing)")
+        else:
+            told.append(path if os.path.lexists(path) else f"{path} (isn't there)")
+    return told
+
+
 def _rows(config: Config) -> Iterator[tuple[str, list[str]]]:
     policy = config.policy
     yield "mode", [config.mode + (": NOTHING IS CONTAINED" if config.mode == "disabled" else "")]
     yield "starts in", [policy.workdir or "."]
     yield "writable", [*policy.write, "/tmp (its own)"]
     yield "readable", [*policy.read, "system directories"]
-    yield "hidden", [path if os.path.lexists(path) else f"{path} (isn't there)" for path in policy.deny]
+    yield "hidden", _hidden(policy)
     yield "network", [policy.network]
     yield "environment", [_environment(policy)]
     if policy.tools_bin is not None:

@@ -40,6 +40,8 @@ def test_every_key(base: Path) -> None:
         read=[base / "data"],
         write=[base / "more", notes],
         deny=[base / "work/secret"],
+        strict=True,
+        devices=["/dev/kvm"],
         network="host",
         pass_env=["GH_TOKEN"],
         inherit_env=True,
@@ -89,7 +91,12 @@ def test_every_key_is_tried(base: Path) -> None:
 
 def test_table_covers_policy() -> None:
     """Each wish of a workspace policy has a key: a new field can't be forgotten. What is named twice is the same."""
-    wishes = {f.name for f in fields(Policy) if f.init} - {"base", "ops", "details"}
+    wishes = {f.name for f in fields(Policy) if f.init} - {
+        "base",
+        "ops",
+        "details",
+        "links",
+    }  # the last follow from names
     assert wishes == {key.field for key in KEYS if key.field}
     assert tuple(f.name for f in fields(Limits)) == tuple(key.name for key in LIMITS)
     assert {f.name for f in fields(PathRule)} - {"name"} == {key.name for key in RULES} - {"mode"}

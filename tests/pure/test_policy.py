@@ -327,7 +327,7 @@ CONTRADICTIONS: list[tuple[str, Callable[[], object]]] = [
     ("deny", lambda: workspace(deny=["/"])),
     ("deny", lambda: workspace(write=["/a/b/c"], deny=["/a/b"])),
     ("deny", lambda: workspace(read=["/r/x"], deny=["/r"])),
-    ("deny", lambda: workspace(read=["/r"], deny=["/r"])),
+    ("deny", lambda: workspace(workdir="/r", read=["/r"], deny=["/r"])),
     ("read", lambda: workspace(read=["/w"])),
     ("read", lambda: workspace(write=["/w", "/x"], read=["/x/"])),
     ("write", lambda: workspace(write=["/"])),

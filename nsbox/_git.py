@@ -1,0 +1,171 @@
+"""Where git keeps what a workspace needs whose .git is a file: a linked worktree (git-worktree(1)), or a submodule.
+
+A command can have written that file. So a directory is followed only if it names the workspace in its turn: git has
+written that when the user made the worktree, where no command of the workspace could write.
+
+What git outside executes or goes by stays read-only: configuration, hooks, and the files that say where these are. Of a
+repository that others work in too, only objects, references and their logs are writable.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from nsbox._checks import is_below
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._imports import opened
+from nsbox._resolution import links_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MOST = 65536  # bytes of a file that is read
+
+
+@frozen
+class Directories(Frozen):
+    """What git needs besides the workspace. links: those on the way there. problem: why nothing is followed, or ""."""
+
+    write: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class _NotFollowedError(Exception):
+    """Why a .git file isn't followed."""
+
+
+def directories(workspace: str) -> Directories:
+    """Return what git needs for a workspace, an absolute path without links, whose .git is a file."""
+    try:
+        return _followed(workspace)
+    except _NotFollowedError as error:
+        return Directories(problem=str(error))
+    except OSError as error:
+        return Directories(problem=f"{error.filename or workspace}: {error.strerror}")
+
+
+def _followed(workspace: str) -> Directories:
+    own = f"{workspace}/.git"
+    text = _text(own)
+    if not text.startswith("gitdir: "):
+        raise _NotFollowedError(f"{own} has no gitdir")
+    links: list[str] = []
+    gitdir = _real(workspace, text.removeprefix("gitdir: "), workspace, links)
+    if is_below(gitdir, workspace):
+        raise _NotFollowedError(f"{gitdir} is in the workspace")
+    _check_kind(gitdir, stat.S_ISDIR)
+    try:
+        common = _real(gitdir, _text(f"{gitdir}/commondir"), workspace, links)
+    except FileNotFoundError:
+        return _submodule(workspace, own, gitdir, links)
+    return _worktree(workspace, own, gitdir, common, links)
+
+
+def _worktree(workspace: str, own: str, gitdir: str, common: str, links: list[str]) -> Directories:
+    """Return the directories of a linked worktree; gitrepository-layout(5) has what is in them."""
+    if os.path.dirname(gitdir) != f"{common}/worktrees":
+        raise _NotFollowedError(f"{gitdir} isn't among the worktrees of {common}")
+    back, name = os.path.split(_text(f"{gitdir}/gitdir"))
+    if name != ".git" or _real(gitdir, back, "", []) != workspace:
+        raise _NotFollowedError(f"{gitdir}/gitdir doesn't name {own}")
+    for name in ("objects", "refs"):
+        _check_kind(f"{common}/{name}", stat.S_ISDIR)
+    config = f"{common}/config"
+    _check_kind(config, stat.S_ISREG)
+    per_tree = f"{gitdir}/config.worktree"
+    if "worktreeconfig" in _text(config).lower() and not os.path.lexists(per_tree):
+        raise _NotFollowedError(f"{per_tree} isn't there, so that a command could make it")
+    write = [gitdir, *(f"{common}/{name}" for name in ("objects", "refs")), *_there([f"{common}/logs"])]
+    read = [common, own, f"{gitdir}/commondir", f"{gitdir}/gitdir", *_there([per_tree])]
+    return Directories(tuple(write), tuple(read), tuple(links))
+
+
+def _submodule(workspace: str, own: str, gitdir: str, links: list[str]) -> Directories:
+    """Return the directories of a submodule, or of what git init --separate-git-dir has made with core.worktree."""
+    config, hooks = f"{gitdir}/config", f"{gitdir}/hooks"
+    named = _core_worktree(_text(config))
+    if named is None or _real(gitdir, named, "", []) != workspace:
+        raise _NotFollowedError(f"{config} doesn't name {workspace} as core.worktree")
+    _check_kind(hooks, stat.S_ISDIR)  # one that isn't there a command could make
+    return Directories((gitdir,), (own, config, hooks), tuple(links))
+
+
+def _there(paths: Iterable[str]) -> list[str]:
+    """Return those that are there, and no links."""
+    return [path for path in paths if os.path.lexists(path) and not os.path.islink(path)]
+
+
+def _check_kind(path: str, is_kind: object) -> None:
+    mode = os.lstat(path).st_mode
+    if not callable(is_kind) or not is_kind(mode):
+        raise _NotFollowedError(f"{path} isn't what git makes")
+
+
+def _real(base: str, text: str, workspace: str, links: list[str]) -> str:
+    """Return where a path leads, counted from base. Adds the links on the way, which no command may have made."""
+    path = os.path.join(base, text)
+    if "\0" in path or not text:
+        raise _NotFollowedError(f"{base} names no path")
+    real, found = links_on(path)
+    for link in found:
+        if any(is_below(link, place) for place in (*filter(None, [workspace]), *opened)):
+            raise _NotFollowedError(f"the link {link} on the way to {real} is where commands can write")
+    links += found
+    return real
+
+
+def _text(path: str) -> str:
+    """Return the first line of a file of git's that has one, or all of its configuration. No link is followed."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        return os.read(fd, _MOST).decode("utf-8", "surrogateescape").rstrip("\r\n")
+    finally:
+        os.close(fd)
+
+
+def _core_worktree(config: str) -> str | None:
+    """Return core.worktree of a configuration as git writes it; None without one, or for what it wouldn't write."""
+    section, found = "", None
+    for line in map(str.strip, config.splitlines()):
+        if line.startswith("["):
+            section = line.lower()
+        name, is_set, value = line.partition("=")
+        if section == "[core]" and is_set and name.strip().lower() == "worktree":
+            value = value.strip()
+            quoted = len(value) > 1 and value[0] == value[-1] == '"'
+            found = value[1:-1] if quoted else value
+            if "\\" in found or '"' in found or "#" in found or ";" in found:
+                return None
+    return found
+
+
+def told(write: tuple[str, ...], deny: tuple[str, ...]) -> list[str]:
+    """Return what a policy has for git outside of its workspace, its first writable path, or why it hasn't, a line."""
+    workspace = write[0] if write else "/"
+    top = above(workspace)
+    if top is not None:
+        return [f"git: the top of its repository is {top}, above the workspace: for git, work in that"]
+    if not os.path.isfile(f"{workspace}/.git"):
+        return []
+    found = directories(workspace)
+    if found.problem:
+        return [f"git: {workspace}/.git isn't followed: {found.problem}; if you mean it, name the directory in write"]
+    if not all(path in write for path in found.write):
+        return [f"git: {', '.join(found.write)}: not in write"]
+    return [f"git: {', '.join(found.write)} are writable too, as {workspace}/.git says"]
+
+
+def above(workspace: str) -> str | None:
+    """Return the directory above a workspace that is the top of the repository which it belongs to."""
+    at = workspace
+    while at != "/":
+        if os.path.lexists(f"{at}/.git"):
+            return at if at != workspace else None
+        at = os.path.dirname(at)
+    return None

@@ -1,0 +1,224 @@
+"""Asks the machine which files the patterns of a policy match, at each spawn; the answer is in the Host.
+
+No link is followed, and nothing is looked at that isn't below the path before a pattern's first wildcard: commands may
+have written there. The answer is whole or a PolicyError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nsbox._checks import is_below
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._identity import check_scarcity
+from nsbox._patterns import SECRET_FILES, Steps, hides, is_pattern, split
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+MOST_ENTRIES = 200_000  # that are looked at for one path before a wildcard
+MOST_MATCHES = 1_000  # each is a mount
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MOST_DEPTH = 200
+
+_latest: dict[Policy, tuple[Host, Host]] = {}
+
+
+def matched(policy: Policy, host: Host) -> Host:
+    """Return the host with what the policy's patterns match now; raises PolicyError where that can't be told in full.
+
+    Also for what it is in `strict`: that each entry of deny hides something.
+    """
+    found = matches(policy)
+    if policy.strict:
+        _check_all(policy, found)
+    rows = tuple(found.items())
+    known = _latest.get(policy)
+    if known is not None and known[0] is host and known[1].matches == rows:
+        return known[1]  # the same value, so that what was prepared for it is known without a comparison
+    new = replace(host, matches=rows)
+    if len(_latest) >= 64:
+        _latest.clear()
+    _latest[policy] = host, new
+    return new
+
+
+def check_deny(policy: Policy) -> None:
+    """Raise PolicyError if an entry of deny hides nothing."""
+    _check_all(policy, matches(policy))
+
+
+def _check_all(policy: Policy, found: dict[str, tuple[str, ...]]) -> None:
+    for denied in policy.deny:
+        _check_hides(denied, found.get(denied))
+
+
+def matches(policy: Policy) -> dict[str, tuple[str, ...]]:
+    """Return each pattern of the policy with what it matches."""
+    found: dict[str, tuple[str, ...]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for field in ("deny", "read"):
+        for pattern in filter(is_pattern, getattr(policy, field)):
+            groups.setdefault((field, split(pattern)[0]), []).append(pattern)
+    for (field, base), patterns in groups.items():
+        places = tuple(policy.write)
+        for pattern, (names, links) in zip(patterns, _Walk(field, base, patterns).done(), strict=True):
+            if field == "deny":
+                _check_links(policy, pattern, links)
+            found.setdefault(pattern, _with_literal(field, pattern, names, places))
+    return found
+
+
+def _with_literal(field: str, pattern: str, names: list[str], writable: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what is matched, with what has the pattern for its name.
+
+    In read a name that is there is meant alone, unless a command can have made it: what it has matched so far would be
+    writable.
+    """
+    if not os.path.lexists(pattern):
+        return tuple(sorted(names))
+    if os.path.realpath(pattern) != pattern:
+        raise PolicyError(field, f"{pattern} is, by a link, {os.path.realpath(pattern)}: name that instead")
+    if field == "read" and not any(is_below(pattern, path) for path in writable):
+        return (pattern,)
+    return tuple(sorted({*names, pattern}))
+
+
+def _check_links(policy: Policy, pattern: str, links: list[str]) -> None:
+    """Refuse a link that a pattern of deny matches, and that leads to what the policy shows: a mask would hide neither.
+
+    One that leads elsewhere leads nowhere for commands.
+    """
+    for link in links:
+        real = os.path.realpath(link)
+        is_shown = any(is_below(real, path) for path in (*policy.write, *policy.read) if not is_pattern(path))
+        if is_shown and not any(hides(denied, real) for denied in policy.deny):
+            raise PolicyError(
+                "deny", f"{link}, which {pattern} matches, is a link to {real}: deny that, or remove the link"
+            )
+
+
+def _check_hides(denied: str, found: tuple[str, ...] | None) -> None:
+    is_usual = any(denied.endswith(f"/{pattern}") for pattern in SECRET_FILES)
+    if found == () and not is_usual:
+        raise PolicyError("deny", f"{denied} matches nothing, so that it hides nothing")
+    if found is None and not os.path.lexists(denied):
+        raise PolicyError("deny", f"{denied} isn't there, so that it hides nothing")
+
+
+def told(policy: Policy) -> list[str]:
+    """Return, a line each, what patterns match, and what in deny hides nothing."""
+    found = matches(policy)
+    lines = []
+    for field in ("deny", "read"):
+        for path in getattr(policy, field):
+            here = found.get(path)
+            if here:
+                more = f" and {len(here) - 4} more" if len(here) > 5 else ""
+                lines.append(f"{field} {path} matches {', '.join(here[: 4 if more else 5])}{more}")
+            elif field == "deny":
+                try:
+                    _check_hides(path, here)
+                except PolicyError as error:
+                    lines.append(f"warning: deny {error.problem}")
+            elif here is not None and is_pattern(path):
+                lines.append(f"warning: read {path} matches nothing")
+    return lines
+
+
+class _Walk:
+    """One walk below a directory, for several patterns."""
+
+    def __init__(self, field: str, base: str, patterns: list[str]) -> None:
+        self._field, self._base, self._patterns = field, base, patterns
+        self._steps = Steps(split(pattern)[1] for pattern in patterns)
+        self._names: list[list[str]] = [[] for _ in patterns]
+        self._links: list[list[str]] = [[] for _ in patterns]
+        self._left = MOST_ENTRIES
+
+    def done(self) -> list[tuple[list[str], list[str]]]:
+        """Return for each pattern what it matches: files and directories, and links."""
+        try:
+            fd = self._opened()
+        except OSError as error:
+            check_scarcity(error)
+            real = os.path.realpath(self._base)
+            if real != self._base:
+                raise PolicyError(self._field, f"{self._base} has become a link, to {real}") from None
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return list(zip(self._names, self._links, strict=True))
+            raise self._problem(f"{self._base}: {error.strerror}") from None
+        self._directory(fd, self._base.rstrip("/"), self._steps.start, 0)
+        return list(zip(self._names, self._links, strict=True))
+
+    def _opened(self) -> int:
+        """Open the directory before the first wildcard, on the way to which no link is followed."""
+        names = [name for name in self._base.split("/") if name]
+        fd = os.open("/", (os.O_PATH if names else os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+        for i, name in enumerate(names):
+            how = _DIRECTORY if i == len(names) - 1 else os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                inner = os.open(name, how, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = inner
+        return fd
+
+    def _directory(self, fd: int, path: str, at: frozenset[tuple[int, int]], depth: int) -> None:
+        """Look at a directory, whose descriptor is closed then."""
+        below = []
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    below += self._entry(entry, path, at)
+            for name, next_at in below:
+                self._below(fd, name, f"{path}/{name}", next_at, depth)
+        finally:
+            os.close(fd)
+
+    def _entry(
+        self, entry: os.DirEntry[str], path: str, at: frozenset[tuple[int, int]]
+    ) -> list[tuple[str, frozenset[tuple[int, int]]]]:
+        self._left -= 1
+        if self._left < 0:
+            raise self._problem(f"there are more than {MOST_ENTRIES} entries below {self._base}")
+        matched, below = self._steps.step(at, entry.name)
+        for i in matched:
+            found = self._links if entry.is_symlink() else self._names
+            found[i].append(f"{path}/{entry.name}")
+            self._check_count(i)
+        # What is hidden or shown as a whole needs no look inside, by the same pattern.
+        below = frozenset(position for position in below if position[0] not in matched) if matched else below
+        return [(entry.name, below)] if below and entry.is_dir(follow_symlinks=False) else []
+
+    def _below(self, above: int, name: str, path: str, at: frozenset[tuple[int, int]], depth: int) -> None:
+        if depth >= _MOST_DEPTH:
+            raise self._problem(f"{path[:60]}... is more than {_MOST_DEPTH} directories deep")
+        try:
+            fd = os.open(name, _DIRECTORY, dir_fd=above)
+        except OSError as error:
+            check_scarcity(error)
+            if error.errno == errno.EACCES and self._field == "deny":
+                # Its owner can open it again, so that it is hidden as a whole.
+                for i in {i for i, _ in at}:
+                    self._names[i].append(path)
+                    self._check_count(i)
+            elif error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+                raise self._problem(f"{path}: {error.strerror}") from None
+            return
+        self._directory(fd, path, at, depth + 1)
+
+    def _check_count(self, i: int) -> None:
+        if len(self._names[i]) > MOST_MATCHES or len(self._links[i]) > MOST_MATCHES:
+            raise PolicyError(
+                self._field,
+                f"{self._patterns[i]} matches more than {MOST_MATCHES} paths, each of which would be a mount: "
+                "name their directory, or fewer of them",
+            )
+
+    def _problem(self, problem: str) -> PolicyError:
+        shown = ", ".join(self._patterns[:3])
+        return PolicyError(self._field, f"{shown}: {problem}: name a narrower directory before the first wildcard")
