@@ -66,6 +66,8 @@ class Host(Frozen):
     is_chrooted: bool = False  # its root is no mount point, where the kernel refuses user namespaces
 
     directories: tuple[tuple[str, str | None], ...] = ()  # system directories there are, with the target if a link
+    ways: tuple[tuple[str, str], ...] = ()  # links on the way to these and to the interpreter, with their targets
+    profiles: tuple[str, ...] = ()  # more directories of programs, such as NixOS's, for PATH
     prefixes: tuple[str, ...] = ()  # where the running interpreter lives
     programs: tuple[str, ...] = ()  # its directories of programs, for PATH
     package: str = ""  # where nsbox itself lives, when that is elsewhere

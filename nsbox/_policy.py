@@ -358,11 +358,12 @@ class Policy(Questions, Frozen):
             return
         if "/" in self.write:
             raise PolicyError("write", "'/' is the whole file system; if that is meant, Policy.host()")
+        start = self.workdir or next(iter(self.write), "")
         for denied in self.deny:
             for name in ("write", "read"):
                 for path in getattr(self, name):
                     # On the same path deny wins: lists come from several sources.
-                    if is_below(path, denied) and (path != denied or is_below(self.workdir or "", denied)):
+                    if is_below(path, denied) and (path != denied or is_below(start, denied)):
                         raise PolicyError("deny", f"{denied} hides {path}, which {name} allows")
         both = set(self.read) & set(self.write)
         if both:

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 
-from nsbox import _core, _core_linux, _request
+from nsbox import _core, _core_linux, _request, _system_dirs
 from nsbox._backends import namespaces
 from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING, replace
@@ -29,13 +29,13 @@ from nsbox._policy import Policy
 if TYPE_CHECKING:
     from typing import Literal
 
-_DIRECTORIES = ("/bin", "/sbin", "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
 _SECRETS = (
     *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd"),
     *("/etc/sudoers", "/etc/sudoers.d", "/etc/krb5.keytab", "/etc/ssl/private"),
     *(f"/etc/ssh/ssh_host_{kind}_key" for kind in ("rsa", "dsa", "ecdsa", "ed25519")),
 )
-_PRIVATE_BELOW = ("/etc", "/usr/local/etc", "/opt")
+_PRIVATE_BELOW = ("/etc", "/usr/local/etc", "/opt", *(f"/home/linuxbrew/.linuxbrew/{name}" for name in ("etc", "var")))
+_PUBLIC = ("/var/lib/dpkg", "/var/lib/pacman/local", "/var/lib/rpm")  # large, and for everybody to read
 _MOST_ENTRIES = 50_000  # that are looked at below each of them
 _MOST_MASKS = 64  # in one directory, each of which is a mount; one with more is hidden as a whole
 _PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg")  # of an interpreter's prefix
@@ -161,14 +161,19 @@ def _map_programs() -> tuple[str, str] | None:
     return None
 
 
-def _directories() -> tuple[tuple[str, str | None], ...]:
-    found: list[tuple[str, str | None]] = []
-    for path in _DIRECTORIES:
-        if os.path.islink(path):
-            found.append((path, os.readlink(path)))
-        elif os.path.isdir(path):
-            found.append((path, None))
-    return tuple(found)
+def _system() -> _system_dirs.SystemDirs:
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(os.geteuid())
+    except KeyError:  # a user without a name
+        return _system_dirs.look(home=os.path.expanduser("~"))
+    return _system_dirs.look(user=entry.pw_name, home=os.path.realpath(entry.pw_dir))
+
+
+def _interpreter_links() -> tuple[tuple[str, str], ...]:
+    own = (sys.executable, getattr(sys, "_base_executable", ""), sys.prefix, sys.base_prefix)
+    return _system_dirs.interpreter_links(name for name in own if name)
 
 
 def _own_prefixes() -> tuple[str, ...]:
@@ -216,7 +221,7 @@ def _secrets() -> tuple[str, ...]:
     return tuple(path for path in _SECRETS if os.geteuid() == 0 or os.access(path, os.R_OK))
 
 
-def _private() -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _private(directories: tuple[tuple[str, str | None], ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """For uid 0, whom permission bits don't stop: what they keep from everybody else, files and whole directories.
 
     Returns also the directories that have so many entries that not all were looked at.
@@ -224,7 +229,8 @@ def _private() -> tuple[tuple[str, ...], tuple[str, ...]]:
     if os.geteuid() != 0:
         return (), ()
     found: list[str] = []
-    passed_over = [directory for root in _PRIVATE_BELOW for directory in _add_private(root, found)]
+    data = [path for path, _ in directories if is_below(path, "/var/lib") and path not in _PUBLIC]
+    passed_over = [directory for root in (*_PRIVATE_BELOW, *data) for directory in _add_private(root, found)]
     return tuple(sorted(found)), tuple(sorted(passed_over))
 
 
@@ -404,13 +410,15 @@ def _linux() -> Host:
         label=_label(),
         is_filtered=_status("Seccomp") == "2",
         is_chrooted=_is_chrooted(),
-        directories=_directories(),
+        directories=(system := _system()).directories,
+        ways=tuple({**dict(system.links), **dict(_interpreter_links())}.items()),
+        profiles=system.programs,
         prefixes=(prefixes := _prefixes()),
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
         package=_package(prefixes),
         imports=_imports(),
         secrets=_secrets(),
-        private=(private := _private())[0],
+        private=(private := _private(system.directories))[0],
         private_unknown=private[1],
         state=(state := _state())[0],
         state_detours=state[1],

@@ -146,6 +146,10 @@ def reasons(
     text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
     found = [*_ended(policy, status, usage, timeout), *_limited(policy, text)]
     found += [*_missing_program(seen, status, text), *_paths(seen, text, cwd or policy.workdir or "/")]
+    if "not a git repository" in text and policy.base == "workspace":
+        from nsbox._git import told  # seldom needed
+
+        found += [Hint("git", line) for line in told(policy.write, policy.deny)]
     if policy.network == "none" and _NETWORK.search(text):
         found.append(Hint("network", "the network is off in this sandbox (network='none')"))
     if _NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:

@@ -174,7 +174,9 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
         ops=ops,
         template=None if from_fds or plan.backend == "passthrough" else _request.template(plan, ops),
         says_empty=not outlasts,
-        path=":".join((*([policy.tools_bin] if policy.tools_bin else ()), *host.programs, STANDARD_PATH)),
+        path=":".join(
+            (*([policy.tools_bin] if policy.tools_bin else ()), *host.programs, STANDARD_PATH, *host.profiles)
+        ),
         tmpdir=plan.tmpdir,
         taken=tuple(map(os.fsencode, policy.taken_from_caller())),
         environments={},

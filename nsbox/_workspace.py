@@ -107,7 +107,7 @@ def _check_links(policy: Policy, wished: dict[str, Op]) -> None:
                     )
 
 
-def _links(policy: Policy, chosen: dict[str, Op]) -> dict[str, Op]:
+def _links(policy: Policy, host: Host, chosen: dict[str, Op]) -> dict[str, Op]:
     """Return the links on the way to what the policy names, which have to be made: the others are in what is bound.
 
     None where something of the sandbox's own is, nor below it where that comes from the host.
@@ -115,7 +115,7 @@ def _links(policy: Policy, chosen: dict[str, Op]) -> dict[str, Op]:
     own = ("/proc", "/dev", "/sys")
     bound = [path for path, op in chosen.items() if isinstance(op, Bind | RoBind)]
     found: dict[str, Op] = {}
-    for link, target in policy.links:
+    for link, target in (*policy.links, *host.ways):
         if any(is_below(path, link) for path in chosen) or any(is_below(link, path) for path in own):
             continue
         above = max((path for path in chosen if is_below(link, path)), key=_depth, default=None)
@@ -144,7 +144,7 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     wished |= _var_tmp((*wished, *policy.deny), tmp_size)
     # The policy refuses to name a path below a denied one; what is there by default goes.
     chosen = {p: op for p, op in (own | wished).items() if not any(is_below(p, denied) for denied in policy.deny)}
-    chosen |= _links(policy, chosen)
+    chosen |= _links(policy, host, chosen)
     chosen |= _masked(policy, host)
     ordered = sorted(chosen.items(), key=lambda item: (_depth(item[0]), isinstance(item[1], Mask)))
     return (*(op for _, op in ordered), *common(policy), RemountRo("/"))

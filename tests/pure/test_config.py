@@ -31,6 +31,7 @@ def base(tmp_path: Path) -> Path:
 
 def test_every_key(base: Path) -> None:
     """Each key sets the field of Policy that it is for, and nothing else."""
+    (base / "work/secret").mkdir()  # which strict asks for
     config = loads(EVERYTHING, "toml", base=base)
     assert (config.mode, config.path) == ("disabled", None)
     notes = f"{base}/work/inner"

@@ -1,0 +1,134 @@
+"""Asks the machine where the system's directories are: those of all distributions, where links lead to, and programs.
+
+On some of them these are links: /opt and /usr/local lead to /var (Silverblue), programs are in /run/current-system
+(NixOS, Guix), in /home/linuxbrew or /snap. All that is looked at is below a root, so that other systems can be made up.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nsbox._checks import is_below
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_DIRECTORIES = (
+    *("/bin", "/sbin", "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"),
+    *("/snap", "/home/linuxbrew/.linuxbrew"),
+)
+# What packages keep in /var/lib and programs read, each looked through: no data of users or services, nothing that only
+# root may read. Not whole directories of those that keep both: databases, docker, private, cloud-init, systemd ...
+_DATA = (
+    *("alternatives", "aspell", "ca-certificates", "dictionaries-common", "dpkg", "emacsen-common", "gems", "ghc"),
+    *("hunspell", "ispell", "pacman/local", "perl5", "rpm", "sgml-base", "tex-common", "texmf", "xml-core"),
+)
+# Links in what is shown anyway, to where nothing is.
+_INNER = (
+    *("/usr/local", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/share", "/usr/include"),
+    *("/usr/local/bin", "/usr/local/lib", "/usr/local/share", "/usr/local/sbin", "/etc/static", "/etc/ssl"),
+    *("/etc/ssl/certs", "/etc/pki", "/etc/alternatives", "/etc/profiles"),
+)
+_PROFILES = ("/run/current-system", "/run/opengl-driver")  # links into /nix, /gnu or /var/guix
+_PROGRAMS = (
+    *("/run/current-system/sw/bin", "/run/current-system/profile/bin", "/run/current-system/profile/sbin"),
+    *("/etc/profiles/per-user/{user}/bin", "/nix/var/nix/profiles/default/bin"),
+    *("/home/linuxbrew/.linuxbrew/bin", "/home/linuxbrew/.linuxbrew/sbin", "/snap/bin"),
+)
+_MOST_LINKS = 40  # path_resolution(7)
+_TOO_MUCH = ("/", "/dev", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/home", "/var/lib")
+
+
+@frozen
+class SystemDirs(Frozen):
+    """What there is. directories: with their targets if they are links; links: more on the way; programs: for PATH."""
+
+    directories: tuple[tuple[str, str | None], ...]
+    links: tuple[tuple[str, str], ...]
+    programs: tuple[str, ...]
+
+
+class _Root:
+    """A file system, the machine's or a made-up one."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root.rstrip("/")
+
+    def link(self, path: str) -> str | None:
+        try:
+            return os.readlink(self._root + path)
+        except OSError:
+            return None
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(self._root + path) and not os.path.islink(self._root + path)
+
+    def walk(self, path: str) -> tuple[str, list[tuple[str, str]]]:
+        """Return what a path leads to, and the links on the way with their targets; links without end lead to ""."""
+        links: list[tuple[str, str]] = []
+        at, todo = "/", path.split("/")[::-1]
+        while todo:
+            name = todo.pop()
+            if name == "..":
+                at = os.path.dirname(at)
+            if name in ("", ".", ".."):
+                continue
+            inner = os.path.join(at, name)
+            target = self.link(inner)
+            if target is None:
+                at = inner
+                continue
+            links.append((inner, target))
+            if len(links) > _MOST_LINKS:
+                return "", []
+            at = "/" if target.startswith("/") else at
+            todo += target.split("/")[::-1]
+        return at, links
+
+
+def _is_shown(path: str, shown: Iterable[str]) -> bool:
+    return any(is_below(path, above) for above in shown)
+
+
+def look(root: str = "/", *, user: str = "", home: str = "") -> SystemDirs:
+    """Return the system's directories. user, home: whose, as getpwuid(3) has them; "": not known."""
+    system = _Root(root)
+    found: dict[str, str | None] = {}
+    ways: dict[str, str] = {}
+    for path in _DIRECTORIES:
+        target = system.link(path)
+        if target is not None or system.is_dir(path):
+            found[path] = target
+    data = [f"/var/lib/{name}" for name in _DATA if system.is_dir(f"/var/lib/{name}")]
+    shown = [path for path, target in found.items() if target is None]
+    for path in (*found, *_INNER, *_PROFILES):
+        real, links = system.walk(path)
+        if not links or not (system.is_dir(real) and _may_show(real, home, shown)):
+            continue
+        if not _is_shown(real, shown):
+            found[real] = None
+            shown.append(real)
+        ways |= {link: target for link, target in links if link not in found and not _is_shown(link, shown)}
+    found |= dict.fromkeys(path for path in data if not _is_shown(path, shown))
+    programs = [path.format(user=user) for path in _PROGRAMS if user or "{user}" not in path]
+    there = [path for path in programs if _leads_to_shown(system, path, shown)]
+    return SystemDirs(tuple(found.items()), tuple(ways.items()), tuple(there))
+
+
+def _may_show(real: str, home: str, shown: list[str]) -> bool:
+    """Say if what a link leads to may be readable as a whole: nothing that holds homes, or other things of users."""
+    if _is_shown(real, shown):
+        return True
+    return real not in _TOO_MUCH and not (home and (is_below(home, real) or is_below(real, home)))
+
+
+def _leads_to_shown(system: _Root, path: str, shown: list[str]) -> bool:
+    real, _ = system.walk(path)
+    return system.is_dir(real) and _is_shown(real, shown)
+
+
+def interpreter_links(names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the links on the way to the interpreter by these names of it, with their targets."""
+    system = _Root("/")
+    return tuple(dict(link for name in names if os.path.isabs(name) for link in system.walk(name)[1]).items())
