@@ -271,7 +271,7 @@ def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
             return fd
         if fd != -errno.EAGAIN:
             break
-    if fd == -errno.ENOSYS and resolve & _NO_SYMLINKS:  # a filter's word, such as that of a workspace's profile
+    if fd in (-errno.ENOSYS, -errno.EPERM) and resolve & _NO_SYMLINKS:  # a filter's word, as a workspace's profile has
         return walked(above, path, flags | os.O_CLOEXEC)
     raise OSError(-fd, os.strerror(-fd), path)
 

@@ -94,7 +94,7 @@ class Files:
         """Return where a path leads by its name alone; raises AccessError if the policy doesn't allow that."""
         shown, seen = os.fspath(path), self._view
         inside = os.path.normpath(seen.absolute(path))
-        inside = "/" + inside.lstrip("/")  # normpath() leaves two at the start
+        inside = seen.without_own_links("/" + inside.lstrip("/"))  # normpath() leaves two at the start
         mount = seen.mount_of(inside)
         named = seen.readable()
         if not any(is_below(inside, root) for root in named):

@@ -172,6 +172,9 @@ def _sealed(name: str, content: bytes, mode: int) -> int:
     try:
         fd = high(os.memfd_create(name, flags | (_MFD_EXEC if mode & 0o100 else 0)))
     except OSError as error:
+        if error.errno in (errno.EPERM, errno.ENOSYS):
+            reason = f"a seccomp filter of this process refuses memfd_create(2) ({errno.errorcode[error.errno]})"
+            raise UnavailableError(Reason(f"{reason}, which a session needs", "allow it in the filter")) from None
         if error.errno != errno.EINVAL:
             raise
         fd = high(os.memfd_create(name, flags))

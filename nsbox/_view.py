@@ -100,6 +100,16 @@ class View:
         """Return the mount that a path without symlinks is on."""
         return next(mount for mount in self._inmost_first if is_below(inside, mount.dest))
 
+    def without_own_links(self, inside: str) -> str:
+        """Return a path with the links followed that the sandbox itself has on the way; those of files stay."""
+        for _ in range(_MOST_LINKS):
+            mount = self.mount_of(inside)
+            if mount.link is None:
+                break
+            target = os.path.join(os.path.dirname(mount.dest), mount.link)
+            inside = os.path.normpath(f"{target}/{inside[len(mount.dest) :]}")
+        return inside
+
     def below(self, inside: str) -> list[str]:
         """List where something else is mounted below a directory."""
         return [dest for dest in self._mounts if dest != inside and is_below(dest, inside)]
