@@ -17,7 +17,7 @@ from _collections_abc import Callable
 
 from nsbox import _files
 from nsbox._change import Change
-from nsbox._files import EXCHANGE, Tree
+from nsbox._files import EXCHANGE, NO_FLAGS, Tree
 from nsbox._names import shown
 from nsbox._rare_errors import CommitError, ConflictError
 from nsbox._steps import OPEN, ChangedError, Step, Steps, identity
@@ -49,7 +49,7 @@ class Staging:
             try:
                 _files.rename(fd, "a", fd, "b", EXCHANGE)
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                if error.errno not in NO_FLAGS:
                     raise
                 return False
             finally:

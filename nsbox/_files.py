@@ -19,6 +19,7 @@ from nsbox._attributes import attributes_of, give
 from nsbox._descriptors import walked
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
+NO_FLAGS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # where a file system (FUSE, NFS, 9p) has none of these
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SYMLINKS = 4  # RESOLVE_NO_SYMLINKS

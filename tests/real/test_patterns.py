@@ -152,7 +152,7 @@ def test_too_many(ws: Path) -> None:
 def test_too_many_entries(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk is bounded: beyond that nothing starts, rather than with a part of it hidden."""
     monkeypatch.setattr("nsbox._matches.MOST_ENTRIES", 10)
-    with pytest.raises(PolicyError, match="more than 10 entries below .*name a narrower directory"):
+    with pytest.raises(PolicyError, match=r"more than 10 entries below .*name a narrower directory"):
         nsbox.run(["true"], policy=Policy.workspace(ws, deny=["**/*.zip"]))
     assert read(Policy.workspace(ws, deny=["secrets/**/three"]), "secrets/two/three") == set()
 

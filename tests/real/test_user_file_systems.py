@@ -1,0 +1,85 @@
+"""Workspaces on file systems that lack flags of renameat2(2): FUSE, NFS, 9p. A transaction's work isn't lost there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nsbox_testing import needs
+
+from nsbox import Policy, Sandbox, UnavailableError, _commit, _files
+
+WORK = "echo 2 > a && rm b && mv c d && mkdir e && echo 5 > e/f && rmdir g"
+
+
+def fill(at: Path) -> None:
+    for name in ("a", "b", "c"):
+        (at / name).write_text("1\n")
+    (at / "g").mkdir()
+
+
+def check(at: Path) -> None:
+    assert sorted(os.listdir(at)) == ["a", "d", "e"]
+    assert [(at / name).read_text() for name in ("a", "d", "e/f")] == ["2\n", "1\n", "5\n"]
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A directory on FUSE."""
+    bindfs = needs.require("bindfs")
+    for name in ("src", "mnt"):
+        (tmp_path / name).mkdir()
+    fill(tmp_path / "src")
+    done = subprocess.run([bindfs, tmp_path / "src", tmp_path / "mnt"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"{needs.reason('bindfs')}: {done.stderr}")
+    try:
+        yield tmp_path / "mnt"
+    finally:
+        subprocess.run(["fusermount", "-u", tmp_path / "mnt"], check=True)
+
+
+def test_fuse(mounted: Path, tmp_path: Path) -> None:
+    """A commit on FUSE brings all changes in."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    try:
+        with Sandbox(Policy.workspace(mounted)) as box, box.transaction(dir=tmp_path / "state") as tx:
+            tx.shell(WORK, check=True)
+            tx.commit()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    check(tmp_path / "src")
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_no_flags(tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where the calls alone are imitated, by each errno that such file systems have for them."""
+    rename = _files.rename
+
+    def without_flags(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> None:
+        if flags:
+            raise OSError(error, os.strerror(error), name)
+        rename(from_dir, name, to_dir, new)
+
+    monkeypatch.setattr(_commit._files, "rename", without_flags)
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    fill(ws)
+    with Sandbox(Policy.workspace(ws)) as box, box.transaction(dir=tmp_path / "state") as tx:
+        tx.shell(WORK, check=True)
+        tx.commit()
+    check(ws)
+
+
+def test_commands(mounted: Path) -> None:
+    """Commands read and write there, and what is hidden there is."""
+    try:
+        with Sandbox(Policy.workspace(mounted, deny=[mounted / "b*"])) as box:
+            assert box.shell("cat a && echo 3 > new && ! cat b").returncode == 0
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    assert (mounted / "new").read_text() == "3\n"
