@@ -79,6 +79,7 @@ class Host(Frozen):
     state_detours: tuple[str, ...] = ()  # links on the way there, and what they are in, if it isn't above it
     has_key: bool = False  # there is such a key
     sources: tuple[tuple[str | int, str], ...] = ()  # of a policy's binds, those that lead by links around state
+    automounts: tuple[str, ...] = ()  # where file systems are mounted at their first use
     resolv_conf: str | None = None  # what /etc/resolv.conf leads to, when that is outside of /etc
     core_handler: Literal["", "pipe", "socket"] = ""  # what kernel.core_pattern is; "": a file
     open_files: int = 0  # the soft RLIMIT_NOFILE; 0: unlimited

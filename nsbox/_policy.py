@@ -134,7 +134,7 @@ class Policy(Questions, Frozen):
     strict: bool = False
     devices: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
-    has_patterns: bool = field(init=False, repr=False, compare=False, default=False)
+    _patterns: bool = field(init=False, repr=False, compare=False, default=False)
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     # ---- making one
@@ -239,7 +239,7 @@ class Policy(Questions, Frozen):
                 raise PolicyError(name, f"is a {type(getattr(self, name)).__name__}, must be nsbox.{kind.__name__}")
         if not isinstance(self.seccomp, Filter):
             _choice("seccomp", self.seccomp, PROFILES)
-        self._set("has_patterns", any(map(is_pattern, (*self.deny, *self.read))))
+        self._set("_patterns", any(map(is_pattern, (*self.deny, *self.read))))
         self._check_names()
         self._check_files()
         self._check_env()
@@ -380,6 +380,11 @@ class Policy(Questions, Frozen):
     def filter(self) -> Filter:
         """Return what seccomp wishes, as a Filter."""
         return self.seccomp if isinstance(self.seccomp, Filter) else Filter(base=self.seccomp)
+
+    @property
+    def has_patterns(self) -> bool:
+        """Say if there are patterns in read or deny, which are looked up at each spawn."""
+        return self._patterns
 
     @property
     def may_nest(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 
-from nsbox import _core, _core_linux, _request, _system_dirs
+from nsbox import _automounts, _core, _core_linux, _request, _system_dirs
 from nsbox._backends import namespaces
 from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING, replace
@@ -68,6 +68,8 @@ def probe(*, refresh: bool = False) -> Host:
 def host_for(policy: Policy) -> Host:
     """Return probe(), with what has to be known for this policy: what its patterns match, of bubblewrap, kernel ids."""
     host = probe()
+    if host.automounts and policy.base == "workspace":
+        _automounts.use(policy, host)
     if policy.has_patterns or policy.strict:
         from nsbox._matches import matched  # seldom needed
 
@@ -423,6 +425,7 @@ def _linux() -> Host:
         state=(state := _state())[0],
         state_detours=state[1],
         has_key=bool(state[0]) and os.path.lexists(os.path.join(state[0], "key")),
+        automounts=_automounts.points(),
         resolv_conf=_resolv_conf(),
         open_files=_open_files(),
         inotify_instances=_inotify_instances(),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from nsbox_testing import needs
 
+import nsbox
 from nsbox import Policy, Sandbox, UnavailableError, _commit, _files
 
 WORK = "echo 2 > a && rm b && mv c d && mkdir e && echo 5 > e/f && rmdir g"
@@ -83,3 +86,60 @@ def test_commands(mounted: Path) -> None:
     except UnavailableError as error:
         pytest.skip(str(error))
     assert (mounted / "new").read_text() == "3\n"
+
+
+AUTOMOUNTER = """
+import ctypes, fcntl, os, signal, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+at = sys.argv[1].encode()
+asked, end = os.pipe()
+os.setpgid(0, 0)
+libc.prctl(1, 9, 0, 0, 0)
+options = f"fd={end},pgrp={os.getpgrp()},minproto=5,maxproto=5,direct".encode()
+if libc.mount(b"test", at, b"autofs", 0, options):
+    print("none", flush=True)
+    sys.exit()
+root = os.open(at, os.O_RDONLY | os.O_DIRECTORY)
+print("ready", flush=True)
+while packet := os.read(asked, 304):
+    token = struct.unpack_from("iiI", packet)[2]
+    libc.mount(b"test", at, b"tmpfs", 0, b"mode=755")
+    with open(at + b"/f", "w") as file: file.write("auto")
+    fcntl.ioctl(root, 0x9360, token)
+"""
+
+
+@pytest.fixture
+def automount(tmp_path: Path) -> Iterator[Path]:
+    """A directory that is mounted at its first use, by a small automounter."""
+    if os.geteuid() != 0:
+        pytest.skip("root mounts")
+    at = tmp_path / "ws/auto"
+    at.mkdir(parents=True)
+    process = subprocess.Popen([sys.executable, "-c", AUTOMOUNTER, at], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "ready\n":
+            pytest.skip("this kernel has no autofs")
+        nsbox.probe(refresh=True)
+        yield at
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        while os.path.ismount(at) and subprocess.run(["umount", "-l", at], stderr=subprocess.DEVNULL).returncode == 0:
+            pass
+        nsbox.probe(refresh=True)
+
+
+@pytest.mark.parametrize("ids", ["single", "full"])
+@pytest.mark.parametrize("what", ["in the workspace", "read", "workspace"])
+def test_automount(automount: Path, tmp_path: Path, what: str, ids: Literal["single", "full"]) -> None:
+    """What is mounted at its first use is there, whether it is named or lies in what is."""
+    (tmp_path / "other").mkdir()
+    at = {"workspace": automount, "read": tmp_path / "other"}.get(what, automount.parent)
+    policy = Policy.workspace(at, read=[automount] if what == "read" else [], ids=ids)
+    with Sandbox(policy) as box:
+        for face in (policy, box):
+            done = nsbox.run(["cat", automount / "f"], policy=face, capture_output=True, text=True)
+            assert done.stdout == "auto", done.stderr
