@@ -92,20 +92,17 @@ def with_matches(policy: Policy, host: Host) -> Policy:
     """
     if policy.base != "workspace":
         return policy
-    lists = (policy.write, policy.read, policy.deny)
     if not policy.has_patterns and set(policy.deny).isdisjoint((*policy.write, *policy.read)):
         return policy
-    matches = dict(host.matches)
-    write, read, deny = (
-        tuple(
-            dict.fromkeys(found for path in paths for found in (matches.get(path, ()) if is_pattern(path) else (path,)))
-        )
-        for paths in lists
+    matches = dict(host.matches)  # without it, on a host of somebody's making, each name is meant literally
+    read, deny = (
+        tuple(dict.fromkeys(found for path in paths for found in matches.get(path, (path,))))
+        for paths in (policy.read, policy.deny)
     )
     hidden = {found for path in policy.deny if is_pattern(path) for found in matches.get(path, ())}
     kept = [
         tuple(p for p in paths if p not in deny and not any(is_below(p, at) for at in hidden))
-        for paths in (write, read)
+        for paths in (policy.write, read)
     ]
     at = policy.workdir
     if at is not None and any(is_below(at, path) for path in (*hidden, *deny)):

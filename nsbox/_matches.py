@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_ENTRIES = 200_000  # that are looked at for one path before a wildcard
 MOST_MATCHES = 1_000  # each is a mount
+_PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # not on macOS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MOST_DEPTH = 200
 
@@ -157,9 +158,9 @@ class _Walk:
     def _opened(self) -> int:
         """Open the directory before the first wildcard, on the way to which no link is followed."""
         names = [name for name in self._base.split("/") if name]
-        fd = os.open("/", (os.O_PATH if names else os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open("/", _PATH if names else _DIRECTORY)
         for i, name in enumerate(names):
-            how = _DIRECTORY if i == len(names) - 1 else os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            how = _DIRECTORY if i == len(names) - 1 else _PATH
             try:
                 inner = os.open(name, how, dir_fd=fd)
             finally:

@@ -174,7 +174,7 @@ def _rights(policy: Policy, host: Host) -> dict[str, Literal["read", "write"]]:
     resolv_conf = host.resolv_conf if policy.network == "host" else None
     if resolv_conf is not None and not any(is_below(resolv_conf, denied) for denied in policy.deny):
         rights[resolv_conf] = "read"
-    for path in (*(f"/dev/{name}" for name in DEVICES), *policy.write):
+    for path in (*(f"/dev/{name}" for name in DEVICES), *host.devices, *policy.write):
         rights[path] = "write"
     return rights
 

@@ -77,6 +77,8 @@ def _check_possible(policy: Policy) -> None:
     """Refuse what can't be left out either, since the command would fail or be another."""
     if policy.base == "layers":
         raise UnavailableError(Reason("seatbelt: Policy.layers() is made of mounts, which macOS has not"))
+    if policy.devices:
+        raise UnavailableError(Reason("seatbelt: devices: macOS has none of these"))
     if policy.nested:
         raise UnavailableError(Reason("seatbelt: nested=True: in a sandbox macOS refuses another one (EPERM)"))
 

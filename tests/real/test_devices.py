@@ -37,6 +37,17 @@ def test_node_works(workspace: Path) -> None:
     nsbox.run(["sh", "-c", f": <> {NODE}"], policy=Policy.workspace(workspace, devices=[NODE]), check=True)
 
 
+@pytest.mark.skipif(not NODE or not os.access(NODE, os.R_OK | os.W_OK), reason="needs a device")
+def test_landlock(workspace: Path) -> None:
+    """Behind Landlock alone it can be opened too, and no other one."""
+    if nsbox.probe().landlock_abi < 2:
+        pytest.skip("needs Landlock of version 2 or later")
+    plain = Policy.workspace(workspace, backend="landlock", best_effort=nsbox._policy.BEST_EFFORT)
+    for policy, status in ((plain.with_(devices=[NODE]), 0), (plain, 2)):
+        done = nsbox.run(["sh", "-c", f": <> {NODE}"], policy=policy, stderr=nsbox.DEVNULL)
+        assert done.returncode == status
+
+
 def test_directory(workspace: Path) -> None:
     """Of a directory all nodes in it are there."""
     names = [
