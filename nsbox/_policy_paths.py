@@ -105,8 +105,7 @@ def _pattern(names: Resolution, field: str, text: str) -> str:
     """Return a pattern with the path before its first wildcard resolved as any other."""
     parts = text.split("/")
     first = next(i for i, part in enumerate(parts) if is_wild(part))
-    base = os.path.join(os.getcwd(), "/".join(parts[:first]) or ("/" if text.startswith("/") else ""))
-    base = names.denied(field, os.path.abspath(base))
+    base = names.denied(field, "/".join(parts[:first]) or ("/" if text.startswith("/") else "."))
     return based(field, base, split("/" + "/".join(parts[first:]))[1])
 
 

@@ -434,12 +434,14 @@ def _profiled(
 def _wrapped(
     policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
 ) -> _core.Result:
+    from nsbox._layout import with_matches
     from nsbox._probe import host_for
     from nsbox._wrap import Wrapped  # seldom needed
 
-    _check_resolved(policy)  # anew: bwrap follows links that have been planted since
+    host = host_for(policy)
+    _check_resolved(with_matches(policy, host))  # again: bwrap follows links that have been planted since
     plan = prepared.plan
-    wrapped = Wrapped(policy, plan, _request.assembled(plan.programs), host_for(policy))
+    wrapped = Wrapped(policy, plan, _request.assembled(plan.programs), host)
     result = None
     try:
         wrapped.prepare(command, program)
