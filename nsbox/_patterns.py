@@ -10,7 +10,13 @@ from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable
+    from typing import TypeAlias
+
+    Positions: TypeAlias = frozenset[tuple[int, int]]
+
+_NONE: frozenset[int] = frozenset()
 
 SECRET_FILES = (
     *("**/.env*", "**/*.pem", "**/*.key", "**/*.p12", "**/*.pfx", "**/*.jks", "**/*.keystore", "**/*.kdbx"),
@@ -49,41 +55,50 @@ class Steps:
     def __init__(self, patterns: Iterable[tuple[str, ...]]) -> None:
         # To end in "**" is to match all that is in there, for which its first level is enough.
         self._patterns = [(*parts, "*") if parts[-1] == "**" else parts for parts in patterns]
-        self._known: dict[
-            tuple[frozenset[tuple[int, int]], str], tuple[frozenset[int], frozenset[tuple[int, int]]]
-        ] = {}
+        self._plans: dict[Positions, tuple[re.Pattern[str] | None, Positions]] = {}
         self.start = self._closed((i, 0) for i in range(len(self._patterns)))
 
-    def _closed(self, positions: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    def _closed(self, positions: Iterable[tuple[int, int]]) -> Positions:
         found = set(positions)
         for i, at in tuple(found):
             if self._patterns[i][at] == "**":
                 found.add((i, at + 1))
         return frozenset(found)
 
-    def step(
-        self, positions: frozenset[tuple[int, int]], name: str
-    ) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
+    def step(self, positions: Positions, name: str) -> tuple[frozenset[int], Positions]:
         """Return the patterns that a name matches as their last component, and where those stand that go on below."""
-        key = positions, name
-        if key not in self._known:
-            if len(self._known) > 10_000:
-                self._known.clear()
-            self._known[key] = self._step(positions, name)
-        return self._known[key]
+        plan = self._plans.get(positions)
+        if plan is None:
+            plan = self._plans[positions] = self._plan(positions)
+        regex, stay = plan
+        if regex is None or regex.match(name) is None:
+            return _NONE, stay
+        return self._step(positions, name)
 
-    def _step(
-        self, positions: frozenset[tuple[int, int]], name: str
-    ) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-        from fnmatch import fnmatchcase  # seldom needed
+    def _plan(self, positions: Positions) -> tuple[re.Pattern[str] | None, Positions]:
+        """Return what any component there matches, by which most names are known to match none, and what stays."""
+        import re
+        from fnmatch import translate  # seldom needed
 
-        matched, below = set(), set()
+        parts = {self._patterns[i][at] for i, at in positions} - {"**"}
+        regex = re.compile("|".join(map(translate, sorted(parts)))) if parts else None
+        return regex, self._closed((i, at) for i, at in positions if self._patterns[i][at] == "**")
+
+    def _step(self, positions: Positions, name: str) -> tuple[frozenset[int], Positions]:
+        from fnmatch import fnmatchcase
+
+        matched: set[int] = set()
+        below: set[tuple[int, int]] = set()
         for i, at in positions:
             parts = self._patterns[i]
             if parts[at] == "**":
                 below.add((i, at))
-            elif fnmatchcase(name, parts[at]):
-                (matched.add(i) if at + 1 == len(parts) else below.add((i, at + 1)))
+            elif not fnmatchcase(name, parts[at]):
+                continue
+            elif at + 1 == len(parts):
+                matched.add(i)
+            else:
+                below.add((i, at + 1))
         return frozenset(matched), self._closed(below)
 
 
