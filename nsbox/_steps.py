@@ -9,7 +9,7 @@ import re
 import stat
 
 from nsbox import _files
-from nsbox._files import EXCHANGE, NOREPLACE, Tree
+from nsbox._files import EXCHANGE, NO_FLAGS, NOREPLACE, Tree
 from nsbox._frozen import Frozen, frozen
 
 OPEN = 0o300  # what a directory's owner needs to change what is in it, and to move it (rename(2))
@@ -135,7 +135,7 @@ class Steps:
         self._check(step, above, name)
         if step.mode:
             self._mode(step.path, step.mode)
-        _files.rename(above, name, spare, step.spare, NOREPLACE)
+        _put(above, name, spare, step.spare)
         if not _is(_lstat(spare, step.spare), step.was):
             _put(spare, step.spare, above, name)
             raise ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
@@ -223,7 +223,7 @@ def _put(spare: int, name: str, above: int, new: str) -> None:
     except OSError as error:
         if error.errno == errno.EEXIST:
             raise ChangedError(errno.EEXIST, "was made in the workspace meanwhile", new) from error
-        if error.errno != errno.EINVAL:
+        if error.errno not in NO_FLAGS:
             raise
         if _lstat(above, new) is not None:
             raise ChangedError(errno.EEXIST, "was made in the workspace meanwhile", new) from error

@@ -14,7 +14,7 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox import Policy, Sandbox, UnavailableError, _commit, _files
+from nsbox import Policy, Sandbox, UnavailableError, _files
 
 WORK = "echo 2 > a && rm b && mv c d && mkdir e && echo 5 > e/f && rmdir g"
 
@@ -68,7 +68,7 @@ def test_no_flags(tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch) -
             raise OSError(error, os.strerror(error), name)
         rename(from_dir, name, to_dir, new)
 
-    monkeypatch.setattr(_commit._files, "rename", without_flags)
+    monkeypatch.setattr(_files, "rename", without_flags)
     ws = tmp_path / "ws"
     ws.mkdir()
     fill(ws)
