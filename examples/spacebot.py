@@ -25,6 +25,7 @@ CONFIG = """
 [agents.sandbox]
 mode = "enabled"
 workspace = "agents/main/workspace"
+home = "workspace"  # as workers of this system know it; by default it would be private
 writable_paths = ["shared"]
 deny = ["agents/main/data", "agents/main/workspace/data"]
 tools_bin = "tools/bin"
@@ -111,7 +112,7 @@ def environment(agent: Agent) -> Iterator[tuple[str, bool]]:
     os.environ |= {"ANTHROPIC_API_KEY": "of-the-host", "GH_TOKEN": "passed-through"}
     shell = agent.box.shell
     seen = dict(line.split("=", 1) for line in shell("env -0 | tr '\\0\\n' '\\n '").stdout.splitlines() if "=" in line)
-    allowed = {"PATH", "HOME", "TMPDIR", "USER", "LANG", "TERM", "GH_TOKEN", "PWD", "OLDPWD", "SHLVL", "_"}
+    allowed = {"PATH", "HOME", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_", *agent.box.policy.taken_from_caller()}
     yield "nothing of the host's environment is there", seen.keys() <= allowed
     yield "but what is passed through", seen["GH_TOKEN"] == "passed-through"
     yield "HOME is the workspace", seen["HOME"] == agent.box.policy.workdir

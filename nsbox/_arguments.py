@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
+from nsbox._environment import null_free
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._policy import Policy, default_workspace
-from nsbox._spawn import null_free, start_directory
+from nsbox._spawn import start_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -17,6 +17,7 @@ from nsbox._config_paths import expanded
 from nsbox._config_write import dump, dumps
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name
+from nsbox._home import WORDS, check_home, name_of
 from nsbox._imports import opened
 from nsbox._path_rules import PathRule
 from nsbox._patterns import is_pattern, split
@@ -253,6 +254,11 @@ class _Reading:
             return self.rules(_must_be(value, dict, "a table of tables"), at)
         if key.kind == "path":
             return self.place(key.name, value, at, key.must_exist)
+        if key.kind == "home":
+            text = _must_be(value, str, "a text")
+            is_word = text in WORDS or name_of(text) is not None
+            chosen = text if is_word else self.place(key.name, text, at, key.must_exist)
+            return check_home(key.name, chosen, is_workspace=True)
         if key.kind == "count":
             number = _must_be(value, int, "a whole number")
             if not key.least <= number <= key.most:
@@ -358,7 +364,7 @@ class _Reading:
         if "deny" in given:
             given["deny"] = _everywhere(given["deny"], (*write, *read))
         read += self.own_file(write, read, given.get("deny", ()))
-        found: dict[str, Any] = {"seccomp": "default", "home": workspace} if workspace else {"seccomp": "default"}
+        found: dict[str, Any] = {"seccomp": "default"}
         found["workdir"] = workspace or _start(self.base, (*write, *read), given.get("deny", ()))
         if "require_os_sandbox" in given:
             found["require"] = given.pop("require_os_sandbox")

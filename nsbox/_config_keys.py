@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     Kind: TypeAlias = Literal[
-        "text", "path", "flag", "count", "number", "size", "word", "texts", "paths", "map", "table", "tables"
+        "text", "path", "home", "flag", "count", "number", "size", "word", "texts", "paths", "map", "table", "tables"
     ]
 
 MOST_ID = 2**32 - 2
@@ -129,11 +129,11 @@ KEYS = (
     ),
     Key(
         name="home",
-        kind="path",
+        kind="home",
         field="home",
-        example=".",
+        default="private",
         must_exist=False,
-        about="HOME of commands; by default the workspace, without one /",
+        about="HOME of commands: private, private:NAME (kept), workspace, tmp, or a path",
     ),
     Key(name="tmp_size", kind="size", field="tmp_size", example="256M", about=f"of the private /tmp: {_SIZE}"),
     Key(name="protected", kind="texts", field="protected", about="names of files that Sandbox.write() never writes"),
@@ -231,7 +231,8 @@ def default(key: Key) -> Any:
 
 # ---- JSON Schema
 
-_TYPES = {"text": "string", "path": "string", "flag": "boolean", "count": "integer", "number": "number"}
+_TYPES = dict.fromkeys(("text", "path", "home"), "string")
+_TYPES |= {"flag": "boolean", "count": "integer", "number": "number"}
 
 
 def _item(words: Iterable[str | bool]) -> dict[str, Any]:

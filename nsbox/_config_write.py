@@ -104,8 +104,10 @@ def _said(key: Key, value: Any, path: Callable[[str], str]) -> Any:
         return None
     if key.kind == "paths":
         return [path(item) for item in value]
-    if key.kind in ("path", "size"):
-        return path(value) if key.kind == "path" else _size(value)
+    if key.kind == "home" and not value.startswith("/"):
+        return value
+    if key.kind in ("path", "home", "size"):
+        return _size(value) if key.kind == "size" else path(value)
     if key.kind == "table":
         return _without_none((limit.name, _said(limit, getattr(value, limit.name), path)) for limit in LIMITS)
     if key.kind == "tables":
@@ -125,7 +127,7 @@ def _rest(all: tuple[str, ...], first: list[str], last: list[str]) -> list[str]:
 
 def _tree(policy: Policy, mode: str, path: Callable[[str], str]) -> dict[str, Any]:
     workspace = next(iter(policy.write), None)
-    if policy.home is None or workspace not in (policy.workdir, policy.home):
+    if workspace != policy.workdir:
         workspace = None
     first = [] if workspace is None else [workspace]
     roots = {field: [r.root for r in policy.paths if r.root in getattr(policy, field)] for field in ("read", "write")}
@@ -136,7 +138,6 @@ def _tree(policy: Policy, mode: str, path: Callable[[str], str]) -> dict[str, An
         "readable": _rest(policy.read, [], [*roots["read"], *filter(None, tools)]),
     }
     standard = {key.name: default(key) for key in KEYS} | {"workdir": path(workspace) if workspace else None}
-    standard["home"] = standard["workdir"]
     tree: dict[str, Any] = {"mode": mode} | ({"workspace": path(workspace)} if workspace else {})
     for key in KEYS:
         said = _said(key, fields.get(key.name), path)

@@ -25,6 +25,7 @@ def explain(policy: Policy, host: Host | None = None) -> str:
         f"namespaces  {' '.join(sorted(plan.namespaces)) or 'none'}",
         f"identity    uid {identity.uid}, gid {identity.gid}",
         *(_names(policy) if is_here and policy.base == "workspace" else ()),
+        *_user(policy, host, plan, is_here=is_here),
         "",
         plan.table(),
         *_parameters(plan),
@@ -43,6 +44,25 @@ def _names(policy: Policy) -> list[str]:
     lines = [*told(policy), *(f"link {link} -> {target}" for link, target in policy.links)]
     lines += told_of_git(policy.write, policy.deny)
     return [f"names       {printable(line)}" for line in lines]
+
+
+def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]:
+    """Return which home and whose entry in passwd a workspace has, and where programs and certificates come from."""
+    if policy.base != "workspace" or plan.backend == "passthrough":
+        return []
+    from nsbox._environment import Environment
+    from nsbox._names import printable
+    from nsbox._user import home_words, user_of
+
+    has_own = any(getattr(op, "dest", "") == "/etc/passwd" and type(op).__name__ == "BindData" for op in plan.ops)
+    whose = f"the sandbox's own: {user_of(policy, host)}, {plan.home}" if has_own else "the host's"
+    lines = [
+        f"home        {plan.home} ({home_words(policy, host, has_mounts=plan.backend in ('namespaces', 'bwrap'))})"
+    ]
+    lines += [f"passwd      {whose}"] if host.passwd is not None and plan.ops else []
+    lines += [f"PATH        {':'.join(Environment(policy, host, plan).directories())}"] if is_here else []
+    lines += [f"variable    {name}={value}" for name, value in host.certificates]
+    return [printable(line) for line in lines]
 
 
 def _parameters(plan: Plan) -> list[str]:

@@ -199,14 +199,20 @@ def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:
     return error
 
 
-def _chdir_error(result: _core.Result, policy: Policy, cwd: Any) -> OSError:
+def _chdir_error(result: _core.Result, policy: Policy, host: Host, cwd: Any) -> OSError:
     path = os.fsdecode(cwd) if cwd is not None else "?"
     if result.error == errno.ENOENT and os.path.isdir(path) and policy.base == "workspace":
         inside = ", ".join((*policy.write, *policy.read))
         return AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
     if result.error == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:
         return AccessError(path, f"is hidden in the sandbox: the policy denies {denied}")
-    return OSError(result.error, os.strerror(result.error), cwd)
+    refused = OSError(result.error, os.strerror(result.error), cwd)
+    if result.error == errno.EACCES and policy.base == "workspace":
+        from nsbox._owner import remedy
+
+        if instead := remedy(policy, host, os.path.realpath(path)):
+            refused.add_note(f"nsbox: {instead}")
+    return refused
 
 
 def _what(result: _core.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
@@ -231,7 +237,7 @@ def exception(
 
         return SubprocessError("Exception occurred in preexec_fn.")
     if result.step == c.STEP_CHDIR:
-        return _chdir_error(result, policy, cwd)
+        return _chdir_error(result, policy, host, cwd)
     op = ops[result.op] if result.step != c.STEP_LANDLOCK and 0 <= result.op < len(ops) else None
     hint = (_pidns_hint(result.step, result.error) if plan.pidns is not None else "") or _hint(result, op, host)
     kind: type[SetupError] = StaleError if result.step == c.STEP_STALE else SetupError

@@ -69,6 +69,15 @@ class Host(Frozen):
     ways: tuple[tuple[str, str], ...] = ()  # links on the way to these and to the interpreter, with their targets
     profiles: tuple[str, ...] = ()  # more directories of programs, such as NixOS's, for PATH
     prefixes: tuple[str, ...] = ()  # where the running interpreter lives
+    user: str = ""  # the name of the commands' user; "": it has none
+    user_info: str = ""  # that user's full name, and what else passwd(5) calls GECOS
+    shell: str = ""  # that user's
+    group: str = ""  # the name of the commands' group; "": it has none
+    passwd: bytes | None = None  # what is in /etc/passwd, as far as it can be read; None: there is no such file
+    groups: bytes | None = None  # what is in /etc/group
+    ssh_files: tuple[tuple[str, bytes], ...] = ()  # root's files that the system's configuration of ssh includes
+    certificates: tuple[tuple[str, str], ...] = ()  # the caller's variables about certificates, with their values
+    certificate_files: tuple[str, ...] = ()  # what these name, without links
     programs: tuple[str, ...] = ()  # its directories of programs, for PATH
     package: str = ""  # where nsbox itself lives, when that is elsewhere
     imports: tuple[str, ...] = ()  # directories and archives that this process imports from

@@ -15,7 +15,7 @@ from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read
-from nsbox._layout import with_matches
+from nsbox._layout import home_source, with_matches
 from nsbox._mounts import mounts
 
 if TYPE_CHECKING:
@@ -132,9 +132,11 @@ def _id_of(policy: Policy) -> int:
 
 
 def _paths(policy: Policy, host: Host) -> list[str]:
-    """Return what is mapped: what the policy names, and the interpreter where it isn't the system's."""
+    """Return what is mapped: what the policy names, its home, and the interpreter where it isn't the system's."""
     policy = with_matches(policy, host)
-    return list(dict.fromkeys((*policy.write, *policy.read, *host.prefixes, *filter(None, [host.package]))))
+    own = (home_source(policy, host), host.package)
+    named = (*policy.write, *policy.read, *host.certificate_files, *host.prefixes)
+    return list(dict.fromkeys((*named, *(path for path in own if path))))
 
 
 def _why_not(policy: Policy, host: Host) -> str:
@@ -184,7 +186,7 @@ def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> 
         return replace(host, unmapped=reason or "all ids that were tried are in use")
     owners = []
     named = with_matches(policy, host)
-    wished = {*named.write, *named.read}
+    wished = {*named.write, *named.read, home_source(policy, host)}
     for path, uid, gid in found:
         refused = _core_linux.refused_idmap(path, namespace_of(uid, gid, number))
         if not refused:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from nsbox._checks import is_below
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._frozen import replace
+from nsbox._home import name_of
 from nsbox._host import Host
 from nsbox._patterns import is_pattern
 from nsbox._plan import (
@@ -199,7 +200,12 @@ def _pins(op: Op, around: str, dest: str, way: list[str]) -> list[Op]:
 
 def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
     is_root = may_be_kernel_root(policy, host)
-    return (DevBind("/", "/"), Proc("/proc", cover=is_root, nests=is_root), *common(policy))
+    files: tuple[Op, ...] = ()
+    if host.ssh_files:
+        from nsbox._user import ssh_ops  # seldom needed
+
+        files = tuple(ssh_ops(policy, host).values())
+    return (DevBind("/", "/"), Proc("/proc", cover=is_root, nests=is_root), *files, *common(policy))
 
 
 def _proc(op: Proc, policy: Policy, cover: bool) -> tuple[Op, ...]:
@@ -225,6 +231,24 @@ def layout(policy: Policy, host: Host) -> tuple[Op, ...]:
 
         return workspace(policy, host)
     return _host(policy, host) if policy.base == "host" else _layers(policy, host)
+
+
+def home(policy: Policy, host: Host) -> str:
+    """Return HOME of a built environment, where there are mounts."""
+    if policy.base != "workspace":
+        return policy.home or "/"
+    from nsbox._user import home_path
+
+    return home_path(policy, host)
+
+
+def home_source(policy: Policy, host: Host) -> str | None:
+    """Return the directory of this machine that a workspace's home is kept in; None if it is kept nowhere."""
+    if name_of(policy.home) is None:
+        return None
+    from nsbox import _user
+
+    return _user.home_source(policy, host)
 
 
 def private_caveats(policy: Policy, host: Host) -> tuple[str, ...]:

@@ -22,16 +22,16 @@ from nsbox._attributes import OVERLAY
 from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._descriptors import close
-from nsbox._errors import PolicyError, Reason, SetupError, UnavailableError
+from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._files import Tree, join
 from nsbox._filters import programs
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
-from nsbox._links import ways
 from nsbox._mounts import mounts
 from nsbox._names import shown
 from nsbox._plan import DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for, probe
+from nsbox._reach import check_place as check_place
 
 if TYPE_CHECKING:
     from typing import Any
@@ -66,28 +66,6 @@ def _check_mounts(workspace: str) -> None:
     for point, _, _ in mounts():
         if point != workspace and is_below(point, workspace):
             raise UnavailableError(Reason(f"{point} is mounted in the workspace", "unmount it"))
-
-
-def check_place(policy: Policy, base: str, named: str) -> None:
-    """Raise PolicyError if commands could reach where changes are kept, or what it is reached through.
-
-    Commands of this policy, and of all others that this process has had so far. base: the directory, without links;
-    named: how it was named. What lies there comes into the workspace, or is carried out after a crash.
-    """
-    on_the_way = [base, *ways(named)]
-    for path in sorted(_spawn.writable(policy)):
-        _check_apart(base, on_the_way, path, "this policy")
-    for path, masked in sorted(_spawn.reached, key=lambda one: one[0]):
-        if not (is_below(base, path) and any(is_below(base, hidden) for hidden in masked)):
-            _check_apart(base, on_the_way, path, "another policy of this process")
-
-
-def _check_apart(base: str, ways: list[str], path: str, whose: str) -> None:
-    inside = next((way for way in ways if is_below(way, path)), None)
-    if inside is not None or is_below(path, base):
-        where = f"{base} contains {path}" if inside is None else f"{inside} lies in {path}"
-        what = f"{where}, which commands of {whose} may write to"
-        raise PolicyError("dir", f"{what}: give a directory that is out of their reach")
 
 
 def check_marks(real: Tree, workspace: str) -> None:

@@ -440,14 +440,14 @@ class Identity(Frozen):
 class Plan(Frozen):
     """All that a backend has decided: the ops in their order, and what holds for the processes.
 
-    cgroup: the directory in which the command's cgroup is made, or ""; cgroup_limits: what is written to its files.
-    pidns: a descriptor of a pid namespace to be joined. limit_userns: no user namespaces below those of the set-up;
-    no_userns: this has to be so. inotify_instances: 0 for no limit. host_writes: ops may change the host.
-    die_with_parent: all ends with the caller. programs: the seccomp filters, in the order of their installation. plain:
-    a child like any other, without namespaces or an init, however confined. wrapper: arguments of a program that makes
-    the sandbox. tmpdir: for temporary files. kernel_id: the uid and gid that the sandbox has outside, which the first
-    maps are of; 0: the caller's. owners: destinations of binds, with the uid and gid whose files are the command's own
-    there. map_root: the command may map its uid 0 in user namespaces of its own.
+    cgroup: where the command's is made, or ""; cgroup_limits: what is written to its files. pidns: a descriptor of a
+    pid namespace to be joined. limit_userns: no user namespaces below those of the set-up; no_userns: this has to be
+    so. inotify_instances: 0 for no limit. host_writes: ops may change the host. die_with_parent: all ends with the
+    caller. programs: the seccomp filters, in their order. plain: a child like any other, without namespaces or an init,
+    however confined. wrapper: arguments of a program that makes the sandbox. tmpdir, home: those of a built
+    environment. kernel_id: the uid and gid that the sandbox has outside, which the first maps are of; 0: the caller's.
+    owners: destinations of binds, with the uid and gid whose files are the command's own there. map_root: the command
+    may map its uid 0 in user namespaces of its own.
     """
 
     ops: tuple[Op, ...]
@@ -472,6 +472,7 @@ class Plan(Frozen):
     plain: bool = False
     wrapper: tuple[str, ...] = ()
     tmpdir: str = "/tmp"
+    home: str = "/"
     kernel_id: int = 0
     owners: tuple[tuple[str, int, int], ...] = ()
     map_root: bool = False
@@ -482,8 +483,7 @@ class Plan(Frozen):
     def to_bwrap(self, put: Callable[[bytes | int], int] | None = None) -> list[str]:
         """Return the options with which bwrap(1) makes such a sandbox, without the program's name and the command.
 
-        put: returns a descriptor that bwrap can read contents or a filter from, which aren't one already. Limits, rules
-        and all else that bwrap has no option for is left out; PolicyError for ops and namespaces that it hasn't.
+        put: returns a descriptor for contents or a filter. What bwrap lacks is left out, or a PolicyError (ops).
         """
         from nsbox._bwrap_words import command_line
 

@@ -14,18 +14,21 @@ from nsbox._checks import (
     check_text,
     is_below,
     is_mapping,
+    is_path_like,
     sequence,
 )
 from nsbox._details import NO_DETAILS, Details
 from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
+from nsbox._home import PRIVATE, check_home
 from nsbox._patterns import hides, is_pattern
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._policy_paths import changed, workspace
 from nsbox._questions import Questions
 from nsbox._resolution import Resolution
 from nsbox._seccomp import PROFILES, Filter
+from nsbox._variables import taken
 from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
@@ -56,6 +59,10 @@ def _check_id(name: str, value: object) -> int:
     return value
 
 
+def _text(name: str, value: Any) -> str:
+    return check_text(name, os.fspath(value) if is_path_like(value) else value)
+
+
 def _names(name: str, value: object) -> frozenset[str]:
     return frozenset(check_text(name, item) for item in sequence(name, value))
 
@@ -74,7 +81,9 @@ class Policy(Questions, Frozen):
     same path. ops: what layers() was given. network: "none" (an own net namespace with only lo) or "host". unshare:
     namespaces besides user, mount and pid, which every sandbox has. ids: "single" maps one uid and gid, "full" all that
     the caller has (it needs CAP_SETUID and CAP_SETGID), "auto" the latter where possible. uid, gid: the command's,
-    inside; None: the caller's.
+    inside; None: the caller's. home: in a workspace "private" (the default: an empty directory of the sandbox's own; a
+    Sandbox keeps one as long as it is open), "private:NAME" (kept by that name, so that one run leaves things to the
+    next), "workspace", "tmp", or an absolute path; else a path.
     env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
     it. seccomp: which system calls there are: a profile ("default" in a workspace, "hardened", or "off", the other
     policies' own, in which only what leads to the caller is refused), or a Filter. landlock: rules about files by
@@ -218,9 +227,14 @@ class Policy(Questions, Frozen):
         _choice("symlinks", self.symlinks, ("refuse", "beneath"))
         for name in ("write", "read", "deny"):
             self._set(name, tuple(dict.fromkeys(check_path(name, p) for p in sequence(name, getattr(self, name)))))
-        for name in ("workdir", "home", "tools_bin"):
+        for name in ("workdir", "tools_bin"):
             if getattr(self, name) is not None:
                 self._set(name, check_path(name, getattr(self, name)))
+        is_workspace = self.base == "workspace"
+        if self.home is not None:
+            self._set("home", check_home("home", _text("home", self.home), is_workspace=is_workspace))
+        elif is_workspace:
+            self._set("home", PRIVATE)
         for name in ("uid", "gid"):
             if getattr(self, name) is not None:
                 _check_id(name, getattr(self, name))
@@ -415,17 +429,14 @@ class Policy(Questions, Frozen):
 
     def taken_from_caller(self) -> tuple[str, ...]:
         """Return the names of the variables that a built environment takes from the caller's."""
-        return ("USER", "LANG", "TERM", *self.pass_env)
+        own = taken(self.network) if self.base == "workspace" else ("USER", "LANG", "TERM")
+        return (*own, *self.pass_env)
 
     def environment(
-        self, caller: Mapping[str, str], path: str, tmpdir: str = "/tmp", *, is_contained: bool = True
+        self, caller: Mapping[str, str], path: str, tmpdir: str = "/tmp", home: str | None = None
     ) -> dict[str, str]:
-        """Return the command's environment. caller: the caller's; path: the PATH of this machine's sandboxes.
-
-        is_contained: False for a command that nothing contains, whose HOME is the caller's.
-        """
-        home = self.home or "/"
-        home = home if is_contained else caller.get("HOME", home)
+        """Return the command's environment. caller: the caller's; path, tmpdir, home: those of this command."""
+        home = home or (self.home if self.home and self.home.startswith("/") else "/")
         env = dict(caller) if self.inherit_env else {"PATH": path, "HOME": home, "TMPDIR": tmpdir}
         env |= {name: caller[name] for name in self.taken_from_caller() if name in caller}
         path = env.get("PATH", "")

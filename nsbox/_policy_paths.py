@@ -29,7 +29,6 @@ def workspace(
             "workspace", "'/' is the whole file system; if that is meant, Policy.host() (nsbox run --host)"
         )
     wishes.setdefault("workdir", root)
-    wishes.setdefault("home", root)
     wishes.setdefault("seccomp", "default")
     writable = (root, *(names.existing("write", _plain(p)) for p in sequence("write", write)))
     readable = [found for p in sequence("read", read) for found in _readable(names, p)]

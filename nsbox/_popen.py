@@ -11,15 +11,15 @@ import subprocess
 import sys
 from operator import itemgetter
 
-from nsbox import _arguments, _blocks, _containment, _core, _core_linux, _reap, _spawn, _terminal, _usage
+from nsbox import _arguments, _blocks, _containment, _core, _core_linux, _environment, _reap, _spawn, _terminal, _usage
 from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
 from nsbox._checks import check_bool
+from nsbox._environment import null_free
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
 from nsbox._lifetime import Lifetime
 from nsbox._policy import Policy
 from nsbox._probe import host_for
-from nsbox._spawn import null_free
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,14 +91,14 @@ class Confinable(Lifetime):
             self._pass_through(policy, prepared, positional)
             return
         if env is None:
-            envp, directories = _spawn.environment(policy, prepared), _spawn.search_path
+            envp, directories = prepared.environment.strings(), prepared.environment.directories
         else:
-            envp = _core.Strings(_spawn.encode_environment(env))
-            directories = lambda *_: os.get_exec_path(env)  # noqa: E731
+            envp = _core.Strings(_environment.encode_environment(env))
+            directories = lambda: os.get_exec_path(env)  # noqa: E731
         directory, required = _arguments.directory(policy, prepared, cwd)
         passed = _arguments.descriptors(pass_fds) if pass_fds else ()
         command = _core.Command(
-            programs=_arguments.programs(program, lambda: directories(policy, prepared)),
+            programs=_arguments.programs(program, directories),
             argv=[null_free(os.fsencode(arg)) for arg in argv],
             envp=envp,
             cwd=directory,
@@ -113,7 +113,7 @@ class Confinable(Lifetime):
             gid=gid,
             groups=gids,
             preexec=preexec_fn,
-            inherits_env=_spawn.set_by(policy) if preexec_fn is not None and env is None else None,
+            inherits_env=_environment.set_by(policy) if preexec_fn is not None and env is None else None,
             filters=_terminal.filters(policy, prepared.plan, (p2cread, c2pwrite, errwrite, *passed)),
         )
         start = _spawn.spawn if self._way is None else self._way.spawn
@@ -137,7 +137,7 @@ class Confinable(Lifetime):
         """Start the command as the base does, but in the environment and the directory that the policy says."""
         chosen = dict(zip(_names, positional, strict=False))
         if chosen["env"] is None:
-            chosen["env"] = policy.environment(os.environ, prepared.path, prepared.tmpdir, is_contained=False)
+            chosen["env"] = prepared.environment.variables(os.environ)
         if chosen["cwd"] is None and policy.base != "host":
             chosen["cwd"] = policy.workdir
         chosen["start_new_session"] = chosen["start_new_session"] or policy.new_session

@@ -7,10 +7,11 @@ import os
 import stat
 import sys
 
-from nsbox import _automounts, _core, _core_linux, _request, _system_dirs
+from nsbox import _accounts, _automounts, _core, _core_linux, _request, _system_dirs
 from nsbox._backends import namespaces
 from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._home import name_of
 from nsbox._host import Host
 from nsbox._identity import (
     CAP_SETGID,
@@ -61,6 +62,7 @@ def probe(*, refresh: bool = False) -> Host:
         host = replace(host, userns_error=error, userns_error_at=at)
         if host.is_filtered and not host.core_problem and at in ("", "mount"):
             host = replace(host, refused_calls=_core_linux.refused_calls())
+        host = _accounts.with_user(host, host.euid, host.egid)
         _known[key] = _with_bwrap(host) if namespaces.missing(host) else host
     return _known[key]
 
@@ -85,7 +87,14 @@ def host_for(policy: Policy) -> Host:
     if policy.backend == "bwrap" and not host.bwrap_version:
         known = _known[os.geteuid(), os.getegid()] = _with_bwrap(probe())
         host = replace(known, matches=host.matches, devices=host.devices)
-    if host.euid == 0 and policy.base == "workspace":
+    if policy.base != "workspace":
+        return host
+    host = _accounts.host_for(policy, host)
+    if name_of(policy.home) is not None:
+        from nsbox._homes import make  # seldom needed
+
+        make(policy, host)
+    if host.euid == 0:
         from nsbox._kernel_id import mapped  # seldom needed
 
         return mapped(policy, host)
@@ -419,6 +428,9 @@ def _linux() -> Host:
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
         package=_package(prefixes),
         imports=_imports(),
+        passwd=_accounts.of_system("/etc/passwd"),
+        groups=_accounts.of_system("/etc/group"),
+        ssh_files=_accounts.ssh_files(),
         secrets=_secrets(),
         private=(private := _private(system.directories))[0],
         private_unknown=private[1],

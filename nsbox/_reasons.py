@@ -10,8 +10,10 @@ import os
 import re
 import signal
 
+from nsbox import _owner
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._names import printable
+from nsbox._probe import host_for
 from nsbox._view import view
 
 if TYPE_CHECKING:
@@ -150,6 +152,7 @@ def reasons(
         from nsbox._git import told  # seldom needed
 
         found += [Hint("git", line) for line in told(policy.write, policy.deny)]
+    found += _of_owner(policy, text, cwd or policy.workdir or "/")
     if policy.network == "none" and _NETWORK.search(text):
         found.append(Hint("network", "the network is off in this sandbox (network='none')"))
     if _NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:
@@ -196,6 +199,15 @@ def _limited(policy: Policy, text: str) -> Iterator[Hint]:
             "no-space",
             f"/tmp is in memory, and has {policy.tmp_size} bytes (tmp_size); files belong into the workspace",
         )
+
+
+def _of_owner(policy: Policy, text: str, start: str) -> Iterator[Hint]:
+    """Say what to do about somebody else's files."""
+    if "dubious ownership" in text:
+        found = re.search(r"dubious ownership in repository at '([^'\n]{1,1024})'", text)
+        yield Hint("owner", _owner.dubious(policy, host_for(policy), printable(found.group(1) if found else start)))
+    elif _DENIED.search(text) and (instead := _owner.remedy(policy, host_for(policy), start)):
+        yield Hint("owner", instead)
 
 
 def _missing_program(seen: View, status: int, text: str) -> Iterator[Hint]:

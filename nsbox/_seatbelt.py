@@ -158,8 +158,10 @@ def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> N
     (op,) = plan.ops
     assert isinstance(op, Seatbelt)
     if place.path:
-        old, new = (b"TMPDIR=" + os.fsencode(path) for path in (plan.tmpdir, place.path))
-        command.envp = _core.Strings([new if entry == old else entry for entry in command.envp.items])
+        own = {
+            name + os.fsencode(plan.tmpdir): name + os.fsencode(place.path) for name in (b"TMPDIR=", b"HOME=")
+        }  # the latter, where a home is to be empty
+        command.envp = _core.Strings([own.get(entry, entry) for entry in command.envp.items])
     if op.way != "compiled" and command.preexec is not None:
         raise UnavailableError(Reason(f"seatbelt: preexec_fn would be called outside of the sandbox ({op.way})"))
     told = -1

@@ -10,22 +10,21 @@ from nsbox import _backends, _core, _core_linux, _request
 from nsbox._bpf import NEWER
 from nsbox._core import constants as c
 from nsbox._early import os
+from nsbox._environment import Environment
 from nsbox._errors import PolicyError, SetupError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
+from nsbox._home import HOMES, name_of
 from nsbox._imports import opened
 from nsbox._plan import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, Plan, primitives
 from nsbox._seccomp import profiled
 from nsbox._state import check_detours, make_state, with_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
     from nsbox._host import Host
     from nsbox._policy import Policy
     from nsbox._seatbelt import Places
-
-STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @frozen
@@ -36,10 +35,7 @@ class Prepared(Frozen):
     ops: tuple[Op, ...]
     template: _core.Template | None  # None: contents come from descriptors, so it is made for each spawn
     says_empty: bool  # the init's word is enough for the end: nobody else's business depends on its unmounting
-    path: str
-    tmpdir: str
-    taken: tuple[bytes, ...]  # variables of the caller's that a built environment takes
-    environments: dict[tuple[bytes | None, ...], _core.Strings]  # built ones, by the caller's values in them
+    environment: Environment
     starts: dict[str, bytes]  # where commands start that were told no directory, by the caller's
     places: Places | None = None  # with the backend of macOS
 
@@ -70,6 +66,10 @@ def writable(policy: Policy) -> set[str]:
             found.add(os.path.realpath(f"/proc/self/fd/{op.fd}"))
         elif isinstance(op, Overlay):
             found |= {os.path.realpath(op.upper), os.path.realpath(op.work)}
+    if name_of(policy.home) is not None:
+        from nsbox._probe import probe
+
+        found.add(f"{probe().state}/{HOMES}/{name_of(policy.home)}")
     return found - {"/"}
 
 
@@ -174,12 +174,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
         ops=ops,
         template=None if from_fds or plan.backend == "passthrough" else _request.template(plan, ops),
         says_empty=not outlasts,
-        path=":".join(
-            (*([policy.tools_bin] if policy.tools_bin else ()), *host.programs, STANDARD_PATH, *host.profiles)
-        ),
-        tmpdir=plan.tmpdir,
-        taken=tuple(map(os.fsencode, policy.taken_from_caller())),
-        environments={},
+        environment=Environment(policy, host, plan),
         starts={},
         places=_places(plan),
     )
@@ -210,47 +205,6 @@ def _loaded(op: Op) -> Op:
         raise SetupError(error.errno or errno.EIO, "read contents", op.describe()) from error
 
 
-def encode_environment(env: Mapping[Any, Any]) -> list[bytes]:
-    """Return an environment as execve(2) takes it; raises ValueError as the standard library does."""
-    pairs = []
-    for key, value in env.items():
-        name = os.fsencode(key)
-        if b"=" in name:
-            raise ValueError("illegal environment variable name")
-        pairs.append(null_free(name + b"=" + os.fsencode(value)))
-    return pairs
-
-
-def null_free(text: bytes) -> bytes:
-    """Return text; raises ValueError as the standard library does if it has a NUL byte."""
-    if b"\0" in text:
-        raise ValueError("embedded null byte")
-    return text
-
-
-def environment(policy: Policy, prepared: Prepared) -> _core.Strings:
-    """Return the environment of a command that was given none."""
-    if policy.inherit_env and not policy.env:
-        return _inherited()
-    if policy.inherit_env:
-        return _core.Strings(encode_environment(policy.environment(_copy(os.environ), prepared.path, prepared.tmpdir)))
-    variables = _kept_by(os.environ)
-    if variables is None:
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in _copy(os.environ).items()}
-    key = tuple(map(variables.get, prepared.taken))
-    known = prepared.environments.get(key)
-    if known is None:
-        caller = {
-            os.fsdecode(name): os.fsdecode(value)
-            for name, value in zip(prepared.taken, key, strict=True)
-            if value is not None
-        }
-        known = _core.Strings(encode_environment(policy.environment(caller, prepared.path, prepared.tmpdir)))
-        if len(prepared.environments) < 64:
-            prepared.environments[key] = known
-    return known
-
-
 def start_directory(policy: Policy, prepared: Prepared) -> bytes:
     """Return where a command starts that was told no directory, under a policy that has one."""
     here = os.getcwd()
@@ -261,51 +215,6 @@ def start_directory(policy: Policy, prepared: Prepared) -> bytes:
         if len(prepared.starts) < 64:
             prepared.starts[here] = known
     return known
-
-
-def _kept_by(environ: object) -> dict[bytes, bytes] | None:
-    """Return what os.environ keeps; None where that is no dictionary, which no word of its documentation promises."""
-    data = getattr(environ, "_data", None) if type(environ) is type(os.environb) else None
-    return data if type(data) is dict else None
-
-
-_last: tuple[dict[bytes, bytes], _core.Strings] | None = None  # inherited; it seldom changes between two spawns
-
-
-def _inherited() -> _core.Strings:
-    """Return this process's environment as Python knows it.
-
-    The C library's is reallocated by setenv(3) in other threads, also while it is being read. What os.environ keeps is
-    a dictionary of bytes, checked when they were set, which can be copied in one step that no thread interrupts.
-    """
-    global _last
-    data = _kept_by(os.environb)
-    if data is None:
-        return _core.Strings(encode_environment(_copy(os.environb)))
-    last = _last
-    if last is None or last[0] != data:
-        copy = data.copy()
-        _last = last = (copy, _core.Strings([name + b"=" + value for name, value in copy.items()]))
-    return last[1]
-
-
-def set_by(policy: Policy) -> dict[bytes, bytes] | None:
-    """Return what a policy that lets commands inherit the environment sets in it; None for one that doesn't."""
-    if not policy.inherit_env:
-        return None
-    return {os.fsencode(name): os.fsencode(value) for name, value in dict(policy.env).items()}
-
-
-def _copy(environ: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a copy of os.environ, which other threads may change meanwhile."""
-    return {name: value for name in environ if (value := environ.get(name)) is not None}
-
-
-def search_path(policy: Policy, prepared: Prepared) -> list[str]:
-    """Return the directories that a program without a slash is looked for in, when the command was given no env."""
-    if policy.inherit_env or "PATH" in policy.taken_from_caller() or "PATH" in dict(policy.env):
-        return os.get_exec_path(policy.environment(_copy(os.environ), prepared.path))
-    return prepared.path.split(":")
 
 
 def _ids_error(step: str, hint: str) -> SetupError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import json
 import os
 import selectors
@@ -13,7 +14,8 @@ from collections.abc import Mapping
 
 from nsbox import _reasons
 from nsbox._errors import NsboxError, PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
+from nsbox._owner import remedy
 from nsbox._probe import host_for
 from nsbox._spawn import prepare
 from nsbox._view import view
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from nsbox._policy import Policy
     from nsbox._scrub import Scrubber
+    from nsbox._usage import Usage
     from nsbox.secrets import Secret, Store
 
 SCHEMA = "nsbox.result/1"
@@ -42,7 +45,8 @@ class ToolResult(Frozen):
     args: as they were given. returncode: the exit status, -N after signal N; 127 and 126 for a program that isn't there
     or can't be executed. stdout, stderr: as text (UTF-8, what isn't is U+FFFD), with a note in the middle of what was
     left out. stdout_bytes, stderr_bytes: how many there were. timed_out: it was killed for taking too long. duration:
-    seconds until nothing of it was left. why: what in the policy may have made it fail, a sentence each.
+    seconds until nothing of it was left. why: what in the policy may have made it fail, a sentence each. usage: what
+    it used up, and why it ended; None for one that wasn't started.
     """
 
     args: Any
@@ -55,6 +59,7 @@ class ToolResult(Frozen):
     timed_out: bool
     duration: float
     why: tuple[_reasons.Hint, ...] = ()
+    usage: Usage | None = None
 
     @property
     def signal(self) -> str | None:
@@ -85,6 +90,7 @@ class ToolResult(Frozen):
             "stderr_bytes": self.stderr_bytes,
             "truncated": self.is_truncated,
             "why": [{"kind": hint.kind, "message": hint.message} for hint in self.why],
+            "usage": None if self.usage is None else self.usage.as_dict(),
         }
 
     def as_json(self) -> str:
@@ -235,8 +241,7 @@ def _environment(policy: Policy, basis: Mapping[str, str] | None, extra: dict[st
     if not extra:
         return None
     prepared = prepare(policy, host_for(policy))
-    is_contained = prepared.plan.backend != "passthrough"
-    return policy.environment(dict(os.environ), prepared.path, prepared.tmpdir, is_contained=is_contained) | extra
+    return prepared.environment.variables(dict(os.environ)) | extra
 
 
 def _with_secrets(
@@ -304,6 +309,7 @@ def run(
         not in_time,
         time.monotonic() - began,
         _reasons.reasons(policy, status, stdout, stderr, cwd=cwd, usage=usage, timeout=late),
+        usage if in_time or usage is None else replace(usage, cause="timeout"),
     )
 
 
@@ -336,7 +342,8 @@ def _not_started(
     shown = os.fsdecode(error.filename)
     cwd = policy.workdir if cwd is None else cwd
     if cwd is not None and shown in (cwd, os.path.realpath(cwd)) and shown != argv[0]:
-        problem = f"is no directory in the sandbox ({error.strerror})"
+        instead = remedy(policy, host_for(policy), os.path.realpath(cwd)) if error.errno == errno.EACCES else ""
+        problem = f"is no directory in the sandbox ({error.strerror}){instead and f': {instead}'}"
         raise view(policy).refusal(cwd, problem, write=False) from None
     text = f"{shown}: {error.strerror}\n"
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

@@ -44,6 +44,16 @@ class Usage(Frozen):
     is_complete: bool
     memory_peak: int | None = None
 
+    def as_dict(self) -> dict[str, object]:
+        """Return it as values that JSON has: seconds of processor time, bytes of memory, and why it ended."""
+        return {
+            "cpu": round(self.user + self.system, 3),
+            "max_rss": self.max_rss,
+            "memory_peak": self.memory_peak,
+            "cause": self.cause,
+            "complete": self.is_complete,
+        }
+
 
 def cause(
     status: int, timed_out: bool, limits: dict[str, tuple[int, int]], cpu_seconds: float, oom_kills: int = 0

@@ -16,7 +16,7 @@ from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._layout import completed, layout, with_matches
 from nsbox._names import printable
 from nsbox._patterns import hides
-from nsbox._plan import Mask, Op, RemountRo, RoBind, Symlink, _Bind
+from nsbox._plan import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._probe import host_for
 from nsbox._rare_errors import AccessError
 
@@ -93,7 +93,10 @@ class View:
 
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy, self._named = policy, with_matches(policy, host)
-        self._mounts = _mounts(layout(completed(policy, host), host))
+        ops = layout(completed(policy, host), host)
+        if policy.base != "layers":  # what the layout adds says what the host's file does, but for the command's user
+            ops = tuple(op for op in ops if not isinstance(op, BindData))
+        self._mounts = _mounts(ops)
         self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))
 
     def mount_of(self, inside: str) -> Mount:

@@ -83,6 +83,16 @@ class Limits(Frozen):
                 check = _LIMIT_CHECKS.get(f.name, _check_count)
                 object.__setattr__(self, f.name, check(f"limits.{f.name}", value))
 
+    @classmethod
+    def sensible(cls) -> Limits:
+        """Return amounts that no ordinary build, test or tool reaches, and that a runaway command soon does.
+
+        4096 processes and threads, files of 16 GiB, 65536 open files of a process, no core dumps. Not among them is
+        the address space: node, java, Go and sanitizers reserve more of it than they use; nor processor time, which
+        long work takes. total_memory bounds memory, and takes a cgroup.
+        """
+        return cls(processes=4096, file_size="16G", open_files=65536, core_size=0)
+
     def rlimits(self) -> tuple[tuple[str, int], ...]:
         """Return the limits that are set, by their RLIMIT names."""
         names = {

@@ -13,6 +13,7 @@ from nsbox._host import Host
 from nsbox._layout import common, may_be_kernel_root
 from nsbox._plan import Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
 from nsbox._policy import Policy
+from nsbox._user import accounts, home_ops, home_path, ssh_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,6 +139,10 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     own |= {path: Device(path, path) for path in host.devices}
     if policy.network == "host" and host.resolv_conf is not None:
         wished.setdefault(host.resolv_conf, RoBind(host.resolv_conf, host.resolv_conf, optional=True))
+    wished |= {path: RoBind(path, path, nofollow=True) for path in host.certificate_files}
+    wished |= accounts(policy, host, home_path(policy, host)) | ssh_ops(policy, host)
+    homes, fixed = home_ops(policy, host, tmp_size)
+    own |= homes
     _check_links(policy, wished)
     if any(is_below("/run", path) for path in (*policy.write, *policy.read) if path != "/run"):
         own["/run"] = Tmpfs("/run", size=tmp_size)  # its sockets lead out; who wants it names it
@@ -147,4 +152,4 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     chosen |= _links(policy, host, chosen)
     chosen |= _masked(policy, host)
     ordered = sorted(chosen.items(), key=lambda item: (_depth(item[0]), isinstance(item[1], Mask)))
-    return (*(op for _, op in ordered), *common(policy), RemountRo("/"))
+    return (*(op for _, op in ordered), *fixed, *common(policy), RemountRo("/"))

@@ -16,18 +16,21 @@ import sys
 import weakref
 from _thread import RLock
 
+from nsbox import _core
 from nsbox._commands import Commands
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._file_tools import FileTools
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._home import PRIVATE
 from nsbox._keeper import KeptWay
 from nsbox._policy import Policy
-from nsbox._probe import host_for, transactions_dir
+from nsbox._probe import host_for, probe, transactions_dir
 from nsbox._spawn import prepare
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from nsbox._homes import BoxHome
     from nsbox.session import Session
     from nsbox.transaction import Transaction
 
@@ -43,7 +46,8 @@ class Sandbox(Commands, FileTools):
     same name in nsbox and nsbox.asyncio do. Threads may share one. A forked child of this process makes its own; what
     the parent keeps is none of its business.
 
-    Nothing of a command is left for the next one but what the policy binds writable: /tmp, /dev, /proc, message queues
+    Nothing of a command is left for the next one but what the policy binds writable, and a private home, which is kept
+    until the Sandbox is closed: /tmp, /dev, /proc, message queues
     and all namespaces, but for the user namespace that the mounts belong to, are its own. What has changed on the host
     since a command before (a source replaced, a file that is to be hidden come into being, anything mounted) is
     noticed: that command is started as without a Sandbox, and then all is made anew.
@@ -63,11 +67,13 @@ class Sandbox(Commands, FileTools):
         self._lock = RLock()
         self._is_closed = False
         self._policy, self._mode = _checked(policy, mode)
+        self._home: BoxHome | None = None
         self._way = self._new_way()
         _all.add(self)
 
     def _new_way(self) -> KeptWay:
         policy = self._policy
+        self._has_home = False
         if self._mode == "disabled":
             policy = policy.with_(backend="passthrough", require="nothing")
         return KeptWay(policy, self._stock)
@@ -76,7 +82,25 @@ class Sandbox(Commands, FileTools):
         """Return how commands are started now; raises ValueError when it is closed."""
         if self._is_closed:
             raise ValueError("the Sandbox is closed")
+        if not self._has_home:
+            with self._lock:
+                self._begin_home()
         return self._way
+
+    def _begin_home(self) -> None:
+        """Have commands share a home, if the policy's is private and one can be kept; else each has its own."""
+        way = self._way
+        has_mounts = _core.on_linux and way.policy.backend in ("auto", "namespaces", "bwrap")
+        try:
+            if not self._has_home and way.policy.home == PRIVATE and has_mounts:
+                from nsbox._homes import BoxHome
+
+                self._home = self._home or BoxHome(probe().state)
+                policy = way.policy.with_(home=self._home.home)
+                if self._home.hold(policy):
+                    way.policy = policy
+        finally:
+            self._has_home = True  # now: another thread may look at it without the lock
 
     # ---- what it is
 
@@ -175,6 +199,12 @@ class Sandbox(Commands, FileTools):
         with self._lock:
             self._is_closed = True
         self._way.close()
+        self._drop_home()
+
+    def _drop_home(self) -> None:
+        home = getattr(self, "_home", None)
+        if home is not None:
+            home.remove()
 
     def __enter__(self) -> Sandbox:
         return self.start()
@@ -186,7 +216,10 @@ class Sandbox(Commands, FileTools):
 
     def __del__(self) -> None:
         way = getattr(self, "_way", None)
-        if way is None or self._is_closed or not way.is_keeping or sys.is_finalizing():
+        if way is None or self._is_closed or sys.is_finalizing():
+            return
+        if not way.is_keeping:
+            self._drop_home()
             return
         import warnings
 
@@ -201,6 +234,11 @@ class Sandbox(Commands, FileTools):
         """Start anew in a forked child, whose locks other threads of the parent may have held."""
         self._lock = RLock()
         self._way.after_fork()
+        home, self._home = self._home, None
+        if home is not None:
+            home.forget()
+            self._has_home = False
+            self._way.policy = self._way.policy.with_(home=PRIVATE)
 
 
 def _finish_commits(workspace: str | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable
 from nsbox._host import Host
-from nsbox._layout import completed, layout, pinned_paths, wants_full
+from nsbox._layout import completed, home, layout, pinned_paths, wants_full
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._plan import (
     Bind,
@@ -87,6 +87,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         drop_groups=host.can_set_groups,
         plain=True,
         wrapper=(host.bwrap, *_options(policy, namespaces, uid, gid)),
+        home=home(policy, host),
         backend=NAME,
         enforced=(
             *_enforced(policy),

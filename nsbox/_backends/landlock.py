@@ -12,8 +12,9 @@ from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._home import PRIVATE, is_of_box
 from nsbox._host import Host
-from nsbox._layout import private_caveats, with_interpreter, with_matches
+from nsbox._layout import home, home_source, private_caveats, with_interpreter, with_matches
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy
@@ -63,6 +64,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         kill_on_exit=policy.kill_on_exit,
         plain=True,
         tmpdir=_tmpdir(policy),
+        home=_home(policy, host),
         backend=NAME,
         enforced=(
             *_enforced(policy, host),
@@ -158,6 +160,14 @@ def _tmpdir(policy: Policy) -> str:
     return policy.workdir or policy.write[0]
 
 
+def _home(policy: Policy, host: Host) -> str:
+    """Return HOME. Nothing can be mounted, so an empty one is where temporary files go; a kept one has its own path."""
+    source = home_source(policy, host)
+    if source is not None and not is_of_box(policy.home):
+        return source
+    return _tmpdir(policy) if policy.home in (PRIVATE, "tmp") or source is not None else home(policy, host)
+
+
 def _read_only(policy: Policy, host: Host) -> tuple[str, ...]:
     """Return what is to be readable and not writable: what is named, and the running interpreter."""
     own = (p for p in (*host.prefixes, host.package) if p and not any(is_below(p, w) for w in policy.write))
@@ -174,8 +184,11 @@ def _rights(policy: Policy, host: Host) -> dict[str, Literal["read", "write"]]:
     resolv_conf = host.resolv_conf if policy.network == "host" else None
     if resolv_conf is not None and not any(is_below(resolv_conf, denied) for denied in policy.deny):
         rights[resolv_conf] = "read"
-    for path in (*(f"/dev/{name}" for name in DEVICES), *host.devices, *policy.write):
+    source = None if is_of_box(policy.home) else home_source(policy, host)
+    for path in (*(f"/dev/{name}" for name in DEVICES), *host.devices, *policy.write, *filter(None, [source])):
         rights[path] = "write"
+    for path in host.certificate_files:
+        rights.setdefault(path, "read")
     return rights
 
 
@@ -268,6 +281,8 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
         said.append("files: the whole file system is visible and writable by the user's own permissions")
     else:
         said.append("files: names, sizes and owners of all files can be seen; their contents can't")
+        if policy.home == PRIVATE or is_of_box(policy.home):
+            said.append(f"home: there is none of its own: HOME is {_tmpdir(policy)}")
     if policy.network == "host":
         said.append("network: the host's")
     said.append(left_behind(policy))

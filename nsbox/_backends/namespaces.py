@@ -12,6 +12,8 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import (
     completed,
+    home,
+    home_source,
     layout,
     may_be_kernel_root,
     pinned_paths,
@@ -96,6 +98,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         kernel_id=host.kernel_id,
         owners=_owners(policy, host, ops),
         map_root=_may_map_root(policy, host, identity),
+        home=home(policy, host),
         backend=NAME,
         enforced=_enforced(policy, host, identity, limits, ruleset, in_cgroup),
         not_enforced=(
@@ -166,11 +169,12 @@ def _owners(policy: Policy, host: Host, ops: tuple[Op, ...]) -> tuple[tuple[str,
     A directory that is bound onto itself on the way to another one belongs to what it is in.
     """
     known = {path: (uid, gid) for path, uid, gid in host.owners}
+    own = [source] if (source := home_source(policy, host)) else []
     found = []
     for op in ops:
         if not isinstance(op, Bind | RoBind):
             continue
-        above = max((p for p in (*policy.write, *policy.read) if is_below(op.src, p)), key=len, default=op.src)
+        above = max((p for p in (*policy.write, *policy.read, *own) if is_below(op.src, p)), key=len, default=op.src)
         owner = known.get(op.src) or known.get(above)
         if owner is not None:
             found.append((op.dest, *owner))

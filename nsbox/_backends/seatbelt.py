@@ -11,8 +11,9 @@ from nsbox import _sbpl
 from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._home import PRIVATE, is_of_box, name_of
 from nsbox._host import Host
-from nsbox._layout import pinned_paths, with_matches
+from nsbox._layout import home, pinned_paths, with_matches
 from nsbox._limits import check_lacking, rlimits
 from nsbox._plan import Identity, Plan, Rlimit
 from nsbox._policy import Policy
@@ -54,6 +55,7 @@ def compile(policy: Policy, host: Host) -> Plan:
     not_granted = check_lacking(policy, _lacking(policy, host))
     limits = tuple(limit for limit in rlimits(policy, host, own_userns=False) if limit.name != "AS")
     contains_files = policy.base == "workspace"
+    tmpdir = f"{host.temporary}/nsbox-*" if contains_files else host.temporary
     return Plan(
         ops=(_Profile(policy, host).op() if contains_files else _open_profile(policy, host),),
         namespaces=frozenset(),
@@ -63,7 +65,8 @@ def compile(policy: Policy, host: Host) -> Plan:
         kill_on_exit=policy.kill_on_exit,
         drop_groups=False,
         plain=True,
-        tmpdir=f"{host.temporary}/nsbox-*" if contains_files else host.temporary,
+        tmpdir=tmpdir,
+        home=_home(policy, host, tmpdir),
         backend=NAME,
         enforced=_enforced(policy, limits),
         not_enforced=(*_not_enforced(policy, host), *not_granted),
@@ -73,8 +76,19 @@ def compile(policy: Policy, host: Host) -> Plan:
 # ---- what it can't do
 
 
+def _home(policy: Policy, host: Host, tmpdir: str) -> str:
+    """Return HOME. Nothing can be mounted, so an empty one is the directory for temporary files."""
+    if policy.home == PRIVATE or is_of_box(policy.home):
+        return tmpdir
+    return tmpdir if policy.home == "tmp" else home(policy, host)
+
+
 def _check_possible(policy: Policy) -> None:
     """Refuse what can't be left out either, since the command would fail or be another."""
+    if name_of(policy.home) is not None and not is_of_box(policy.home):
+        raise UnavailableError(
+            Reason(f"seatbelt: home={policy.home!r}: a home that is kept takes mounts", "home='private', or a path")
+        )
     if policy.base == "layers":
         raise UnavailableError(Reason("seatbelt: Policy.layers() is made of mounts, which macOS has not"))
     if policy.devices:

@@ -58,6 +58,8 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what commands may ask of macOS besides what all may, such as tls",
     )
+    parser.add_argument("--home", metavar="HOME", help="private (default), private:NAME (kept), workspace, tmp, a path")
+    parser.add_argument("--ids", choices=("single", "full", "auto"), help="which ids exist inside (default: single)")
     parser.add_argument("--uid", type=int, metavar="N", help="the command's user id, inside")
     parser.add_argument("--gid", type=int, metavar="N", help="the command's group id, inside")
     parser.add_argument("--hostname", metavar="NAME", help="the host name, inside")
@@ -101,9 +103,8 @@ def _policy(options: argparse.Namespace) -> Policy:
     common: dict[str, Any] = {"limits": limits, "env": dict(options.setenv), "pass_env": options.pass_env}
     common |= {"uid": options.uid, "gid": options.gid, "best_effort": options.best_effort}
     common["seatbelt"] = options.seatbelt
-    common |= {
-        name: value for name in ("seccomp", "backend", "require") if (value := getattr(options, name)) is not None
-    }
+    words = ("seccomp", "backend", "require", "home", "ids")
+    common |= {name: value for name in words if (value := getattr(options, name)) is not None}
     if options.keep_session:
         common["new_session"] = False
     if options.host:

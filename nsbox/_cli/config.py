@@ -15,6 +15,7 @@ from nsbox._config_paths import written
 from nsbox._config_write import write_file
 from nsbox._errors import NsboxError, PolicyError
 from nsbox._policy import Policy
+from nsbox._variables import LOCALE
 from nsbox._wished_limits import Limits
 
 TYPE_CHECKING = False
@@ -97,9 +98,10 @@ def _rows(config: Config) -> Iterator[tuple[str, list[str]]]:
 
 def _environment(policy: Policy) -> str:
     """Tell the names; values may be secrets."""
-    taken = "all of the caller's" if policy.inherit_env else f"{', '.join(policy.taken_from_caller())} of the caller's"
+    found = dict.fromkeys("LC_*" if name in LOCALE else name for name in policy.taken_from_caller())
+    taken = f"{'all' if policy.inherit_env else ', '.join(found)} of the caller's"
     names = ", ".join(dict(policy.env))
-    return f"{taken}; HOME={policy.home or '/'}" + (f"; set: {names}" if names else "")
+    return f"{taken}; HOME: {policy.home}" + (f"; set: {names}" if names else "")
 
 
 def _rule(policy: Policy, rule: PathRule) -> str:

@@ -16,6 +16,7 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
+from nsbox._reasons import DANGEROUS_ENV, DANGEROUS_PREFIXES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
@@ -91,6 +92,14 @@ def test_reference_is_complete() -> None:
         )
         missing |= {option for option in re.findall(r"--[a-z][a-z-]+", done.stdout) if f"`{option}" not in text}
     assert missing - {"--help"} == set()
+
+
+def test_refused_variables_are_in_the_reference() -> None:
+    """So are all that a tool call refuses, with the reason."""
+    text = (ROOT / "docs/reference.md").read_text()
+    names = DANGEROUS_ENV | {f"{prefix}*": reason for prefix, reason in DANGEROUS_PREFIXES.items()}
+    for name, reason in names.items():
+        assert re.search(rf"^\| .*`{re.escape(name)}`.* \| {re.escape(reason)} \|$", text, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

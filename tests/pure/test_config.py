@@ -157,7 +157,7 @@ def test_paths(base: Path) -> None:
     policy = of(text, base)
     assert (policy.write, policy.read) == ((f"{base}/work",), (f"{base}/data",))
     assert [(rule.name, rule.root) for rule in policy.paths] == [("a", f"{base}/work"), ("b c", f"{base}/data")]
-    assert (policy.workdir, policy.home) == (str(base), None)
+    assert (policy.workdir, policy.home) == (str(base), "private")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,11 @@ def policies(draw: Any, base: Path) -> Policy:
         for i, root in enumerate(draw(st.lists(st.sampled_from(chosen), unique=True)) if chosen else [])
     ]
     places = st.sampled_from([*chosen, "/", str(base), f"{base}/new"])
-    fields = draw(wishes) | {"workdir": draw(places), "home": draw(st.none() | places), "paths": rules}
+    fields = draw(wishes) | {
+        "workdir": draw(places),
+        "home": draw(st.sampled_from([None, "private", "private:x", "workspace", "tmp"]) | places),
+        "paths": rules,
+    }
     if read and draw(st.booleans()):
         fields["tools_bin"] = draw(st.sampled_from(read))
         assume(os.path.isdir(fields["tools_bin"]))

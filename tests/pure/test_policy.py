@@ -233,7 +233,7 @@ def test_relative_paths_count_from_here(tmp_path: Path, monkeypatch: pytest.Monk
     assert policy.write == (f"{root}/repo", f"{root}/out")
     assert policy.read == (f"{root}/sdk",)
     assert policy.deny == (f"{root}/repo/.env", f"{root}/repo/key")
-    assert policy.workdir == policy.home == f"{root}/repo"
+    assert (policy.workdir, policy.home) == (f"{root}/repo", "private")
 
 
 def test_symlinks_are_resolved(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ CALLER = {
 
 
 def test_built_environment() -> None:
-    """A workspace's environment is built: nothing of the caller's but USER, LANG, TERM and what is passed by name."""
+    """A workspace's environment is built: of the caller's only what has no secrets, and what is passed by name."""
     built = {"PATH": "/bin", "HOME": "/w", "TMPDIR": "/tmp"}
     policy = workspace(home="/w")
     assert policy.environment({}, "/bin") == built
@@ -314,7 +314,7 @@ wishes = st.fixed_dictionaries(
         "gid": st.none() | st.integers(0, 2**32 - 2),
         "hostname": st.none() | names,
         "workdir": st.none() | paths,
-        "home": st.none() | paths,
+        "home": st.sampled_from([None, "private", "private:x", "workspace", "tmp"]) | paths,
         "env": st.dictionaries(names, texts, max_size=3),
         "pass_env": st.lists(names, max_size=3),
         "inherit_env": st.booleans(),
@@ -366,7 +366,7 @@ def test_environment_has_no_source_but_three(chosen: dict[str, Any], caller: dic
     for name, value in env.items():
         if name in dict(policy.env):
             assert value == dict(policy.env)[name]
-        elif policy.inherit_env or name in (*policy.pass_env, "USER", "LANG", "TERM"):
+        elif policy.inherit_env or name in policy.taken_from_caller():
             assert value == caller[name]
         else:
             assert name in ("PATH", "HOME", "TMPDIR")

@@ -107,7 +107,8 @@ def test_a_workspace() -> None:
     check(plan)
     made = parts(tuple(primitives(plan.ops)))
     anew = [op for op in made.renewed if isinstance(op, Over | Devpts)]
-    assert words(tuple(anew)) == ["tmpfs /dev [mode 0755]", "devpts /dev/pts", "proc /proc [sys read-only]"]
+    own = ["tmpfs /dev [mode 0755]", "devpts /dev/pts", "proc /proc [sys read-only]", "tmpfs /home/u1000 [mode 0700]"]
+    assert words(tuple(anew)) == own
     assert Mask("/tmp/secret", optional=True, nofollow=True) in made.kept
     assert {op.dest for op in made.renewed if isinstance(op, Lifted)} >= {"/dev/null", "/proc/keys"}
     assert RoBind("/proc/1/autogroup", "/proc/1/autogroup", optional=True) in made.renewed

@@ -112,6 +112,7 @@ id = "main"
 [agents.sandbox]
 mode = "enabled"
 workspace = "portfolio"
+home = "workspace"
 writable_paths = ["${SHARED}"]
 passthrough_env = ["GH_TOKEN"]
 deny = ["portfolio/data"]
@@ -440,7 +441,7 @@ c.toml: ok
               system directories
   hidden      {project}/data (isn't there)
   network     none
-  environment USER, LANG, TERM of the caller's; HOME={project}/portfolio; set: KEY
+  environment USER, LANG, LANGUAGE, LC_*, TZ, TERM, COLORTERM, NO_COLOR, FORCE_COLOR of the caller's; HOME: private; set: KEY
   paths       notes: {project}/shared (rw, .md)
   limits      memory 1073741824
   require     filesystem

@@ -44,7 +44,8 @@ def test_root_has_only_what_the_plan_says(inside: Callable[..., Any], policy: Po
     """The root directory lists what the plan mounts and nothing else."""
     listing = set(inside("report(os.listdir('/'))"))
     assert listing == {op.dest.split("/")[1] for op in _plan_ops(policy) if getattr(op, "dest", "/") != "/"}
-    wanted = {path.split("/")[1] for path in (str(policy.workdir), *nsbox.probe().prefixes)}
+    home = inside("report(os.path.expanduser('~'))")
+    wanted = {path.split("/")[1] for path in (str(policy.workdir), home, *nsbox.probe().prefixes)}
     assert not listing & ({"home", "root", "run", "sys", "mnt", "boot", "srv"} - wanted)
 
 

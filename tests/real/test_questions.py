@@ -50,7 +50,7 @@ def tree(tmp_path: Path) -> Path:
         "ws/loop": "loop",
         "ws/chain": "to-lib/in/file",
         "ws/sub/up": "../..",
-        "ws/system": "/etc/passwd",
+        "ws/system": "/etc/nsswitch.conf",
         "ws/nowhere": "missing/x",
         "lib/back": tmp_path / "ws",
         "outside/in": tmp_path / "ws/sub",
@@ -127,7 +127,7 @@ NAMES = (
 )
 LINKS = ("to-out", "to-hidden", "to-ro", "to-lib", "loop", "chain", "up", "system", "nowhere", "back")
 ABSOLUTE = (
-    "/etc/passwd",
+    "/etc/nsswitch.conf",
     "/etc/shadow",
     "/etc/../etc/hosts",
     "/usr/bin/env",

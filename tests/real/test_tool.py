@@ -102,6 +102,7 @@ def test_json(box: Sandbox) -> None:
         "stderr_bytes",
         "truncated",
         "why",
+        "usage",
     }
     for command in ("echo x", "cat /nothing", "kill -9 $$", "printf '\\377'"):
         found = json.loads(box.shell(command).as_json())

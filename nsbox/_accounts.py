@@ -1,0 +1,201 @@
+"""Asks the machine for users and groups, for root's files that ssh includes, and for the caller's certificates."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from nsbox._checks import is_below
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._identity import check_scarcity
+from nsbox._resolution import Resolution
+from nsbox._variables import CERTIFICATES
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+_SSH = ("/etc/ssh/ssh_config", "/usr/etc/ssh/ssh_config")
+_MOST_FILES, _MOST_LEVELS = 64, 16  # ssh(1) itself goes no deeper
+_LARGEST = 1 << 20  # bytes of one of ssh's files
+_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")  # the others may be directories too
+_MOST_KEPT = 64
+
+_hosts: dict[tuple[object, ...], Host] = {}
+
+
+def contents(path: str, most: int = 64 << 20) -> bytes | None:
+    """Return what is in a file, b"" if it can't be read; None if there is no regular file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        check_scarcity(error)
+        return b"" if error.errno in (errno.EACCES, errno.EPERM) else None
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        try:
+            return file.read(most)
+        except OSError as error:
+            check_scarcity(error)
+            return b""
+
+
+def of_system(path: str) -> bytes | None:
+    """Return what is in a file of the system's configuration; None if it isn't there, or is a link out of that."""
+    return contents(path) if is_below(os.path.realpath(path), "/etc") else None
+
+
+# ---- users
+
+
+def with_user(host: Host, uid: int, gid: int) -> Host:
+    """Return the host with what it knows of a user and a group, in its files or by a directory service (nss(5))."""
+    import grp
+    import pwd
+
+    name, info, shell = "", "", ""
+    try:
+        found = pwd.getpwuid(uid)
+        name, info, shell = found.pw_name, found.pw_gecos, found.pw_shell
+    except (KeyError, OverflowError):
+        pass
+    try:
+        group = grp.getgrgid(gid).gr_name
+    except (KeyError, OverflowError):
+        group = ""
+    return replace(host, user=_safe(name), user_info=_line(info), shell=_line(shell) or "/bin/sh", group=_safe(group))
+
+
+def _safe(name: str) -> str:
+    """Return a name if it can be a directory's too; "" for any other."""
+    is_bad = name in (".", "..") or any(ch in "/:" or ch.isspace() or not ch.isprintable() for ch in name)
+    return "" if is_bad or len(os.fsencode(name)) > 200 else name
+
+
+def _line(text: str) -> str:
+    return "".join(ch for ch in text if ch not in ":\n\0")
+
+
+# ---- ssh
+
+
+def ssh_files() -> tuple[tuple[str, bytes], ...]:
+    """Return the files that ssh's configuration of the system includes, with their contents: only root's public ones.
+
+    ssh(1) takes them if they belong to root or to its own user, and nobody else may write to them.
+    """
+    found: dict[str, bytes] = {}
+    for path in _SSH:
+        text = contents(path, _LARGEST)
+        if text:
+            _add_included(text, os.path.dirname(path), found, 1)
+    return tuple(found.items())
+
+
+def _add_included(text: bytes, base: str, found: dict[str, bytes], level: int) -> None:
+    for pattern in _patterns(text):
+        import glob  # seldom needed
+
+        for path in sorted(glob.glob(os.path.join(base, pattern))):
+            real = os.path.realpath(path)
+            if real in found or len(found) >= _MOST_FILES:
+                continue
+            inner = _roots(real)
+            if inner is not None:
+                found[real] = inner
+                if level < _MOST_LEVELS:
+                    _add_included(inner, base, found, level + 1)
+
+
+def _patterns(text: bytes) -> list[str]:
+    """Return the arguments of Include, ssh_config(5). Those in a home are the user's own."""
+    patterns: list[str] = []
+    for line in text.decode("utf-8", "surrogateescape").splitlines():
+        word, _, rest = line.strip().replace("=", " ", 1).replace("\t", " ").partition(" ")
+        if word.lower() == "include":
+            patterns += [item.strip('"') for item in rest.split() if not item.startswith(("#", "~", "${"))]
+    return patterns
+
+
+def _roots(path: str) -> bytes | None:
+    """Return the contents of a file of root's that everybody may read and only root may write; None for any other."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    public = stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IROTH and not found.st_mode & 0o022
+    return contents(path, _LARGEST) if public and found.st_uid == 0 and found.st_size < _LARGEST else None
+
+
+# ---- for one policy
+
+
+def host_for(policy: Policy, host: Host) -> Host:
+    """Return the host as a workspace's plan needs it: with this policy's user, and the caller's certificates.
+
+    The same facts are the same object, since what is prepared is known by that.
+    """
+    uid = host.euid if policy.uid is None else policy.uid
+    gid = host.egid if policy.gid is None else policy.gid
+    given = () if policy.network == "none" else tuple((n, v) for n in CERTIFICATES if (v := os.environ.get(n)))
+    if (uid, gid) == (host.euid, host.egid) and not given:
+        return host
+    where = policy if given else None  # whose paths decide which of them have to be shown
+    key = (host, uid, gid, given, where, os.getcwd() if given and not all(v.startswith("/") for _, v in given) else "")
+    known = _hosts.get(key)
+    if known is None:
+        known = host if (uid, gid) == (host.euid, host.egid) else with_user(host, uid, gid)
+        if given:
+            known = _with_certificates(policy, known, given)
+        if len(_hosts) >= _MOST_KEPT:
+            _hosts.clear()
+        _hosts[key] = known
+    return known
+
+
+def _with_certificates(policy: Policy, host: Host, given: tuple[tuple[str, str], ...]) -> Host:
+    values: list[tuple[str, str]] = []
+    files: list[str] = []
+    for name, value in given:
+        # OpenSSL takes several directories, SSL_CERT_DIR; all others take one path.
+        entries = value.split(":") if name == "SSL_CERT_DIR" else [value]
+        found = [real for entry in entries if entry and (real := _certificate(policy, host, name, entry)) is not None]
+        files += [path for path in found if os.path.exists(path) and not _is_visible(policy, host, path)]
+        if found:
+            values.append((name, ":".join(found)))
+    return replace(host, certificates=tuple(values), certificate_files=tuple(dict.fromkeys(files)))
+
+
+def _certificate(policy: Policy, host: Host, name: str, path: str) -> str | None:
+    """Return where a path leads, itself if nowhere; None if that isn't to be shown.
+
+    A link in a directory that commands can write to isn't followed out of it: see _resolution. Nor is shown what
+    contains a home, a workspace or something hidden: certificates alone are meant.
+    """
+    if not os.path.exists(path):
+        return path
+    names = Resolution()
+    try:
+        real = names.existing("certificates", path)
+        names.check(policy.write)
+    except PolicyError:
+        return None
+    if any(is_below(real, denied) for denied in policy.deny):
+        return None
+    if _is_visible(policy, host, real):
+        return real
+    around = (os.path.realpath(os.path.expanduser("~")), *policy.write, *policy.deny)
+    hidden = (*host.secrets, *host.private, *filter(None, [host.state]))
+    own = ("/proc", "/dev", "/sys", *hidden)
+    if any(is_below(real, top) for top in own) or any(is_below(top, real) for top in (*around, *hidden)):
+        return None
+    mode = os.stat(real).st_mode
+    return real if stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and name not in _FILES) else None
+
+
+def _is_visible(policy: Policy, host: Host, path: str) -> bool:
+    shown = (*policy.write, *policy.read, *(top for top, link in host.directories if link is None))
+    return any(is_below(path, top) for top in shown)

@@ -1,0 +1,182 @@
+"""The environment of a command that was given none: built, or the caller's; and where it has programs looked for."""
+
+from __future__ import annotations
+
+from nsbox import _core
+from nsbox._checks import is_below
+from nsbox._early import os
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._variables import CERTIFICATES, VENVS, search_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from nsbox._host import Host
+    from nsbox._plan import Plan
+    from nsbox._policy import Policy
+
+_MOST_KEPT = 64  # built ones of one policy
+
+
+@frozen
+class Search(Frozen):
+    """What a built PATH is made of. shown: what the sandbox has of this machine, for the caller's own directories."""
+
+    tools: tuple[str, ...]
+    venvs: tuple[str, ...]  # of the workspace, that may come to be
+    own: tuple[str, ...]  # the machine's profiles, and the interpreter's that runs nsbox
+    shown: tuple[str, ...]
+    hidden: tuple[str, ...]
+
+
+@frozen
+class Built(Frozen):
+    """A built environment, and where it has programs looked for."""
+
+    strings: _core.Strings
+    directories: list[str]
+
+
+class Environment:
+    """Those of one policy's commands. Threads may share it."""
+
+    __slots__ = ("_built", "_left_out", "_plan", "_policy", "_search", "_taken", "_values")
+
+    def __init__(self, policy: Policy, host: Host, plan: Plan) -> None:
+        self._policy, self._plan = policy, plan
+        self._search = _search(policy, host, plan)
+        # What a built one depends on, of the caller's.
+        self._taken = tuple(map(os.fsencode, (*policy.taken_from_caller(), "PATH", "VIRTUAL_ENV", "HOME")))
+        # Certificates are named where they are, and left out where that isn't shown.
+        self._values = dict(host.certificates)
+        if policy.base == "workspace" and policy.uid not in (None, host.euid) and "USER" not in policy.pass_env:
+            from nsbox._user import user_of
+
+            self._values["USER"] = user_of(policy, host)
+        is_built = policy.base == "workspace" and not policy.inherit_env
+        self._left_out = {*CERTIFICATES} - self._values.keys() - {*policy.pass_env} if is_built else set()
+        self._built: dict[tuple[tuple[str, ...], tuple[bytes | None, ...]], Built] = {}  # by the caller's values
+
+    def strings(self) -> _core.Strings:
+        """Return it as execve(2) takes it."""
+        policy = self._policy
+        if policy.inherit_env and not policy.env:
+            return _inherited()
+        if policy.inherit_env:
+            return _core.Strings(encode_environment(self.variables(_copy(os.environ))))
+        return self._of_now().strings
+
+    def directories(self) -> list[str]:
+        """Return the directories that a program without a slash is looked for in."""
+        if self._policy.inherit_env:
+            return os.get_exec_path(self.variables(_copy(os.environ)))
+        return self._of_now().directories
+
+    def variables(self, caller: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment that the policy builds, or adds to, from the caller's."""
+        policy, plan, search = self._policy, self._plan, self._search
+        home = caller.get("HOME", plan.home) if plan.backend == "passthrough" else plan.home
+        active = caller.get("VIRTUAL_ENV", "").rstrip("/")
+        # nsbox's own is none of the project's, unless it is in the caller's PATH.
+        is_other = bool(active) and f"{active}/bin" not in search.own
+        venvs = [active] if is_other and any(is_below(active, path) for path in search.shown) else []
+        venvs += filter(_is_venv, search.venvs)
+        first = (*search.tools, *(f"{path}/bin" for path in venvs))
+        path = search_path(first, caller.get("PATH"), search.own, search.shown, search.hidden)
+        caller = {name: value for name, value in caller.items() if name not in self._left_out} | self._values
+        return policy.environment(caller, path, plan.tmpdir, home)
+
+    def _of_now(self) -> Built:
+        """Return a built one, which is the same for the same values of the caller's."""
+        callers = _kept_by(os.environ)
+        if callers is None:
+            callers = {os.fsencode(name): os.fsencode(value) for name, value in _copy(os.environ).items()}
+        venvs = tuple(filter(_is_venv, self._search.venvs))
+        given = tuple(map(callers.get, self._taken))
+        known = self._built.get((venvs, given))
+        if known is None:
+            values = zip(self._taken, given, strict=True)
+            env = self.variables({os.fsdecode(name): os.fsdecode(value) for name, value in values if value is not None})
+            known = Built(_core.Strings(encode_environment(env)), os.get_exec_path(env))
+            if len(self._built) < _MOST_KEPT:
+                self._built[venvs, given] = known
+        return known
+
+
+def _search(policy: Policy, host: Host, plan: Plan) -> Search:
+    tools = (policy.tools_bin,) if policy.tools_bin else ()
+    own = (*host.profiles, *host.programs)
+    if policy.base != "workspace":
+        return Search(tools, (), own, ("/",) if policy.base == "host" else (), ())
+    shown = (*policy.write, *policy.read, *(path for path, _ in host.directories), *host.prefixes, plan.home)
+    shown = ("/",) if plan.backend == "passthrough" else shown
+    venvs = tuple(f"{root}/{name}" for root in policy.write[:1] for name in VENVS)
+    return Search(tools, venvs, own, shown, policy.deny)
+
+
+def _is_venv(path: str) -> bool:
+    try:
+        os.stat(f"{path}/pyvenv.cfg")
+    except OSError:
+        return False
+    return True
+
+
+def encode_environment(env: Mapping[Any, Any]) -> list[bytes]:
+    """Return an environment as execve(2) takes it; raises ValueError as the standard library does."""
+    pairs = []
+    for key, value in env.items():
+        name = os.fsencode(key)
+        if b"=" in name:
+            raise ValueError("illegal environment variable name")
+        pairs.append(null_free(name + b"=" + os.fsencode(value)))
+    return pairs
+
+
+def null_free(text: bytes) -> bytes:
+    """Return text; raises ValueError as the standard library does if it has a NUL byte."""
+    if b"\0" in text:
+        raise ValueError("embedded null byte")
+    return text
+
+
+def set_by(policy: Policy) -> dict[bytes, bytes] | None:
+    """Return what a policy that lets commands inherit the environment sets in it; None for one that doesn't."""
+    if not policy.inherit_env:
+        return None
+    return {os.fsencode(name): os.fsencode(value) for name, value in dict(policy.env).items()}
+
+
+# ---- the caller's
+
+
+def _kept_by(environ: object) -> dict[bytes, bytes] | None:
+    """Return what os.environ keeps; None where that is no dictionary, which no word of its documentation promises."""
+    data = getattr(environ, "_data", None) if type(environ) is type(os.environb) else None
+    return data if type(data) is dict else None
+
+
+_last: tuple[dict[bytes, bytes], _core.Strings] | None = None  # inherited; it seldom changes between two spawns
+
+
+def _inherited() -> _core.Strings:
+    """Return this process's environment as Python knows it.
+
+    The C library's is reallocated by setenv(3) in other threads, also while it is being read. What os.environ keeps is
+    a dictionary of bytes, checked when they were set, which can be copied in one step that no thread interrupts.
+    """
+    global _last
+    data = _kept_by(os.environb)
+    if data is None:
+        return _core.Strings(encode_environment(_copy(os.environb)))
+    last = _last
+    if last is None or last[0] != data:
+        copy = data.copy()
+        _last = last = (copy, _core.Strings([name + b"=" + value for name, value in copy.items()]))
+    return last[1]
+
+
+def _copy(environ: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a copy of os.environ, which other threads may change meanwhile."""
+    return {name: value for name in environ if (value := environ.get(name)) is not None}

@@ -1,0 +1,255 @@
+"""Homes that are kept: directories of mode 0700 in nsbox's own directory for state; made, locked, and removed.
+
+Names are a user's, or a Sandbox's own; the latter have a lock beside them, so that what a killed process has left is
+removed by the next. What commands leave in one is theirs: nothing there is followed or carried out here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import stat
+import time
+import weakref
+
+from nsbox import _files, _spawn
+from nsbox._descriptors import high
+from nsbox._errors import PolicyError, Reason, UnavailableError
+from nsbox._files import Tree
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._home import HOMES, PRIVATE, is_of_box, name_of, of_box
+from nsbox._layout import wants_full
+from nsbox._probe import probe
+from nsbox._reach import check_place
+from nsbox._user import first_parts, home_path, home_source, uid_of
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+_ATTEMPTS = 20  # to remove what a command that has just been killed still writes to
+_log = logging.getLogger("nsbox")
+_made: dict[tuple[Policy, str], int] = {}
+_MOST_KEPT = 256
+
+
+def make(policy: Policy, host: Host) -> None:
+    """Make the directory of a policy's home, with mount points for what the policy shows in it.
+
+    Raises PolicyError for a home that commands could reach in another way, or that has something else in the place of a
+    mount point; UnavailableError where it can't be made.
+    """
+    source = home_source(policy, host)
+    assert source is not None
+    known = _made.get((policy, source))
+    if known == len(_spawn.reached) and (is_of_box(policy.home) or _is_ready(policy, host, source)):
+        return  # a Sandbox's home only its own commands have
+    _check_ids(policy, host)
+    if known != len(_spawn.reached):  # commands of other policies may reach more by now
+        check_place(policy, base := os.path.dirname(source), base, field="home")
+        if len(_made) >= _MOST_KEPT:
+            _made.clear()
+    try:
+        _make(policy, host, source)
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else source
+        raise UnavailableError(
+            Reason(
+                f"home={policy.home!r} can't be made: {where}: {error.strerror}",
+                "set XDG_STATE_HOME to a directory of this user's, or say home='private' or home='tmp'",
+            )
+        ) from None
+    _made[policy, source] = len(_spawn.reached)
+
+
+def _is_ready(policy: Policy, host: Host, source: str) -> bool:
+    """Say if there is nothing to be made. A command of another policy can have changed the home, not what it is in."""
+    try:
+        found = os.lstat(source)
+        base = os.lstat(os.path.dirname(source))
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700
+    return is_own and not base.st_mode & 0o022 and not first_parts(policy, host)
+
+
+def _check_ids(policy: Policy, host: Host) -> None:
+    if wants_full(policy, host) and (host.euid != 0 or uid_of(policy, host) != host.euid):
+        problem = "doesn't go with ids='full', by which its files would be other users'"
+        raise PolicyError("home", f"{policy.home!r} {problem}: say 'private', 'tmp' or a path")
+
+
+def _make(policy: Policy, host: Host, source: str) -> None:
+    base, name = os.path.split(source)
+    _make_base(base)
+    with Tree(base) as tree:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=tree.fd)
+        found = os.lstat(name, dir_fd=tree.fd)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise PolicyError("home", f"{source} is no directory of this user's: remove it")
+        with tree.dir(name) as fd:
+            if stat.S_IMODE(found.st_mode) != 0o700:  # a command may have changed it
+                os.fchmod(fd, 0o700)
+            _make_mount_points(policy, host, fd)
+
+
+def _make_base(base: str) -> None:
+    for path in (os.path.dirname(base), base):
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(path, mode=0o700)
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            what = "has to be a directory of this user's, and nobody else may write to it (chmod go-w)"
+            raise PolicyError("home", f"{path} {what}")
+
+
+def _make_mount_points(policy: Policy, host: Host, fd: int) -> None:
+    """Make what the policy's paths in the home are mounted on. A link that is there would lead the mount elsewhere."""
+    home = home_path(policy, host)
+    for name, paths in first_parts(policy, host).items():
+        is_file = f"{home}/{name}" in paths and not os.path.isdir(f"{home}/{name}")
+        try:
+            mode = os.lstat(name, dir_fd=fd).st_mode
+        except FileNotFoundError:
+            if is_file:
+                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=fd))
+            else:
+                os.mkdir(name, 0o700, dir_fd=fd)
+            continue
+        if not (stat.S_ISREG(mode) if is_file else stat.S_ISDIR(mode)):
+            what = f"{home_source(policy, host)}/{name} is in the way of {paths[0]}, which the policy shows there"
+            raise PolicyError("home", f"{policy.home!r}: {what}: remove it, or choose another name")
+
+
+# ---- a Sandbox's own
+
+
+class BoxHome:
+    """The home of one Sandbox: made at its first command, removed when it is closed, or by the next process."""
+
+    def __init__(self, state: str) -> None:
+        self._base = os.path.join(state, HOMES)
+        self._name = name_of(of_box(os.urandom(8).hex())) or ""
+        self.home = of_box(self._name.removeprefix("box-"))
+        self._lock = -1
+        self._creator = os.getpid()
+        _boxes.add(self)
+
+    def hold(self, policy: Policy) -> bool:
+        """Say if commands of this policy, which names it, can have it; make it then.
+
+        They can't where the place for it is in their reach, or can't be written to: a workspace that is a home, a user
+        without a directory for state, ids='full'.
+        """
+        host = probe()
+        if not host.state:
+            return False
+        try:
+            check_place(policy, self._base, self._base, field="home")
+            _make_base(self._base)
+            self._hold()
+            make(policy, host)
+        except (OSError, PolicyError):
+            self.remove()
+            return False
+        return True
+
+    def _hold(self) -> None:
+        """Lock it, so that nobody takes it for one that was left behind; remove those that were. Raises OSError."""
+        if self._lock >= 0:
+            return
+        _sweep(self._base)
+        for _ in range(_ATTEMPTS):
+            held = self._locked()
+            if held >= 0:
+                self._lock = high(held)
+                return
+        raise OSError(errno.EAGAIN, "somebody removes each lock that is made", self._base)
+
+    def _locked(self) -> int:
+        """Return the lock, which has its name only when it is held; -1 if somebody has taken it for one left behind."""
+        path = os.path.join(self._base, self._name)
+        fd = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(f"{path}.new", f"{path}.lock")
+        except (BlockingIOError, FileNotFoundError):
+            os.close(fd)
+            return -1
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def remove(self) -> None:
+        """Remove it. Commands that still run have none from then on."""
+        held, self._lock = self._lock, -1
+        if held < 0:
+            return
+        try:
+            if self._creator == os.getpid():
+                _remove(self._base, self._name)
+        finally:
+            os.close(held)
+
+    def forget(self) -> None:
+        """Let go of the parent's, in a forked child."""
+        held, self._lock = self._lock, -1
+        if held >= 0:
+            os.close(held)
+
+
+_boxes: weakref.WeakSet[BoxHome] = weakref.WeakSet()
+
+
+def _remove(base: str, name: str) -> None:
+    """Remove a home and its lock; what resists is left to the next process, which finds the lock free."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            with Tree(base, forceful=True) as tree:
+                with contextlib.suppress(FileNotFoundError):
+                    _files.remove(tree, name)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{name}.lock", dir_fd=tree.fd)
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if attempt == _ATTEMPTS - 1:
+                _log.warning("%s can't be removed now: %s", os.path.join(base, name), error)
+        time.sleep(0.01)
+
+
+def _sweep(base: str) -> None:
+    """Remove the homes of Sandboxes whose processes were killed: the locks beside them are free."""
+    for entry in os.listdir(base):
+        name, dot, kind = entry.partition(".")
+        if not is_of_box(f"{PRIVATE}:{name}") or f"{dot}{kind}" not in (".lock", ".new"):
+            continue
+        try:
+            fd = os.open(os.path.join(base, entry), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:  # somebody else has just removed it
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if kind == "new":
+                os.unlink(os.path.join(base, entry))
+            else:
+                _remove(base, name)
+        except OSError:  # its Sandbox is open, or it has got its name
+            continue
+        finally:
+            os.close(fd)
+
+
+def _at_exit() -> None:
+    for box in list(_boxes):
+        box.remove()
+
+
+atexit.register(_at_exit)

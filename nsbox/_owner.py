@@ -1,0 +1,48 @@
+"""Whose the workspace is, where that isn't the command's user: which fields of a policy would help."""
+
+from __future__ import annotations
+
+import os
+
+from nsbox._checks import is_below
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._user import gid_of, uid_of
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+
+def remedy(policy: Policy, host: Host, path: str) -> str:
+    """Say what a policy would have to say for work on somebody else's files at a path; "" if that isn't what is wrong.
+
+    Root's commands have no capabilities. Where the caller's kernel ids can't be replaced by the owner's, they are to
+    root's files what any user is to another's.
+    """
+    if policy.base != "workspace" or host.euid != 0 or host.kernel_id or host.system != "Linux":
+        return ""
+    root = max((p for p in policy.write if is_below(path, p)), key=len, default=None)
+    try:
+        found = os.stat(path if root is None else root)
+    except OSError:
+        return ""
+    if found.st_uid in (0, uid_of(policy, host)) and found.st_gid in (0, gid_of(policy, host)):
+        return ""
+    uid, gid = found.st_uid, found.st_gid
+    whose = f"{path if root is None else root} belongs to uid {uid}, gid {gid}, and commands have no capabilities"
+    if not host.can_set_ids:
+        return f"{whose}: start nsbox as that user"
+    fields = f"ids='full', uid={uid}, gid={gid}"
+    return f"{whose}: say {fields} (nsbox run: --ids full --uid {uid} --gid {gid})"
+
+
+def dubious(policy: Policy, host: Host, path: str) -> str:
+    """Say what helps when git finds that a repository is somebody else's."""
+    by_ids = remedy(policy, host, path)
+    if by_ids:
+        return f"git refuses a repository of another user: {by_ids}"
+    return (
+        "git refuses a repository of another user, as it would outside; what you have allowed in your own .gitconfig "
+        f"isn't seen here. Policy.env can allow it: GIT_CONFIG_COUNT='1', GIT_CONFIG_KEY_0='safe.directory', "
+        f"GIT_CONFIG_VALUE_0={path!r}"
+    )

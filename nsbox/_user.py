@@ -1,0 +1,243 @@
+"""Who the command is, as programs in a workspace ask for it: its home, its entries in passwd and group, root's files.
+
+What isn't needed isn't mounted: no passwd that says already what it has to, no files of root's that are root's inside.
+"""
+
+from __future__ import annotations
+
+from nsbox._checks import is_below
+from nsbox._errors import Reason, UnavailableError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._home import HOMES, PRIVATE, name_of
+from nsbox._layout import wants_full
+from nsbox._plan import Bind, BindData, Op, RemountRo, Tmpfs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+_MOST_TEXT = 8 << 20  # bytes of passwd or group that are kept whole
+_FIRST_PERSON = 1000  # ids below belong to the system
+_NOBODY = (65534, 65535)
+_BASIC_PASSWD = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+_BASIC_GROUP = b"root:x:0:\nnogroup:x:65534:\n"
+
+
+def uid_of(policy: Policy, host: Host) -> int:
+    """Return the uid that the command has inside."""
+    return host.euid if policy.uid is None else policy.uid
+
+
+def gid_of(policy: Policy, host: Host) -> int:
+    """Return the gid that the command has inside."""
+    return host.egid if policy.gid is None else policy.gid
+
+
+def user_of(policy: Policy, host: Host) -> str:
+    """Return the name of the command's user; one of its own for a uid that nobody has."""
+    return host.user or f"u{uid_of(policy, host)}"
+
+
+# ---- home
+
+
+def _shown(policy: Policy, host: Host) -> tuple[str, ...]:
+    """Return what a workspace shows of the host."""
+    return (*policy.write, *policy.read, *(p for p, link in host.directories if link is None), *host.prefixes)
+
+
+def home_path(policy: Policy, host: Host) -> str:
+    """Return HOME of a built environment, where there are mounts."""
+    home = policy.home or "/"
+    if home == "workspace":
+        return policy.write[0] if policy.write else policy.workdir or "/"
+    if home == "tmp":
+        return "/tmp"
+    return _private(policy, host) if home == PRIVATE or name_of(home) is not None else home
+
+
+def _private(policy: Policy, host: Host) -> str:
+    """Return the first place that shows nothing of the host's. /dev always is the sandbox's own."""
+    name = user_of(policy, host)
+    shown = _shown(policy, host)
+    for path in (f"/home/{name}", f"/home/{name}-private", f"/tmp/home-{name}"):
+        if not any(is_below(path, other) for other in (*shown, *policy.deny)):
+            return path
+    return f"/dev/shm/home-{name}"
+
+
+def home_source(policy: Policy, host: Host) -> str | None:
+    """Return the directory of this machine that the home is kept in; None if it is kept nowhere."""
+    name = name_of(policy.home)
+    if name is None:
+        return None
+    if not host.state:
+        raise UnavailableError(
+            Reason(
+                f"home={policy.home!r}: this user has no directory for state to keep it in",
+                "set XDG_STATE_HOME, or say home='private'",
+            )
+        )
+    return f"{host.state}/{HOMES}/{name}"
+
+
+def first_parts(policy: Policy, host: Host) -> dict[str, list[str]]:
+    """Return what of the policy lies in the home, by the first name on the way there."""
+    home = home_path(policy, host)
+    found: dict[str, list[str]] = {}
+    for path in (*policy.write, *policy.read, *host.prefixes):
+        if path != home and is_below(path, home):
+            found.setdefault(path[len(home) + 1 :].partition("/")[0], []).append(path)
+    return found
+
+
+def home_ops(policy: Policy, host: Host, size: int | None) -> tuple[dict[str, Op], list[Op]]:
+    """Return what makes a private home, and what has to come last.
+
+    Directories between it and something that the policy shows there can't be written to, as everywhere on such ways: a
+    file there would be gone with the sandbox, and a directory that could be moved would take the workspace with it.
+    """
+    if policy.home != PRIVATE and name_of(policy.home) is None:
+        return {}, []
+    home, source = home_path(policy, host), home_source(policy, host)
+    # In a namespace with more ids the tmpfs belongs to its uid 0.
+    is_shared = wants_full(policy, host) and uid_of(policy, host) != 0
+    ops: dict[str, Op] = {home: Tmpfs(home, size=size, mode=0o1777 if is_shared else 0o700)}
+    if source is not None:
+        ops = {home: Bind(source, home, nofollow=True)}
+    ways = [f"{home}/{name}" for name, paths in first_parts(policy, host).items() if f"{home}/{name}" not in paths]
+    return ops | {way: Tmpfs(way) for way in ways}, [RemountRo(way) for way in ways]
+
+
+def home_words(policy: Policy, host: Host, *, has_mounts: bool) -> str:
+    """Say which home it is, for explain()."""
+    home = policy.home
+    if home == PRIVATE and not has_mounts:
+        return "private would take mounts: where temporary files go"
+    if home == PRIVATE:
+        return "private: empty, for each command or session; a Sandbox keeps one of its own as long as it is open"
+    if name_of(home) is not None:
+        return f"kept in {home_source(policy, host)}, for all that name it"
+    return {"workspace": "the workspace", "tmp": "the sandbox's own /tmp"}.get(home or "", "as the policy says")
+
+
+# ---- passwd and group
+
+
+def accounts(policy: Policy, host: Host, home: str) -> dict[str, Op]:
+    """Return the files that tell who the command's user is, as far as the host's say something else."""
+    uid, gid = uid_of(policy, host), gid_of(policy, host)
+    user, group = user_of(policy, host), host.group or f"g{gid}"
+    texts = {
+        "/etc/passwd": _with_user(host.passwd, uid, [user, "x", str(uid), str(gid), host.user_info, home, host.shell]),
+        "/etc/group": _with_group(host.groups, gid, [group, "x", str(gid), ""]),
+    }
+    found: dict[str, Op] = {}
+    for path, text in texts.items():
+        if text is not None and _is_the_systems(path, policy, host):
+            found[path] = BindData(path, text, mode=0o644, read_only=True)
+    return found
+
+
+def _is_the_systems(path: str, policy: Policy, host: Host) -> bool:
+    """Say if a file is shown since it is a system's, and neither named by itself, nor writable, nor hidden."""
+    shown = any(link is None and is_below(path, top) for top, link in host.directories)
+    shown = shown or any(is_below(path, above) for above in policy.read)
+    above = max((p for p in (*policy.write, *policy.read) if is_below(path, p)), key=len, default=None)
+    hidden = (*policy.deny, *host.secrets, *host.private)
+    return shown and above != path and above not in policy.write and not any(is_below(path, p) for p in hidden)
+
+
+def _with_user(data: bytes | None, uid: int, entry: list[str]) -> bytes | None:
+    """Return passwd with the user's entry, or None if it says all that already."""
+    home = entry[5].encode("utf-8", "surrogateescape")
+    if data is None or b":" in home or b"\n" in home:
+        return None
+
+    def right(fields: list[bytes]) -> list[bytes]:
+        return [*fields[:5], home, *fields[6:]]
+
+    return _with_entry(data, uid, 7, right, entry, _BASIC_PASSWD)
+
+
+def _with_group(data: bytes | None, gid: int, entry: list[str]) -> bytes | None:
+    return None if data is None else _with_entry(data, gid, 4, lambda fields: fields, entry, _BASIC_GROUP)
+
+
+def _with_entry(
+    data: bytes,
+    number: int,
+    width: int,
+    right: Callable[[list[bytes]], list[bytes]],
+    entry: list[str],
+    basic: bytes,
+) -> bytes | None:
+    """Return the text in which each entry of this number is right, and there is one; None if that is so already."""
+    wanted, lines, has_one, changed = b"%d" % number, [], False, False
+    texts = (data or basic).split(b"\n")
+    for line in texts:
+        fields = line.split(b":") if wanted in line else []
+        if len(fields) >= width and fields[2] == wanted:
+            fields, before, has_one = right(fields), fields, True
+            changed = changed or fields != before
+            line = b":".join(fields)
+        lines.append(line)
+    if has_one and not changed and data:
+        return None
+    if not has_one:
+        own = b":".join(_field(text) for text in entry)
+        lines = _without(own.split(b":")[0], lines)
+        at = next((i for i, line in enumerate(lines) if line[:1] in (b"+", b"-")), len(lines))  # nis: what follows
+        lines.insert(at, own)
+    text = b"\n".join(line for line in lines if line) + b"\n"
+    return text if len(text) <= _MOST_TEXT else _shortened(lines, wanted)
+
+
+def _without(name: bytes, lines: Iterable[bytes]) -> list[bytes]:
+    """Leave out what is said of somebody else of this name: the first that says something counts."""
+    return [line for line in lines if line and line.partition(b":")[0] != name]
+
+
+def _shortened(lines: Iterable[bytes], wanted: bytes) -> bytes:
+    """Return what the system's own programs ask for, and the command's user, of more than is copied for a sandbox."""
+    kept = []
+    for line in lines:
+        number = line.split(b":")[2:3]
+        is_system = bool(number) and number[0].isdigit() and _is_system(int(number[0]))
+        if number == [wanted] or is_system:
+            kept.append(line)
+    return b"\n".join(kept) + b"\n"
+
+
+def _is_system(number: int) -> bool:
+    return number < _FIRST_PERSON or number in _NOBODY
+
+
+def _field(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape").translate(None, b":\n")
+
+
+# ---- root's files
+
+
+def shows_root(policy: Policy, host: Host) -> bool:
+    """Say if files of the host's uid 0 are root's, or the command's own, in its user namespace."""
+    if host.can_set_ids and wants_full(policy, host):
+        return True
+    return host.euid == 0 and not host.kernel_id
+
+
+def ssh_ops(policy: Policy, host: Host) -> dict[str, Op]:
+    """Return the files of root's that ssh takes only from root or its own user, as that user's.
+
+    What ssh_config(5) includes has to belong to one of them; here the host's root is nobody.
+    """
+    if not host.ssh_files or shows_root(policy, host):
+        return {}
+    return {
+        path: BindData(path, data, mode=0o644, read_only=True)
+        for path, data in host.ssh_files
+        if policy.base == "host" or _is_the_systems(path, policy, host)
+    }

@@ -1,0 +1,50 @@
+"""Default amounts, and what each record says that was used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nsbox
+from nsbox import Limits, Policy, Sandbox
+
+BEST = {"limits.processes"}  # of the kernel's root, without a cgroup
+
+
+def test_sensible_limits_disturb_nobody(workspace: Path) -> None:
+    """Ordinary work goes on under them, and a file that grows without end is stopped."""
+    policy = Policy.workspace(workspace, limits=Limits.sensible(), best_effort=BEST)
+    with Sandbox(policy) as box:
+        assert box.shell("seq 1000 | sort | tail -1; head -c 1M /dev/zero > f").stdout == "999\n"
+        assert box.shell("truncate -s 15G f").returncode == 0
+        assert box.shell("truncate -s 17G f").returncode != 0
+        assert box.shell("ulimit -n").stdout.strip() != "unlimited"
+    assert Limits.sensible() == Limits(processes=4096, file_size="16G", open_files=65536, core_size=0)
+
+
+def test_each_record_says_what_was_used(workspace: Path) -> None:
+    """Processor time, memory and cause are in each ToolResult, of a Sandbox and of a session, also as JSON."""
+    with Sandbox(Policy.workspace(workspace)) as box, box.session() as session:
+        for place in (box, session):
+            done = place.shell("python3 -c 'x = bytearray(64 << 20)' || head -c 64M /dev/zero | sort > /dev/null")
+            assert done.usage is not None and done.usage.cause == "exit"
+            told = json.loads(done.as_json())["usage"]
+            assert told["cause"] == "exit" and told["max_rss"] > 0 and told["cpu"] >= 0
+        late = box.shell("sleep 1000", timeout=0.2)
+        assert late.usage is not None and late.usage.cause == "timeout"
+        killed = box.exec("sh", ["-c", "kill -9 $$"])
+        assert killed.usage is not None and killed.usage.cause == "signal"
+
+
+def test_a_program_that_is_not_there(workspace: Path) -> None:
+    """What wasn't started has used nothing."""
+    with Sandbox(Policy.workspace(workspace)) as box:
+        done = box.exec("no-such-program")
+        assert (done.returncode, done.usage, done.as_dict()["usage"]) == (127, None, None)
+
+
+def test_a_limit_is_the_cause(workspace: Path) -> None:
+    """A command that a limit has ended says so."""
+    with Sandbox(Policy.workspace(workspace, limits=nsbox.Limits(cpu_seconds=1))) as box:
+        done = box.shell("exec sh -c 'while :; do :; done'")
+        assert done.usage is not None and done.usage.cause == "limit"
