@@ -7,10 +7,14 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
-    from typing import Any, TypedDict, Unpack
+    from typing import Any, Literal, TypedDict, Unpack, overload
+
+    from _typeshed import ReadableBuffer
 
     from nsbox._tool import ToolResult
+    from nsbox._typed import Command, OwnCalled, OwnPopened, OwnRun, OwnTimed
     from nsbox.asyncio import Process
     from nsbox.secrets import Secret, Store
 
@@ -28,16 +32,170 @@ if TYPE_CHECKING:
 class Commands(Keeper):
     """Starts commands: each method takes and raises what the function of its name in nsbox or nsbox.asyncio does."""
 
-    def Popen(self, *args: Any, **options: Any) -> _subprocess.Popen:
+    if TYPE_CHECKING:
+
+        @overload
+        def Popen(
+            self,
+            args: Command,
+            *,
+            text: Literal[True],
+            encoding: str | None = None,
+            errors: str | None = None,
+            universal_newlines: bool | None = None,
+            **options: Unpack[OwnPopened],
+        ) -> _subprocess.Popen[str]: ...
+        @overload
+        def Popen(
+            self,
+            args: Command,
+            *,
+            encoding: str,
+            errors: str | None = None,
+            text: bool | None = None,
+            universal_newlines: bool | None = None,
+            **options: Unpack[OwnPopened],
+        ) -> _subprocess.Popen[str]: ...
+        @overload
+        def Popen(
+            self,
+            args: Command,
+            *,
+            errors: str,
+            encoding: str | None = None,
+            text: bool | None = None,
+            universal_newlines: bool | None = None,
+            **options: Unpack[OwnPopened],
+        ) -> _subprocess.Popen[str]: ...
+        @overload
+        def Popen(
+            self,
+            args: Command,
+            *,
+            universal_newlines: Literal[True],
+            encoding: str | None = None,
+            errors: str | None = None,
+            text: bool | None = None,
+            **options: Unpack[OwnPopened],
+        ) -> _subprocess.Popen[str]: ...
+        @overload
+        def Popen(
+            self,
+            args: Command,
+            *,
+            universal_newlines: Literal[False] | None = None,
+            text: Literal[False] | None = None,
+            encoding: None = None,
+            errors: None = None,
+            **options: Unpack[OwnPopened],
+        ) -> _subprocess.Popen[bytes]: ...
+        @overload
+        def Popen(
+            self,
+            args: Command,
+            *,
+            universal_newlines: bool | None = None,
+            text: bool | None = None,
+            encoding: str | None = None,
+            errors: str | None = None,
+            **options: Unpack[OwnPopened],
+        ) -> _subprocess.Popen[Any]: ...
+
+    def Popen(self, *args: Any, **options: Any) -> _subprocess.Popen[Any]:
         """Start a command; as nsbox.Popen."""
         return _subprocess.Popen(*args, **self._own(args, options))
+
+    if TYPE_CHECKING:
+
+        @overload
+        def run(
+            self,
+            args: Command,
+            *,
+            text: Literal[True],
+            encoding: str | None = None,
+            errors: str | None = None,
+            universal_newlines: bool | None = None,
+            input: str | None = None,
+            **options: Unpack[OwnRun],
+        ) -> _subprocess.CompletedProcess[str]: ...
+        @overload
+        def run(
+            self,
+            args: Command,
+            *,
+            encoding: str,
+            errors: str | None = None,
+            text: bool | None = None,
+            universal_newlines: bool | None = None,
+            input: str | None = None,
+            **options: Unpack[OwnRun],
+        ) -> _subprocess.CompletedProcess[str]: ...
+        @overload
+        def run(
+            self,
+            args: Command,
+            *,
+            errors: str,
+            encoding: str | None = None,
+            text: bool | None = None,
+            universal_newlines: bool | None = None,
+            input: str | None = None,
+            **options: Unpack[OwnRun],
+        ) -> _subprocess.CompletedProcess[str]: ...
+        @overload
+        def run(
+            self,
+            args: Command,
+            *,
+            universal_newlines: Literal[True],
+            encoding: str | None = None,
+            errors: str | None = None,
+            text: bool | None = None,
+            input: str | None = None,
+            **options: Unpack[OwnRun],
+        ) -> _subprocess.CompletedProcess[str]: ...
+        @overload
+        def run(
+            self,
+            args: Command,
+            *,
+            universal_newlines: Literal[False] | None = None,
+            text: Literal[False] | None = None,
+            encoding: None = None,
+            errors: None = None,
+            input: ReadableBuffer | None = None,
+            **options: Unpack[OwnRun],
+        ) -> _subprocess.CompletedProcess[bytes]: ...
+        @overload
+        def run(
+            self,
+            args: Command,
+            *,
+            universal_newlines: bool | None = None,
+            text: bool | None = None,
+            encoding: str | None = None,
+            errors: str | None = None,
+            input: ReadableBuffer | str | None = None,
+            **options: Unpack[OwnRun],
+        ) -> _subprocess.CompletedProcess[Any]: ...
 
     def run(self, *args: Any, **options: Any) -> _subprocess.CompletedProcess[Any]:
         """Run a command to its end; as nsbox.run."""
         return _subprocess.run(*args, **self._own(args, options))
 
-    def shell(self, command: str, *, check: bool = False, **options: Unpack[ToolOptions]) -> ToolResult:
-        """Run a command line of /bin/sh to its end, and say what it came to, as a tool of an agent does.
+    def shell(
+        self,
+        command: str,
+        *,
+        shell_path: str | os.PathLike[str] | None = None,
+        check: bool = False,
+        **options: Unpack[ToolOptions],
+    ) -> ToolResult:
+        """Run a command line of the shell to its end, and say what it came to, as a tool of an agent does.
+
+        The shell is bash where the sandbox has it, else /bin/sh; the record's `shell` says which. shell_path: another
+        one, as a path in the sandbox, that takes a line after -c; None: the policy's.
 
         timeout: seconds, after which all of it is killed; None: no limit. cwd: a directory in the sandbox; relative
         ones count from the policy's workdir. env: variables on top of the built environment; those by which programs
@@ -53,7 +211,7 @@ class Commands(Keeper):
         """
         if not isinstance(command, str):
             raise TypeError(f"command is a {type(command).__name__}, must be a str; exec() takes a list")
-        return self._tool(["/bin/sh", "-c", command], command, check, options)
+        return self._line(command, command, shell_path, check, options)
 
     def exec(
         self, program: str, args: Sequence[str] = (), *, check: bool = False, **options: Unpack[ToolOptions]
@@ -65,6 +223,15 @@ class Commands(Keeper):
             raise TypeError(f"args is {args!r:.100}, must be a list of str")
         return self._tool([program, *args], [program, *args], check, options)
 
+    def _line(
+        self, line: str, shown: str, path: str | os.PathLike[str] | None, check: bool, options: Any
+    ) -> ToolResult:
+        """Have the shell read a line. shown: the one that was given."""
+        from nsbox import _shell
+
+        more = {"shells": _shell.shells(self.way().policy, path)}
+        return self._tool(["-c", line], shown, check, options | more)
+
     def _tool(self, argv: list[str], shown: Any, check: bool, options: Any) -> ToolResult:
         from nsbox import _tool
 
@@ -73,13 +240,88 @@ class Commands(Keeper):
             result.check_returncode()
         return result
 
-    def call(self, *args: Any, **options: Any) -> int:
+    def call(self, args: Command, *, timeout: float | None = None, **options: Unpack[OwnCalled]) -> int:
         """Run a command and return its exit status; as nsbox.call."""
-        return _subprocess.call(*args, **self._own(args, options))
+        return _subprocess.call(args, timeout=timeout, **self._own((args,), {**options}))
 
-    def check_call(self, *args: Any, **options: Any) -> int:
+    def check_call(self, args: Command, *, timeout: float | None = None, **options: Unpack[OwnCalled]) -> int:
         """Run a command that has to succeed; as nsbox.check_call."""
-        return _subprocess.check_call(*args, **self._own(args, options))
+        return _subprocess.check_call(args, timeout=timeout, **self._own((args,), {**options}))
+
+    if TYPE_CHECKING:
+
+        @overload
+        def check_output(
+            self,
+            args: Command,
+            *,
+            text: Literal[True],
+            encoding: str | None = None,
+            errors: str | None = None,
+            universal_newlines: bool | None = None,
+            input: str | None = None,
+            **options: Unpack[OwnTimed],
+        ) -> str: ...
+        @overload
+        def check_output(
+            self,
+            args: Command,
+            *,
+            encoding: str,
+            errors: str | None = None,
+            text: bool | None = None,
+            universal_newlines: bool | None = None,
+            input: str | None = None,
+            **options: Unpack[OwnTimed],
+        ) -> str: ...
+        @overload
+        def check_output(
+            self,
+            args: Command,
+            *,
+            errors: str,
+            encoding: str | None = None,
+            text: bool | None = None,
+            universal_newlines: bool | None = None,
+            input: str | None = None,
+            **options: Unpack[OwnTimed],
+        ) -> str: ...
+        @overload
+        def check_output(
+            self,
+            args: Command,
+            *,
+            universal_newlines: Literal[True],
+            encoding: str | None = None,
+            errors: str | None = None,
+            text: bool | None = None,
+            input: str | None = None,
+            **options: Unpack[OwnTimed],
+        ) -> str: ...
+        @overload
+        def check_output(
+            self,
+            args: Command,
+            *,
+            universal_newlines: Literal[False] | None = None,
+            text: Literal[False] | None = None,
+            encoding: None = None,
+            errors: None = None,
+            input: ReadableBuffer | None = None,
+            **options: Unpack[OwnTimed],
+        ) -> bytes: ...
+        @overload
+        def check_output(
+            self,
+            args: Command,
+            *,
+            universal_newlines: bool | None = None,
+            text: bool | None = None,
+            encoding: str | None = None,
+            errors: str | None = None,
+            input: ReadableBuffer | str | None = None,
+            **options: Unpack[OwnTimed],
+        ) -> Any: ...
 
     def check_output(self, *args: Any, **options: Any) -> Any:
         """Return what a command writes to stdout; as nsbox.check_output."""

@@ -128,6 +128,13 @@ KEYS = (
         about="programs; read-only, first in PATH",
     ),
     Key(
+        name="shell_path",
+        kind="text",  # a path in the sandbox, whose links are that's too
+        field="shell_path",
+        example="/bin/sh",
+        about="the shell of shell(), an absolute path; by default bash where the sandbox has it, else /bin/sh",
+    ),
+    Key(
         name="home",
         kind="home",
         field="home",

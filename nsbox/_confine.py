@@ -16,11 +16,10 @@ from nsbox import _blocks, _popen
 from nsbox._checks import check_bool
 from nsbox._errors import NsboxError
 from nsbox._keeper import Keeper
-from nsbox._lifetime import Lifetime
+from nsbox._lifetime import Plain
 from nsbox._policy import Policy
 from nsbox._rare_errors import AccessError
 
-_Plain = Lifetime.__base__
 _plain_fork_exec = _posixsubprocess.fork_exec
 
 
@@ -129,12 +128,12 @@ def install(*modules: ModuleType) -> None:
     Raises TypeError for a module without any.
     """
     global _is_hooked
-    ours = (_Plain, _popen.Confinable)
+    ours = (Plain, _popen.Confinable)
     names = [[name for name, value in vars(module).items() if any(value is one for one in ours)] for module in modules]
     for module, found in zip(modules, names, strict=True):
         if not found:
             raise TypeError(f"{module!r} has no Popen of the standard library")
-    if subprocess.Popen is _Plain:  # not a stand-in of a test's
+    if subprocess.Popen is Plain:  # not a stand-in of a test's
         subprocess.Popen = _popen.Confinable  # type: ignore[misc]
     for module, found in zip(modules, names, strict=True):
         for name in found:

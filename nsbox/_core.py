@@ -137,7 +137,7 @@ class _Arena:
         memory = lib.mmap(ffi.NULL, total, lib.PROT_READ | lib.PROT_WRITE, flags, -1, 0)
         if memory == ffi.cast("void *", -1):
             raise OSError(ffi.errno, os.strerror(ffi.errno))
-        self.memory = ffi.gc(memory, lambda memory: lib.munmap(memory, total), total)
+        self.memory = ffi.gc(memory, lambda memory, munmap=lib.munmap: munmap(memory, total), total)
         self.size = size
         self.pointer = ffi.cast("uint8_t *", memory)
         self.result = ffi.cast("nsbox_result *", self.pointer + size)

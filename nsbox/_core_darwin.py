@@ -9,7 +9,7 @@ from nsbox._core import ffi, lib
 from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 _MESSAGE = 4096
@@ -51,10 +51,10 @@ class Profile:
     def __init__(self, compiled: Any, helper: bytes, profile_fd: int, flags: int, pipe: tuple[int, int]) -> None:
         self.compiled, self.helper, self.profile_fd, self.flags, self.pipe = compiled, helper, profile_fd, flags, pipe
 
-    def __del__(self) -> None:
+    def __del__(self, *, _close: Callable[[int], None] = os.close) -> None:
         for fd in (self.profile_fd, *self.pipe):
             if fd > 2:
-                os.close(fd)
+                _close(fd)
 
     def fill(self, r: Any, keep: list[object]) -> None:
         """Put it into a request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import errno
 import fcntl
 import os
@@ -16,6 +17,18 @@ def high(fd: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
         os.close(fd)
+
+
+def pair() -> tuple[_socket.socket, _socket.socket]:
+    """Return two ends of a connection that keeps messages apart, from 3 up, that wait without a time limit.
+
+    Not of the class socket.socket: gevent's has its descriptor not block, which another process has as well then.
+    """
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    ends = _socket.socket(fileno=high(ours.detach())), _socket.socket(fileno=high(theirs.detach()))
+    for end in ends:
+        end.settimeout(None)  # whatever the default is
+    return ends
 
 
 def close(*fds: int) -> None:

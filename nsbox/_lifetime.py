@@ -17,19 +17,30 @@ from _thread import RLock
 
 from nsbox import _core, _core_linux, _kills, _reap
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._originals import has_gevent, popen
+from nsbox._owners import opened, own
 from nsbox._rare_errors import KillError
+from nsbox._shutdown import Shutdown, is_finalizing
 
 if TYPE_CHECKING:
     import resource
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, AnyStr
 
     from nsbox._cgroup import Leaf, Spent
     from nsbox._keeper import Way
     from nsbox._plan import Plan
 
 
-class Lifetime(subprocess.Popen["Any"]):
+if TYPE_CHECKING:
+
+    class Plain(subprocess.Popen[AnyStr]):
+        """What subprocess defines."""
+else:
+    Plain = popen()
+
+
+class Lifetime(Shutdown, Plain["AnyStr"]):
     """A subprocess.Popen from its start on; the start itself is its subclass's."""
 
     _is_plain = False
@@ -40,12 +51,15 @@ class Lifetime(subprocess.Popen["Any"]):
     _pid_namespace: int
     _killed: _kills.Kill | None = None
     _on_kill: Callable[[], object] = bool  # for who waits in another way than by calling wait()
+    _is_green = False  # gevent waits, for all of this process's children
+    _watcher: Any = None  # gevent's, which has the status when that has reaped the command
 
     def begin(self) -> None:
         """Set what is known before the start."""
         self._way: Way | None = None
         self._on_end: Callable[[], object] = bool
         self._init_pidfd = self._init_says = -1
+        self._held: list[Any] = []  # what owns these
         self._init_lock = RLock()  # who signals the init uses its descriptor; who releases it takes that away
         self._raw_status: int | None = None  # of the command, once it has been reaped
         self._returncode: int | None = None
@@ -92,30 +106,38 @@ class Lifetime(subprocess.Popen["Any"]):
                 self._log(error)
         # Else it isn't so: the command is alive, or a zombie that pid 1 of the sandbox can't end before.
 
+    def hold(self) -> None:
+        """Own the descriptors of the init from here on."""
+        if not self._held:
+            own([fd for fd in (self._init_pidfd, self._init_says) if fd >= 0], self._held)
+
     def _release(self) -> None:
+        self.hold()
         is_ours = self._creator == os.getpid()  # what the parent of a forked copy will read isn't taken from it
         # Once it is closed its number can be another sandbox's. In a forked copy the lock may be a lost thread's.
         with self._init_lock if is_ours else contextlib.nullcontext():
             pidfd, self._init_pidfd = self._init_pidfd, -1
         init_says, self._init_says = self._init_says, -1
+        held, self._held = self._held, []  # if a signal's handler raises from here on, they are closed with it
         try:
             if init_says >= 0 and is_ours:
                 self._last_word = _core_linux.last_word(init_says)
         finally:
-            if init_says >= 0:
-                os.close(init_says)
             on_end, self._on_end, self._way = self._on_end, bool, None
+            watcher, self._watcher = self._watcher, None
+            if watcher is not None:
+                watcher.close()
             if is_ours:
                 on_end()
             if pidfd >= 0:
-                self._give_up(pidfd, is_ours)
+                self._give_up(held[0], is_ours)
             leaf, self._leaf = self._leaf, None
             if leaf is not None and is_ours:
                 self._spent = leaf.end(kill=self._plan.kill_on_exit)
 
-    def _give_up(self, pidfd: int, is_ours: bool) -> None:
+    def _give_up(self, pidfd: Any, is_ours: bool) -> None:
         if not is_ours:
-            os.close(pidfd)
+            pidfd.close()
         elif self._plan.kill_on_exit:
             _reap.orphans.release(pidfd)
             if _reap.leftovers.pidfds:
@@ -142,7 +164,7 @@ class Lifetime(subprocess.Popen["Any"]):
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""
         if self._is_plain:
-            return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
+            return self._reaped(wait_flags)
         if self._raw_status is None:
             if not wait_flags & os.WNOHANG:
                 self._await_command()
@@ -151,7 +173,7 @@ class Lifetime(subprocess.Popen["Any"]):
             try:
                 pid, status, rusage = _reap.wait(self.pid, wait_flags)
             except ChildProcessError:  # SIGCHLD is ignored, or another has reaped it: as the base does
-                (pid, status), rusage = super()._try_wait(wait_flags), None  # type: ignore[misc]
+                (pid, status), rusage = self._reaped(wait_flags), None
             if pid != self.pid:
                 return pid, status
             self._rusage = rusage
@@ -162,6 +184,19 @@ class Lifetime(subprocess.Popen["Any"]):
         elif not self._is_empty(0):
             return 0, 0
         return self.pid, self._raw_status
+
+    def _reaped(self, wait_flags: int) -> tuple[int, int]:
+        """Return the status of a command that gevent has reaped; for any other, what the base says."""
+        if self._watcher is not None and self._watcher.rpid:
+            return self.pid, self._watcher.rstatus
+        return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
+
+    def adopt(self) -> None:
+        """Have the command waited for by gevent where that waits for all."""
+        if has_gevent():
+            from nsbox._gevent import adopt
+
+            self._is_green, self._watcher = True, adopt(self)
 
     # Nobody sleeps for ever: another thread may ask for a kill meanwhile, and not every kill is the end.
 
@@ -181,7 +216,9 @@ class Lifetime(subprocess.Popen["Any"]):
 
     def _await_empty(self) -> None:
         """Return when _is_empty(); raise KillError if that doesn't come, though pid 1 kills what is left."""
-        while not self._is_empty(math.ceil(1000 * self._slice())):
+        while not self._is_empty(0 if self._is_green else math.ceil(1000 * self._slice())):
+            if self._is_green:
+                self._sleep(self._slice())
             self._killed = self._killed or _kills.Kill()
             self._go_on()
 
@@ -234,10 +271,14 @@ class Lifetime(subprocess.Popen["Any"]):
             os.killpg(self.pid, signal.SIGKILL)
         return True
 
-    def _internal_poll(self, _deadstate: int | None = None, *more: Any, **helpers: Any) -> int | None:
+    def _internal_poll(
+        self, _deadstate: int | None = None, *more: Any, _is_late: Any = is_finalizing, **helpers: Any
+    ) -> int | None:
         """poll(), and what __del__ and subprocess's clean-up call. Never blocks."""
         if self._is_plain:
             return super()._internal_poll(_deadstate, *more, **helpers)  # type: ignore[misc, no-any-return]
+        if _is_late():
+            return self._last_status(False)
         if self.returncode is not None or not self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
             return self.returncode
         try:
@@ -254,8 +295,17 @@ class Lifetime(subprocess.Popen["Any"]):
             self._press()
         return self.returncode
 
+    def wait(self, timeout: float | None = None, *, _is_late: Any = is_finalizing) -> int:
+        """Wait for the end of the command and its sandbox, and return the exit status."""
+        late = _is_late() and not self._is_plain
+        return self._last_wait(timeout) if late else super().wait(timeout)  # type: ignore[return-value]
+
     def _wait(self, timeout: float | None) -> int | None:
         """Wait as the base does; with a timeout by sleeping on pidfds, where the base polls."""
+        if self._is_plain and timeout is None and self._is_green:
+            with contextlib.suppress(ChildProcessError):
+                while not _reap.ends_within(self.pid, _kills.SLICE):
+                    pass
         if timeout is None or self._is_plain:
             return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
         end = time.monotonic() + timeout
@@ -267,14 +317,27 @@ class Lifetime(subprocess.Popen["Any"]):
             self._sleep(min(rest, self._slice()))
         return self.returncode
 
-    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+    def communicate(
+        self, input: AnyStr | None = None, timeout: float | None = None, *, _is_late: Any = is_finalizing
+    ) -> tuple[AnyStr, AnyStr]:
         """As the base does; raises KillError if what was killed doesn't end, and so doesn't close its pipes."""
+        if _is_late() and not self._is_plain:
+            words = self._last_words()
+            self._last_wait(timeout)
+            return words
         while timeout is None and self._killed is not None and self.poll() is None:
             error = self.kill_error()  # nothing has to be read for what is killed to end
             if error is not None:
                 raise error
             self._sleep(self._slice())
-        return super().communicate(input, timeout=timeout)
+        return super().communicate(input, timeout=timeout)  # type: ignore[return-value, arg-type]
+
+    def _communicate(self, *args: Any) -> Any:
+        if not self._is_green:
+            return super()._communicate(*args)  # type: ignore[misc]
+        from nsbox._gevent import communicate
+
+        return communicate(Plain, self, *args)
 
     def _check_timeout(self, *args: Any, **options: Any) -> None:
         """Raise TimeoutExpired for communicate()."""
@@ -284,35 +347,31 @@ class Lifetime(subprocess.Popen["Any"]):
             self._timed_out = True
             raise
 
-    def watch(self) -> tuple[list[int], float | None]:
-        """Return descriptors, to be closed, of which one becomes readable at the next step towards the end.
+    def watch(self) -> tuple[list[Any], float | None]:
+        """Return descriptors, by their owners, of which one becomes readable at the next step towards the end.
 
         And how many seconds to wait at most before poll() is asked again; None: for ever. Before the command has been
         reaped the next step is its end, then that of its sandbox.
         """
-        fds: list[int] = []
+        fds: list[Any] = []
         try:
             if not _core.on_linux:
                 return fds, 0.005
             if self._raw_status is None:
-                fds.append(os.pidfd_open(self.pid))
+                fds.append(opened(os.pidfd_open, self.pid))
                 # What has ended is reaped at once, before a waitpid(-1) elsewhere in the program has its status.
-                if _reap.is_readable(fds[0]) and not _reap.has_ended(self.pid, block=False):  # a tracer has it
-                    os.close(fds.pop())
+                if _reap.is_readable(fds[0].fileno()) and not _reap.has_ended(self.pid, block=False):  # a tracer has it
+                    fds.pop().close()
                     return fds, 0.001
                 return fds, None if self._killed is None else self._killed.pause()
             # Copies: another thread may see the end, and close the descriptors, meanwhile.
             for fd in (self._init_pidfd, self._init_says if self._says_empty else -1):
                 if fd >= 0:
-                    fds.append(os.dup(fd))
-            if len(fds) == 2 and _reap.has_hung_up(fds[1]):  # the init is being killed: it won't say more
-                os.close(fds.pop())
+                    fds.append(opened(os.dup, fd))
+            if len(fds) == 2 and _reap.has_hung_up(fds[1].fileno()):  # the init is being killed: it won't say more
+                fds.pop().close()
         except OSError:  # no descriptor is free, or another thread is just reaping it
             return fds, 0.001
-        except BaseException:  # of a signal's handler
-            for fd in fds:
-                os.close(fd)
-            raise
         patience = 0.02 if self._plan.nested or not fds else None
         return fds, patience if self._killed is None else min(patience or self._killed.pause(), self._killed.pause())
 
@@ -321,16 +380,27 @@ class Lifetime(subprocess.Popen["Any"]):
         try:
             poller = select.poll()
             for fd in fds:
-                poller.register(fd, select.POLLIN)
+                poller.register(fd.fileno(), select.POLLIN)
             poller.poll(math.ceil(1000 * (seconds if patience is None else min(seconds, patience))))
         finally:
             for fd in fds:
-                os.close(fd)
+                fd.close()
 
-    def send_signal(self, sig: int) -> None:
+    def terminate(self, *, _number: int = signal.SIGTERM) -> None:
+        """Send SIGTERM to the command."""
+        self.send_signal(_number)
+
+    def kill(self, *, _number: int = signal.SIGKILL) -> None:
+        """Send SIGKILL to the command."""
+        self.send_signal(_number)
+
+    def send_signal(self, sig: int, *, _is_late: Any = is_finalizing) -> None:
         """Send a signal to the command; when that has ended, SIGKILL still ends what is left of its sandbox."""
         if self._is_plain:
             super().send_signal(sig)
+            return
+        if _is_late():
+            self._last_kill(sig)
             return
         if self.poll() is not None:
             return

@@ -33,9 +33,10 @@ from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any, Literal, TypeAlias
+    from typing import Any, Literal, TypeAlias, Unpack
 
     from nsbox._path_rules import PathRule
+    from nsbox._wishes import Changes, Layered, Wishes
 
     Path: TypeAlias = str | os.PathLike[str]
 
@@ -97,7 +98,8 @@ class Policy(Questions, Frozen):
     setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226). kill_on_exit: what the
     command leaves running ends with it; False: it goes on in the sandbox, at most until the caller ends, and wait()
     doesn't wait for it. details: what only layers() can ask for.
-    tools_bin: a directory of programs, read-only inside and the first of PATH. paths: rules about files, which
+    tools_bin: a directory of programs, read-only inside and the first of PATH. shell_path: the shell that shell() runs,
+    as a path in the sandbox; None: bash where the sandbox has it, else /bin/sh. paths: rules about files, which
     Sandbox.read() and its kin keep to; protected: names, in any case, of files that Sandbox.write() never writes.
     seatbelt: names of what commands may ask of macOS besides what all may, such as "tls", for programs that have the
     system check certificates (Go); of no effect elsewhere.
@@ -136,6 +138,7 @@ class Policy(Questions, Frozen):
     kill_on_exit: bool = True
     details: Details = NO_DETAILS
     tools_bin: str | None = None
+    shell_path: str | None = None
     paths: tuple[PathRule, ...] = ()
     protected: tuple[str, ...] = ()
     symlinks: Literal["refuse", "beneath"] = "refuse"
@@ -156,7 +159,7 @@ class Policy(Questions, Frozen):
         read: Iterable[Path] = (),
         write: Iterable[Path] = (),
         deny: Iterable[Path] = (),
-        **wishes: Any,
+        **wishes: Unpack[Wishes],
     ) -> Policy:
         """Return the policy for work in one directory, which is readable and writable at its own path.
 
@@ -165,10 +168,10 @@ class Policy(Questions, Frozen):
         readable too. read and deny take patterns (*, ?, [...], **), looked up at each spawn. `wishes` are fields of
         Policy. Raises PolicyError for a path that doesn't exist (except in deny), or a workspace that is "/".
         """
-        return _workspace(cls, Resolution(), path, read, write, deny, wishes)
+        return _workspace(cls, Resolution(), path, read, write, deny, {**wishes})
 
     @classmethod
-    def host(cls, **wishes: Any) -> Policy:
+    def host(cls, **wishes: Unpack[Wishes]) -> Policy:
         """Return the policy that contains least: the whole file system writable, host network, inherited environment.
 
         What remains: an own pid namespace (so that nothing survives the command), no capabilities, no new privileges,
@@ -183,10 +186,10 @@ class Policy(Questions, Frozen):
             "new_session": False,
             "seccomp": "default",
         }
-        return cls(base="host", **(defaults | _known(wishes)))
+        return cls(base="host", **(defaults | _known({**wishes})))
 
     @classmethod
-    def layers(cls, *ops: Op, unshare: Iterable[str] = (), **wishes: Any) -> Policy:
+    def layers(cls, *ops: Op, unshare: Iterable[str] = (), **wishes: Unpack[Layered]) -> Policy:
         """Return a policy that is just these ops, in this order, on an empty root; bwrap-level control.
 
         unshare: namespaces besides user, mount and pid: any of ipc, uts, cgroup, net, time. `wishes` are fields of
@@ -200,15 +203,15 @@ class Policy(Questions, Frozen):
             "inherit_env": True,
             "new_session": False,
         }
-        return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known(wishes)))
+        return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known({**wishes})))
 
-    def with_(self, **changes: Any) -> Policy:
+    def with_(self, **wishes: Unpack[Changes]) -> Policy:
         """Return a copy with these fields changed; raises PolicyError as the constructor does.
 
         Paths for read, write and deny of a workspace policy are taken as workspace() takes them: relative ones count
         from the current directory, symlinks are resolved, and all but denied ones must exist.
         """
-        _known(changes, *_FIELDS)
+        changes = _known({**wishes}, *_FIELDS)
         if self.base == "workspace":
             changed(self, changes)
         made = replace(self, **changes)
@@ -227,7 +230,7 @@ class Policy(Questions, Frozen):
         _choice("symlinks", self.symlinks, ("refuse", "beneath"))
         for name in ("write", "read", "deny"):
             self._set(name, tuple(dict.fromkeys(check_path(name, p) for p in sequence(name, getattr(self, name)))))
-        for name in ("workdir", "tools_bin"):
+        for name in ("workdir", "tools_bin", "shell_path"):
             if getattr(self, name) is not None:
                 self._set(name, check_path(name, getattr(self, name)))
         is_workspace = self.base == "workspace"

@@ -7,7 +7,6 @@ How it ends is _lifetime's business.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from operator import itemgetter
 
@@ -17,15 +16,16 @@ from nsbox._checks import check_bool
 from nsbox._environment import null_free
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
-from nsbox._lifetime import Lifetime
+from nsbox._lifetime import Lifetime, Plain
 from nsbox._policy import Policy
 from nsbox._probe import host_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, Self
+    from typing import Any, AnyStr, Literal, Self, Unpack, overload  # noqa: F401 (AnyStr: in texts)
 
     from nsbox._plan import Plan
+    from nsbox._typed import Command, Popened
 
 
 def check_policy(policy: object) -> Policy | Keeper:
@@ -35,7 +35,7 @@ def check_policy(policy: object) -> Policy | Keeper:
     return policy
 
 
-class Confinable(Lifetime):
+class Confinable(Lifetime["AnyStr"]):
     """subprocess.Popen, but that its command goes into a sandbox where a policy is given or in force.
 
     What nsbox.install() puts in the place of subprocess.Popen. Without a policy every method is the base's own.
@@ -79,6 +79,7 @@ class Confinable(Lifetime):
         if policy is None:
             self._is_plain = True
             super()._execute_child(*positional)  # type: ignore[misc]
+            self.adopt()
             return
         p2cread, c2pwrite, errwrite, pass_fds, close_fds, signals, session, group, umask, uid, gid, gids = rest
         if preexec_fn is not None and sys.is_finalizing():
@@ -96,7 +97,7 @@ class Confinable(Lifetime):
             envp = _core.Strings(_environment.encode_environment(env))
             directories = lambda: os.get_exec_path(env)  # noqa: E731
         directory, required = _arguments.directory(policy, prepared, cwd)
-        passed = _arguments.descriptors(pass_fds) if pass_fds else ()
+        passed: Sequence[int] = _arguments.descriptors(pass_fds) if pass_fds else ()
         command = _core.Command(
             programs=_arguments.programs(program, directories),
             argv=[null_free(os.fsencode(arg)) for arg in argv],
@@ -145,6 +146,7 @@ class Confinable(Lifetime):
         token = _blocks.announcing.set(True)
         try:
             super()._execute_child(*chosen.values())  # type: ignore[misc]
+            self.adopt()
         finally:
             _blocks.announcing.reset(token)
 
@@ -157,6 +159,7 @@ class Confinable(Lifetime):
         return policy.with_(kill_on_exit=self._kill_on_exit)
 
     def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
+        self.hold()
         _reap.commands.add(self.pid)
         if self._leaf is not None:
             self._leaf.started(prepared.plan.cgroup_limits, self.pid)
@@ -164,6 +167,7 @@ class Confinable(Lifetime):
         pipes = _pipes(positional)
         if pipes != (-1,) * 6:
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self.adopt()
 
     def _stdio(self, fd: int) -> int:
         """Return what the C core takes for a descriptor: DEVNULL is opened there, without a way to the host's node."""
@@ -201,7 +205,7 @@ class Confinable(Lifetime):
         )
 
 
-class Popen(Confinable):
+class Popen(Confinable["AnyStr"]):
     """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy` and `kill_on_exit`.
 
     policy: what the command may do; None means that of the nsbox.confined() block around, or else Policy.workspace() of
@@ -213,6 +217,77 @@ class Popen(Confinable):
     Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError; when it was
     killed and doesn't end, wait() and communicate() without a timeout raise KillError.
     """
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: Popen[str],
+            args: Command,
+            *,
+            text: Literal[True],
+            encoding: str | None = None,
+            errors: str | None = None,
+            universal_newlines: bool | None = None,
+            **options: Unpack[Popened],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Popen[str],
+            args: Command,
+            *,
+            encoding: str,
+            errors: str | None = None,
+            text: bool | None = None,
+            universal_newlines: bool | None = None,
+            **options: Unpack[Popened],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Popen[str],
+            args: Command,
+            *,
+            errors: str,
+            encoding: str | None = None,
+            text: bool | None = None,
+            universal_newlines: bool | None = None,
+            **options: Unpack[Popened],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Popen[str],
+            args: Command,
+            *,
+            universal_newlines: Literal[True],
+            encoding: str | None = None,
+            errors: str | None = None,
+            text: bool | None = None,
+            **options: Unpack[Popened],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Popen[bytes],
+            args: Command,
+            *,
+            universal_newlines: Literal[False] | None = None,
+            text: Literal[False] | None = None,
+            encoding: None = None,
+            errors: None = None,
+            **options: Unpack[Popened],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Popen[Any],
+            args: Command,
+            *,
+            universal_newlines: bool | None = None,
+            text: bool | None = None,
+            encoding: str | None = None,
+            errors: str | None = None,
+            **options: Unpack[Popened],
+        ) -> None: ...
+        def __init__(self, args: Any, *more: Any, **options: Any) -> None:
+            """Start the command."""
 
     def _unasked(self, cwd: Any) -> Policy:
         return _arguments.default_policy(cwd)
@@ -226,7 +301,7 @@ class Popen(Confinable):
 
 
 # The base's private method has had the same arguments, in this order or another, since 3.11: they are picked by name.
-_code = subprocess.Popen._execute_child.__code__  # type: ignore[attr-defined]
+_code = Plain._execute_child.__code__  # type: ignore[attr-defined]
 _names = _code.co_varnames[1 : _code.co_argcount]
 _chosen = itemgetter(
     *map(

@@ -11,9 +11,11 @@ import time
 
 from nsbox import _core
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._owners import opened, own
 
 if TYPE_CHECKING:
     import resource
+    from typing import Any
 
 
 def pid_namespace(pid: int) -> int:
@@ -66,18 +68,18 @@ def ends_within(pid: int, seconds: float) -> bool:
     if not _core.on_linux:
         return has_ended(pid, block=True)
     try:
-        fd = os.pidfd_open(pid)
+        pidfd = opened(os.pidfd_open, pid)
     except OSError:  # no descriptor is free, or it has been reaped, by the kernel where SIGCHLD is ignored
         if not has_ended(pid, block=False):
             time.sleep(min(seconds, 0.005))
             return False
         return True
     try:
-        is_over = is_readable(fd, seconds)
+        is_over = is_readable(pidfd.fileno(), seconds)
         if has_ended(pid, block=False):
             return True
     finally:
-        os.close(fd)
+        pidfd.close()
     if is_over:
         time.sleep(min(seconds, 0.005))
     return False
@@ -179,6 +181,7 @@ class Orphans:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # nobody waits for it
         self._watched = -1
+        self._owner: Any = None
         self._settled = False
         self._since = self._next = 0.0
 
@@ -187,20 +190,25 @@ class Orphans:
         """Say whether nobody else reaps them."""
         return _core.adopt_inits
 
-    def release(self, pidfd: int) -> None:
-        """Take the pidfd of an init that has ended."""
+    def release(self, pidfd: Any) -> None:
+        """Take the pidfd of an init that has ended, or its owner."""
+        if isinstance(pidfd, int):
+            owners: list[Any] = []
+            own([pidfd], owners)
+            pidfd = owners[0]
         if not self._settled and self._lock.acquire(blocking=False):  # else one that is looking already, will do
             try:
                 now = time.monotonic()
                 if not self._settled and self._watched < 0:
-                    self._watched, self._since, self._next = pidfd, now, now + 0.1
+                    self._watched, self._owner = pidfd.fileno(), pidfd
+                    self._since, self._next = now, now + 0.1
                     return
                 if not self._settled and now >= self._next:
                     self._next = now + 0.1
                     self._look(now)
             finally:
                 self._lock.release()
-        os.close(pidfd)
+        pidfd.close()
 
     def _look(self, now: float) -> None:
         try:
@@ -210,8 +218,7 @@ class Orphans:
         else:
             _core.adopt_inits = self._settled = now - self._since > self.PATIENCE
         if self._settled:
-            os.close(self._watched)
-            self._watched = -1
+            self._watched, self._owner = -1, None
 
     def after_fork(self) -> None:
         """Start anew in a forked child, whose lock another thread of the parent may have held."""
@@ -226,10 +233,10 @@ class Leftovers:
     """
 
     def __init__(self) -> None:
-        self.pidfds: list[int] = []
+        self.pidfds: list[Any] = []
 
-    def add(self, pidfd: int) -> None:
-        """Take the pidfd of an init that may be alive."""
+    def add(self, pidfd: Any) -> None:
+        """Take the pidfd of an init that may be alive: its owner."""
         self.pidfds.append(pidfd)
         self.sweep()
 
@@ -240,7 +247,7 @@ class Leftovers:
                 pidfd = self.pidfds.pop(0)  # two threads at a time look at different ones
             except IndexError:
                 return
-            if _core.wait(pidfd, -1, 0):
+            if _core.wait(pidfd.fileno(), -1, 0):
                 orphans.release(pidfd)
             else:
                 self.pidfds.append(pidfd)

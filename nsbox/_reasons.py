@@ -10,14 +10,14 @@ import os
 import re
 import signal
 
-from nsbox import _owner
+from nsbox import _owner, _shell, _symptoms
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._names import printable
 from nsbox._probe import host_for
 from nsbox._view import view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from nsbox._policy import Policy
@@ -93,19 +93,20 @@ DANGEROUS_PREFIXES = {
 }
 """Variables by which whoever sets them runs code in programs that are started later, with the reason for each."""
 
-_NETWORK = re.compile(
-    r"Network is (?:unreachable|down)|[Cc]ould not resolve (?:host|proxy)|Temporary failure in name resolution|"
-    r"Name or service not known|nodename nor servname|EAI_AGAIN|ENETUNREACH|ENOTFOUND|"
-    r"No address associated with hostname|"
-    r"failed to lookup address|Cannot assign requested address"
-)
 _READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
 _DENIED = re.compile(r"[Pp]ermission denied|EACCES")
 _MISSING = re.compile(r"No such file or directory|ENOENT")
 _NOT_PERMITTED = re.compile(r"Operation not permitted|EPERM")
 _LIMITS = (
     ("memory", re.compile(r"[Cc]annot allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|ENOMEM")),
-    ("processes", re.compile(r"Resource temporarily unavailable|fork: retry|[Cc]an't start new thread|EAGAIN")),
+    (
+        "processes",
+        re.compile(
+            r"Resource temporarily unavailable|fork: retry|[Cc]an(?:no|')t (?:fork|start new thread)|EAGAIN|"
+            r"fork failed|[Uu]nable to (?:fork|create (?:new )?(?:native )?thread)|pthread_create|"
+            r"[Ff]ailed to (?:create|start|spawn) (?:new |a )*(?:OS )?thread"
+        ),
+    ),
     ("open_files", re.compile(r"Too many open files|EMFILE")),
     ("file_size", re.compile(r"File too large|[Ff]ile size limit exceeded|EFBIG")),
 )
@@ -140,21 +141,40 @@ def reasons(
     cwd: str | None,
     usage: Usage | None,
     timeout: float | None,
+    args: str | Sequence[str] = (),
+    shell: str | None = None,
 ) -> tuple[Hint, ...]:
-    """Return what may have made a command fail; () for one that has not. timeout: the one after which it was killed."""
+    """Return what may have made a command fail; () for one that has not. timeout: the one after which it was killed.
+
+    args: what was run. shell: what read it as a line; where that isn't bash, a line in bash's words doesn't have to
+    fail to do something else than it says.
+    """
+    line = args if isinstance(args, str) else " ".join(args)
     if status == 0 and timeout is None:
-        return ()
+        other = _symptoms.not_bash(line, shell)
+        return () if other is None else (Hint(*other),)
     seen = view(policy)
     text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
     found = [*_ended(policy, status, usage, timeout), *_limited(policy, text)]
-    found += [*_missing_program(seen, status, text), *_paths(seen, text, cwd or policy.workdir or "/")]
+    missing = _missing(status, text)
+    found += [Hint(*row) for row in _symptoms.symptoms(seen, text, line, shell, missing)]
+    if (
+        missing is not None
+        and missing not in _symptoms.BECOME_ROOT
+        and not (shell is not None and (missing in _shell.BUILTINS or missing.isdecimal()))
+    ):
+        found.append(Hint(*_symptoms.program(seen, missing)))
+    if (timeout is not None or not text.strip()) and _symptoms.wants_network(policy, line):  # or curl -s
+        found.append(Hint("network", "the network is off in this sandbox (network='none'): it may have wanted that"))
+    start = cwd or policy.workdir or "/"
+    found += _paths(seen, text, start)
+    if not any(hint.kind in ("outside", "read-only") for hint in found):
+        found += [Hint(*row) for row in [_symptoms.in_home(seen, text)] if row is not None]
     if "not a git repository" in text and policy.base == "workspace":
         from nsbox._git import told  # seldom needed
 
         found += [Hint("git", line) for line in told(policy.write, policy.deny)]
-    found += _of_owner(policy, text, cwd or policy.workdir or "/")
-    if policy.network == "none" and _NETWORK.search(text):
-        found.append(Hint("network", "the network is off in this sandbox (network='none')"))
+    found += _of_owner(policy, text, start)
     if _NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:
         message = (
             "the sandbox refused something; the system's log says what: log stream --predicate 'sender == \"Sandbox\"'"
@@ -210,18 +230,19 @@ def _of_owner(policy: Policy, text: str, start: str) -> Iterator[Hint]:
         yield Hint("owner", instead)
 
 
-def _missing_program(seen: View, status: int, text: str) -> Iterator[Hint]:
+def _missing(status: int, text: str) -> str | None:
+    """Return the name of the program that wasn't found, if that is it."""
+    if status not in (126, 127):
+        return None
     found = re.search(r"(?:^|[\s:])([^\s:]{1,255}): (?:command )?not found", text)
-    name = found.group(1) if found else None
-    if name is None and status == 127:
-        first = re.match(r"([^:\s]{1,255}): No such file", text)
-        name = first.group(1) if first else None
-    if name is None or status not in (126, 127):
-        return
-    tools = seen.policy.tools_bin
-    more = f", {tools}" if tools else ""
-    what = f"there is no program {name!r} in the sandbox: it has those of this machine's system directories{more}"
-    yield Hint("missing-program", what)
+    if found is None and status == 127:
+        found = re.match(r"([^:\s]{1,255}): No such file", text)
+    return None if found is None else found.group(1)
+
+
+def no_shell(shells: Sequence[str]) -> Hint:
+    """Return the hint for a shell that can't be started."""
+    return Hint("missing-program", f"the sandbox has no shell: {', '.join(shells)}; shell_path names another")
 
 
 def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:

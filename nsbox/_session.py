@@ -7,6 +7,7 @@ It tells the pidfd of each and, by a socket for each, its end.
 
 from __future__ import annotations
 
+import _socket
 import array
 import contextlib
 import errno
@@ -14,13 +15,12 @@ import fcntl
 import os
 import select
 import signal
-import socket
 import stat
 from _thread import RLock
 
 from nsbox import _core, _core_linux, _kills, _spawn, _terminal, _wire_entry
 from nsbox._core import constants as c
-from nsbox._descriptors import high
+from nsbox._descriptors import high, pair
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Way
@@ -34,18 +34,10 @@ if TYPE_CHECKING:
     from nsbox._spawn import Prepared
 
 _WALL = 0x40000000
+_by_pidfd = signal.pidfd_send_signal
 _MFD_EXEC = 0x10  # Linux 6.3, for where vm.memfd_noexec is set
 _MOST_FDS = 240  # SCM_MAX_FD is 253
 _LONGEST = 60_000  # milliseconds that a command may take to its exec: others in the session can stop it
-
-
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """Return two ends of a connection, from 3 up: 0 to 2 may be free in this process, and are a command's then."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pair = socket.socket(fileno=high(ours.detach())), socket.socket(fileno=high(theirs.detach()))
-    for one in pair:
-        one.settimeout(None)  # whatever the default is
-    return pair
 
 
 class Entered:
@@ -54,7 +46,7 @@ class Entered:
     It is known by a pidfd, a socket by which its end is told, and up to its exec a pipe that says why there was none.
     """
 
-    def __init__(self, told: socket.socket, failed: int) -> None:
+    def __init__(self, told: _socket.socket, failed: int) -> None:
         self._told, self._failed = told, failed
         self._lock = RLock()
         self._pidfd = self.pid = -1
@@ -101,7 +93,7 @@ class Entered:
         fds = array.array("i")
         try:
             data, ancillary, _, _ = self._told.recvmsg(
-                _wire_entry.TOLD.size, socket.CMSG_LEN(fds.itemsize), flags | socket.MSG_CMSG_CLOEXEC
+                _wire_entry.TOLD.size, _socket.CMSG_LEN(fds.itemsize), flags | _socket.MSG_CMSG_CLOEXEC
             )
         except ConnectionResetError:
             return None, []
@@ -114,7 +106,7 @@ class Entered:
         if self.status is not None:
             return True
         try:
-            message, _ = self._receive(socket.MSG_DONTWAIT if flags & os.WNOHANG else 0)
+            message, _ = self._receive(_socket.MSG_DONTWAIT if flags & os.WNOHANG else 0)
         except BlockingIOError:
             return False
         if message is None:
@@ -140,6 +132,28 @@ class Entered:
             if self._pidfd >= 0:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, number)
+
+    # At the interpreter's end: see _shutdown.
+
+    def last_status(
+        self, is_patient: bool, *, unpack: Any = _wire_entry.TOLD.unpack, decode: Any = os.waitstatus_to_exitcode
+    ) -> Any:
+        """Return how it has ended; None: it hasn't. is_patient: wait for that."""
+        if self.status is None:
+            self._told.setblocking(is_patient)
+            try:
+                message = self._told.recv(64)
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:
+                message = b""
+            self.status = unpack(message)[1] if message else 9
+        return decode(self.status)
+
+    def last_signal(self, number: int, *, send: Any = _by_pidfd) -> None:
+        """Send it a signal, if it is there."""
+        if self._pidfd >= 0:
+            send(self._pidfd, number)
 
     def _let_go(self) -> None:
         failed, self._failed = self._failed, -1
@@ -209,7 +223,7 @@ class SessionWay(Way):
         self._prepared = prepared = _spawn.prepare(policy, host)
         _check(prepared)
         self._pidfd = -1
-        self._socket, theirs = _pair()
+        self._socket, theirs = pair()
         with contextlib.ExitStack() as stack:
             stack.callback(theirs.close)
             caller = high(os.pidfd_open(os.getpid()))
@@ -247,7 +261,7 @@ class SessionWay(Way):
         if policy is not self.policy:
             raise ValueError("kill_on_exit= is no matter of a session's commands: what they leave behind goes on")
         _check_command(command)
-        ours, theirs = _pair()
+        ours, theirs = pair()
         try:
             reader, writer = (high(fd) for fd in os.pipe2(os.O_CLOEXEC))
         except BaseException:
@@ -276,7 +290,7 @@ class SessionWay(Way):
             entered.close()
             raise
 
-    def _ask(self, command: _core.Command, told: socket.socket, failed: int) -> None:
+    def _ask(self, command: _core.Command, told: _socket.socket, failed: int) -> None:
         flags = c.ENTRY_SETSID if self._prepared.plan.new_session or command.flags & c.SETSID else 0
         flags |= c.ENTRY_CWD_OPTIONAL if command.flags & c.CWD_OPTIONAL else 0
         given: dict[int, int] = {fd: fd for fd in command.pass_fds}
@@ -301,7 +315,7 @@ class SessionWay(Way):
             with self._lock:
                 if self._pidfd < 0:
                     raise ValueError("the session is closed")
-                self._socket.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+                self._socket.sendmsg([b"\0"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
         except (BrokenPipeError, ConnectionResetError):
             raise SetupError(errno.ESRCH, "enter the session", None, "it has ended") from None
         finally:

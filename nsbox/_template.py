@@ -8,20 +8,22 @@ where the policy says so, whose pid 1 waits for the command.
 
 from __future__ import annotations
 
+import _socket
 import array
 import errno
 import os
 import select
-import socket
 import sys
 import weakref
 from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
 from nsbox import _core, _renew, _request, _spawn
 from nsbox._core import constants as c
-from nsbox._descriptors import close, high
+from nsbox._descriptors import close, high, pair
 from nsbox._errors import NsboxError, SetupError
 from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._originals import original
+from nsbox._owners import opened, own
 from nsbox._plan import Console
 from nsbox._rare_errors import StaleError
 
@@ -36,12 +38,12 @@ if TYPE_CHECKING:
 _ANEW = frozenset({"uts", "cgroup", "time"})  # namespaces that each command has for itself
 
 
-def _received(sock: socket.socket, most: int) -> list[int]:
+def _received(sock: _socket.socket, most: int) -> list[int]:
     """Return the descriptors that have come."""
     fds = array.array("i")
-    _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_LEN(most * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+    _, ancillary, _, _ = sock.recvmsg(1, _socket.CMSG_LEN(most * fds.itemsize), _socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
     return [high(fd) for fd in fds]
 
@@ -50,9 +52,9 @@ class _MountWatch:
     """Tells whether the caller's mounts have changed: those below what is bound would be others now."""
 
     def __init__(self) -> None:
-        self._fd = high(os.open("/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC))
-        self._poller = select.poll()
-        self._poller.register(self._fd, select.POLLPRI)
+        self._mounts = opened(lambda path: high(os.open(path, os.O_RDONLY | os.O_CLOEXEC)), "/proc/self/mounts")
+        self._poller = original(select, "poll")()  # gevent's knows no POLLPRI
+        self._poller.register(self._mounts.fileno(), select.POLLPRI)
         self._poller.poll(0)
         self._lock = RLock()  # a poll object serves one thread at a time
         self._is_polling = self._has_changed = False
@@ -68,8 +70,7 @@ class _MountWatch:
             return self._has_changed
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        close(fd)
+        self._mounts.close()
 
 
 class Parked:
@@ -78,16 +79,23 @@ class Parked:
     def __init__(self, result: _core.Result, stamps: _core.Stamps) -> None:
         self.result, self.stamps, self.user2_fd = result, stamps, -1
         self.is_taken = False  # its command has been started, whose is all but go_fd and user2_fd
+        self._owners: list[Any] = []
         self._creator = os.getpid()
+
+    def hold(self) -> None:
+        """Have go_fd and user2_fd closed with this. Not by __del__(), in which a signal's handler may raise."""
+        own([fd for fd in (self.result.go_fd, self.user2_fd) if fd >= 0], self._owners)
 
     def forget(self) -> None:
         """Close what is the parent's, in a forked child that executes the command: nothing there calls __del__()."""
         own = self.result
-        close(own.init_pidfd, own.init_says, own.go_fd, self.user2_fd)
+        close(own.init_pidfd, own.init_says)
+        for fd in self._owners:
+            fd.close()
         own.init_pidfd = own.init_says = own.go_fd = self.user2_fd = -1
 
-    def __del__(self) -> None:
-        if sys.is_finalizing():  # the kernel closes all, and ends it
+    def __del__(self, *, _is_late: Any = sys.is_finalizing) -> None:
+        if _is_late():  # the kernel closes all, and ends it
             return
         own = self.result
         if self.is_taken:
@@ -96,7 +104,6 @@ class Parked:
             _core.end(0, own.init_pidfd, own.init_says)
         else:  # the parent's, in a forked child
             close(own.init_pidfd, own.init_says)
-        close(own.go_fd, self.user2_fd)
 
 
 class Kept:
@@ -108,6 +115,7 @@ class Kept:
     def __init__(self, prepared: Prepared, stock: int) -> None:
         """Make it; raises UnavailableError for a plan that doesn't allow it, OSError when something fails."""
         self._fds: list[int] = []
+        self._owners: list[Any] = []  # of these, and closed with this even if a signal's handler raises in __del__()
         self._ready: list[Parked] = []
         self._mounts: _MountWatch | None = None
         self.stale = False
@@ -156,6 +164,7 @@ class Kept:
 
     def _make(self, request: _core.Template, ops: Sequence[Op]) -> None:
         result, self._fds = made(request, "keep a sandbox", ops)
+        own(self._fds, self._owners)
         self._root_id = result.root_id
         if len(self._fds) != c.SENT:
             raise SetupError(errno.EMFILE, "keep a sandbox", None, "no descriptor was free for its namespaces")
@@ -184,9 +193,10 @@ class Kept:
         request = self._request(self._renewed, {"user", "cgroup"}, flags=c.PARK, parked=stamps)
         result, fds = made(request, "make a sandbox ready", self._renewed)
         parked = Parked(result, stamps)
+        parked.user2_fd = fds[0] if len(fds) == 1 else -1
+        parked.hold()
         if len(fds) != 1:
             raise SetupError(errno.EMFILE, "make a sandbox ready", None, "no descriptor was free for its namespace")
-        parked.user2_fd = fds[0]
         return parked
 
     # ---- commands
@@ -236,20 +246,20 @@ class Kept:
         self._ready.clear()
         if self._mounts is not None:
             self._mounts.close()
-        while self._fds:
-            close(self._fds.pop())
+        self._fds.clear()
+        for owner in self._owners:
+            owner.close()
 
-    def __del__(self) -> None:
+    def __del__(self, *, _is_late: Any = sys.is_finalizing) -> None:
         # Nowhere else: a descriptor's number may not become another's while a thread is about to start a command by it.
-        if not sys.is_finalizing():  # the kernel closes all
+        if not _is_late():  # the kernel closes all
             self.forget()
 
 
 def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.Result, list[int]]:
     """Have something made that has no command yet; return it, and the descriptors that it sends. Raises SetupError."""
-    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours, theirs = (socket.socket(fileno=high(one.detach())) for one in pair)
-    with ours, theirs:
+    ours, theirs = pair()
+    try:
         nothing = _core.Strings([])
         command = _core.Command(programs=[], argv=[], envp=nothing, cwd=None, report_fd=theirs.fileno())
         command.flags = c.CLOSE_FDS | (c.ADOPT_INIT if _core.adopt_inits else 0)
@@ -268,6 +278,9 @@ def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.R
         except BaseException:
             _core.end(0, result.init_pidfd, result.init_says, result.go_fd)
             raise
+    finally:
+        ours.close()
+        theirs.close()
 
 
 class _Refiller:

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from nsbox import _reasons
+from nsbox import _reasons, _shell
 from nsbox._errors import NsboxError, PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._owner import remedy
@@ -46,7 +46,8 @@ class ToolResult(Frozen):
     or can't be executed. stdout, stderr: as text (UTF-8, what isn't is U+FFFD), with a note in the middle of what was
     left out. stdout_bytes, stderr_bytes: how many there were. timed_out: it was killed for taking too long. duration:
     seconds until nothing of it was left. why: what in the policy may have made it fail, a sentence each. usage: what
-    it used up, and why it ended; None for one that wasn't started.
+    it used up, and why it ended; None for one that wasn't started. shell: the shell that read the command line, as a
+    path in the sandbox; None: none did.
     """
 
     args: Any
@@ -60,6 +61,7 @@ class ToolResult(Frozen):
     duration: float
     why: tuple[_reasons.Hint, ...] = ()
     usage: Usage | None = None
+    shell: str | None = None
 
     @property
     def signal(self) -> str | None:
@@ -89,6 +91,7 @@ class ToolResult(Frozen):
             "stdout_bytes": self.stdout_bytes,
             "stderr_bytes": self.stderr_bytes,
             "truncated": self.is_truncated,
+            "shell": self.shell,
             "why": [{"kind": hint.kind, "message": hint.message} for hint in self.why],
             "usage": None if self.usage is None else self.usage.as_dict(),
         }
@@ -272,11 +275,13 @@ def run(
     env: Mapping[str, str] | None = None,
     secrets: Store | Mapping[str, Secret | str] | None = None,
     basis: Mapping[str, str] | None = None,
+    shells: tuple[str, ...] = (),
     **options: Any,
 ) -> ToolResult:
     """Run a command by start(), which takes what Popen takes, and say what it came to. args: how it is called there.
 
-    basis: the environment that env adds to; None: the one that is built.
+    basis: the environment that env adds to; None: the one that is built. shells: with these, argv has what follows the
+    shell, the first of them that can be started.
     """
     more, scrubbers = _with_secrets(check_environment(env or {}), secrets)
     options["env"] = _environment(policy, basis, more)
@@ -290,11 +295,11 @@ def run(
     outputs = (Output(most, scrubbers[0]), Output(most, scrubbers[1]))
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     try:
-        process = start(argv, cwd=cwd, bufsize=0, **pipes, **options)
+        process, shell = _started(start, policy, argv, shells, cwd=cwd, bufsize=0, **pipes, **options)
     except OSError as error:
         if isinstance(error, NsboxError) or error.filename is None:
             raise
-        return _not_started(error, policy, argv, args, cwd, began)
+        return _not_started(error, policy, [*shells[-1:], *argv], args, cwd, began, shells)
     in_time = _attended(process, data, outputs, deadline)
     stdout, stderr = (output.text() for output in outputs)
     status, late, usage = process.returncode, None if in_time else timeout, process.sandbox.usage
@@ -308,9 +313,31 @@ def run(
         any(output.left_out for output in outputs),
         not in_time,
         time.monotonic() - began,
-        _reasons.reasons(policy, status, stdout, stderr, cwd=cwd, usage=usage, timeout=late),
-        usage if in_time or usage is None else replace(usage, cause="timeout"),
+        why=_reasons.reasons(
+            policy, status, stdout, stderr, cwd=cwd, usage=usage, timeout=late, args=args, shell=shell
+        ),
+        usage=usage if in_time or usage is None else replace(usage, cause="timeout"),
+        shell=shell,
     )
+
+
+def _started(
+    start: Callable[..., Any], policy: Policy, argv: list[str], shells: tuple[str, ...], **options: Any
+) -> tuple[Any, str | None]:
+    """Start a command, and return it with the shell that reads it: the first that is there."""
+    if not shells:
+        return start(argv, **options), None
+    left = list(shells)
+    while len(left) > 1:
+        shell = left.pop(0)
+        try:
+            return start([shell, *argv], **options), shell
+        except OSError as error:
+            if isinstance(error, NsboxError) or error.filename is None or os.fsdecode(error.filename) != shell:
+                raise
+            if len(left) == len(shells) - 1:
+                left = [*_shell.likely(policy, left[:-1]), left[-1]]
+    return start([left[0], *argv], **options), left[0]
 
 
 def _attended(process: Any, data: bytes, outputs: tuple[Output, Output], deadline: float | None) -> bool:
@@ -336,7 +363,13 @@ def _attended(process: Any, data: bytes, outputs: tuple[Output, Output], deadlin
 
 
 def _not_started(
-    error: OSError, policy: Policy, argv: list[str], args: Any, cwd: str | None, began: float
+    error: OSError,
+    policy: Policy,
+    argv: list[str],
+    args: Any,
+    cwd: str | None,
+    began: float,
+    shells: tuple[str, ...],
 ) -> ToolResult:
     """Return what a shell would say of a program that can't be started; raise what is wrong with the directory."""
     shown = os.fsdecode(error.filename)
@@ -348,4 +381,6 @@ def _not_started(
     text = f"{shown}: {error.strerror}\n"
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     why = _reasons.reasons(policy, status, "", text, cwd=cwd, usage=None, timeout=None)
+    if shells:
+        why = (_reasons.no_shell(shells), *(hint for hint in why if hint.kind != "missing-program"))
     return ToolResult(args, status, "", text, 0, len(text.encode()), False, False, time.monotonic() - began, why)

@@ -113,6 +113,10 @@ class View:
             inside = os.path.normpath(f"{target}/{inside[len(mount.dest) :]}")
         return inside
 
+    def mounted(self) -> list[str]:
+        """List where something is mounted."""
+        return [mount.dest for mount in self._mounts.values() if mount.link is None]
+
     def below(self, inside: str) -> list[str]:
         """List where something else is mounted below a directory."""
         return [dest for dest in self._mounts if dest != inside and is_below(dest, inside)]

@@ -9,7 +9,6 @@ watches the command's pidfd, then the sandbox's end.
 from __future__ import annotations
 
 import asyncio as _asyncio
-import os
 import signal as _signal
 import weakref
 from asyncio import base_subprocess
@@ -44,11 +43,11 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
     """asyncio's transport of a subprocess, around nsbox's Popen. It is told of the end when the sandbox is gone."""
 
     _loop: Any
-    _proc: _popen.Popen  # None, when it was closed
+    _proc: _popen.Popen[bytes]  # None, when it was closed
     _returncode: int | None
     _pipes: dict[int, Any]
     _exit_waiters: list[_asyncio.Future[int]]
-    _watched: list[int]
+    _watched: list[Any]
     _timer: _asyncio.TimerHandle | None = None
     _error: KillError | None = None
 
@@ -84,7 +83,7 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
         """Watch for the next step towards the end: the command's, then that of what is left of its sandbox."""
         self._watched, patience = self._proc.watch()
         for fd in self._watched:
-            self._loop.add_reader(fd, self._look)
+            self._loop.add_reader(fd.fileno(), self._look)
         if patience is not None:
             self._timer = self._loop.call_later(patience, self._look)
 
@@ -92,8 +91,8 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
         while self._watched:
             fd = self._watched.pop()
             if not self._loop.is_closed():
-                self._loop.remove_reader(fd)
-            os.close(fd)
+                self._loop.remove_reader(fd.fileno())
+            fd.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -142,13 +141,6 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
     def kill(self) -> None:
         """Kill the command, and with it the sandbox."""
         self.send_signal(_signal.SIGKILL)
-
-    def __del__(self, *more: Any) -> None:
-        try:
-            super().__del__(*more)
-        finally:
-            for fd in getattr(self, "_watched", ()):  # the loop was closed before the end
-                os.close(fd)
 
 
 def _check(options: dict[str, Any], shell: bool) -> None:

@@ -28,6 +28,7 @@ from nsbox._probe import host_for, probe, transactions_dir
 from nsbox._spawn import prepare
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from nsbox._homes import BoxHome
@@ -194,8 +195,11 @@ class Sandbox(Commands, FileTools):
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
         return Session(self.way().policy)
 
-    def close(self) -> None:
+    def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         """Let go of what is kept. Commands that run go on; no new one can be started. Twice is no error."""
+        if _is_late():  # the kernel lets go
+            self._is_closed = True
+            return
         with self._lock:
             self._is_closed = True
         self._way.close()
@@ -214,9 +218,9 @@ class Sandbox(Commands, FileTools):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         way = getattr(self, "_way", None)
-        if way is None or self._is_closed or sys.is_finalizing():
+        if way is None or self._is_closed or _is_late():
             return
         if not way.is_keeping:
             self._drop_home()

@@ -14,15 +14,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import weakref
 from types import SimpleNamespace
 
 from nsbox import _kills, _popen
 from nsbox._commands import Commands
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._owners import opened
 from nsbox._rare_errors import AccessError
 from nsbox._session import SessionWay
+from nsbox._shutdown import is_finalizing
 from nsbox._usage import processes
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _KEEP = (
 )
 
 
-class EnteredPopen(_popen.Popen):
+class EnteredPopen(_popen.Popen["Any"]):
     """A command of a session: no child of this process, so that its end is told by the session's pid 1."""
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
@@ -78,15 +79,18 @@ class EnteredPopen(_popen.Popen):
         if _kills.free(self.pid) and self._killed.is_traced and isinstance(self._way, SessionWay):
             self._way.kill()
 
-    def watch(self) -> tuple[list[int], float | None]:
-        """Return a descriptor, to be closed, that becomes readable when the command has ended."""
+    def watch(self) -> tuple[list[Any], float | None]:
+        """Return a descriptor, by its owner, that becomes readable when the command has ended."""
         try:
-            return [os.dup(self._entered.fileno())], None if self._killed is None else self._killed.pause()
+            return [opened(os.dup, self._entered.fileno())], None if self._killed is None else self._killed.pause()
         except OSError:  # no descriptor is free, or another thread is just taking its end
             return [], 0.001
 
-    def send_signal(self, sig: int) -> None:
+    def send_signal(self, sig: int, *, _is_late: Any = is_finalizing) -> None:
         """Send a signal to the command."""
+        if _is_late():
+            self._last_kill(sig)
+            return
         if self.poll() is not None:
             return
         if self._timed_out:
@@ -132,29 +136,34 @@ class Session(Commands):
         return super()._own(args, options)
 
     def shell(
-        self, command: str, *, keep: bool = False, check: bool = False, **options: Unpack[ToolOptions]
+        self,
+        command: str,
+        *,
+        keep: bool = False,
+        shell_path: str | os.PathLike[str] | None = None,
+        check: bool = False,
+        **options: Unpack[ToolOptions],
     ) -> ToolResult:
-        """Run a command line of /bin/sh to its end, and say what it came to; as Sandbox.shell().
+        """Run a command line of the shell to its end, and say what it came to; as Sandbox.shell().
 
         keep: begin in the directory, and with the exported variables, in which the last one with keep=True has ended,
-        as in one shell that goes on. A shell that is killed, or executes another program in its place, changes nothing
-        about that.
+        as in one shell that goes on. A shell that is killed, or executes another program instead of itself, changes
+        nothing about that. It needs a shell that has POSIX's trap, which fish, for one, has not.
         """
         if not keep:
-            return super().shell(command, check=check, **options)
+            return super().shell(command, shell_path=shell_path, check=check, **options)
         if self._directory is not None and "cwd" not in options:
             with contextlib.suppress(AccessError):
-                return self._kept_shell(command, check, {**options, "cwd": self._directory})
+                return self._kept_shell(command, shell_path, check, {**options, "cwd": self._directory})
             self._directory = None  # it has gone
-        return self._kept_shell(command, check, {**options})
+        return self._kept_shell(command, shell_path, check, {**options})
 
-    def _kept_shell(self, command: str, check: bool, options: dict[str, Any]) -> ToolResult:
+    def _kept_shell(self, command: str, path: Any, check: bool, options: dict[str, Any]) -> ToolResult:
         state = os.memfd_create("nsbox-shell", os.MFD_CLOEXEC)
         try:
             own = {"pass_fds": (state,), "basis": self._environment}
-            argv = ["/bin/sh", "-c", _KEEP.format(fd=state) + command]
             try:
-                return self._tool(argv, command, check, options | own)
+                return self._line(_KEEP.format(fd=state) + command, command, path, check, options | own)
             finally:
                 self._remember(os.pread(state, _MOST_KEPT + 1, 0), options.get("secrets"))
         finally:
@@ -182,13 +191,13 @@ class Session(Commands):
         """Return what runs in it now; [] when it has ended. Needs psutil (ImportError)."""
         return [] if self.has_ended or self._way is None else processes(None, self._way.pid)
 
-    def close(self) -> None:
+    def close(self, *, _is_late: Any = is_finalizing) -> None:
         """End all that runs in it, and return when it is gone. Twice is no error.
 
         Raises KillError if something that runs in it doesn't end.
         """
         way, self._way = self._way, None
-        if way is not None:
+        if way is not None and not _is_late():
             way.close()
 
     def __enter__(self) -> Session:
@@ -200,8 +209,8 @@ class Session(Commands):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_way", None) is None or sys.is_finalizing():
+    def __del__(self, *, _is_late: Any = is_finalizing) -> None:
+        if getattr(self, "_way", None) is None or _is_late():
             return  # at the interpreter's end the kernel ends it
         import warnings
 

@@ -22,7 +22,11 @@ from nsbox._policy import Policy
 from nsbox._popen import Popen
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal, Unpack, overload
+
+    from _typeshed import ReadableBuffer
+
+    from nsbox._typed import Called, Command, Run, Timed
 
 __all__ = [
     "DEVNULL",
@@ -49,6 +53,76 @@ def _captured(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("stdout") is not None or options.get("stderr") is not None:
         raise ValueError("stdout and stderr arguments may not be used with capture_output.")
     return options | {"stdout": PIPE, "stderr": PIPE}
+
+
+if TYPE_CHECKING:  # for who calls it; overload() takes long to import
+
+    @overload
+    def run(
+        args: Command,
+        *,
+        text: Literal[True],
+        encoding: str | None = None,
+        errors: str | None = None,
+        universal_newlines: bool | None = None,
+        input: str | None = None,
+        **options: Unpack[Run],
+    ) -> CompletedProcess[str]: ...
+    @overload
+    def run(
+        args: Command,
+        *,
+        encoding: str,
+        errors: str | None = None,
+        text: bool | None = None,
+        universal_newlines: bool | None = None,
+        input: str | None = None,
+        **options: Unpack[Run],
+    ) -> CompletedProcess[str]: ...
+    @overload
+    def run(
+        args: Command,
+        *,
+        errors: str,
+        encoding: str | None = None,
+        text: bool | None = None,
+        universal_newlines: bool | None = None,
+        input: str | None = None,
+        **options: Unpack[Run],
+    ) -> CompletedProcess[str]: ...
+    @overload
+    def run(
+        args: Command,
+        *,
+        universal_newlines: Literal[True],
+        encoding: str | None = None,
+        errors: str | None = None,
+        text: bool | None = None,
+        input: str | None = None,
+        **options: Unpack[Run],
+    ) -> CompletedProcess[str]: ...
+    @overload
+    def run(
+        args: Command,
+        *,
+        universal_newlines: Literal[False] | None = None,
+        text: Literal[False] | None = None,
+        encoding: None = None,
+        errors: None = None,
+        input: ReadableBuffer | None = None,
+        **options: Unpack[Run],
+    ) -> CompletedProcess[bytes]: ...
+    @overload
+    def run(
+        args: Command,
+        *,
+        universal_newlines: bool | None = None,
+        text: bool | None = None,
+        encoding: str | None = None,
+        errors: str | None = None,
+        input: ReadableBuffer | str | None = None,
+        **options: Unpack[Run],
+    ) -> CompletedProcess[Any]: ...
 
 
 def run(
@@ -88,7 +162,9 @@ def run(
     return CompletedProcess(process.args, status, stdout, stderr)
 
 
-def call(*popenargs: Any, timeout: float | None = None, policy: Policy | Keeper | None = None, **options: Any) -> int:
+def call(
+    *popenargs: Any, timeout: float | None = None, policy: Policy | Keeper | None = None, **options: Unpack[Called]
+) -> int:
     """Run a command in a sandbox and return its exit status; as subprocess.call, with policy=."""
     with Popen(*popenargs, policy=policy, **options) as process:
         try:
@@ -98,13 +174,85 @@ def call(*popenargs: Any, timeout: float | None = None, policy: Policy | Keeper 
             raise
 
 
-def check_call(*popenargs: Any, **options: Any) -> int:
+def check_call(
+    *popenargs: Any, timeout: float | None = None, policy: Policy | Keeper | None = None, **options: Unpack[Called]
+) -> int:
     """Run a command in a sandbox; raises CalledProcessError for a non-zero status. As subprocess.check_call."""
-    status = call(*popenargs, **options)
+    status = call(*popenargs, timeout=timeout, policy=policy, **options)
     if status:
         command: Any = options.get("args", popenargs[0] if popenargs else None)
         raise CalledProcessError(status, command)
     return 0
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def check_output(
+        args: Command,
+        *,
+        text: Literal[True],
+        encoding: str | None = None,
+        errors: str | None = None,
+        universal_newlines: bool | None = None,
+        input: str | None = None,
+        **options: Unpack[Timed],
+    ) -> str: ...
+    @overload
+    def check_output(
+        args: Command,
+        *,
+        encoding: str,
+        errors: str | None = None,
+        text: bool | None = None,
+        universal_newlines: bool | None = None,
+        input: str | None = None,
+        **options: Unpack[Timed],
+    ) -> str: ...
+    @overload
+    def check_output(
+        args: Command,
+        *,
+        errors: str,
+        encoding: str | None = None,
+        text: bool | None = None,
+        universal_newlines: bool | None = None,
+        input: str | None = None,
+        **options: Unpack[Timed],
+    ) -> str: ...
+    @overload
+    def check_output(
+        args: Command,
+        *,
+        universal_newlines: Literal[True],
+        encoding: str | None = None,
+        errors: str | None = None,
+        text: bool | None = None,
+        input: str | None = None,
+        **options: Unpack[Timed],
+    ) -> str: ...
+    @overload
+    def check_output(
+        args: Command,
+        *,
+        universal_newlines: Literal[False] | None = None,
+        text: Literal[False] | None = None,
+        encoding: None = None,
+        errors: None = None,
+        input: ReadableBuffer | None = None,
+        **options: Unpack[Timed],
+    ) -> bytes: ...
+    @overload
+    def check_output(
+        args: Command,
+        *,
+        universal_newlines: bool | None = None,
+        text: bool | None = None,
+        encoding: str | None = None,
+        errors: str | None = None,
+        input: ReadableBuffer | str | None = None,
+        **options: Unpack[Timed],
+    ) -> Any: ...
 
 
 def check_output(*popenargs: Any, timeout: float | None = None, **options: Any) -> Any:

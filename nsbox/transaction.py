@@ -41,6 +41,7 @@ from nsbox._store import Store, locked_workspace
 from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from nsbox._policy import Policy
@@ -238,11 +239,14 @@ class Transaction(Commands):
                 raise CommitError(error, "make the changes read-only") from error
             yield
 
-    def discard(self) -> None:
+    def discard(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         """End the transaction: commands that still run are killed, and what they have changed is dropped.
 
         But for changes that a commit could neither bring in as a whole nor undo: these wait for recover().
         """
+        if _is_late():  # the kernel ends the commands, and the next recover() drops what they have changed
+            self._way = None
+            return
         with self._lock:
             way, self._way = self._way, None
             if way is not None:
@@ -262,8 +266,8 @@ class Transaction(Commands):
         if self._way is not None:
             self.discard()
 
-    def __del__(self) -> None:
-        if getattr(self, "_way", None) is None or sys.is_finalizing():
+    def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_way", None) is None or _is_late():
             return  # at the interpreter's end the next recover() does it
         import warnings
 

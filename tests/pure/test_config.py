@@ -47,6 +47,7 @@ def test_every_key(base: Path) -> None:
         pass_env=["GH_TOKEN"],
         inherit_env=True,
         tools_bin=base / "tools",
+        shell_path="/bin/dash",
         home="/tmp",
         tmp_size=64 << 20,
         protected=["nsbox.toml"],

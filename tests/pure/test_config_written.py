@@ -90,6 +90,7 @@ def policies(draw: Any, base: Path) -> Policy:
         "workdir": draw(places),
         "home": draw(st.sampled_from([None, "private", "private:x", "workspace", "tmp"]) | places),
         "paths": rules,
+        "shell_path": draw(st.none() | places),
     }
     if read and draw(st.booleans()):
         fields["tools_bin"] = draw(st.sampled_from(read))

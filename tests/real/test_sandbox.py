@@ -144,7 +144,7 @@ def test_all_ways_to_start(box: Sandbox, workspace: Path) -> None:
     assert box.call("exit 3", shell=True) == 3
     assert box.check_call(["true"]) == 0
     assert box.check_output(["echo", "x"], text=True) == "x\n"
-    assert box.shell("echo $0 y").stdout == "/bin/sh y\n"
+    assert box.shell("echo $0 y").stdout == "/bin/bash y\n"
     assert nsbox.run(["pwd"], policy=box, capture_output=True, text=True).stdout == f"{workspace}\n"
     with pytest.raises(TypeError, match="own policy"):
         box.run(["true"], policy=Policy.host())

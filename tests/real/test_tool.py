@@ -103,6 +103,7 @@ def test_json(box: Sandbox) -> None:
         "truncated",
         "why",
         "usage",
+        "shell",
     }
     for command in ("echo x", "cat /nothing", "kill -9 $$", "printf '\\377'"):
         found = json.loads(box.shell(command).as_json())

@@ -64,6 +64,7 @@ network = "host"
 passthrough_env = ["GH_TOKEN"]
 inherit_env = true
 tools_bin = "tools"
+shell_path = "/bin/dash"
 home = "/tmp"
 tmp_size = "64M"
 protected = ["nsbox.toml"]

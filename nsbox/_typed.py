@@ -1,0 +1,95 @@
+"""What a command takes, by name and type, for type checkers and editors. Nothing imports this when a program runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import IO, Any, TypeAlias, TypedDict
+
+from nsbox._keeper import Keeper
+from nsbox._policy import Policy
+
+Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Command: TypeAlias = Path | Sequence[Path]
+File: TypeAlias = int | IO[Any] | None
+Environment: TypeAlias = Mapping[bytes, Path] | Mapping[str, Path]
+
+
+class Start(TypedDict, total=False):
+    """What every command takes, but for what decides whether its streams are text."""
+
+    bufsize: int
+    executable: Path | None
+    stdin: File
+    stderr: File
+    preexec_fn: Callable[[], object] | None
+    close_fds: bool
+    shell: bool
+    cwd: Path | None
+    env: Environment | None
+    startupinfo: Any
+    creationflags: int
+    restore_signals: bool
+    start_new_session: bool
+    pass_fds: Collection[int]
+    user: str | int | None
+    group: str | int | None
+    extra_groups: Iterable[str | int] | None
+    umask: int
+    pipesize: int
+    process_group: int | None
+    kill_on_exit: bool | None
+
+
+class OwnPopened(Start, total=False):
+    """What a Sandbox's Popen takes."""
+
+    stdout: File
+
+
+class OwnTimed(Start, total=False):
+    """What a Sandbox's check_output() takes."""
+
+    timeout: float | None
+
+
+class OwnRun(OwnTimed, total=False):
+    """What a Sandbox's run() takes."""
+
+    stdout: File
+    capture_output: bool
+    check: bool
+
+
+class Popened(OwnPopened, total=False):
+    """What Popen takes."""
+
+    policy: Policy | Keeper | None
+
+
+class Timed(OwnTimed, total=False):
+    """What check_output() takes."""
+
+    policy: Policy | Keeper | None
+
+
+class Run(OwnRun, total=False):
+    """What run() takes."""
+
+    policy: Policy | Keeper | None
+
+
+class OwnCalled(Start, total=False):
+    """What a Sandbox's call() and check_call() take."""
+
+    stdout: File
+    text: bool | None
+    universal_newlines: bool | None
+    encoding: str | None
+    errors: str | None
+
+
+class Called(OwnCalled, total=False):
+    """What call() and check_call() take."""
+
+    args: Command

@@ -1,0 +1,65 @@
+"""The fields of Policy by name and type, for type checkers and editors. Nothing imports this when a program runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias, TypedDict
+
+from nsbox._details import Details
+from nsbox._path_rules import PathRule
+from nsbox._plan import Op
+from nsbox._seccomp import Filter
+from nsbox._wished_limits import Limits
+
+Path: TypeAlias = str | os.PathLike[str]
+
+
+class Layered(TypedDict, total=False):
+    """The fields of Policy that layers() takes by name, besides unshare."""
+
+    workdir: Path | None
+    network: Literal["none", "host"]
+    tmp_size: int | str | None
+    limits: Limits
+    ids: Literal["single", "full", "auto"]
+    uid: int | None
+    gid: int | None
+    hostname: str | None
+    home: Path | None
+    env: Iterable[tuple[str, str]] | Mapping[str, str]
+    pass_env: Iterable[str]
+    inherit_env: bool
+    new_session: bool
+    seccomp: Literal["default", "hardened", "off"] | Filter
+    landlock: bool
+    backend: Literal["auto", "namespaces", "bwrap", "seatbelt", "landlock", "passthrough"]
+    require: Literal["isolated", "filesystem", "nothing"]
+    best_effort: Iterable[str]
+    nested: bool
+    kill_on_exit: bool
+    details: Details
+    tools_bin: Path | None
+    shell_path: Path | None
+    paths: Iterable[PathRule]
+    protected: Iterable[str]
+    symlinks: Literal["refuse", "beneath"]
+    seatbelt: Iterable[str]
+
+
+class Wishes(Layered, total=False):
+    """Those that workspace() and host() take."""
+
+    unshare: Iterable[str]
+    devices: Iterable[Path]
+    strict: bool
+
+
+class Changes(Wishes, total=False):
+    """Those that with_() takes."""
+
+    base: Literal["workspace", "host", "layers"]
+    write: Iterable[Path]
+    read: Iterable[Path]
+    deny: Iterable[Path]
+    ops: Iterable[Op]

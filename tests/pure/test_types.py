@@ -1,0 +1,63 @@
+"""Types: what mypy and pyright say to uses that are right, and to each that is wrong; and what happens to those."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nsbox_testing import needs
+
+import nsbox
+from nsbox import _policy
+
+USES = Path(__file__).parent.parent / "typing"
+WRONG = (USES / "wrong.py").read_text().splitlines()
+BEGIN = WRONG.index("# here they begin") + 1
+
+
+def said(checker: str, name: str, tmp_path: Path) -> tuple[int, str]:
+    program = needs.require(checker)
+    options = ["--strict", "--cache-dir", str(tmp_path), "--python-executable", sys.executable]
+    if checker == "pyright":
+        options = ["--pythonpath", sys.executable]
+    done = subprocess.run([program, *options, name], cwd=USES, capture_output=True, text=True, timeout=250)
+    if checker == "pyright" and re.search("nodeenv|npm|ENOTFOUND|urlopen|getaddrinfo", done.stdout + done.stderr):
+        pytest.skip(needs.reason("pyright", ", which gets its other half when it is first run"))
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_right(checker: str, tmp_path: Path) -> None:
+    """Nothing is said, and the types are those of typeshed."""
+    assert said(checker, "right.py", tmp_path)[0] == 0, said(checker, "right.py", tmp_path)[1]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_wrong(checker: str, tmp_path: Path) -> None:
+    """Each line is an error, and no other is."""
+    _, text = said(checker, "wrong.py", tmp_path)
+    found = {int(n) for n in re.findall(r"wrong\.py:(\d+):(?:\d+ -)? error", text)}
+    assert found == set(range(BEGIN + 1, len(WRONG) + 1)), text
+
+
+@pytest.mark.parametrize("line", [line for line in WRONG[BEGIN:] if "=" in line and ": " not in line])
+def test_when_they_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are errors when they run, too, before anything is started."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((TypeError, nsbox.PolicyError)):
+        exec(line, {"nsbox": nsbox, "policy": nsbox.Policy.workspace(".")})
+
+
+def test_every_field_is_there() -> None:
+    """The keywords that checkers know are the fields of Policy."""
+    from nsbox import _wishes
+
+    fields = set(_policy._FIELDS)
+    assert set(_wishes.Changes.__annotations__) == fields
+    assert set(_wishes.Wishes.__annotations__) == fields - {"base", "write", "read", "deny", "ops"}
+    assert set(_wishes.Layered.__annotations__) == fields - {"base", "write", "read", "deny", "ops", "unshare"}

@@ -1,0 +1,269 @@
+"""The shell that reads a line, and the hints for what programs say when they meet a sandbox."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nsbox_testing import needs
+
+import nsbox
+from nsbox import Limits, Policy, PolicyError, Sandbox
+
+
+@pytest.fixture
+def box(policy: Policy) -> Iterator[Sandbox]:
+    with Sandbox(policy) as box:
+        yield box
+
+
+@pytest.fixture
+def plain(policy: Policy) -> Iterator[Sandbox]:
+    """A sandbox without bash."""
+    with Sandbox(policy.with_(deny=["/usr/bin/bash"])) as box:
+        yield box
+
+
+def hints(result: nsbox.ToolResult) -> dict[str, str]:
+    return {hint.kind: hint.message for hint in result.why}
+
+
+def said(box: Sandbox, message: str, status: int = 1, **options: object) -> dict[str, str]:
+    """Return the hints for a command that prints a message and fails."""
+    return hints(box.shell(f"cat >&2; exit {status}", input=message + "\n", **options))  # type: ignore[arg-type]
+
+
+# ---- which shell
+
+LINES = {
+    "[[ a == a* ]] && echo ok": "[[ ]]",
+    "set -o pipefail; false | true || echo ok": "pipefail",
+    "diff <(echo a) <(echo a) && echo ok": "<(...)",
+    "a=(no ok); echo ${a[1]}": "arrays",
+    "cat <<< ok": "<<<",
+    "for i in {3..3}; do [ $i = 3 ] && echo ok; done": "{a..b}",
+    "echo -e 'ok'": "echo -e",
+    "ls /no-such-file &> /dev/null || echo ok": "&>",
+    "x=no; echo ${x/no/ok}": "${x//a/b}",
+    "((1 + 1 == 2)) && echo ok": "((...))",
+    "source /dev/null; echo ok": "bash's commands",
+    "printf '%s\\n' $'ok'": "$'...'",
+    "mkdir -p d/{a,b}; [ -d d/b ] && echo ok": "{a,b}",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_bash(box: Sandbox, line: str) -> None:
+    """A line as people and models write it."""
+    result = box.shell(line)
+    assert (result.stdout, result.returncode, result.why) == ("ok\n", 0, ())
+    assert result.shell == result.as_dict()["shell"] == "/bin/bash"
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_not_bash(plain: Sandbox, line: str) -> None:
+    """Without bash sh reads the line; what only bash understands is named, also where nothing fails."""
+    result = plain.shell(line)
+    assert result.shell == "/bin/sh"
+    assert f"{LINES[line]!r} is bash's" in hints(result)["not-bash"]
+    assert "missing-program" not in hints(result)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "awk '{print $1, $2}' /etc/hosts",
+        "echo ${HOME:-x} ${HOME#/}",
+        "grep -E '[0-9]{1,3}' /etc/hosts; true",
+        "[ a = a ] && echo $((1 + 1)) 2>&1",
+    ],
+)
+def test_what_is_everybodys(plain: Sandbox, line: str) -> None:
+    """A line for any shell has no hint."""
+    assert plain.shell(line).why == ()
+
+
+def test_the_wish(policy: Policy, workspace: Path) -> None:
+    """The call's shell, then the policy's; exec() has none."""
+    own = workspace / "own"
+    own.write_text('#!/bin/sh\necho "own: $2"\n')
+    own.chmod(0o755)
+    with Sandbox(policy.with_(shell_path="/bin/sh")) as box:
+        assert box.shell("echo x").shell == "/bin/sh"
+        result = box.shell("echo x", shell_path=own)
+        assert (result.shell, result.stdout) == (str(own), "own: echo x\n")
+        assert box.exec("true").shell is None
+        with box.session() as session:
+            assert session.shell("echo ${BASH_VERSION:-none}").stdout == "none\n"
+            assert session.shell("echo ${BASH_VERSION:+bash}", shell_path="/bin/bash", keep=True).stdout == "bash\n"
+
+
+def test_a_kept_bash(box: Sandbox) -> None:
+    """What is exported from bash is there for the next line."""
+    with box.session() as session:
+        assert session.shell("cd /tmp; a=(x y); export B=${a[1]}; exit 3", keep=True).returncode == 3
+        result = session.shell("echo $B $PWD", keep=True)
+        assert (result.stdout, result.shell, result.args) == ("y /tmp\n", "/bin/bash", "echo $B $PWD")
+
+
+def test_wrong_shells(box: Sandbox, policy: Policy, workspace: Path) -> None:
+    """One that isn't there is a status and a hint; a path that is none, an error."""
+    result = box.shell("echo x", shell_path="/no/fish")
+    assert (result.returncode, result.shell) == (127, None)
+    assert hints(result)["missing-program"] == "the sandbox has no shell: /no/fish; shell_path names another"
+    (workspace / "text").write_text("x")
+    assert box.shell("echo x", shell_path=workspace / "text").returncode == 126
+    for wrong in ("bash", "", "/a/../b", "a\0b"):
+        with pytest.raises(PolicyError, match="shell_path"):
+            box.shell("echo x", shell_path=wrong)
+        with pytest.raises(PolicyError, match="shell_path"):
+            policy.with_(shell_path=wrong)
+
+
+def test_a_directory_that_has_gone(box: Sandbox, workspace: Path) -> None:
+    """The directory is named, and no other shell is tried for it."""
+    with pytest.raises(nsbox.AccessError, match="is no directory in the sandbox"):
+        box.shell("pwd", cwd="missing")
+
+
+def test_no_bash_at_all(workspace: Path) -> None:
+    """A root with sh alone, made of layers."""
+    libs = [nsbox.RoBind(path, path) for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64") if os.path.isdir(path)]
+    ops = [nsbox.RoBind(os.path.realpath("/bin/sh"), "/bin/sh"), *libs, nsbox.Proc("/proc")]
+    with Sandbox(Policy.layers(*ops)) as box:
+        result = box.shell("echo ${BASH_VERSION:-none}", cwd="/")
+        assert (result.stdout, result.shell) == ("none\n", "/bin/sh")
+
+
+# ---- hints
+
+
+@pytest.mark.parametrize("where", [".cargo/bin", ".local/bin", "tools"])
+def test_a_program_that_is_outside(box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """In the caller's PATH, or where installers put them: where it is, and what to add."""
+    directory = tmp_path / where
+    directory.mkdir(parents=True)
+    program = directory / "their-tool"
+    program.write_text("#!/bin/sh\necho ok\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if where == "tools":
+        monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    for result in (box.shell("their-tool x"), box.exec("their-tool")):
+        message = hints(result)["missing-program"]
+        assert f"'their-tool' is at {program} outside" in message
+        assert f"add read=['{directory}'" in message
+    assert "rustup" in message if where == ".cargo/bin" else "rustup" not in message
+    with Sandbox(box.policy.with_(read=[directory])) as other:
+        assert other.shell(str(program)).stdout == "ok\n"  # what the hint says is true
+        assert f"{program} in the sandbox, which isn't in PATH" in hints(other.shell("their-tool"))["missing-program"]
+    with Sandbox(box.policy.with_(tools_bin=directory)) as other:
+        assert other.shell("their-tool").stdout == "ok\n"
+
+
+def test_names_that_are_no_programs(box: Sandbox) -> None:
+    """What a command says it hasn't found isn't taken for a path."""
+    for name in ("../../etc/passwd", "/etc/passwd", "a'b", "x" * 300):
+        assert " outside" not in said(box, f"{name}: not found", 127).get("missing-program", "")
+
+
+SAYINGS = [
+    ("No usable sandbox! Update your kernel", "not-permitted", "nested=True"),
+    (
+        "bwrap: No permissions to create new namespace, likely because the kernel does not allow",
+        "not-permitted",
+        "nested=True",
+    ),
+    (
+        "Failed to move to new namespace: PID namespaces supported, but failed: errno = Operation not permitted",
+        "not-permitted",
+        "nested=True",
+    ),
+    ("unshare: unshare failed: Operation not permitted", "not-permitted", "nested=True"),
+    ("error: externally-managed-environment", "installation", "python3 -m venv .venv"),
+    ("OSError: [Errno 30] Read-only file system: '/usr/lib/python3/dist-packages/x'", "installation", "venv"),
+    ("npm error EROFS: read-only file system, mkdir '/usr/lib/node_modules/x'", "installation", "npx"),
+    ("ERROR:  You don't have write permissions for the /var/lib/gems/3.1.0 directory.", "installation", "gem"),
+    ("E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), are you root?", "privileges", "root"),
+    ('sudo: The "no new privileges" flag is set', "privileges", "root"),
+    ("Error: This command has to be run with superuser privileges", "privileges", "root"),
+    ("sh: 3: Cannot fork", "limit", "limits.processes=100"),
+    ("OpenBLAS: pthread_create failed for thread 1 of 4", "limit", "limits.processes=100"),
+    ("E: Failed: Temporary failure resolving 'deb.debian.org'", "network", "network='none'"),
+    ("dial tcp: lookup proxy.golang.org: no such host", "network", "network='none'"),
+    ("mv: cannot move 'a' to '/tmp/b': Invalid cross-device link", "other-file-system", "/tmp"),
+    ("OSError: [Errno 16] Device or resource busy: '/tmp'", "mounted", "only what is in it: /tmp"),
+    ("Error: EBUSY: resource busy or locked, unlink '/tmp/x'", "mounted", "mounted"),
+    ("warning: Could not trace the inferior process.", "not-permitted", "gdb -p PID"),
+    ("strace: attach: ptrace(PTRACE_SEIZE, 7): Operation not permitted", "not-permitted", "allow=['ptrace']"),
+]
+
+
+@pytest.mark.parametrize(("message", "kind", "part"), SAYINGS)
+def test_sayings(policy: Policy, message: str, kind: str, part: str) -> None:
+    """What a program prints, and what helps. A command that succeeds has no hint."""
+    with Sandbox(policy.with_(limits=Limits(processes=100))) as box:
+        assert part in said(box, message).get(kind, "")
+        assert said(box, message, status=0) == {}
+
+
+def test_nested(box: Sandbox) -> None:
+    """Where sandboxes can be made, that isn't the reason."""
+    with Sandbox(box.policy.with_(nested=True)) as other:
+        assert said(other, "No usable sandbox!") == {}
+
+
+def test_missing_root(box: Sandbox) -> None:
+    """What would become root isn't looked for."""
+    for name in ("sudo", "doas"):
+        assert list(said(box, f"bash: line 1: {name}: command not found", 127)) == ["privileges"]
+
+
+@pytest.mark.parametrize("line", ["git clone https://example.com/x; sleep 60", "npm install; sleep 60"])
+def test_the_network_behind_a_time_limit(box: Sandbox, policy: Policy, line: str) -> None:
+    """A program that tries again and again says nothing of the network before it is killed."""
+    line = f"git() {{ :; }}; npm() {{ :; }}; {line}"
+    assert {"timeout", "network"} == hints(box.shell(line, timeout=0.2)).keys()
+    assert {"timeout"} == hints(box.shell("sleep 60", timeout=0.2)).keys()
+    with Sandbox(policy.with_(network="host")) as other:
+        assert {"timeout"} == hints(other.shell(line, timeout=0.2)).keys()
+
+
+def test_the_callers_home(box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path below it, in a message that has no errno."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for path in (".m2/settings.xml", ".config/tool"):
+        message = said(box, f"Error reading configuration from {tmp_path}/home/{path}.")["outside"]
+        assert f"'{tmp_path}/home/{path}' lies in your home directory" in message
+    assert said(box, f"Error reading {tmp_path}/other") == {}
+
+
+def test_long_lines_and_outputs(plain: Sandbox) -> None:
+    """Nothing that a command is, or prints, makes the search take long."""
+    began = time.process_time()
+    for word in (
+        "set ",
+        "\n",
+        "{a,",
+        "ptrace(",
+        "unshare(",
+        "site-packages Errno 13 ",
+        "/var/lib/dpkg/",
+        "((",
+        "pip a b ",
+        "read -r ",
+    ):
+        plain.shell("cat >&2; exit 1 #" + word * (50_000 // len(word)), input=word * (200_000 // len(word)))
+    assert time.process_time() - began < 5
+
+
+@needs.programs("bwrap")
+def test_bwrap(box: Sandbox) -> None:
+    """A real one."""
+    command = "bwrap --unshare-all --ro-bind / / true"
+    assert "nested=True" in hints(box.shell(command))["not-permitted"]
+    with Sandbox(box.policy.with_(nested=True)) as other:
+        assert other.shell(command).returncode == 0

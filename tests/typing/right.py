@@ -1,0 +1,47 @@
+"""Uses of nsbox that type checkers accept, with the types that they find. Not to be run."""
+
+import subprocess
+from typing import Any, assert_type
+
+import nsbox
+
+
+def first(p: nsbox.Popen[str]) -> str:
+    return nsbox.check_output(["x"], text=True)
+
+
+policy = nsbox.Policy.workspace(
+    ".", network="host", shell_path="/bin/sh", read=["/opt"], env={"A": "b"}, limits=nsbox.Limits(cpu_seconds=1)
+)
+policy = policy.with_(network="none", deny=[".env"], tmp_size="64M")
+assert_type(nsbox.Policy.host(nested=True), nsbox.Policy)
+assert_type(nsbox.Policy.layers(nsbox.RoBind("/", "/"), unshare={"net"}, hostname="box"), nsbox.Policy)
+
+assert_type(nsbox.run(["x"], text=True).stdout, str)
+assert_type(nsbox.run(["x"], capture_output=True, timeout=5, check=True).stderr, bytes)
+assert_type(nsbox.run("x", shell=True, encoding="utf-8", policy=policy, cwd="/"), subprocess.CompletedProcess[str])
+assert_type(nsbox.run(["x"], errors="replace", input="y").stdout, str)
+assert_type(nsbox.run(["x"], universal_newlines=True).stdout, str)
+assert_type(nsbox.check_output(["x"], input=b"y"), bytes)
+assert_type(nsbox.call(["x"], timeout=5, policy=policy), int)
+assert_type(nsbox.check_call(args=["x"], stdout=nsbox.DEVNULL), int)
+
+
+def chosen(text: bool) -> None:
+    assert_type(nsbox.run(["x"], text=text).stdout, Any)
+
+
+assert_type(nsbox.Popen(["x"], text=True), nsbox.Popen[str])
+assert_type(nsbox.Popen(["x"], stdout=nsbox.PIPE, kill_on_exit=False), nsbox.Popen[bytes])
+with nsbox.Popen(["x"], universal_newlines=True, stdin=nsbox.PIPE) as p:
+    assert_type(p, nsbox.Popen[str])
+    assert_type(p.communicate(), tuple[str, str])
+    assert_type(p.wait(timeout=1), int)
+    assert_type(p.sandbox.backend, str)
+stdlibs: subprocess.Popen[bytes] = nsbox.Popen(["x"])
+
+with nsbox.Sandbox(policy) as box, box.session() as session:
+    assert_type(box.run(["x"], text=True).stdout, str)
+    assert_type(session.check_output("x"), bytes)
+    assert_type(box.Popen(["x"], encoding="utf-8"), nsbox.Popen[str])
+    assert_type(box.shell("x", timeout=5, shell_path="/bin/sh").shell, str | None)
