@@ -169,7 +169,8 @@ enum nsbox_step {
     NSBOX_STEP_KERNEL_ID = 44,    /* the kernel ids of its own that a sandbox gets */
     NSBOX_STEP_IDMAP = 45,        /* an op: its source, mapped to these */
     NSBOX_STEP_INOTIFY = 46,      /* inotify's instances can't be limited */
-    NSBOX_STEP_END = 47
+    NSBOX_STEP_TERMINAL = 47,     /* the command's terminal isn't one, or is another session's */
+    NSBOX_STEP_END = 48
 };
 
 typedef struct nsbox_rlimit {
@@ -338,13 +339,13 @@ typedef struct nsbox_request {
     const void *profile; /* macOS: nsbox_seatbelt_compile()'s, or NULL: then BY_HELPER, or it is UNCONFINED */
     const char *helper;  /* macOS: the path of our helper program; LIFELINE and BY_HELPER need it */
     int32_t profile_fd;  /* macOS, with BY_HELPER: a file with what the helper is told, see darwin/helper.h */
-    int32_t
-        pipe_read; /* macOS: a pipe that only the caller has, close-on-exec, from 3 up. The call closes both ends. */
-    int32_t pipe_write;         /* 0: it makes one, which what another thread starts meanwhile could inherit */
+    int32_t pipe_read;   /* macOS: a pipe of the caller's alone, close-on-exec, from 3 up. The call closes both. */
+    int32_t pipe_write;  /* 0: it makes one, which what another thread starts meanwhile could inherit */
     uint32_t inotify_instances; /* Linux: not 0: so many of the user's, in the first user namespace */
+    uint32_t terminal; /* 1 + the standard descriptor that its session has, or without SETSID its group; 0: none */
+    uint32_t reserved;
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
-
     uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes of a MAP_SHARED mapping */
     uint64_t arena_len;
     nsbox_result *result; /* in a MAP_SHARED mapping too */
@@ -358,7 +359,8 @@ typedef struct nsbox_request {
 enum nsbox_entry_flag {
     NSBOX_ENTRY_NULL = 1, /* shifted by 0, 1, 2: that descriptor is /dev/null */
     NSBOX_ENTRY_SETSID = 8,
-    NSBOX_ENTRY_CWD_OPTIONAL = 16 /* where cwd can't be entered, the session's own is it */
+    NSBOX_ENTRY_CWD_OPTIONAL = 16, /* where cwd can't be entered, the session's own is it */
+    NSBOX_ENTRY_TERMINAL = 32      /* with SETSID; shifted by 0, 1, 2: that descriptor is the new session's terminal */
 };
 
 /* Offsets count from its start; arrays of them end in 0. */
@@ -388,7 +390,6 @@ uint64_t nsbox_arena_size(uint32_t nops);
 
 /* Starts one command. Returns 0 and fills req->result, whether it worked or not; on failure no
  * process is left. Blocks until the command has executed its program.
- *
  * With NSBOX_PREEXEC it returns twice, as fork(2) does: first with 1, in the command, confined but not yet executed, with
  * a copy of the caller's memory, as the thread that called. There nsbox_preexec_done() has to be called. */
 int nsbox_spawn(const nsbox_request *req);

@@ -59,7 +59,7 @@ class Command:
     __slots__ = (
         *("argv", "cgroup_fd", "cwd", "envp", "filters", "flags", "gid", "groups", "hold_fd", "inherits_env", "leaf"),
         *("parked", "pass_fds", "pgid", "places", "preexec", "profile", "programs", "progress", "report_fd", "stdio"),
-        *("uid", "umask"),
+        *("terminal", "uid", "umask"),
     )
 
     def __init__(
@@ -90,7 +90,7 @@ class Command:
         self.uid, self.gid, self.groups = uid, gid, groups
         self.preexec, self.inherits_env = preexec, inherits_env
         self.places, self.hold_fd, self.report_fd, self.filters = places, hold_fd, report_fd, filters
-        self.cgroup_fd = -1
+        self.cgroup_fd, self.terminal = -1, 0
         self.parked: Any = None  # _template's, the sandbox that waits for it
         self.profile: Any = None  # _core_darwin's, what confines it
         self.leaf: Any = None  # _cgroup's, which the descriptor is of
@@ -321,7 +321,8 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
         keep.append(cwd)
     r.flags |= q.flags
     r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
-    r.umask, r.pgid, r.uid, r.gid, r.cgroup_fd = q.umask, q.pgid, q.uid, q.gid, q.cgroup_fd
+    r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid
+    r.cgroup_fd, r.terminal = q.cgroup_fd, q.terminal
     if q.parked is not None:
         r.park_fd, r.go_fd, r.user2_fd = q.parked.result.init_pidfd, q.parked.result.go_fd, q.parked.user2_fd
         r.stamps = q.parked.stamps.array

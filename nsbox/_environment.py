@@ -9,7 +9,7 @@ from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._variables import CERTIFICATES, VENVS, search_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from nsbox._host import Host
@@ -57,6 +57,12 @@ class Environment:
         is_built = policy.base == "workspace" and not policy.inherit_env
         self._left_out = {*CERTIFICATES} - self._values.keys() - {*policy.pass_env} if is_built else set()
         self._built: dict[tuple[tuple[str, ...], tuple[bytes | None, ...]], Built] = {}  # by the caller's values
+
+    def of(self, env: Mapping[Any, Any] | None) -> tuple[_core.Strings, Callable[[], list[str]]]:
+        """Return a command's, and what lists where a program is looked for in it. env: what it was given."""
+        if env is None:
+            return self.strings(), self.directories
+        return _core.Strings(encode_environment(env)), lambda: os.get_exec_path(env)
 
     def strings(self) -> _core.Strings:
         """Return it as execve(2) takes it."""

@@ -69,6 +69,7 @@ _STEPS = {
     "KERNEL_ID": "take unused kernel ids",
     "IDMAP": "map the owner of the source",
     "INOTIFY": "limit inotify's instances",
+    "TERMINAL": "make it the command's terminal",
 }
 
 

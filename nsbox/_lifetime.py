@@ -44,6 +44,7 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
     """A subprocess.Popen from its start on; the start itself is its subclass's."""
 
     _is_plain = False
+    _leads_group = False  # the command is the leader of its process group, even without a session of its own
     _plan: Plan  # not there without a policy
     _says_empty: bool
     _init_pid = 0
@@ -263,7 +264,8 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
         False: the command goes on, so that it mustn't be reaped yet.
         """
         plan = self._plan
-        if not (plan.plain and plan.new_session and plan.kill_on_exit) or plan.wrapper or self._creator != os.getpid():
+        leads = plan.plain and (plan.new_session or self._leads_group) and not plan.wrapper
+        if not (leads and plan.kill_on_exit) or self._creator != os.getpid():
             return True
         with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
             if not _reap.has_ended(self.pid, block=False):

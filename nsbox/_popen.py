@@ -22,9 +22,10 @@ from nsbox._probe import host_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, AnyStr, Literal, Self, Unpack, overload  # noqa: F401 (AnyStr: in texts)
+    from typing import Any, AnyStr, Literal, Self, Unpack, overload
 
     from nsbox._plan import Plan
+    from nsbox._pty import Pair, Terminal
     from nsbox._typed import Command, Popened
 
 
@@ -42,6 +43,11 @@ class Confinable(Lifetime["AnyStr"]):
     """
 
     _is_warm = False
+    _terminal_of = 0  # 1 + the standard descriptor that is the command's own terminal, if there is one
+    _pair: Pair | None = None  # that terminal, during the start
+
+    terminal: Terminal | None = None
+    """With pty=, the caller's end of the command's terminal; else None."""
 
     def __new__(cls, *args: Any, policy: Any = None, **options: Any) -> Self:
         """Make one that knows how to wait for the command, if that isn't to be a child of this process."""
@@ -54,6 +60,7 @@ class Confinable(Lifetime["AnyStr"]):
         *more: Any,
         policy: Policy | Keeper | None = None,
         kill_on_exit: bool | None = None,
+        pty: bool | tuple[int, int] = False,
         **options: Any,
     ) -> None:
         policy = _blocks.current() if policy is None else check_policy(policy)
@@ -65,7 +72,42 @@ class Confinable(Lifetime["AnyStr"]):
             policy = way.policy
         self._policy = policy
         self._kill_on_exit = kill_on_exit
-        super().__init__(args, *more, **options)
+        if pty is False:
+            super().__init__(args, *more, **options)
+        else:
+            self._init_with_terminal(args, more, pty, options)
+
+    def _init_with_terminal(
+        self, args: Any, more: tuple[Any, ...], pty: bool | tuple[int, int], options: dict[str, Any]
+    ) -> None:
+        from nsbox import _pty  # seldom needed
+
+        self._pair = made = _pty.pair(pty)
+        try:
+            options, first = _pty.options_for(made.fd, more, options)
+            self._terminal_of = 1 + first
+            super().__init__(args, **options)
+        except BaseException:
+            made.abandon()
+            raise
+        finally:
+            made.close()
+            self._pair = None
+        self.terminal = made.terminal
+
+    def __exit__(self, *error: Any) -> None:
+        """Close the pipes and the terminal, and wait for the end."""
+        if self.terminal is not None:
+            self.terminal.close()
+        super().__exit__(*error)
+
+    def communicate(
+        self, input: AnyStr | None = None, timeout: float | None = None, **late: Any
+    ) -> tuple[AnyStr, AnyStr]:
+        """As the base does; raises ValueError while a terminal is open, which nobody would read meanwhile."""
+        if self.terminal is not None and not self.terminal.closed:
+            raise ValueError("communicate() reads no terminal: read from `terminal`, then close it")
+        return super().communicate(input, timeout, **late)  # type: ignore[return-value, arg-type]
 
     # ---- starting
 
@@ -87,15 +129,11 @@ class Confinable(Lifetime["AnyStr"]):
         argv, program = _arguments.arguments(args, executable, shell)
         _announce(program, argv, cwd, env)
         _arguments.check_ids(uid, gid, gids)
-        prepared = _spawn.prepare(policy, host_for(policy))
+        policy, prepared = self._prepare(policy)
         if prepared.plan.backend == "passthrough":
             self._pass_through(policy, prepared, positional)
             return
-        if env is None:
-            envp, directories = prepared.environment.strings(), prepared.environment.directories
-        else:
-            envp = _core.Strings(_environment.encode_environment(env))
-            directories = lambda: os.get_exec_path(env)  # noqa: E731
+        envp, directories = prepared.environment.of(env)
         directory, required = _arguments.directory(policy, prepared, cwd)
         passed: Sequence[int] = _arguments.descriptors(pass_fds) if pass_fds else ()
         command = _core.Command(
@@ -117,6 +155,7 @@ class Confinable(Lifetime["AnyStr"]):
             inherits_env=_environment.set_by(policy) if preexec_fn is not None and env is None else None,
             filters=_terminal.filters(policy, prepared.plan, (p2cread, c2pwrite, errwrite, *passed)),
         )
+        self._claim_terminal(command)
         start = _spawn.spawn if self._way is None else self._way.spawn
         result = start(policy, prepared, command, program, directory if cwd is None else cwd)
         # No call in these lines, after which a signal's handler could raise while nobody owns the command.
@@ -134,6 +173,24 @@ class Confinable(Lifetime["AnyStr"]):
             self.wait()
             raise
 
+    def _claim_terminal(self, command: _core.Command) -> None:
+        command.terminal = self._terminal_of
+        if self._pair is not None:  # its session's, else its group's
+            command.flags |= _core.constants.SETSID
+
+    def _prepare(self, policy: Policy) -> tuple[Policy, _spawn.Prepared]:
+        """Return what is ready for this host, and the policy, which is another one if the command has a terminal."""
+        prepared = _spawn.prepare(policy, host_for(policy))
+        if self._pair is None:
+            return policy, prepared
+        from nsbox import _pty
+
+        _pty.give(self._pair.fd, prepared.plan.kernel_id)
+        if prepared.plan.wrapper and policy.new_session:  # in one of its own bwrap's command would lose the terminal
+            policy = policy.with_(new_session=False)
+            prepared = _spawn.prepare(policy, host_for(policy))
+        return policy, prepared
+
     def _pass_through(self, policy: Policy, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
         """Start the command as the base does, but in the environment and the directory that the policy says."""
         chosen = dict(zip(_names, positional, strict=False))
@@ -142,6 +199,11 @@ class Confinable(Lifetime["AnyStr"]):
         if chosen["cwd"] is None and policy.base != "host":
             chosen["cwd"] = policy.workdir
         chosen["start_new_session"] = chosen["start_new_session"] or policy.new_session
+        if self._pair is not None:
+            from nsbox import _pty
+
+            chosen["start_new_session"] = True
+            chosen["preexec_fn"] = _pty.controlled(self._terminal_of - 1, chosen["preexec_fn"])
         self._is_plain, self._plan = True, prepared.plan
         token = _blocks.announcing.set(True)
         try:
@@ -152,8 +214,8 @@ class Confinable(Lifetime["AnyStr"]):
 
     def _wished(self, cwd: Any) -> Policy | None:
         policy = self._policy if self._policy is not None else self._unasked(cwd)
-        if policy is None and self._kill_on_exit:
-            raise ValueError("kill_on_exit=True needs a policy")
+        if policy is None and (self._kill_on_exit or self._pair is not None):
+            raise ValueError(f"{'kill_on_exit=True' if self._kill_on_exit else 'pty'} needs a policy")
         if policy is None or self._kill_on_exit is None or self._kill_on_exit == policy.kill_on_exit:
             return policy
         return policy.with_(kill_on_exit=self._kill_on_exit)
@@ -206,10 +268,12 @@ class Confinable(Lifetime["AnyStr"]):
 
 
 class Popen(Confinable["AnyStr"]):
-    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy` and `kill_on_exit`.
+    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy`, `kill_on_exit` and `pty`.
 
     policy: what the command may do; None means that of the nsbox.confined() block around, or else Policy.workspace() of
-    `cwd`, or of the current directory. kill_on_exit: instead of the policy's. env=None gives the environment that the
+    `cwd`, or of the current directory. kill_on_exit: instead of the policy's. pty: True, or rows and columns: a
+    terminal of the command's own, in the place of those of stdin, stdout and stderr that aren't given; `terminal` is
+    the caller's end of it. env=None gives the environment that the
     policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the command has ended when no
     process of its sandbox is left that could run; with kill_on_exit=False, when the command has. `sandbox` says
     what contains it.

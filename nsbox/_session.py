@@ -305,6 +305,7 @@ class SessionWay(Way):
             _open_pipes(given.values())
         if len(targets) > _MOST_FDS:
             raise ValueError(f"a session passes at most {_MOST_FDS} descriptors to a command")
+        flags |= c.ENTRY_TERMINAL << command.terminal - 1 if command.terminal else 0
         pgid = -1 if flags & c.ENTRY_SETSID else command.pgid
         entry = _wire_entry.encode_entry(
             command.programs, command.argv, command.envp.items, command.cwd, targets, flags, command.umask, pgid

@@ -45,6 +45,7 @@ class OwnPopened(Start, total=False):
     """What a Sandbox's Popen takes."""
 
     stdout: File
+    pty: bool | tuple[int, int]
 
 
 class OwnTimed(Start, total=False):

@@ -14,7 +14,7 @@ import weakref
 from asyncio import base_subprocess
 from asyncio.subprocess import Process as _Process
 from asyncio.subprocess import SubprocessStreamProtocol
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsbox import _popen
 from nsbox._containment import Containment
@@ -22,6 +22,9 @@ from nsbox._keeper import Keeper
 from nsbox._policy import Policy
 from nsbox._rare_errors import KillError
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
+
+if TYPE_CHECKING:
+    from nsbox._pty import Terminal
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "create_subprocess_exec", "create_subprocess_shell"]
 
@@ -36,6 +39,12 @@ class Process(_Process):
     def sandbox(self) -> Containment:
         """What contains the command: as Popen.sandbox."""
         found: Containment = self._transport.get_extra_info("subprocess").sandbox  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def terminal(self) -> Terminal | None:
+        """With pty=, the caller's end of the command's terminal: as Popen.terminal."""
+        found: Terminal | None = self._transport.get_extra_info("subprocess").terminal  # type: ignore[attr-defined]
         return found
 
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -74,6 +75,18 @@ void unblock_signals(const struct job *j)
     sigprocmask(SIG_SETMASK, &j->mask, NULL);
 }
 
+/* Signals are blocked: SIGTTOU too, which a group in the background earns by tcsetpgrp(3). */
+static int take_terminal(struct job *j)
+{
+    const nsbox_request *r = j->req;
+    if (!r->terminal)
+        return 0;
+    j->step = NSBOX_STEP_TERMINAL;
+    int fd = (int)r->terminal - 1;
+    int ret = r->flags & NSBOX_SETSID ? ioctl(fd, TIOCSCTTY, 0) : tcsetpgrp(fd, getpid());
+    return ret < 0 ? -errno : 0;
+}
+
 int set_session(struct job *j)
 {
     const nsbox_request *r = j->req;
@@ -83,9 +96,10 @@ int set_session(struct job *j)
     j->step = NSBOX_STEP_PGID;
     if (r->pgid >= 0 && setpgid(0, r->pgid) < 0)
         return -errno;
-    if (r->umask >= 0)
+    int ret = take_terminal(j);
+    if (ret >= 0 && r->umask >= 0)
         umask((mode_t)r->umask);
-    return 0;
+    return ret;
 }
 
 /* Only ids that differ: a process that isn't root's may set none at all. The saved ones follow, here or with the exec. */

@@ -193,6 +193,14 @@ static int map_request(void)
     return 0;
 }
 
+static int take_terminal(uint32_t flags)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (flags & (uint32_t)NSBOX_ENTRY_TERMINAL << fd)
+            return sys_ioctl(fd, 0x540E /* TIOCSCTTY */, 0);
+    return 0;
+}
+
 static void command(void *unused)
 {
     uint8_t byte;
@@ -214,6 +222,8 @@ static void command(void *unused)
         give_up(ret, NSBOX_STEP_SESSION);
     if (head->pgid >= 0 && (ret = sys_setpgid(0, head->pgid)) < 0)
         give_up(ret, NSBOX_STEP_PGID);
+    if ((ret = take_terminal(head->flags)) < 0)
+        give_up(ret, NSBOX_STEP_TERMINAL);
     if ((ret = enter_cwd()) < 0)
         give_up(ret, NSBOX_STEP_CHDIR);
     const sys_sigset none = 0;

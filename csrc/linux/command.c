@@ -51,6 +51,19 @@ static int session(const nsbox_request *r, uint32_t *step)
     return sys_setpgid(0, r->pgid);
 }
 
+/* Before the exec, so that the program finds itself in the foreground. SIGTTOU, which a group in the background earns by
+ * this, is blocked (tcsetpgrp(3)). */
+static int terminal(const nsbox_request *r, uint32_t *step)
+{
+    if (!r->terminal)
+        return 0;
+    *step = NSBOX_STEP_TERMINAL;
+    int fd = (int)r->terminal - 1, group = sys_getpid();
+    if (r->flags & NSBOX_SETSID)
+        return sys_ioctl(fd, 0x540E /* TIOCSCTTY */, 0);
+    return sys_ioctl(fd, 0x5410 /* TIOCSPGRP */, &group);
+}
+
 /* The caller's handlers point into its code: none may run when signals are unblocked. (In the mediator and the init they
  * never are.) Ignored signals stay ignored. */
 static void default_signals(const struct job *j)
@@ -215,6 +228,8 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     sys_umask(r->umask >= 0 ? (unsigned)r->umask : j->umask);
     default_signals(j);
     ret = session(r, step);
+    if (ret >= 0)
+        ret = terminal(r, step);
     if (ret < 0 || r->flags & NSBOX_UNCONFINED)
         return ret;
     if (is_warm(r)) {

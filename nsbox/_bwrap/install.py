@@ -59,13 +59,16 @@ def script() -> str:
 
 
 def install(directory: str) -> str:
-    """Make the program `bwrap` in a directory; return its path. An older one of ours is replaced, another is not.
+    """Make the program `bwrap` in a directory, which is made if need be; return its path.
+
+    An older one of ours is replaced, another is not.
 
     Raises FileExistsError for another, OSError where it can't be written, UnavailableError where it could do nothing.
     """
     if _core.problem or not _core.on_linux:
         raise UnavailableError(Reason(_core.problem or "bwrap makes namespaces, which only Linux has"))
     path = os.path.join(os.path.abspath(directory), "bwrap")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.lexists(path) and not _is_ours(path):
         raise FileExistsError(errno.EEXIST, "there is a bwrap already that nsbox hasn't made", path)
     temporary = f"{path}.{os.getpid()}"

@@ -1,0 +1,344 @@
+"""`nsbox run` on a terminal: the command has a pseudo-terminal of its own, and what is typed and printed is copied.
+
+Only while this process is in the foreground: then the user's terminal is raw, and the keys that interrupt, stop or
+resize mean what they mean on the command's. In the background the command is in the background of its own, where it is
+stopped when it reads (SIGTTIN), and so are we then. In a pipeline, whose other programs may read the terminal, it
+begins there too: it comes to the foreground when it first needs the terminal. sudo(8) does so too, by `use_pty`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import stat
+import termios
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from nsbox import _pty
+from nsbox._cli import link as l
+from nsbox._cli.direct import controlling_terminal, end_as_typed
+from nsbox._cli.job import Job
+from nsbox._cli.link import Link
+from nsbox._cli.monitor import Monitor, raw
+from nsbox._cli.said import flush_streams
+from nsbox._cli.signals import FORWARDED, Signals, stop_self
+from nsbox._descriptors import high
+
+_MOST = 65536  # bytes that wait to be written, beyond which no more is read
+_STOPS_READER = (signal.SIGTTIN, signal.SIGTTOU)
+
+
+class Work(Protocol):
+    """What is done in the process that starts the command: called there, each returns or is told an exit status."""
+
+    def start(self, **options: Any) -> Job:
+        """Start the command with these options of Job."""
+
+    def finish(self, job: Job) -> int:
+        """Do what is to be done after its end."""
+
+    def fail(self, error: BaseException) -> int:
+        """Report what either has raised."""
+
+
+def run(work: Work, streams: Sequence[int]) -> int:
+    """Start a command on a terminal of its own; return the exit status. streams: those that are the user's terminal."""
+    tty = _opened(streams[0])
+    made = _pty.Pair(_pty.window_size(tty))
+    settings = termios.tcgetattr(tty)
+    termios.tcsetattr(made.fd, termios.TCSANOW, settings)
+    forward = not _is_pipeline() and _is_foreground(tty)
+    ours, theirs = l.pair()
+    flush_streams()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    pid = os.fork()
+    if pid == 0:
+        status = 125
+        try:
+            ours.close()
+            made.terminal.close()
+            options: dict[str, Any] = {("stdin", "stdout", "stderr")[i]: made.fd for i in streams}
+            options |= {"own_group": True, "terminal_of": 1 + streams[0] if forward else 0}
+            status = Monitor(theirs, made.fd, tty).run(lambda: work.start(**options), work.finish, blocked=blocked)
+        except BaseException as error:
+            status = work.fail(error)
+        finally:
+            flush_streams()
+            os._exit(status)
+    theirs.close()
+    made.close()
+    bridge = Bridge(tty, made.terminal, ours, forward=forward)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    try:
+        bridge.copy()
+    finally:
+        bridge.close()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if bridge.had_keys:
+        end_as_typed(bridge.returncode or 0, group=True)
+    return 125 if status < 0 else status
+
+
+def _opened(fd: int) -> int:
+    """Return a new descriptor of a terminal, which doesn't block: an open file of our own, where that can be had."""
+    flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+    controlling = controlling_terminal()
+    try:
+        is_it = controlling >= 0 and _has_session(fd)
+        name = "/dev/tty" if is_it else os.ttyname(fd)
+        return high(os.open(name, flags))
+    except OSError:  # another user's, as after su(1); it may block us for a while
+        return high(os.dup(fd))
+    finally:
+        if controlling >= 0:
+            os.close(controlling)
+
+
+def _has_session(fd: int) -> bool:
+    try:
+        return os.tcgetpgrp(fd) >= 0
+    except OSError:  # ENOTTY: it isn't our controlling terminal
+        return False
+
+
+def _is_foreground(tty: int) -> bool:
+    """Say if what is typed is for us. A terminal that isn't our session's knows no background."""
+    try:
+        return os.tcgetpgrp(tty) == os.getpgrp()
+    except OSError:
+        return True
+
+
+def _is_pipeline() -> bool:
+    """Say if stdin or stdout leads to another program, which may share the terminal with us."""
+    for fd in (0, 1):
+        with contextlib.suppress(OSError):
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+                return True
+    return False
+
+
+class Bridge:
+    """Between the user's terminal and the command's."""
+
+    def __init__(self, tty: int, terminal: _pty.Terminal, link: Link, *, forward: bool) -> None:
+        self._tty, self._terminal, self._master, self._link = tty, terminal, terminal.fileno(), link
+        self._forward = forward
+        self._saved: Any = None  # the terminal's settings, while it is raw: while we are in the foreground
+        self._typed, self._printed = bytearray(), bytearray()
+        self._is_up = self._link_is_up = True  # whether the user's terminal is there; and the monitor
+        self.returncode: int | None = None
+        self.had_keys = False
+        os.set_blocking(self._master, False)
+        self._signals = Signals((*FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH))
+
+    # ---- the loop
+
+    def copy(self) -> None:
+        """Copy until the command has ended and all of its output is shown."""
+        while self._link_is_up:
+            ready = dict(self._poller().poll())
+            if self._signals.fd in ready:
+                for number in self._signals.take():
+                    self._on_signal(number)
+            if ready.get(self._tty, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
+                self._hang_up()
+            if ready.get(self._tty, 0) & select.POLLIN and self._saved is not None:
+                self._read_keys()
+            if self._typed:
+                self._type()
+            if self._master in ready:
+                self._read_output()
+            self._show()
+            if self._link.fd in ready:
+                self._on_message(*self._link.hear())
+        self._drain()
+
+    def _poller(self) -> select.poll:
+        poller = select.poll()
+        poller.register(self._link.fd, select.POLLIN)
+        poller.register(self._signals.fd, select.POLLIN)
+        if not self._is_up:
+            return poller
+        wants = select.POLLIN if self._saved is not None and len(self._typed) < _MOST else 0
+        poller.register(self._tty, wants | (select.POLLOUT if self._printed else 0))
+        wants = select.POLLIN if len(self._printed) < _MOST else 0
+        poller.register(self._master, wants | (select.POLLOUT if self._typed else 0))
+        return poller
+
+    def _read_keys(self) -> None:
+        try:
+            data = os.read(self._tty, 4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._typed += data
+        else:
+            self._hang_up()
+
+    def _type(self) -> None:
+        try:
+            del self._typed[: os.write(self._master, self._typed)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._typed.clear()
+
+    def _read_output(self) -> bool:
+        """Read some of what the command has printed; False: there is nothing now."""
+        try:
+            data = os.read(self._master, 16384)
+        except OSError:  # EIO: nobody has the command's terminal open any more
+            return False
+        if self._saved is None and self._doubles_returns():
+            data = data.replace(b"\r\n", b"\n")
+        self._printed += data
+        return bool(data)
+
+    def _doubles_returns(self) -> bool:
+        """Say if both terminals turn a newline into two characters: only while the user's isn't raw."""
+        both = termios.OPOST | termios.ONLCR
+        try:
+            return all(termios.tcgetattr(fd)[1] & both == both for fd in (self._tty, self._master))
+        except termios.error:
+            return False
+
+    def _show(self) -> None:
+        try:
+            del self._printed[: os.write(self._tty, self._printed[:4096]) if self._printed else 0]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._hang_up()
+
+    def _drain(self) -> None:
+        """Show all that the command has printed up to now; without end only if the user's terminal shows nothing."""
+        while self._is_up:
+            while len(self._printed) < _MOST and self._read_output():
+                pass
+            if not self._printed:
+                return
+            self._show()
+            poller = select.poll()
+            poller.register(self._signals.fd, select.POLLIN)
+            poller.register(self._tty, select.POLLOUT)
+            if self._printed and self._signals.fd in dict(poller.poll()):
+                for number in self._signals.take():
+                    if number in FORWARDED and not self._link_is_up:
+                        return
+                    self._on_signal(number)
+
+    # ---- the user's terminal
+
+    def _raise_up(self) -> bool:
+        """Make the terminal raw, if it is ours to do; say if it is."""
+        if not self._is_up or not _is_foreground(self._tty):
+            return False
+        try:
+            settings = termios.tcgetattr(self._tty)
+            if self._saved is None or settings[:4] != raw(self._saved)[:4]:
+                self._link.tell(l.SETTINGS, settings)
+                self._saved = settings
+                self._set(raw(settings))
+            self._resize()
+        except termios.error:
+            self._hang_up()
+            return False
+        self.had_keys = True
+        return True
+
+    def _put_back(self) -> None:
+        """Restore the terminal's settings, unless others have it by now."""
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            if self._is_up and _is_foreground(self._tty):
+                with contextlib.suppress(termios.error):
+                    self._set(saved)
+            self._link.tell(l.SETTINGS, None)
+
+    def _set(self, settings: Any) -> None:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+        try:
+            termios.tcsetattr(self._tty, termios.TCSANOW, settings)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _resize(self) -> None:
+        with contextlib.suppress(OSError):
+            _pty.set_window_size(self._master, _pty.window_size(self._tty))
+
+    def _hang_up(self) -> None:
+        """Have the command's terminal go as the user's has, of which its session hears (SIGHUP)."""
+        if self._is_up:
+            self._is_up, self._saved = False, None
+            self._typed.clear()
+            self._printed.clear()
+            self._terminal.close()
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._put_back()
+        self._link.close()
+        if self._is_up:
+            self._terminal.close()
+        os.close(self._tty)
+
+    # ---- events
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGWINCH:
+            self._resize()
+        elif number == signal.SIGTERM:
+            self._link.tell(l.END)
+        elif number == signal.SIGHUP and not self._has_hung_up():
+            self._link.tell(l.SIGNAL, number)
+        elif number == signal.SIGCONT and self._saved is not None and not self._raise_up():
+            self._saved = None  # somebody had stopped us, and the terminal is another's now
+            self._link.tell(l.BACKGROUND)
+        elif number in (*FORWARDED, signal.SIGTSTP) and number != signal.SIGHUP:
+            self._link.tell(l.SIGNAL, number)
+
+    def _has_hung_up(self) -> bool:
+        """Say if the terminal has gone. The command's then has as well, and it knows."""
+        if self._is_up:
+            poller = select.poll()
+            poller.register(self._tty, 0)
+            if poller.poll(0):
+                self._hang_up()
+        return not self._is_up
+
+    def _on_message(self, letter: bytes, content: Any) -> None:
+        if letter == l.STARTED and self._forward and not self._raise_up():
+            self._link.tell(l.BACKGROUND)
+        elif letter == l.STOPPED:
+            self._stop(content)
+        elif letter == l.ENDED:
+            self.returncode = content
+            self._drain()
+            self._put_back()
+            self._link.tell(l.SHOWN)
+        elif not letter:
+            self._link_is_up = False
+
+    def _stop(self, number: int) -> None:
+        """Stop as the command has, unless it only needs the terminal and we have it."""
+        if number in _STOPS_READER and self._raise_up():
+            self._link.tell(l.FORWARD)
+            return
+        self._drain()
+        had_terminal = self._saved is not None or number in _STOPS_READER
+        typed = self._saved is not None and number == signal.SIGTSTP  # else the others have heard of it
+        self._put_back()
+        was_stopped = stop_self(number, group=typed)
+        if had_terminal and self._raise_up():
+            self._link.tell(l.FORWARD)
+            return
+        if number in _STOPS_READER and not was_stopped:  # nobody will ever bring it to the foreground
+            self._link.tell(l.SIGNAL, int(signal.SIGHUP))
+        self._link.tell(l.BACKWARD)

@@ -1,0 +1,151 @@
+"""The command of `nsbox run`, as a shell has a job: signalled as a group, seen when it stops, ended in order."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from nsbox._errors import NsboxError
+from nsbox._popen import Popen
+
+TIMED_OUT = 124  # the exit status of timeout(1)
+
+
+class Job(Popen["bytes"]):
+    """A command, which can be stopped and continued.
+
+    Its end is in order: SIGTERM to its process group, a grace in which it puts away what it has begun, then SIGKILL to
+    the whole sandbox.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        own_group: bool,
+        terminal_of: int = 0,
+        timeout: float | None = None,
+        grace: float = 2.0,
+        **options: Any,
+    ) -> None:
+        """Start it.
+
+        own_group: without a session of its own, a process group of its own. terminal_of: 0, or 1 + the standard
+        descriptor of a terminal on which that group comes to the foreground. timeout, grace: seconds.
+        """
+        self._terminal_of, self._leads_group = terminal_of, own_group
+        self.timed_out = False
+        self._grace = grace
+        self._end_at = math.inf if timeout is None else time.monotonic() + timeout
+        self._kill_at = math.inf
+        super().__init__(command, process_group=0 if own_group else None, **options)
+
+    @property
+    def status(self) -> int:
+        """The exit status for nsbox: the command's, 128+N after signal N, or TIMED_OUT."""
+        returncode = self.returncode or 0
+        return TIMED_OUT if self.timed_out else 128 - returncode if returncode < 0 else returncode
+
+    # ---- what it does
+
+    def group(self) -> int:
+        """Return its process group; 0 if it has ended."""
+        if self._returncode is not None or self._raw_status is not None:
+            return 0
+        pid = self.pid
+        if self._plan.wrapper:
+            from nsbox import _wrap
+
+            pid = _wrap.command_of(self._init_pid) or pid
+        try:
+            return os.getpgid(pid)  # of our child, which keeps its number until it has been reaped
+        except ProcessLookupError:
+            return 0
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group; to the command alone if that is our own group too."""
+        group = self.group()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if group == os.getpgrp():
+                os.kill(self.pid, number)
+            elif group:
+                os.killpg(group, number)
+
+    def stopped_by(self) -> int:
+        """Return the signal that has stopped it since this was last asked, or 0."""
+        if self._returncode is not None or self._raw_status is not None:
+            return 0
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        return found.si_status if found else 0
+
+    # ---- its end
+
+    def end(self) -> None:
+        """Have it end: now by SIGTERM, after the grace by SIGKILL."""
+        self._end_at = math.inf
+        if self._grace <= 0:
+            self.kill()
+            return
+        if self._kill_at == math.inf:
+            self._kill_at = time.monotonic() + self._grace
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # what is stopped dies of no SIGTERM
+
+    def tick(self) -> None:
+        """Do what it is time for; raises KillError for what doesn't end though it was killed."""
+        now = time.monotonic()
+        if now >= self._end_at:
+            self.timed_out = True
+            self.end()
+        if now >= self._kill_at:
+            self._kill_at = math.inf
+            self.kill()
+        error = self.kill_error()
+        if error is not None:
+            raise error
+
+    def await_event(self, fds: Iterable[int]) -> set[int]:
+        """Sleep until one of the descriptors is readable, the command's end comes nearer, or it is time for tick().
+
+        Return which descriptors are.
+        """
+        own, patience = self.watch() if self.poll() is None else ([], 0.0)
+        until = min(self._end_at, self._kill_at)
+        seconds = min(math.inf if patience is None else patience, max(0.0, until - time.monotonic()))
+        poller = select.poll()
+        for fd in (*fds, *own):
+            poller.register(fd, select.POLLIN)
+        try:
+            ready = poller.poll(None if seconds == math.inf else math.ceil(1000 * seconds))
+        finally:
+            for fd in own:
+                os.close(fd)
+        return {fd for fd, _ in ready}
+
+
+class NotStarted(Exception):
+    """The command didn't start. The exit status is its second argument."""
+
+    def __init__(self, error: OSError, status: int) -> None:
+        """Take what Popen raised, and what nsbox run exits with."""
+        super().__init__(error, status)
+        self.error, self.status = error, status
+
+
+def started(command: Sequence[str], start: Callable[[], Job]) -> Job:
+    """Start a command; raises NotStarted, whose status says whether it was the sandbox (125) or the program."""
+    try:
+        return start()
+    except OSError as error:
+        if isinstance(error, NsboxError) or error.filename != command[0]:
+            raise NotStarted(error, 125) from None
+        raise NotStarted(error, 127 if isinstance(error, FileNotFoundError) else 126) from None

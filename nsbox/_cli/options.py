@@ -1,0 +1,238 @@
+"""The options that say what a command may do, and what they come to as a policy."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from typing import Any
+
+from nsbox._errors import NsboxError, PolicyError
+from nsbox._policy import Policy, default_workspace
+from nsbox._wished_limits import Limits
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Add them to a subcommand."""
+    _add_files(parser)
+    _add_environment(parser)
+    _add_amounts(parser)
+    _add_containment(parser)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-p", "--policy", metavar="FILE", help="a configuration file, instead of what follows")
+    parser.add_argument("--section", metavar="TABLE", help="the table of that file, such as agents.sandbox")
+    parser.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: the current one)")
+    parser.add_argument("--read", action="append", default=[], metavar="PATH", help="readable as well; may be repeated")
+    parser.add_argument(
+        "--write", action="append", default=[], metavar="PATH", help="writable as well; may be repeated"
+    )
+    parser.add_argument(
+        "--deny", action="append", default=[], metavar="PATH", help="hidden, may be a pattern; may be repeated"
+    )
+    parser.add_argument("--strict", action="store_true", help="what --deny names or matches has to be there")
+    parser.add_argument("--home", metavar="HOME", help="private (default), private:NAME (kept), workspace, tmp, a path")
+    parser.add_argument("--tools-bin", metavar="DIR", help="programs, read-only inside and the first of PATH")
+    parser.add_argument("--tmp-size", metavar="SIZE", help="of /tmp, such as 64M")
+    parser.add_argument("--host", action="store_true", help="the whole file system, writable, and the host's network")
+    parser.add_argument("--network", choices=("none", "host"), help="default: none, with --host: host")
+
+
+def _add_environment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable; without a value, that of this environment, if it has one. May be repeated",
+    )
+    parser.add_argument("--env-file", action="append", default=[], metavar="FILE", help="lines as --env takes them")
+    parser.add_argument("--setenv", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    parser.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="as --env NAME")
+
+
+def _add_amounts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--memory", metavar="SIZE", help="address space of each process")
+    parser.add_argument("--processes", type=int, metavar="N")
+    parser.add_argument("--cpu-seconds", type=int, metavar="N")
+    parser.add_argument("--file-size", metavar="SIZE")
+    parser.add_argument("--open-files", type=int, metavar="N")
+    parser.add_argument("--total-memory", metavar="SIZE", help="of all processes together, by a cgroup")
+    parser.add_argument("--cpus", type=float, metavar="N", help="processors' time of all together, by a cgroup")
+
+
+def _add_containment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--best-effort", action="append", default=[], metavar="WISH", help="may go unfulfilled, such as limits.cpus"
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "namespaces", "bwrap", "seatbelt", "landlock", "passthrough"),
+        help="what contains the command",
+    )
+    parser.add_argument(
+        "--require",
+        choices=("isolated", "filesystem", "nothing"),
+        help="what has to be contained at least (default: filesystem)",
+    )
+    parser.add_argument(
+        "--seccomp", choices=("default", "hardened", "off"), help="which system calls there are (default: default)"
+    )
+    parser.add_argument("--nested", action="store_true", help="the command makes sandboxes itself, as Chromium does")
+    parser.add_argument("--landlock", action="store_true", help="rules about files by Landlock too, behind the mounts")
+    parser.add_argument(
+        "--seatbelt",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what commands may ask of macOS besides what all may, such as tls",
+    )
+    parser.add_argument("--device", action="append", default=[], metavar="PATH", help="a device node, such as /dev/kvm")
+    parser.add_argument("--ids", choices=("single", "full", "auto"), help="which ids exist inside (default: single)")
+    parser.add_argument("--uid", type=int, metavar="N", help="the command's user id, inside")
+    parser.add_argument("--gid", type=int, metavar="N", help="the command's group id, inside")
+    parser.add_argument("--hostname", metavar="NAME", help="the host name, inside")
+    parser.add_argument(
+        "--keep-session",
+        action="store_true",
+        help="no terminal or session of its own: the command has yours, and can reach who else is in it",
+    )
+
+
+OF_FILES = ("policy", "section", "workspace")  # what goes with --policy; and all that isn't about the policy
+
+
+_OF_WORKSPACES = ("tmp_size", "hostname", "home", "tools_bin", "landlock", "strict", "device")
+
+
+def _policy_of_file(options: argparse.Namespace, names: frozenset[str]) -> Policy:
+    for name in sorted(names - {*OF_FILES}):
+        value = getattr(options, name)
+        if not (value is None or value is False or value == []):
+            raise PolicyError(_option(name), "doesn't go with --policy: the file says it")
+    try:
+        return Policy.load(options.policy, section=options.section, workspace=options.workspace)
+    except PolicyError as error:
+        if error.field != "path":
+            raise
+        raise PolicyError("--policy", error.problem) from None
+    except NsboxError:
+        raise
+    except OSError as error:
+        raise PolicyError("--policy", f"{options.policy}: {error.strerror}") from None
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def option_names() -> frozenset[str]:
+    """Return the names, as argparse has them, of all options that are about the policy."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_policy_options(parser)
+    return frozenset(vars(parser.parse_args([])))
+
+
+def policy_of(options: argparse.Namespace) -> Policy:
+    """Return the policy that the options ask for; raises PolicyError, in which a field may be an option."""
+    if options.policy is not None:
+        return _policy_of_file(options, option_names())
+    if options.section is not None:
+        raise PolicyError("--section", "belongs to --policy FILE")
+    amounts = ("memory", "processes", "cpu_seconds", "file_size", "open_files", "total_memory", "cpus")
+    common: dict[str, Any] = {"limits": Limits(**{name: getattr(options, name) for name in amounts})}
+    common["env"], common["pass_env"] = _environment(options)
+    for name in ("uid", "gid", "best_effort", "seatbelt", "nested", "landlock"):
+        common[name] = getattr(options, name)
+    for name in ("seccomp", "backend", "require", "home", "tools_bin", "ids"):
+        if getattr(options, name) is not None:
+            common[name] = getattr(options, name)
+    if options.keep_session:
+        common["new_session"] = False
+    if options.host:
+        for name in ("workspace", "read", "write", "deny", *_OF_WORKSPACES):
+            if getattr(options, name):
+                raise PolicyError(_option(name), "doesn't go with --host")
+        if options.network == "none":
+            raise PolicyError("--network", "none doesn't go with --host")
+        return Policy.host(**common)
+    return default_workspace(
+        options.workspace or _current(),
+        read=options.read,
+        write=options.write,
+        deny=options.deny,
+        network=options.network or "none",
+        tmp_size=options.tmp_size,
+        hostname=options.hostname,
+        strict=options.strict,
+        devices=options.device,
+        **common,
+    )
+
+
+def _current() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise PolicyError("--workspace", "is needed: the current directory has been removed") from None
+
+
+# ---- variables
+
+
+def _environment(options: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
+    """Return variables with values, and names of the caller's; what is said last counts, files before options."""
+    env: dict[str, str] = {}
+    passed: dict[str, None] = {}
+    entries = [("--env-file", entry) for path in options.env_file for entry in _entries(path)]
+    entries += [("--env", entry) for entry in options.env]
+    for option, entry in entries:
+        name, has_value, value = entry.partition("=")
+        if not name:
+            raise PolicyError(option, f"{entry!r} has no name before the '='")
+        if has_value:
+            passed.pop(name, None)
+            env[name] = value
+        else:
+            env.pop(name, None)
+            passed[name] = None
+    return env | dict(options.setenv), [*passed, *options.pass_env]
+
+
+def _entries(path: str) -> list[str]:
+    """Return the lines of a file of variables, without empty ones and comments. Quotes are part of a value."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise PolicyError("--env-file", f"{path}: {error.strerror}") from None
+    return [line.lstrip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+# ---- the words of errors
+
+_SAID = re.compile(r"\b([a-z_]+)=(?:\"([^\"]*)\"|'([^']*)'|[\[{]([^\]}]*)[\]}]|(True))")
+_FIELD = re.compile(r"([a-z_]+)(?:\.([a-z_]+))?(: )")
+
+
+def in_options(text: str) -> str:
+    """Return an error's text with options of the command instead of fields of a policy, where there are such."""
+    names = option_names()
+
+    def said(found: re.Match[str]) -> str:
+        name, *values, is_true = found.groups()
+        if name not in names:
+            return found[0]
+        if is_true:
+            return _option(name)
+        if values[2] is None:
+            return f"{_option(name)} {values[0] if values[1] is None else values[1]}"
+        items = [item.strip().strip("\"'") for item in values[2].split(",")]
+        return " ".join(f"{_option(name)} {item or '...'}" for item in items)
+
+    text = _SAID.sub(said, text)
+    first = _FIELD.match(text)
+    name = first[2] or first[1] if first else ""
+    name = {"env": "env", "pass_env": "env"}.get(name, name)
+    return f"{_option(name)}: {text[first.end() :]}" if first and name in names else text

@@ -1,0 +1,165 @@
+"""`nsbox run` and `nsbox shell`: a command in a sandbox, with the caller's terminal, signals and exit status."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from typing import Any
+
+from nsbox._cli.job import Job, NotStarted, started
+from nsbox._cli.options import policy_of
+from nsbox._cli.said import complain
+from nsbox._errors import NsboxError, PolicyError
+from nsbox._policy import Policy
+
+_STREAMS = ("stdin", "stdout", "stderr")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status, 128+N after signal N.
+
+    124: it took longer than --timeout; 125: the sandbox can't be made; 126: the program can't be executed; 127: there
+    is none; 2: the options are wrong.
+    """
+    policy = policy_of(options)
+    work = Work(_command(options, policy), policy, options)
+    terminals = [fd for fd in range(3) if _is_terminal(fd)]
+    is_kept = not policy.new_session and not (options.host and not options.keep_session)
+    if terminals and not is_kept:
+        from nsbox._cli import bridge
+
+        work.policy = policy.with_(new_session=False)  # of its own: it has the monitor's
+        return bridge.run(work, terminals)
+    from nsbox._cli import direct
+
+    try:
+        job, had_terminal = direct.run(work.start, has_session=policy.new_session, is_session_ours=is_kept)
+        status = work.finish(job)
+    except (NotStarted, NsboxError, OSError) as error:
+        return work.fail(error)
+    direct.end_as_typed(job.returncode or 0, group=had_terminal)
+    return status
+
+
+def _is_terminal(fd: int) -> bool:
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False
+
+
+def _command(options: argparse.Namespace, policy: Policy) -> list[str]:
+    words: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if options.work == "shell":
+        return [_users_shell(policy), *words]
+    if options.line is not None:
+        return [_shell(policy), "-c", options.line, *(["sh", *words] if words else [])]
+    if not words:
+        options.parser.error("no command")
+    return words
+
+
+def _shell(policy: Policy) -> str:
+    """Return bash where the sandbox has it: what people write for a shell is mostly bash's."""
+    return next((path for path in ("/bin/bash", "/usr/bin/bash") if _is_there(policy, path)), "/bin/sh")
+
+
+def _users_shell(policy: Policy) -> str:
+    """Return the caller's own shell, if the sandbox has it."""
+    path = os.environ.get("SHELL", "")
+    if not path:
+        import pwd
+
+        with contextlib.suppress(KeyError):  # a user that no database knows
+            path = pwd.getpwuid(os.getuid()).pw_shell
+    refusing = os.path.basename(path) in ("nologin", "false", "")
+    return path if not refusing and _is_there(policy, path) else _shell(policy)
+
+
+def _is_there(policy: Policy, path: str) -> bool:
+    try:
+        return os.access(path, os.X_OK) and (policy.base == "host" or policy.can_read(path))
+    except (NsboxError, OSError):
+        return False
+
+
+class Work:
+    """What is done in the process that starts the command."""
+
+    def __init__(self, command: list[str], policy: Policy, options: argparse.Namespace) -> None:
+        """Take what the options say; nothing is checked or done yet."""
+        self.command, self.policy = command, policy
+        self._options = options
+        self._transaction: Any = None
+
+    def start(self, **options: Any) -> Job:
+        """Start the command; raises NotStarted, PolicyError and UnavailableError."""
+        asked = self._options
+        options |= {"cwd": asked.chdir, "timeout": asked.timeout, "grace": asked.grace}
+        self._give_terminal([options.get(name) for name in _STREAMS])
+        policy: Any = self.policy
+        if asked.transaction or asked.diff:
+            from nsbox.transaction import Transaction
+
+            policy = self._transaction = Transaction(self.policy, None, None)
+        try:
+            return started(self.command, lambda: Job(self.command, policy=policy, **options))
+        except BaseException:
+            self._drop()
+            raise
+
+    def _give_terminal(self, fds: list[Any]) -> None:
+        """Have the command own the terminal that was made for it, where its kernel ids are others than ours."""
+        given = {fd for fd in fds if isinstance(fd, int)}
+        if given:
+            from nsbox import _pty
+            from nsbox._probe import host_for
+            from nsbox._spawn import prepare
+
+            kernel_id = prepare(self.policy, host_for(self.policy)).plan.kernel_id
+            for fd in given:
+                _pty.give(fd, kernel_id)
+
+    def finish(self, job: Job) -> int:
+        """Return the exit status, after having shown and brought in, or dropped, what a transaction has kept."""
+        status = job.status
+        if job.timed_out:
+            complain(PolicyError("--timeout", f"the command was ended after {self._options.timeout:g} s"), status)
+        if self._transaction is None:
+            return status
+        try:
+            if self._options.diff:
+                self._show()
+            if self._options.transaction and status == 0:
+                self._transaction.commit()
+            elif self._options.transaction:
+                complain(PolicyError("--transaction", f"nothing was changed: the exit status is {status}"), status)
+        finally:
+            self._drop()
+        return status
+
+    def _show(self) -> None:
+        is_seen = _is_terminal(1)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(os.fsencode(self._transaction.patch(escaped=is_seen)))
+        sys.stdout.flush()
+
+    def _drop(self) -> None:
+        if self._transaction is not None:
+            self._transaction.discard()
+
+    def fail(self, error: BaseException) -> int:
+        """Report an error; return the exit status for it."""
+        self._drop()
+        if isinstance(error, NotStarted):
+            return complain(error.error, error.status)
+        if isinstance(error, NsboxError):
+            return complain(error, 2 if isinstance(error, PolicyError) else 125)
+        if isinstance(error, OSError):
+            return complain(error, 125)
+        import traceback  # of a mistake of ours
+
+        traceback.print_exception(error)
+        return 125

@@ -1,0 +1,150 @@
+"""A pseudo-terminal for a command: the end that the caller keeps, and the other one until the command has it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import struct
+import termios
+
+from nsbox._descriptors import high
+from nsbox._frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from _typeshed import WriteableBuffer
+
+_STREAMS = ("stdin", "stdout", "stderr")
+_NAMES = ("bufsize", "executable", *_STREAMS)  # Popen's parameters after `args`, in order
+
+
+class Terminal(io.FileIO):
+    r"""The caller's end of a command's terminal, an unbuffered binary file.
+
+    What is written to it the command reads as typed: b"\x03" is Ctrl-C. What the command prints is read from it; b""
+    when no process has the terminal open any more. Closing it hangs up: the command gets SIGHUP.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Take a descriptor, which is closed with this."""
+        super().__init__(fd, "r+b")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return window_size(self.fileno())[:2]
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size; programs in the foreground get SIGWINCH. Raises ValueError for what no terminal can have."""
+        set_window_size(self.fileno(), _checked((rows, columns)))
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return up to `size` bytes, at least one unless it is the end; -1: all up to the end."""
+        return self.readall() if size is None or size < 0 else _unless_closed(super().read, size)
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read into a buffer; return how many bytes there were."""
+        return _unless_closed(super().readinto, buffer) or 0
+
+    def readall(self) -> bytes:
+        """Return all that comes up to the end."""
+        return b"".join(iter(lambda: self.read(65536), b""))
+
+
+def _unless_closed(read: Any, argument: Any) -> Any:
+    """Linux says EIO, and macOS nothing, when the other side has been closed by all (pty(7))."""
+    try:
+        return read(argument)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b"" if isinstance(argument, int) else 0
+
+
+class Pair:
+    """A new pseudo-terminal: `terminal` for the caller, `fd` for the command, which is to be closed after the start."""
+
+    def __init__(self, size: tuple[int, ...]) -> None:
+        ours, theirs = os.openpty()
+        try:
+            self.fd = theirs = high(theirs)
+            ours = high(ours)
+            set_window_size(ours, size)
+            self.terminal = Terminal(ours)
+        except BaseException:
+            os.close(ours)
+            os.close(theirs)
+            raise
+
+    def close(self) -> None:
+        """Close the command's end here."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def abandon(self) -> None:
+        """Close both ends: there is no command."""
+        self.close()
+        self.terminal.close()
+
+
+def pair(wish: bool | tuple[int, int]) -> Pair:
+    """Return what `pty=` asks for: a terminal of 24 rows and 80 columns, or of a given size.
+
+    Raises TypeError and ValueError.
+    """
+    return Pair((24, 80) if wish is True else _checked(wish))
+
+
+def _checked(size: Any) -> tuple[int, int]:
+    if not isinstance(size, tuple | list) or len(size) != 2 or not all(type(number) is int for number in size):
+        raise TypeError(f"pty is {size!r}, must be a bool, or rows and columns")
+    rows, columns = size
+    if not (0 <= rows < 65536 and 0 <= columns < 65536):
+        raise ValueError(f"a terminal of {rows} rows and {columns} columns: must be 0 to 65535")
+    return rows, columns
+
+
+def options_for(fd: int, more: tuple[Any, ...], options: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return Popen's options with the terminal for each stream that isn't given, and the first of these streams.
+
+    more: arguments by position, of which there may be as many as come before the streams' names. Raises ValueError if
+    all three are given.
+    """
+    chosen = dict(zip(_NAMES, more, strict=False)) | options
+    free = [i for i, name in enumerate(_STREAMS) if chosen.get(name) is None]
+    if not free or len(more) > len(_NAMES):
+        raise ValueError("pty: stdin, stdout and stderr are all given, so that the command would have no terminal")
+    return chosen | {_STREAMS[i]: fd for i in free}, free[0]
+
+
+def window_size(fd: int) -> tuple[int, int, int, int]:
+    """Return rows, columns, and the width and height in pixels, of a terminal (ioctl_tty(2))."""
+    rows, columns, width, height = struct.unpack("4H", fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
+    return rows, columns, width, height
+
+
+def set_window_size(fd: int, size: tuple[int, ...]) -> None:
+    """Set what window_size() returns; without pixels they are 0."""
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", *size, *(0,) * (4 - len(size))))
+
+
+def controlled(fd: int, preexec: Callable[[], object] | None) -> Callable[[], None]:
+    """Return a preexec_fn that makes a descriptor the terminal of the session which is the command's by then."""
+
+    def claim() -> None:
+        fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
+        if preexec is not None:
+            preexec()
+
+    return claim
+
+
+def give(fd: int, kernel_id: int) -> None:
+    """Let a command with kernel ids of its own open its terminal by name, /dev/stderr or /dev/console: it owns it."""
+    if kernel_id:
+        os.fchown(fd, kernel_id, -1)

@@ -1,0 +1,136 @@
+"""The terminal that a command has of its own: nothing of the user's can be reached by it.
+
+The user is an interactive bash on a pseudo-terminal. Control: a command with the user's own terminal, without a filter,
+types into the shell by TIOCSTI, where the kernel lets it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from nsbox_testing.terminals import NSBOX, PROMPT, bash, set_size
+
+import nsbox
+
+PYTHON = shlex.quote(sys.executable)
+
+TYPES = """
+import fcntl, os, sys, termios
+told = []
+for fd in (0, 1, 2, os.open("/dev/tty", os.O_RDWR)):
+    try:
+        for letter in b"touch planted\\n": fcntl.ioctl(fd, termios.TIOCSTI, bytes([letter]))
+        told.append(0)
+    except OSError as error: told.append(error.errno)
+print("told", *told)
+"""
+
+SETS = """
+import fcntl, os, struct, termios, tty
+tty.setraw(0)
+fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 7, 8, 0, 0))
+try: termios.tcflow(1, termios.TCOOFF)
+except OSError: pass
+os.kill(os.getpid(), 9)
+"""
+
+
+def typed(workspace: Path, way: str, attack: str = TYPES) -> str:
+    """Return what the shell shows after a command of this kind, when it has done what was typed into it."""
+    (workspace / "attack.py").write_text(attack)
+    with bash(workspace) as screen:
+        screen.line(f"{way}{PYTHON} -ISu attack.py")
+        screen.until(PROMPT)
+        screen.line("echo en''d")
+        screen.until("end\n")
+        screen.until(PROMPT)
+        screen.line("stty size; echo la''st")
+        screen.until("last\n")
+        return screen.shown
+
+
+@pytest.mark.parametrize("options", ["", "--seccomp off ", "--host ", "--host --seccomp off ", "--keep-session "])
+def test_nothing_is_typed_for_the_user(workspace: Path, options: str) -> None:
+    """TIOCSTI is refused; without a filter, what it types is on the command's own terminal and ends with it."""
+    shown = typed(workspace, f"{NSBOX} run {options}-- ")
+    assert "told " in shown
+    assert not (workspace / "planted").exists()
+
+
+def test_control_outside(workspace: Path) -> None:
+    """Control: what nothing contains types for the user."""
+    shown = typed(workspace, "")
+    if "told 0" not in shown:
+        pytest.skip("this kernel lets nobody type (dev.tty.legacy_tiocsti)")
+    assert (workspace / "planted").exists()
+
+
+@pytest.mark.parametrize("options", ["", "--seccomp off "])
+def test_settings_and_size_are_the_users(workspace: Path, options: str) -> None:
+    """A raw terminal, another size and stopped output are the command's own, and end with it."""
+    assert "\n24 80\nlast\n" in typed(workspace, f"{NSBOX} run {options}-- ", SETS)
+
+
+def test_no_descriptor_of_the_users(workspace: Path) -> None:
+    """Neither the command nor what /proc shows of it leads to the user's terminal, its bridge or its monitor."""
+    attack = """
+import os, stat
+here = {os.fstat(fd).st_rdev for fd in range(3)}
+for name in os.listdir("/proc"):
+    if not name.isdigit(): continue
+    try: fds = os.listdir(f"/proc/{name}/fd")
+    except OSError: continue
+    for fd in fds:
+        try: found = os.stat(f"/proc/{name}/fd/{fd}")
+        except OSError: continue
+        if stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) != 1: here.add(found.st_rdev)
+print("devices", *sorted(here), "parent", os.getppid(), "session", os.getsid(0))
+"""
+    (workspace / "attack.py").write_text(attack)
+    with bash(workspace) as screen:
+        screen.line(f"{NSBOX} run -- {PYTHON} -ISu attack.py")
+        screen.until("devices ")
+        told = screen.until("\n").split()
+        screen.until(PROMPT)
+        screen.line(f'{PYTHON} -c \'import os; print("us""ers", os.fstat(0).st_rdev)\'')
+        screen.until("users ")
+        users = screen.until("\n")
+    devices = told[: told.index("parent")]
+    assert len(devices) == 1 and users not in devices
+    assert told[-3] == told[-1] == "0"
+
+
+def test_group_of_the_monitor(workspace: Path) -> None:
+    """No process group outside can be brought to the foreground of the command's terminal, or be signalled by it."""
+    attack = """
+import os, signal
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+told = []
+for group in (0, 1, os.getppid(), os.getpgid(0) + 1000, -1):
+    try: os.tcsetpgrp(0, group); told.append(group)
+    except OSError: pass
+print("brought", *told, "end")
+"""
+    (workspace / "attack.py").write_text(attack)
+    with bash(workspace) as screen:
+        screen.line(f"{NSBOX} run -- {PYTHON} -ISu attack.py")
+        screen.until("brought end\n")
+
+
+def test_popen_pty_isnt_the_callers(workspace: Path) -> None:
+    """A command with pty= can't type for the caller, and sets no terminal but its own."""
+    master, slave = os.openpty()
+    set_size(slave, (33, 99))
+    code = TYPES.replace('for fd in (0, 1, 2, os.open("/dev/tty", os.O_RDWR))', "for fd in (0,)")
+    code += "import struct; fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('4H', 7, 8, 0, 0))"
+    with nsbox.Popen([sys.executable, "-ISc", code], policy=nsbox.Policy.workspace(workspace), pty=True) as process:
+        assert process.terminal is not None
+        told = process.terminal.read()
+        assert told.startswith(b"told 1") and process.terminal.size == (7, 8)
+    assert os.get_terminal_size(slave) == (99, 33)
+    os.close(master)
+    os.close(slave)

@@ -1,0 +1,207 @@
+"""The nsbox command: its options, its errors in one line of its own words, and output that nobody takes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nsbox_testing import needs
+from nsbox_testing.terminals import NSBOX, PROMPT, bash
+
+COMMAND = [sys.executable, "-P", "-m", "nsbox"]
+
+
+def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [*COMMAND, *words],
+        cwd=workspace,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["run"], 2, "nsbox run: no command"),
+        (["run", "--memory"], 2, "nsbox run: argument --memory: expected one argument"),
+        (["run", "--memory", "much", "--", "true"], 2, "nsbox: --memory: 'much' is no size"),
+        (["run", "--read", "/nonexistent", "--", "true"], 2, "nsbox: --read: /nonexistent: No such file"),
+        (["run", "--tools-bin", "/nonexistent", "--", "true"], 2, "nsbox: --tools-bin: /nonexistent"),
+        (["run", "--backend", "passthrough", "--", "true"], 2, "--require nothing"),
+        (["run", "--best-effort", "wings", "--", "true"], 2, "nsbox: --best-effort: 'wings' is unknown"),
+        (["run", "--timeout", "-1", "--", "true"], 2, "'-1' is no number of seconds"),
+        (["run", "--grace", "nan", "--", "true"], 2, "'nan' is no number of seconds"),
+        (["run", "--env", "=x", "--", "true"], 2, "nsbox: --env: '=x' has no name"),
+        (["run", "--env-file", "nothing", "--", "true"], 2, "nsbox: --env-file: nothing: No such file"),
+        (["run", "--policy", "nothing.toml", "--", "true"], 2, "nsbox: --policy: nothing.toml: No such file"),
+        (["run", "--policy", "nothing", "--", "true"], 2, "nsbox: --policy: 'nothing' has no name"),
+        (["run", "--host", "--home", "/tmp", "--", "true"], 2, "nsbox: --home: doesn't go with --host"),
+        (["run", "--", "nosuchprogram"], 127, "nosuchprogram"),
+        (["run", "--chdir", "/nonexistent", "--", "true"], 125, "/nonexistent"),
+        (["frob"], 2, "invalid choice: 'frob'"),
+        ([], 2, "required: COMMAND"),
+    ],
+)
+def test_errors(workspace: Path, words: list[str], status: int, told: str) -> None:
+    """An error is one line on standard error, which says what is wrong in the words of the command line."""
+    done = nsbox(workspace, *words)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert told in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_remedies_are_options() -> None:
+    """Where an error says what to do, it says it as an option."""
+    from nsbox._cli.options import in_options
+
+    assert (
+        in_options("do without (remedy: best_effort={'limits.cpus'})")
+        == "do without (remedy: --best-effort limits.cpus)"
+    )
+    assert (
+        in_options('say best_effort=["limits.processes", "tmp"]')
+        == "say --best-effort limits.processes --best-effort tmp"
+    )
+    assert in_options("nested=True allows it, network='host' too") == "--nested allows it, --network host too"
+    assert in_options("limits.total_memory: no cgroup") == "--total-memory: no cgroup"
+    assert in_options("a=True; kill_on_exit=True; x: y") == "a=True; kill_on_exit=True; x: y"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["explain", "--help", "run --help", "schema", "--version", "--completion bash", "check c.toml"],
+)
+def test_output_that_nobody_takes(workspace: Path, words: str) -> None:
+    """A full disk is a line and a status; a reader that has gone is silence and SIGPIPE's status."""
+    (workspace / "c.toml").write_text("network = 'none'\n")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *words.split()], cwd=workspace, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "nsbox: standard output: No space left on device\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*COMMAND, *words.split()], cwd=workspace, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_environment(workspace: Path) -> None:
+    """--env sets, or takes from the caller; what comes later counts, options over files."""
+    (workspace / "vars").write_text("# a comment\n\nONE=from file\nTWO=a=b\n  THREE=\nTAKEN\nABSENT\n")
+    done = nsbox(
+        workspace,
+        *("run", "--env-file", "vars", "--env", "ONE=by option", "--env", "FOUR", "--setenv", "FIVE", "a b"),
+        *("--", "env"),
+        env=dict(os.environ) | {"TAKEN": "taken", "FOUR": "four", "SIX": "six"},
+    )
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    wanted = {"ONE": "by option", "TWO": "a=b", "THREE": "", "TAKEN": "taken", "FOUR": "four", "FIVE": "a b"}
+    assert {name: found.get(name) for name in wanted} == wanted
+    assert not {"ABSENT", "SIX"} & found.keys()
+
+
+def test_line(workspace: Path) -> None:
+    """-c runs a line by bash, where the sandbox has it; what follows are its arguments."""
+    line = 'set -o pipefail; [[ -e here ]] || echo {1..3}; false | true; echo "$? $0 $1"'
+    assert nsbox(workspace, "run", "-c", line, "one").stdout == "1 2 3\n1 sh one\n"
+    assert nsbox(workspace, "run", "-c", "exit 3").returncode == 3
+    assert nsbox(workspace, "shell", "--", "-c", "exit 4").returncode == 4
+
+
+def test_policy_options(workspace: Path) -> None:
+    """Fields of Policy that had no option."""
+    (workspace / "bin").mkdir()
+    (workspace / "c").mkdir()
+    done = nsbox(
+        workspace / "c",
+        *("run", "--home", "/tmp/h", "--tools-bin", str(workspace / "bin"), "-c", 'echo "$HOME $PATH"'),
+    )
+    assert done.stdout.startswith(f"/tmp/h {workspace}/bin:"), done.stderr
+    assert nsbox(workspace, "explain", "--nested").stdout != nsbox(workspace, "explain").stdout
+    assert "landlock" in nsbox(workspace, "explain", "--landlock").stdout.lower()
+
+
+def test_transaction(workspace: Path) -> None:
+    """--diff shows what would change; --transaction changes it if the command succeeds."""
+    (workspace / "old").write_text("before\n")
+    line = "echo after > old; echo x > new"
+    done = nsbox(workspace, "run", "--diff", "-c", line)
+    assert done.returncode == 0 and "-before\n+after\n" in done.stdout and not (workspace / "new").exists()
+    done = nsbox(workspace, "run", "--transaction", "-c", f"{line}; exit 3")
+    assert done.returncode == 3 and "nothing was changed" in done.stderr and not (workspace / "new").exists()
+    done = nsbox(workspace, "run", "--transaction", "--diff", "-c", line)
+    assert done.returncode == 0 and "+after\n" in done.stdout and (workspace / "old").read_text() == "after\n"
+    done = nsbox(workspace, "run", "--diff", "--", "nosuchprogram")
+    assert done.returncode == 127 and done.stdout == ""
+
+
+def test_transaction_at_a_terminal(workspace: Path) -> None:
+    """The command has its terminal, and the changes are shown when that has ended."""
+    with bash(workspace) as screen:
+        screen.line(f"{NSBOX} run --transaction --diff -c 'read line; echo \"$line\" > new'; echo en''d")
+        screen.until("end'' *d|\n")
+        screen.line("words")
+        shown = screen.until("end\n")
+        assert "+words\n" in shown
+        screen.until(PROMPT)
+    assert (workspace / "new").read_text() == "words\n"
+
+
+def test_install_makes_the_directory(workspace: Path) -> None:
+    """`nsbox bwrap --install DIR` makes DIR, and says what can't be made."""
+    done = nsbox(workspace, "bwrap", "--install", "a/b")
+    assert done.returncode == 0 and done.stdout == f"{workspace}/a/b/bwrap\n"
+    (workspace / "file").write_text("")
+    done = nsbox(workspace, "bwrap", "--install", "file/b")
+    assert done.returncode == 1 and "file" in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(workspace: Path, shell: str) -> None:
+    """Each file names all subcommands and options, and its shell can read it."""
+    done = nsbox(workspace, "--completion", shell)
+    assert done.returncode == 0
+    for command in ("run", "shell", "explain"):
+        assert command in done.stdout
+    options = set(re.findall(r"--[a-z][a-z-]+", nsbox(workspace, "run", "--help").stdout))
+    marks = {f"-l {option[2:]}" if shell == "fish" else option for option in options}
+    assert not {mark for mark in marks if mark not in done.stdout}
+    path = needs.find(shell)
+    if path is not None:
+        (workspace / "file").write_text(done.stdout)
+        subprocess.run([path, "-n", "file"], cwd=workspace, check=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        (["r"], "run"),
+        (["run", "--time"], "--timeout"),
+        (["run", "--network", "n"], "none"),
+        (["run", "--setenv", "A", "b", "--gra"], "--grace"),
+        (["run", "-C", "di"], "directory"),
+        (["explain", "--read", "/usr/bi"], "/usr/bin"),
+        (["run", "--", "fi"], "file1"),
+    ],
+)
+def test_completion_in_bash(workspace: Path, typed: list[str], wanted: str) -> None:
+    """What is offered for a word that has been begun."""
+    (workspace / "directory").mkdir()
+    (workspace / "file1").write_text("")
+    script = nsbox(workspace, "--completion", "bash").stdout
+    words = " ".join(["nsbox", *typed])
+    script += f"\nCOMP_WORDS=({words}); COMP_CWORD={len(typed)}; compopt() {{ :; }}; _nsbox; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", script], cwd=workspace, capture_output=True, text=True, check=True)
+    assert wanted in done.stdout.split(), done
