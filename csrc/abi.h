@@ -1,5 +1,5 @@
 /* abi.h: the boundary between Python and the C core, in both directions: all structs, flags and steps, and the calls that
- * every system has. Those of one system alone are in its calls.h.
+ * every system has. Those of one system alone are in its calls.h; what a session's pid 1 is asked, in abi_session.h.
  *
  * Read by the C compiler and, lines that begin with '#' removed, by cffi; opcodes, flags and
  * steps reach Python from here and are never typed again.
@@ -11,6 +11,8 @@
 #define NSBOX_ABI_H
 
 #include <stdint.h>
+
+#include "abi_session.h"
 
 /* ---- the plan: one contiguous blob -------------------------------------------------------
  * struct nsbox_plan, then nops * struct nsbox_op, then a pool of bytes. Offsets count from the
@@ -245,10 +247,10 @@ typedef struct nsbox_result {
     int32_t init_says;  /* the read end, nonblocking, of the pipe on which it says nsbox_word; likewise */
     int32_t set_up_pid; /* the process that makes the sandbox, and is in its first user namespace */
     int32_t go_fd;      /* with PARK: the write end of the pipe by which the init is told that the set-up is over */
-    int32_t reserved;
-    uint64_t root_id;  /* with TEMPLATE: the mount that the caller's root is */
-    uint64_t init_ino; /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
-    char detail[256];  /* as far as it fits: the target of a link in an op's way, a directory that can't be made */
+    int32_t pidfd;      /* likewise, for the command, where the caller ignores SIGCHLD; else -1 */
+    uint64_t root_id;   /* with TEMPLATE: the mount that the caller's root is */
+    uint64_t init_ino;  /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
+    char detail[256];   /* as far as it fits: the target of a link in an op's way, a directory that can't be made */
 } nsbox_result;
 
 /* What an init is told at the end of the set-up, in a byte: it doesn't end with the command; nor with the caller; the
@@ -256,8 +258,10 @@ typedef struct nsbox_result {
  * caller reaps it. */
 enum nsbox_told { NSBOX_STAYS = 1, NSBOX_OUTLIVES = 2, NSBOX_IS_THIRD = 4, NSBOX_GO = 8, NSBOX_IS_ADOPTED = 16 };
 
-/* The signal by which the caller has an init end everything: SIGSTKFLT, which nobody sends (signal(7)). */
-enum nsbox_signal { NSBOX_END = 16 };
+/* The signals by which the caller has an init end everything, at once: SIGSTKFLT, which nobody sends (signal(7)); or in
+ * order, which all get SIGTERM for: SIGPWR, then what is left when the command has ended has two seconds; SIGVTALRM, then
+ * it has as long as it takes, or up to END. */
+enum nsbox_signal { NSBOX_END = 16, NSBOX_ASK = 30, NSBOX_ASK_PATIENTLY = 26 };
 
 /* What an init says: that it is up, then that nothing but itself is left of the sandbox. */
 enum nsbox_said { NSBOX_SAID_UP = 1, NSBOX_SAID_EMPTY = 2 };
@@ -350,40 +354,6 @@ typedef struct nsbox_request {
     uint64_t arena_len;
     nsbox_result *result; /* in a MAP_SHARED mapping too */
 } nsbox_request;
-
-/* ---- a session: what its pid 1 is asked, and says ---------------------------------------------
- * It is asked by a message with descriptors: a file that holds an nsbox_entry and what that leads to, a socket to be told
- * by, a pipe's write end that is closed by the exec, and those that the command gets, in the order of `targets`. By the
- * socket comes STARTED; a byte by it lets the command go on; then nothing through the pipe but its end, or FAILED. */
-
-enum nsbox_entry_flag {
-    NSBOX_ENTRY_NULL = 1, /* shifted by 0, 1, 2: that descriptor is /dev/null */
-    NSBOX_ENTRY_SETSID = 8,
-    NSBOX_ENTRY_CWD_OPTIONAL = 16, /* where cwd can't be entered, the session's own is it */
-    NSBOX_ENTRY_TERMINAL = 32      /* with SETSID; shifted by 0, 1, 2: that descriptor is the new session's terminal */
-};
-
-/* Offsets count from its start; arrays of them end in 0. */
-typedef struct nsbox_entry {
-    uint64_t size; /* with all that follows */
-    uint64_t programs, argv, envp;
-    uint64_t targets; /* of int32_t, ascending: the numbers that the descriptors get */
-    uint64_t cwd;     /* or 0 */
-    uint32_t n_targets;
-    uint32_t flags;
-    int32_t umask; /* -1: the session's */
-    int32_t pgid;  /* -1: none */
-} nsbox_entry;
-
-enum nsbox_entry_said { NSBOX_ENTRY_STARTED = 1, NSBOX_ENTRY_FAILED = 2, NSBOX_ENTRY_ENDED = 3 };
-
-typedef struct nsbox_told_entry {
-    uint32_t what; /* STARTED: with the command's pidfd */
-    int32_t error; /* FAILED: an errno; ENDED: the wait status */
-    uint32_t step; /* FAILED: enum nsbox_step */
-    uint32_t reserved;
-    int64_t user_us, system_us, max_rss; /* ENDED: what the command and its children used; bytes */
-} nsbox_told_entry;
 
 /* Bytes of arena that a plan of nops ops needs. */
 uint64_t nsbox_arena_size(uint32_t nops);

@@ -8,12 +8,14 @@ import os
 from nsbox._environment import null_free
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._policy import Policy, default_workspace
+from nsbox._resolution import absolute, current_directory
 from nsbox._spawn import start_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
+    from nsbox._plan import Plan
     from nsbox._spawn import Prepared
 
 
@@ -58,6 +60,11 @@ def check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) ->
         raise ValueError("invalid group id")
 
 
+def has_other_ids(uid: int | None, plan: Plan) -> bool:
+    """Say if a command has another user id than its sandbox, of which it is asked for this one."""
+    return plan.identity.change_ids or uid not in (None, plan.identity.uid)
+
+
 def descriptors(fds: Sequence[int]) -> list[int]:
     """Return pass_fds as the C core takes them: in order, each once."""
     numbers = {int(fd) for fd in fds}
@@ -73,7 +80,7 @@ def default_policy(cwd: Any) -> Policy:
     link there.
     """
     if cwd is None:
-        return Policy.workspace(os.getcwd())
+        return Policy.workspace(current_directory())
     path = os.fsdecode(cwd)
     if not os.path.isdir(null_free(os.fsencode(cwd))):
         os.stat(path)  # raises with the reason
@@ -86,11 +93,9 @@ def directory(policy: Policy, prepared: Prepared, cwd: Any) -> tuple[bytes | Non
     if cwd is not None:
         path = null_free(os.fsencode(cwd))
         if policy.base == "workspace":
-            return os.path.realpath(path), True
-        return (path if os.path.isabs(path) else os.path.abspath(path)), True
+            return os.path.realpath(absolute(path)), True
+        return (path if os.path.isabs(path) else os.path.normpath(absolute(path))), True
     if policy.base != "host" and policy.workdir is not None:
         return start_directory(policy, prepared), True
-    try:
-        return os.fsencode(os.getcwd()), False
-    except FileNotFoundError:
-        return None, False
+    # Not "/" where that has been removed: it isn't where a command was meant to do its work, perhaps to delete it.
+    return os.fsencode(current_directory()), False

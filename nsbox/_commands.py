@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         """What the tools take besides the command."""
 
         timeout: float | None
+        grace: float
         cwd: str | None
         env: Mapping[str, str] | None
         input: str | bytes | None
@@ -197,7 +198,8 @@ class Commands(Keeper):
         The shell is bash where the sandbox has it, else /bin/sh; the record's `shell` says which. shell_path: another
         one, as a path in the sandbox, that takes a line after -c; None: the policy's.
 
-        timeout: seconds, after which all of it is killed; None: no limit. cwd: a directory in the sandbox; relative
+        timeout: seconds, after which all of it is ended; None: no limit. grace: seconds from SIGTERM to SIGKILL then, 0
+        to 600; 2 by default. cwd: a directory in the sandbox; relative
         ones count from the policy's workdir. env: variables on top of the built environment; those by which programs
         execute others' code (LD_PRELOAD, BASH_ENV, ...) raise PolicyError. input: what it reads from stdin, which is
         empty otherwise. secrets: a store, or names and values: more variables, whose values are masked in what it
@@ -240,13 +242,17 @@ class Commands(Keeper):
             result.check_returncode()
         return result
 
-    def call(self, args: Command, *, timeout: float | None = None, **options: Unpack[OwnCalled]) -> int:
+    def call(
+        self, args: Command, *, timeout: float | None = None, grace: float = 0, **options: Unpack[OwnCalled]
+    ) -> int:
         """Run a command and return its exit status; as nsbox.call."""
-        return _subprocess.call(args, timeout=timeout, **self._own((args,), {**options}))
+        return _subprocess.call(args, timeout=timeout, grace=grace, **self._own((args,), {**options}))
 
-    def check_call(self, args: Command, *, timeout: float | None = None, **options: Unpack[OwnCalled]) -> int:
+    def check_call(
+        self, args: Command, *, timeout: float | None = None, grace: float = 0, **options: Unpack[OwnCalled]
+    ) -> int:
         """Run a command that has to succeed; as nsbox.check_call."""
-        return _subprocess.check_call(args, timeout=timeout, **self._own((args,), {**options}))
+        return _subprocess.check_call(args, timeout=timeout, grace=grace, **self._own((args,), {**options}))
 
     if TYPE_CHECKING:
 

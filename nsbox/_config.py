@@ -23,7 +23,7 @@ from nsbox._path_rules import PathRule
 from nsbox._patterns import is_pattern, split
 from nsbox._policy import Policy
 from nsbox._policy_paths import add_git, based, everywhere
-from nsbox._resolution import Resolution, check_read, links_on
+from nsbox._resolution import Resolution, absolute, check_read, links_on
 from nsbox._wished_limits import Limits, check_size
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ def load(
     """
     given = check_text("path", os.fspath(path))
     above, name = os.path.split(given)
-    base = os.path.realpath(above or ".")
+    base = os.path.realpath(absolute(above or "."))
     format = format_of(given)
     text, names = _text_of(os.path.join(base, name), given)
     reading = _Reading(given, base, section, workspace)
     reading.has_other_names = names > 1
-    reading.way = given if given.startswith("/") else os.path.join(os.getcwd(), given)
+    reading.way = absolute(given)
     reading.path = os.path.join(base, name)
     return reading.config(text, format)
 

@@ -101,7 +101,7 @@ class Result:
     """What came of a spawn; error 0 and a pid, or an errno with the step and the op that it came from."""
 
     __slots__ = (
-        *("detail", "entered", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid"),
+        *("detail", "entered", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid", "pidfd"),
         *("plan", "root_id", "step", "warm"),
     )
 
@@ -119,7 +119,7 @@ class Result:
     ) -> None:
         self.error, self.step, self.op, self.pid = error, step, op, pid
         self.init_pid, self.init_pidfd, self.init_says = init_pid, init_pidfd, init_says
-        self.go_fd, self.detail, self.root_id = go_fd, detail, 0
+        self.go_fd, self.detail, self.root_id, self.pidfd = go_fd, detail, 0, -1
         self.warm = False  # in a copy of a sandbox that is kept
         self.plan: Any = None  # what was carried out, if that isn't the plan for the policy alone
         self.entered: Any = None  # _session's, of a command that isn't our child
@@ -419,7 +419,7 @@ def spawn(template: Template, command: Command) -> Result:
     r.arena, r.arena_len = arena.pointer, arena.size
     r.result = command.progress = result = arena.result
     result.pid = result.init_pid = 0
-    result.init_pidfd = result.init_says = result.go_fd = -1
+    result.init_pidfd = result.init_says = result.go_fd = result.pidfd = -1
     try:
         if command.preexec is None:
             lib.nsbox_spawn(r)
@@ -429,7 +429,7 @@ def spawn(template: Template, command: Command) -> Result:
             *(result.error, result.step, result.op, result.pid),
             *(result.init_pid, result.init_pidfd, result.init_says, result.go_fd),
         )
-        answer.root_id = result.root_id
+        answer.root_id, answer.pidfd = result.root_id, result.pidfd
         if answer.error:
             answer.detail = ffi.string(result.detail)
     except BaseException:  # of a signal handler, which runs when the call is over: nobody would own the command

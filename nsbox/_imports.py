@@ -52,11 +52,12 @@ class _Places:
         """Return directories in which commands often work: the current one, the program's, and what was first."""
         import os
 
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
         try:
             found = {os.getcwd()}
-        except OSError:
+        except OSError:  # it has been removed, and with it what a relative name was
             found = set()
-        main = getattr(sys.modules.get("__main__"), "__file__", None)
+            main = main if isinstance(main, str) and os.path.isabs(main) else None
         found |= {os.path.dirname(os.path.realpath(main))} if isinstance(main, str) else set()
         return found if self.first is None else found | {self.first}
 

@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 SLICE = 5.0  # seconds that anybody sleeps before looking whether another thread has asked for a kill
 _PATIENCE = 30.0  # seconds from a kill to the error
 _UNMOUNTING = 600.0  # the same if nothing but pid 1 is left: file systems may have much to write first
+GRACE = 2.0  # seconds from SIGTERM to SIGKILL, where a grace is the default
+MOST_GRACE = 600.0
 _ALONE = 1.5  # seconds in which pid 1 ends all by itself
 _TRACED = 5.0  # seconds in which a session's command is freed of its tracers, before the session ends
+
+
+def check_grace(grace: float) -> float:
+    """Return seconds from SIGTERM to SIGKILL; raises ValueError for what is none, or too many."""
+    is_number = isinstance(grace, int | float) and not isinstance(grace, bool)
+    if not is_number or not 0 <= grace <= MOST_GRACE:
+        raise ValueError(f"grace is {grace!r}, must be a number of seconds from 0 to {MOST_GRACE:g}")
+    return grace
 
 
 class Kill:
@@ -145,6 +155,61 @@ def _below(roots: Iterable[int]) -> Iterator[int]:
             known.add(pid)
             yield pid
             new += children.get(pid, ())
+
+
+def signal_below(pid: int, number: int) -> int:
+    """Send a signal to a process and all that descend from it, 0 for none; return how many of them are alive."""
+    if _reap.status_of("self").get("Pid") != str(os.getpid()):
+        return 0  # a /proc of another pid namespace: its numbers are other processes' here
+    alive, known = 0, {pid}
+    for one in _below([pid]):
+        try:
+            pidfd = os.pidfd_open(one)
+        except OSError:
+            continue
+        try:
+            parent = int(_reap.status_of(one).get("PPid", 0))
+            if _reap.is_readable(pidfd) or (one != pid and parent not in known):
+                continue  # it has ended, and its number may be another's by now
+            known.add(one)
+            alive += 1
+            for sig in (number, signal.SIGCONT if number == signal.SIGTERM else 0):  # what is stopped can't act on it
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(pidfd, sig)
+        finally:
+            os.close(pidfd)
+    return alive
+
+
+def await_handled(pid: int, number: int) -> None:
+    """Return when a process that blocks a signal has read and acted on it, at most a second later.
+
+    So what is to happen to the command has happened when this returns, as with a signal of one's own.
+    """
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        status = _reap.status_of(pid)
+        if not status or (
+            not int(status.get("ShdPnd", "0"), 16) >> number - 1 & 1 and status.get("State", "S")[0] != "R"
+        ):
+            return
+        time.sleep(0.0002)
+
+
+def has_group(leader: int) -> bool:
+    """Say if a process group has another process than its leader that hasn't ended."""
+    if not os.path.isdir("/proc"):
+        return False
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != leader:
+            try:
+                with open(f"/proc/{name}/stat", errors="replace") as file:
+                    state, _, group = file.read().rpartition(")")[2].split()[:3]
+            except (OSError, ValueError):
+                continue
+            if int(group) == leader and state not in "ZX":
+                return True
+    return False
 
 
 def survivors(command: int, init: int) -> tuple[Survivor, ...]:

@@ -17,6 +17,7 @@ from _thread import RLock
 
 from nsbox import _core, _core_linux, _kills, _reap
 from nsbox._frozen import TYPE_CHECKING
+from nsbox._grace import Grace
 from nsbox._originals import has_gevent, popen
 from nsbox._owners import opened, own
 from nsbox._rare_errors import KillError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from nsbox._plan import Plan
 
 
+_LOST = 255  # the exit status of a command of which nobody knows how it ended; as asyncio has it
+
 if TYPE_CHECKING:
 
     class Plain(subprocess.Popen[AnyStr]):
@@ -40,7 +43,7 @@ else:
     Plain = popen()
 
 
-class Lifetime(Shutdown, Plain["AnyStr"]):
+class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     """A subprocess.Popen from its start on; the start itself is its subclass's."""
 
     _is_plain = False
@@ -61,6 +64,8 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
         self._on_end: Callable[[], object] = bool
         self._init_pidfd = self._init_says = -1
         self._held: list[Any] = []  # what owns these
+        self._pidfd = -1  # of the command, where SIGCHLD is ignored: nothing else tells how it ended
+        self._is_lost = False  # nobody knows how it ended
         self._init_lock = RLock()  # who signals the init uses its descriptor; who releases it takes that away
         self._raw_status: int | None = None  # of the command, once it has been reaped
         self._returncode: int | None = None
@@ -120,6 +125,9 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
             pidfd, self._init_pidfd = self._init_pidfd, -1
         init_says, self._init_says = self._init_says, -1
         held, self._held = self._held, []  # if a signal's handler raises from here on, they are closed with it
+        own, self._pidfd = self._pidfd, -1
+        if own >= 0:
+            os.close(own)
         try:
             if init_says >= 0 and is_ours:
                 self._last_word = _core_linux.last_word(init_says)
@@ -170,11 +178,12 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
             if not wait_flags & os.WNOHANG:
                 self._await_command()
             if not self._end_group():
+                time.sleep(0 if wait_flags & os.WNOHANG else 0.005)
                 return 0, 0
             try:
                 pid, status, rusage = _reap.wait(self.pid, wait_flags)
-            except ChildProcessError:  # SIGCHLD is ignored, or another has reaped it: as the base does
-                (pid, status), rusage = self._reaped(wait_flags), None
+            except ChildProcessError:  # gevent has reaped it, SIGCHLD is ignored, or it was somebody else
+                pid, status, rusage = self.pid, self._lost_status(), None
             if pid != self.pid:
                 return pid, status
             self._rusage = rusage
@@ -198,6 +207,21 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
             from nsbox._gevent import adopt
 
             self._is_green, self._watcher = True, adopt(self)
+
+    def _lost_status(self) -> int:
+        """Return the wait status of a command that somebody else has reaped: by its pidfd, or that of exit 255."""
+        if self._watcher is not None and self._watcher.rpid:
+            return int(self._watcher.rstatus)
+        status = _reap.status_by_pidfd(self._pidfd)
+        if status is None:
+            import logging
+
+            self._is_lost = True
+            logging.getLogger("nsbox").warning(
+                "process %d was reaped by others, or SIGCHLD is ignored: its status isn't known, 255 stands for it",
+                self.pid,
+            )
+        return _LOST << 8 if status is None else status
 
     # Nobody sleeps for ever: another thread may ask for a kill meanwhile, and not every kill is the end.
 
@@ -243,7 +267,7 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
             return
         if self._raw_status is None and (self._init_pidfd < 0 or not self._plan.kill_on_exit):
             _kills.free(self.pid)
-        elif self._raw_status is not None or self._plan.wrapper or self._killed.is_late:
+        elif (self._raw_status is not None and not self._is_asked) or self._plan.wrapper or self._killed.is_late:
             self._kill_init()
         else:  # its tracer is to end too. By pid 1 itself, which then tells what they have used
             self._signal_init(_core.constants.END)
@@ -269,6 +293,8 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
             return True
         with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
             if not _reap.has_ended(self.pid, block=False):
+                return False
+            if self._is_asked and self._killed is None and self._group_has_time():
                 return False
             os.killpg(self.pid, signal.SIGKILL)
         return True
@@ -359,6 +385,8 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
         try:
             if not _core.on_linux:
                 return fds, 0.005
+            if self._command_ended is not None and self._raw_status is None:
+                return fds, 0.01
             if self._raw_status is None:
                 fds.append(opened(os.pidfd_open, self.pid))
                 # What has ended is reaped at once, before a waitpid(-1) elsewhere in the program has its status.
@@ -387,14 +415,6 @@ class Lifetime(Shutdown, Plain["AnyStr"]):
         finally:
             for fd in fds:
                 fd.close()
-
-    def terminate(self, *, _number: int = signal.SIGTERM) -> None:
-        """Send SIGTERM to the command."""
-        self.send_signal(_number)
-
-    def kill(self, *, _number: int = signal.SIGKILL) -> None:
-        """Send SIGKILL to the command."""
-        self.send_signal(_number)
 
     def send_signal(self, sig: int, *, _is_late: Any = is_finalizing) -> None:
         """Send a signal to the command; when that has ended, SIGKILL still ends what is left of its sandbox."""

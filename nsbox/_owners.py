@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # An object that closes its descriptor when nobody has it any more, in C and without a word. This class of select's is
 # meant for others, but asks nothing of a descriptor that it is given.
-_Owner: Any = original(select, "epoll" if hasattr(select, "EPOLLIN") else "kqueue")
+_Owner: Any = original(select, "kqueue" if hasattr(select, "kqueue") else "epoll")
 
 
 def own(fds: Iterable[int], owners: list[Any]) -> None:

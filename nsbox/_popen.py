@@ -164,7 +164,7 @@ class Confinable(Lifetime["AnyStr"]):
         self._says_empty = prepared.says_empty
         self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
         self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
-        self._leaf = command.leaf
+        self._leaf, self._pidfd = command.leaf, result.pidfd
         self._child_created = True
         try:
             self._take_over(prepared, positional)
@@ -223,6 +223,7 @@ class Confinable(Lifetime["AnyStr"]):
     def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
         self.hold()
         _reap.commands.add(self.pid)
+        self._has_other_ids = _arguments.has_other_ids(_uid(positional), prepared.plan)
         if self._leaf is not None:
             self._leaf.started(prepared.plan.cgroup_limits, self.pid)
         self._pid_namespace = _reap.pid_namespace(self.pid) if prepared.plan.nested else 0
@@ -261,6 +262,7 @@ class Confinable(Lifetime["AnyStr"]):
             _core_linux.used_by_others(self._last_word),
             wall=self._ended - self._began,
             status=self._returncode,
+            known="unknown" if self._is_lost else "timeout" if self._is_late else None,
             timed_out=self._last_signal == -self._returncode,
             limits={limit.name: (limit.soft, limit.hard) for limit in self._plan.rlimits},
             spent=self._spent,
@@ -376,6 +378,7 @@ _chosen = itemgetter(
         ),
     )
 )
+_uid = itemgetter(_names.index("uid"))
 _pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
 
 

@@ -99,6 +99,37 @@ def wait(pid: int, flags: int) -> tuple[int, int, resource.struct_rusage | None]
     return os.wait4(pid, flags | _core.WALL)
 
 
+_GET_INFO, _EXIT = 0xC040FF0B, 1 << 3  # PIDFD_GET_INFO and PIDFD_INFO_EXIT of <linux/pidfd.h>
+_INFO = 64  # bytes of a struct pidfd_info, of which the last word is the wait status
+
+
+def status_by_pidfd(pidfd: int) -> int | None:
+    """Return the wait status of a process that somebody has reaped; None before Linux 6.15, or without a pidfd."""
+    if pidfd < 0:
+        return None
+    import fcntl
+
+    until = time.monotonic() + 1
+    while True:
+        has_gone = _has_gone(pidfd)  # first: what it leaves is there by then
+        info = bytearray(_EXIT.to_bytes(8, "little") + bytes(_INFO - 8))
+        try:
+            fcntl.ioctl(pidfd, _GET_INFO, info)
+            if int.from_bytes(info[:8], "little") & _EXIT:
+                return int.from_bytes(info[-4:], "little")
+        except OSError:
+            return None
+        if has_gone or time.monotonic() > until:
+            return None
+        time.sleep(0.0005)  # nobody's child any more, it still has to be released
+
+
+def _has_gone(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, 0)
+    return any(events & select.POLLHUP for _, events in poller.poll(0))
+
+
 commands: set[int] = set()
 """The pids of commands that haven't been reaped, which nobody else may do."""
 

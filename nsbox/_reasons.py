@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 
 from nsbox import _owner, _shell, _symptoms
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._frozen import TYPE_CHECKING
 from nsbox._names import printable
 from nsbox._probe import host_for
+from nsbox._verdicts import Ending, Hint, ended, limited
 from nsbox._view import view
 
 if TYPE_CHECKING:
@@ -97,39 +97,14 @@ _READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
 _DENIED = re.compile(r"[Pp]ermission denied|EACCES")
 _MISSING = re.compile(r"No such file or directory|ENOENT")
 _NOT_PERMITTED = re.compile(r"Operation not permitted|EPERM")
-_LIMITS = (
-    ("memory", re.compile(r"[Cc]annot allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|ENOMEM")),
-    (
-        "processes",
-        re.compile(
-            r"Resource temporarily unavailable|fork: retry|[Cc]an(?:no|')t (?:fork|start new thread)|EAGAIN|"
-            r"fork failed|[Uu]nable to (?:fork|create (?:new )?(?:native )?thread)|pthread_create|"
-            r"[Ff]ailed to (?:create|start|spawn) (?:new |a )*(?:OS )?thread"
-        ),
-    ),
-    ("open_files", re.compile(r"Too many open files|EMFILE")),
-    ("file_size", re.compile(r"File too large|[Ff]ile size limit exceeded|EFBIG")),
-)
 _QUOTED = re.compile("['\"`\u2018\u201c]([^'\"`\u2018\u2019\u201c\u201d\n]{1,4096})['\"`\u2019\u201d]")
 _WORD = re.compile(r"[^\s:;,()<>|&'\"]+")
 _SHELL = re.compile(r"^[^\s:]+: (?:line )?\d+: (?:cannot (?:create|open) )?")  # who says it, and of which line
-_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _LINES = 400
 _CHARS = 1 << 16  # of each stream, its end
 _LOOKS = 64  # at paths in all
 _LONGEST = 1024  # of these
 _PATHS = 5
-
-
-@frozen
-class Hint(Frozen):
-    """One thing that may have made a command fail. kind: a word that doesn't change; message: for who reads it."""
-
-    kind: str
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def reasons(
@@ -140,22 +115,22 @@ def reasons(
     *,
     cwd: str | None,
     usage: Usage | None,
-    timeout: float | None,
+    ending: Ending | None,
     args: str | Sequence[str] = (),
     shell: str | None = None,
 ) -> tuple[Hint, ...]:
-    """Return what may have made a command fail; () for one that has not. timeout: the one after which it was killed.
+    """Return what may have made a command fail; () for one that has not. ending: how, if it took too long.
 
     args: what was run. shell: what read it as a line; where that isn't bash, a line in bash's words doesn't have to
     fail to do something else than it says.
     """
     line = args if isinstance(args, str) else " ".join(args)
-    if status == 0 and timeout is None:
+    if status == 0 and ending is None:
         other = _symptoms.not_bash(line, shell)
         return () if other is None else (Hint(*other),)
     seen = view(policy)
     text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
-    found = [*_ended(policy, status, usage, timeout), *_limited(policy, text)]
+    found = [*ended(policy, status, usage, ending), *limited(policy, text)]
     missing = _missing(status, text)
     found += [Hint(*row) for row in _symptoms.symptoms(seen, text, line, shell, missing)]
     if (
@@ -164,7 +139,7 @@ def reasons(
         and not (shell is not None and (missing in _shell.BUILTINS or missing.isdecimal()))
     ):
         found.append(Hint(*_symptoms.program(seen, missing)))
-    if (timeout is not None or not text.strip()) and _symptoms.wants_network(policy, line):  # or curl -s
+    if (ending is not None or not text.strip()) and _symptoms.wants_network(policy, line):  # or curl -s
         found.append(Hint("network", "the network is off in this sandbox (network='none'): it may have wanted that"))
     start = cwd or policy.workdir or "/"
     found += _paths(seen, text, start)
@@ -188,37 +163,6 @@ def reasons(
 
 def _profile(policy: Policy) -> Any:
     return policy.seccomp if isinstance(policy.seccomp, str) else policy.seccomp.base
-
-
-def _ended(policy: Policy, status: int, usage: Usage | None, timeout: float | None) -> Iterator[Hint]:
-    if timeout is not None:
-        yield Hint("timeout", f"it was killed after {timeout:g} seconds, the time limit of this call")
-    elif status == -signal.SIGXCPU or (status == -signal.SIGKILL and usage is not None and usage.cause == "limit"):
-        limits = policy.limits
-        if status == -signal.SIGXCPU or limits.total_memory is None:
-            yield Hint("limit", f"it used up its processor time (limits.cpu_seconds={limits.cpu_seconds})")
-        else:
-            yield Hint("limit", f"all together took too much memory (limits.total_memory={limits.total_memory})")
-    elif status == -signal.SIGXFSZ:
-        yield Hint("limit", f"a file became too large (limits.file_size={policy.limits.file_size})")
-    elif -status in _CRASHES:
-        yield Hint("crash", f"it crashed ({signal.Signals(-status).name})")
-    elif status == -signal.SIGKILL:
-        yield Hint("killed", "it was killed by somebody; perhaps this machine is short of memory")
-    elif status == -signal.SIGSYS:
-        yield Hint("not-permitted", "it made a system call that the sandbox's filter doesn't allow")
-
-
-def _limited(policy: Policy, text: str) -> Iterator[Hint]:
-    for name, pattern in _LIMITS:
-        value = getattr(policy.limits, name)
-        if value is not None and pattern.search(text):
-            yield Hint("limit", f"a limit may have been reached: limits.{name}={value}")
-    if policy.tmp_size is not None and "No space left on device" in text:
-        yield Hint(
-            "no-space",
-            f"/tmp is in memory, and has {policy.tmp_size} bytes (tmp_size); files belong into the workspace",
-        )
 
 
 def _of_owner(policy: Policy, text: str, start: str) -> Iterator[Hint]:

@@ -82,10 +82,11 @@ ready: list[tuple[Program, bytes]] = []  # what was assembled when the package w
 @remembered
 def assembled(programs: tuple[Program, ...]) -> list[bytes]:
     """Return a plan's filters for this machine; most policies have the same."""
-    return [_assembled(program) for program in programs]
+    return [assembled_once(program) for program in programs]
 
 
-def _assembled(program: Program) -> bytes:
+def assembled_once(program: Program) -> bytes:
+    """Return one filter, which isn't remembered."""
     for known, code in ready:
         if (known.rules, known.with_compatible) == (program.rules, program.with_compatible) and not program.code:
             return code

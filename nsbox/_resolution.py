@@ -19,7 +19,7 @@ from nsbox._imports import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
+    from typing import Any, AnyStr
 
 _KIND, _FIFO = 0o170000, 0o010000  # inode(7)
 _MOST_LINKS = 40  # as the kernel has it: MAXSYMLINKS, path_resolution(7)
@@ -185,10 +185,31 @@ def _here(is_relative: bool) -> str | None:
     return None if here == "/" or (is_below(home, here) and not is_relative) else here
 
 
+def current_directory() -> str:
+    """Return this process's current directory; raises FileNotFoundError with its name when that has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        try:
+            name = os.readlink("/proc/self/cwd").removesuffix(" (deleted)")
+        except OSError:
+            name = "."
+        text = "the current directory has been removed; change to another, or name directories by absolute paths"
+        raise FileNotFoundError(error.errno, text, name) from None
+
+
+def absolute(path: AnyStr) -> AnyStr:
+    """Return a path that counts from the current directory; raises FileNotFoundError when that has been removed."""
+    if os.path.isabs(path):
+        return path
+    here = current_directory()
+    return os.path.join(os.fsencode(here) if isinstance(path, bytes) else here, path)
+
+
 def _absolute(field: str, path: object) -> tuple[str, bool]:
     """Return the name as an absolute path, and whether it wasn't one."""
     text = check_text(field, os.fspath(path) if is_path_like(path) else path)
-    return check_path(field, os.path.abspath(text)), not text.startswith("/")
+    return check_path(field, os.path.normpath(absolute(text))), not text.startswith("/")
 
 
 def _problem(name: _Name, places: set[str]) -> str:

@@ -18,12 +18,14 @@ import signal
 import stat
 from _thread import RLock
 
-from nsbox import _core, _core_linux, _kills, _spawn, _terminal, _wire_entry
+from nsbox import _core, _core_linux, _kills, _request, _spawn, _terminal, _wire_entry
+from nsbox._bpf import EPERM, Arg, Program, Rule
 from nsbox._core import constants as c
 from nsbox._descriptors import high, pair
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Way
+from nsbox._plan import Tmpfs
 from nsbox._probe import host_for
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Entered:
         self._told, self._failed = told, failed
         self._lock = RLock()
         self._pidfd = self.pid = -1
+        self.mark = 0  # of all that it starts, as pid 1 knows it; 0: it has none
         self.status: int | None = None
         self.used: tuple[int, int, int] | None = None  # user and system microseconds, bytes of the largest
 
@@ -66,7 +69,7 @@ class Entered:
             return result
         if message is None or message[0] != c.ENTRY_STARTED or len(fds) != 1:
             raise SetupError(errno.ESRCH, "enter the session", None, "it can't start a command, or has ended")
-        self._pidfd = fds[0]
+        self._pidfd, self.mark = fds[0], message[-1]
         self.pid = _number(self._pidfd)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the other has ended as well
             self._told.send(b"\0")
@@ -112,7 +115,7 @@ class Entered:
         if message is None:
             self.status = int(signal.SIGKILL)
         else:
-            _, self.status, _, _, user, system, rss = message
+            _, self.status, _, _, user, system, rss, _ = message
             self.used = (user, system, rss)
         return True
 
@@ -223,7 +226,9 @@ class SessionWay(Way):
         self._prepared = prepared = _spawn.prepare(policy, host)
         _check(prepared)
         self._pidfd = -1
+        self._held: list[int] = []  # pipes that nobody reads
         self._socket, theirs = pair()
+        secret = int.from_bytes(os.urandom(8), "little")
         with contextlib.ExitStack() as stack:
             stack.callback(theirs.close)
             caller = high(os.pidfd_open(os.getpid()))
@@ -239,7 +244,7 @@ class SessionWay(Way):
                 flags=c.CLOSE_FDS | c.RESTORE_SIGNALS | c.AS_INIT | c.BY_FD | c.CWD_OPTIONAL,
                 stdio=(theirs.fileno(), caller, image),
                 # Its commands have the filters of pid 1, which is there before them.
-                filters=_terminal.filters(policy, prepared.plan, (0, 1, 2)),
+                filters=[*_terminal.filters(policy, prepared.plan, (0, 1, 2)), _marks_filter(policy, secret)],
             )
             try:
                 result = _spawn.spawn(policy, prepared, command, "nsbox-init", policy.workdir)
@@ -248,6 +253,7 @@ class SessionWay(Way):
             except BaseException:
                 self._socket.close()
                 raise
+        self._ask_for(c.ASKED_SECRET, 0, secret)
 
     @property
     def has_ended(self) -> bool:
@@ -322,11 +328,65 @@ class SessionWay(Way):
         finally:
             os.close(request)
 
+    def _ask_for(self, what: int, number: int, mark: int, fds: Iterable[int] = ()) -> int | None:
+        """Return what pid 1 answers; None when the session has ended, or doesn't answer. what: abi_session.h's."""
+        ours, theirs = pair()
+        try:
+            try:
+                rights = array.array("i", [theirs.fileno(), *fds])
+                with self._lock:
+                    if self._pidfd < 0:
+                        return None
+                    message = _wire_entry.ASKING.pack(what, number, mark)
+                    self._socket.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+                    session = os.dup(self._pidfd)
+            except (BrokenPipeError, ConnectionResetError):
+                return None
+            finally:
+                theirs.close()
+            try:
+                poller = select.poll()
+                poller.register(ours, select.POLLIN)
+                poller.register(session, select.POLLIN)
+                poller.poll(_LONGEST)
+                answer = ours.recv(_wire_entry.TOLD.size, _socket.MSG_DONTWAIT)
+            except (BlockingIOError, ConnectionResetError):
+                return None
+            finally:
+                os.close(session)
+        finally:
+            ours.close()
+        return int(_wire_entry.TOLD.unpack(answer)[-1]) if len(answer) == _wire_entry.TOLD.size else None
+
+    def signal_started(self, entered: Entered, number: int, *, frozen: bool = False) -> int:
+        """Send a signal to a command and all that it has started, 0 for none; return how many of them are left.
+
+        frozen: all of the session is stopped meanwhile, and then continued, for those that fork faster than they are
+        found. Without marks, these are the command's descendants, as far as their parents are alive.
+        """
+        if entered.mark:
+            return self._ask_for(c.ASKED_FREEZE if frozen else c.ASKED_SIGNAL, number, entered.mark) or 0
+        return _kills.signal_below(entered.pid, number) if entered.status is None else 0
+
+    def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, bool]:
+        """Have pid 1 read pipes that a command has left to others; return the file that it writes to, and if it does.
+
+        The file, if there is to be one, is a new one in a /tmp that is the session's own.
+        """
+        dest = [op for op in self._prepared.plan.ops if getattr(op, "dest", None) == "/tmp"]
+        has_tmp = len(dest) == 1 and isinstance(dest[0], Tmpfs)
+        number = self._ask_for(c.ASKED_KEEP, int(in_file and has_tmp), 0, pipes)
+        if number is None or number == 2**64 + c.NOT_KEPT:
+            self._held += [os.dup(pipe) for pipe in pipes]  # to write to a pipe that nobody has open is an error
+            return None, False
+        return (f"/tmp/nsbox-output-{number}.log" if number else None), True
+
     def close(self) -> None:
         """End all that runs in it, and return when it is gone; raises KillError if something doesn't end."""
         pidfd, self._pidfd = self._pidfd, -1
         if pidfd < 0:
             return
+        self._let_go()
         try:
             with contextlib.suppress(ProcessLookupError):  # first: who is about to ask it has the lock
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -346,13 +406,41 @@ class SessionWay(Way):
             if self._pidfd >= 0:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
+    def _let_go(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
     def forget(self) -> None:
         """Close what is the parent's, in a forked child."""
+        self._let_go()
         self._lock = RLock()
         pidfd, self._pidfd = self._pidfd, -1
         self._socket.close()
         if pidfd >= 0:
             os.close(pidfd)
+
+
+_LOCKS = Arg(1, 10)  # RLIMIT_LOCKS, of which the kernel has made no use since Linux 2.4.25
+_WORD = 0xFFFFFFFF
+
+
+def _marks_filter(policy: Policy, secret: int) -> bytes:
+    """Return the filter by which only who knows the secret can set the limit that marks commands: see init/started.c.
+
+    All others are told that they have, since it limits nothing; who asks for the old one as well gets an error.
+    """
+    by_us = (Arg(5, secret & _WORD), Arg(5, secret >> 32, high=True))
+    rules = (
+        Rule(("prlimit64",), 0, (_LOCKS, Arg(2, 0), Arg(2, 0, high=True))),
+        Rule(("prlimit64",), 0, (_LOCKS, *by_us)),
+        Rule(("prlimit64",), EPERM, (_LOCKS, Arg(3, 0, inverted=True))),
+        Rule(("prlimit64",), EPERM, (_LOCKS, Arg(3, 0, inverted=True, high=True))),
+        Rule(("prlimit64",), None, (_LOCKS,)),
+        Rule(("setrlimit",), None, (Arg(0, 10),)),
+    )
+    wish = policy.filter
+    program = Program(rules, with_compatible=wish.base == "off" and not wish.rules)
+    return _request.assembled_once(program)
 
 
 def _open_pipes(fds: Iterable[int]) -> None:

@@ -207,10 +207,13 @@ def _loaded(op: Op) -> Op:
 
 def start_directory(policy: Policy, prepared: Prepared) -> bytes:
     """Return where a command starts that was told no directory, under a policy that has one."""
-    here = os.getcwd()
+    assert policy.workdir is not None
+    try:
+        here = os.getcwd()
+    except OSError:  # it has been removed, or what is above mustn't be looked into
+        return os.fsencode(policy.workdir)
     known = prepared.starts.get(here)
     if known is None:
-        assert policy.workdir is not None
         known = os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir)
         if len(prepared.starts) < 64:
             prepared.starts[here] = known

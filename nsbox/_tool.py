@@ -12,12 +12,14 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from nsbox import _reasons, _shell
+from nsbox import _kills, _reasons, _shell
 from nsbox._errors import NsboxError, PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._owner import remedy
 from nsbox._probe import host_for
+from nsbox._resolution import absolute
 from nsbox._spawn import prepare
+from nsbox._verdicts import Background, Ending, Hint
 from nsbox._view import view
 from nsbox._wished_limits import check_size
 
@@ -44,10 +46,13 @@ class ToolResult(Frozen):
 
     args: as they were given. returncode: the exit status, -N after signal N; 127 and 126 for a program that isn't there
     or can't be executed. stdout, stderr: as text (UTF-8, what isn't is U+FFFD), with a note in the middle of what was
-    left out. stdout_bytes, stderr_bytes: how many there were. timed_out: it was killed for taking too long. duration:
+    left out. stdout_bytes, stderr_bytes: how many there were. timed_out: it was ended for taking too long. duration:
     seconds until nothing of it was left. why: what in the policy may have made it fail, a sentence each. usage: what
     it used up, and why it ended; None for one that wasn't started. shell: the shell that read the command line, as a
-    path in the sandbox; None: none did.
+    path in the sandbox; None: none did. ended_by: if it took too long, the signal after which nothing was left:
+    "SIGTERM", in its grace, or "SIGKILL"; None otherwise. A command that took too long and then exited with 0 has
+    returncode -15: it hasn't done what it was to do. background_output: in a session, the file there in which goes what
+    the command has left running prints from then on; None if nothing has its streams any more.
     """
 
     args: Any
@@ -59,9 +64,11 @@ class ToolResult(Frozen):
     is_truncated: bool
     timed_out: bool
     duration: float
-    why: tuple[_reasons.Hint, ...] = ()
+    why: tuple[Hint, ...] = ()
     usage: Usage | None = None
     shell: str | None = None
+    ended_by: str | None = None
+    background_output: str | None = None
 
     @property
     def signal(self) -> str | None:
@@ -85,6 +92,8 @@ class ToolResult(Frozen):
             "status": self.returncode if self.returncode >= 0 else None,
             "signal": self.signal,
             "timed_out": self.timed_out,
+            "ended_by": self.ended_by,
+            "background_output": self.background_output,
             "duration": round(self.duration, 3),
             "stdout": self.stdout,
             "stderr": self.stderr,
@@ -231,6 +240,10 @@ class _Exchange:
             for key in ready:
                 self._step(key)
 
+    def left_open(self) -> list[int]:
+        """Return the pipes of which others than the command have the other end."""
+        return [key.fd for key in self._selector.get_map().values() if key.data is not None]
+
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
             self._drop(key.fileobj)
@@ -269,6 +282,7 @@ def run(
     args: Any,
     *,
     timeout: float | None = None,
+    grace: float = _kills.GRACE,
     input: str | bytes | None = None,
     max_output: int | str = MOST_OUTPUT,
     cwd: str | None = None,
@@ -286,8 +300,8 @@ def run(
     more, scrubbers = _with_secrets(check_environment(env or {}), secrets)
     options["env"] = _environment(policy, basis, more)
     if cwd is not None:
-        cwd = os.path.join(policy.workdir or os.getcwd(), os.fspath(cwd))
-    began, deadline = time.monotonic(), _deadline(timeout)
+        cwd = absolute(os.path.join(policy.workdir or "", os.fspath(cwd)))
+    began, deadline, grace = time.monotonic(), _deadline(timeout), _kills.check_grace(grace)
     data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(memoryview(input or b""))
     most = check_size("max_output", max_output)
     if most > _CEILING:
@@ -300,9 +314,30 @@ def run(
         if isinstance(error, NsboxError) or error.filename is None:
             raise
         return _not_started(error, policy, [*shells[-1:], *argv], args, cwd, began, shells)
-    in_time = _attended(process, data, outputs, deadline)
+    ended_by, background = _attended(process, data, outputs, deadline, grace, in_file=secrets is None)
+    ending = None
+    if ended_by is not None and timeout is not None:
+        ending = Ending(timeout, ended_by, grace, process.is_in_session)
+    duration = time.monotonic() - began
+    return _record(process, outputs, duration, ending, background, policy, args, cwd, shell)
+
+
+def _record(
+    process: Any,
+    outputs: tuple[Output, Output],
+    duration: float,
+    ending: Ending | None,
+    background: Background | None,
+    policy: Policy,
+    args: Any,
+    cwd: str | None,
+    shell: str | None,
+) -> ToolResult:
     stdout, stderr = (output.text() for output in outputs)
-    status, late, usage = process.returncode, None if in_time else timeout, process.sandbox.usage
+    status, usage = process.returncode, process.sandbox.usage
+    if ending is not None:
+        status = status or -signal.SIGTERM  # 0: by a handler, of a command that hasn't come to its end
+    why = _reasons.reasons(policy, status, stdout, stderr, cwd=cwd, usage=usage, ending=ending, args=args, shell=shell)
     return ToolResult(
         args,
         status,
@@ -311,13 +346,13 @@ def run(
         outputs[0].count,
         outputs[1].count,
         any(output.left_out for output in outputs),
-        not in_time,
-        time.monotonic() - began,
-        why=_reasons.reasons(
-            policy, status, stdout, stderr, cwd=cwd, usage=usage, timeout=late, args=args, shell=shell
-        ),
-        usage=usage if in_time or usage is None else replace(usage, cause="timeout"),
+        ending is not None,
+        duration,
+        why=why if background is None else (*why, background.hint()),
+        usage=usage,
         shell=shell,
+        ended_by=ending.by if ending is not None else None,
+        background_output=background.file if background is not None else None,
     )
 
 
@@ -340,17 +375,30 @@ def _started(
     return start([left[0], *argv], **options), left[0]
 
 
-def _attended(process: Any, data: bytes, outputs: tuple[Output, Output], deadline: float | None) -> bool:
-    """Give a command its input, take its output, and end it; return whether it came to its end by itself in time."""
+def _attended(
+    process: Any,
+    data: bytes,
+    outputs: tuple[Output, Output],
+    deadline: float | None,
+    grace: float,
+    *,
+    in_file: bool,
+) -> tuple[str | None, Background | None]:
+    """Give a command its input, take its output, and end it.
+
+    Return the signal by which, None if it came to its end; and where goes what it has left running prints, if anything
+    has. in_file: that may be kept in a file.
+    """
     with process:
-        exchange = None
+        exchange, ended_by, background = None, None, None
         try:
             exchange = _Exchange(process, data, outputs)
-            in_time = exchange.run(deadline)
-            if not in_time:
-                process.kill()
-                process.wait()
+            if not exchange.run(deadline):
+                ended_by = _end(process, exchange, grace)
             exchange.drain()
+            if ended_by is None and process.is_in_session and (left := exchange.left_open()):
+                file, is_read = process.keep_output(left, in_file=in_file)
+                background = Background(file, is_read, has_secrets=not in_file)
             for output in outputs:
                 output.end()
         except BaseException:  # also KeyboardInterrupt
@@ -359,7 +407,19 @@ def _attended(process: Any, data: bytes, outputs: tuple[Output, Output], deadlin
         finally:
             if exchange is not None:
                 exchange.close()
-    return in_time
+    return ended_by, background
+
+
+def _end(process: Any, exchange: _Exchange, grace: float) -> str:
+    """End a command that takes too long, with all that it has started; return the last signal that was needed."""
+    process.mark_late()
+    if grace:
+        process.ask_to_end(patiently=True)
+        if exchange.run(time.monotonic() + grace):
+            return "SIGTERM"
+    process.kill()
+    process.wait()
+    return "SIGKILL"
 
 
 def _not_started(
@@ -380,7 +440,7 @@ def _not_started(
         raise view(policy).refusal(cwd, problem, write=False) from None
     text = f"{shown}: {error.strerror}\n"
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    why = _reasons.reasons(policy, status, "", text, cwd=cwd, usage=None, timeout=None)
+    why = _reasons.reasons(policy, status, "", text, cwd=cwd, usage=None, ending=None)
     if shells:
         why = (_reasons.no_shell(shells), *(hint for hint in why if hint.kind != "missing-program"))
     return ToolResult(args, status, "", text, 0, len(text.encode()), False, False, time.monotonic() - began, why)

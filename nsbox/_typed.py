@@ -52,6 +52,7 @@ class OwnTimed(Start, total=False):
     """What a Sandbox's check_output() takes."""
 
     timeout: float | None
+    grace: float
 
 
 class OwnRun(OwnTimed, total=False):

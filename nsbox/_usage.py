@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from nsbox._cgroup import Spent
 
-    Cause = Literal["exit", "signal", "timeout", "limit"]
+    Cause = Literal["exit", "signal", "timeout", "limit", "unknown"]
 
+_SLACK = 0.85  # of a limit: the kernel counts ticks for it, and getrusage(2) is scaled by what the scheduler says
 _OF_LIMITS = {-signal.SIGXCPU: "CPU", -signal.SIGXFSZ: "FSIZE"}
 
 
@@ -27,8 +28,10 @@ class Usage(Frozen):
     wall: seconds from before Popen() until its end was noticed. user, system: seconds of processor time. max_rss: bytes
     of memory of the largest process (getrusage(2), ru_maxrss); never less than this process had used itself at the
     spawn, since the kernel counts a command's memory from before its exec. memory_peak: bytes of memory of all together
-    at most; None unless Policy.limits has something that takes a cgroup. cause: "exit", "signal", "timeout" (by one
-    that was sent after a TimeoutExpired) or "limit" (killed by one of Policy.limits).
+    at most; None unless Policy.limits has something that takes a cgroup. cause: "exit", "signal", "timeout" (it was
+    ended after a time limit), "limit" (killed by one of Policy.limits) or "unknown" (somebody else has reaped it, or
+    SIGCHLD is ignored and the kernel older than Linux 6.15; the exit status is 255 then). oom_kills: how many processes
+    the kernel has killed for Limits.total_memory.
 
     is_complete: whether user, system and max_rss count everything that wait4(2) does (not children of a process that
     ignores SIGCHLD). They don't if somebody else reaped the command (SIGCHLD ignored, asyncio's own child watchers), if
@@ -43,6 +46,7 @@ class Usage(Frozen):
     cause: Cause
     is_complete: bool
     memory_peak: int | None = None
+    oom_kills: int = 0
 
     def as_dict(self) -> dict[str, object]:
         """Return it as values that JSON has: seconds of processor time, bytes of memory, and why it ended."""
@@ -55,6 +59,11 @@ class Usage(Frozen):
         }
 
 
+def reaches(cpu_seconds: float, limit: int | None) -> bool:
+    """Say if so much processor time may have been too much for the kernel."""
+    return limit is not None and cpu_seconds >= _SLACK * limit
+
+
 def cause(
     status: int, timed_out: bool, limits: dict[str, tuple[int, int]], cpu_seconds: float, oom_kills: int = 0
 ) -> Cause:
@@ -65,9 +74,10 @@ def cause(
         return "limit"
     if _OF_LIMITS.get(status) in limits:
         return "limit"
-    if status == -signal.SIGKILL and "CPU" in limits and cpu_seconds >= limits["CPU"][1]:
-        return "limit"
-    return "timeout" if timed_out else "signal"
+    if timed_out:
+        return "timeout"
+    is_used_up = "CPU" in limits and reaches(cpu_seconds, limits["CPU"][1])
+    return "limit" if status == -signal.SIGKILL and is_used_up else "signal"
 
 
 def usage(
@@ -79,16 +89,18 @@ def usage(
     timed_out: bool,
     limits: dict[str, tuple[int, int]],
     spent: Spent | None = None,
+    known: Cause | None = None,
 ) -> Usage:
-    """Add up what is known: the command's rusage, and the last word of the sandbox's init."""
+    """Add up what is known: the command's rusage, and the last word of the sandbox's init. known: the cause."""
     user = command.ru_utime if command else 0.0
     system = command.ru_stime if command else 0.0
     rss = command.ru_maxrss * _core.RSS_UNIT if command else 0
-    why = cause(status, timed_out, limits, user + system, spent.oom_kills if spent else 0)
+    oom_kills = spent.oom_kills if spent else 0
+    why = known or cause(status, timed_out, limits, user + system, oom_kills)
     if others is not None:
         user, system, rss = user + others[0] / 1e6, system + others[1] / 1e6, max(rss, others[2])
     peak = spent.memory_peak if spent else None
-    return Usage(wall, user, system, rss, why, command is not None and others is not None, peak)
+    return Usage(wall, user, system, rss, why, command is not None and others is not None, peak, oom_kills)
 
 
 def processes(command: int | None, init: int) -> list[psutil.Process]:

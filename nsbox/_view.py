@@ -19,6 +19,7 @@ from nsbox._patterns import hides
 from nsbox._plan import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._probe import host_for
 from nsbox._rare_errors import AccessError
+from nsbox._resolution import absolute
 
 if TYPE_CHECKING:
     from nsbox._host import Host
@@ -128,7 +129,7 @@ class View:
             raise TypeError(f"path is a {type(text).__name__}, must be a str or os.PathLike[str]")
         if not text or "\0" in text:
             raise ValueError(f"path is {text!r}, must not be empty or have a NUL byte")
-        path = os.path.join(self.policy.workdir or os.getcwd(), text)
+        path = absolute(os.path.join(self.policy.workdir or "", text))
         if len(os.fsencode(path)) > _MOST_BYTES:
             raise AccessError(f"{text[:60]}...", f"has more than {_MOST_BYTES} bytes")
         return path

@@ -1,4 +1,4 @@
-"""What a session is told of a command, and what it tells of one, as bytes: abi.h's nsbox_entry and nsbox_told_entry."""
+"""What a session is told and asked of a command, and what it tells of one, as bytes: abi.h's nsbox_entry and others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ENTRY = Struct("=6Q2I2i")
-TOLD = Struct("=IiII3q")
+TOLD = Struct("=IiII3qQ")
+ASKING = Struct("=IiQ")
 
 
 def encode_entry(

@@ -125,6 +125,24 @@ def _links(policy: Policy, host: Host, chosen: dict[str, Op]) -> dict[str, Op]:
     return found
 
 
+def _ways(chosen: dict[str, Op]) -> dict[str, Op]:
+    """Return what makes read-only the directories from a file system of the sandbox's own to what is bound in it.
+
+    They are nothing of the host's, but look like it: what is written beside a workspace in /tmp would vanish with the
+    command. One mount at the topmost is enough, and nobody can move it.
+    """
+    fresh = [path for path, op in chosen.items() if isinstance(op, Tmpfs)]
+    ways: dict[str, Op] = {}
+    for path, op in chosen.items():
+        above = max((base for base in fresh if is_below(path, base) and base != path), key=len, default=None)
+        if above is None or not isinstance(op, Bind | RoBind):
+            continue
+        way = f"{above}/{path[len(above) + 1 :].partition('/')[0]}"
+        if way not in chosen:  # else it is bound itself
+            ways[way] = Tmpfs(way, mode=0o755)
+    return ways
+
+
 def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     """Return the ops for a workspace policy."""
     tmp_size = policy.tmp_size if isinstance(policy.tmp_size, int) else None
@@ -150,6 +168,7 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     # The policy refuses to name a path below a denied one; what is there by default goes.
     chosen = {p: op for p, op in (own | wished).items() if not any(is_below(p, denied) for denied in policy.deny)}
     chosen |= _links(policy, host, chosen)
+    chosen |= (ways := _ways(chosen))
     chosen |= _masked(policy, host)
     ordered = sorted(chosen.items(), key=lambda item: (_depth(item[0]), isinstance(item[1], Mask)))
-    return (*(op for _, op in ordered), *fixed, *common(policy), RemountRo("/"))
+    return (*(op for _, op in ordered), *fixed, *common(policy), *map(RemountRo, ways), RemountRo("/"))

@@ -144,8 +144,11 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
         self._proc.send_signal(signal)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the command."""
-        self.send_signal(_signal.SIGTERM)
+        """Send SIGTERM to all that runs in the sandbox; as Popen.terminate()."""
+        if self._returncode is not None:
+            raise ProcessLookupError
+        self._check_proc()
+        self._proc.terminate()
 
     def kill(self) -> None:
         """Kill the command, and with it the sandbox."""

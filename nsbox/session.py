@@ -11,9 +11,9 @@ has started can be reached by another.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
+import time
 import weakref
 from types import SimpleNamespace
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
+_FREEZE = 0.5  # seconds after a kill, from which on all are stopped to find what is left
+_PAUSE = 0.005  # seconds between two looks whether what a command has started is gone
 _MOST_KEPT = 1 << 20  # bytes of a shell's state
 _MOST_OF_ONE = 1 << 17  # of a variable: execve(2) takes no more (MAX_ARG_STRLEN)
 # What a shell says when it ends: where it is, and its exported variables.
@@ -49,7 +51,14 @@ _KEEP = (
 
 
 class EnteredPopen(_popen.Popen["Any"]):
-    """A command of a session: no child of this process, so that its end is told by the session's pid 1."""
+    """A command of a session: no child of this process, so that its end is told by the session's pid 1.
+
+    One that is killed has ended when all that it has started has, which that finds; one that ends by itself, with its
+    own process.
+    """
+
+    _session: SessionWay | None = None
+    _is_over = False  # nothing is left of all that it has started
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         entered = self._entered
@@ -64,9 +73,34 @@ class EnteredPopen(_popen.Popen["Any"]):
             if entered.used is not None:
                 user, system, rss = entered.used
                 self._rusage = SimpleNamespace(ru_utime=user / 1e6, ru_stime=system / 1e6, ru_maxrss=rss // 1024)  # type: ignore[assignment]
+        if not self._has_left_nothing(block=not wait_flags & os.WNOHANG):
+            return 0, 0
         status = self._raw_status
         assert status is not None
         return self.pid, status
+
+    def _has_left_nothing(self, *, block: bool) -> bool:
+        """Say if nothing is left of what a command has started that was killed, or is given time to end in order."""
+        if self._is_over or (self._killed is None and not self._is_patient):
+            return True
+        while self._signal_started(signal.SIGKILL if self._killed else 0):
+            if not block:
+                return False
+            time.sleep(_PAUSE)
+            self._go_on()
+        self._is_over = True
+        return True
+
+    def _signal_started(self, number: int) -> int:
+        """Signal all that it has started, and itself; return how many of them are left."""
+        way = self._session
+        frozen = self._killed is not None and self._killed.seconds > _FREEZE
+        return way.signal_started(self._entered, number, frozen=frozen) if way is not None else 0
+
+    def _take_over(self, *positional: Any) -> None:
+        if isinstance(self._way, SessionWay):
+            self._session = self._way  # which it needs also when the command has ended
+        super()._take_over(*positional)
 
     def _await_command(self) -> None:
         while not self._entered.ends_within(self._slice()):
@@ -74,20 +108,24 @@ class EnteredPopen(_popen.Popen["Any"]):
 
     def _press(self) -> None:
         """Take the next step of a kill: against who traces the command, and in the end against the session."""
-        if self._killed is None or not self._killed.is_due() or self._entered.ends_within(0):
+        if self._killed is None or self._is_over or not self._killed.is_due():
             return
-        if _kills.free(self.pid) and self._killed.is_traced and isinstance(self._way, SessionWay):
-            self._way.kill()
+        has_ended = self._entered.ends_within(0)
+        is_stuck = self._signal_started(signal.SIGKILL) > 0 if has_ended else _kills.free(self.pid)
+        if is_stuck and self._killed.is_traced and self._session is not None:
+            self._session.kill()
 
     def watch(self) -> tuple[list[Any], float | None]:
         """Return a descriptor, by its owner, that becomes readable when the command has ended."""
+        if self._raw_status is not None:
+            return [], _PAUSE
         try:
             return [opened(os.dup, self._entered.fileno())], None if self._killed is None else self._killed.pause()
         except OSError:  # no descriptor is free, or another thread is just taking its end
             return [], 0.001
 
     def send_signal(self, sig: int, *, _is_late: Any = is_finalizing) -> None:
-        """Send a signal to the command."""
+        """Send a signal to the command; SIGKILL, to all that it has started as well."""
         if _is_late():
             self._last_kill(sig)
             return
@@ -97,7 +135,22 @@ class EnteredPopen(_popen.Popen["Any"]):
             self._last_signal = sig
         self._entered.signal(sig)
         if sig == signal.SIGKILL:
+            self._signal_started(sig)
             self._begin_kill()
+
+    def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, bool]:
+        """Have the session read pipes on that others have open; return in which file it is kept, and if it does."""
+        way = self._session
+        return way.keep_output(pipes, in_file=in_file) if way is not None else (None, False)
+
+    def ask_to_end(self, *, patiently: bool = False) -> None:
+        """Send SIGTERM to the command and all that it has started. patiently: that has as long as nobody kills it."""
+        if self.poll() is not None:
+            return
+        self._is_patient = self._is_patient or patiently
+        if self._timed_out:
+            self._last_signal = signal.SIGTERM
+        self._signal_started(signal.SIGTERM)
 
 
 class Session(Commands):
@@ -148,24 +201,34 @@ class Session(Commands):
 
         keep: begin in the directory, and with the exported variables, in which the last one with keep=True has ended,
         as in one shell that goes on. A shell that is killed, or executes another program instead of itself, changes
-        nothing about that. It needs a shell that has POSIX's trap, which fish, for one, has not.
+        nothing about that. It needs a shell that has POSIX's trap, which fish, for one, has not. Raises AccessError
+        when that directory has gone; cwd= begins in another one.
         """
         if not keep:
             return super().shell(command, shell_path=shell_path, check=check, **options)
-        if self._directory is not None and "cwd" not in options:
-            with contextlib.suppress(AccessError):
-                return self._kept_shell(command, shell_path, check, {**options, "cwd": self._directory})
-            self._directory = None  # it has gone
-        return self._kept_shell(command, shell_path, check, {**options})
+        kept = self._directory
+        if kept is None or options.get("cwd") is not None:
+            return self._kept_shell(command, shell_path, check, {**options})
+        try:
+            return self._kept_shell(command, shell_path, check, {**options, "cwd": kept})
+        except AccessError as error:
+            if error.filename != kept:
+                raise
+            problem = (
+                'is where the last command with keep=True has ended, and has gone; cwd="." begins in the workspace'
+            )
+            raise AccessError(kept, problem) from error
 
     def _kept_shell(self, command: str, path: Any, check: bool, options: dict[str, Any]) -> ToolResult:
         state = os.memfd_create("nsbox-shell", os.MFD_CLOEXEC)
         try:
             own = {"pass_fds": (state,), "basis": self._environment}
-            try:
-                return self._line(_KEEP.format(fd=state) + command, command, path, check, options | own)
-            finally:
+            result = self._line(_KEEP.format(fd=state) + command, command, path, False, options | own)
+            if not result.timed_out:  # bash tells where it is also when it was asked to end
                 self._remember(os.pread(state, _MOST_KEPT + 1, 0), options.get("secrets"))
+            if check:
+                result.check_returncode()
+            return result
         finally:
             os.close(state)
 

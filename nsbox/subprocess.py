@@ -6,6 +6,7 @@ import nsbox.subprocess as subprocess
 from __future__ import annotations
 
 import subprocess as _stdlib
+from contextlib import suppress
 from subprocess import (
     DEVNULL,
     PIPE,
@@ -18,6 +19,7 @@ from subprocess import (
 
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
+from nsbox._kills import check_grace
 from nsbox._policy import Policy
 from nsbox._popen import Popen
 
@@ -132,12 +134,14 @@ def run(
     timeout: float | None = None,
     check: bool = False,
     policy: Policy | Keeper | None = None,
+    grace: float = 0,
     **options: Any,
 ) -> CompletedProcess[Any]:
     """Run a command in a sandbox to its end; as subprocess.run, with policy=.
 
-    Returns when the whole sandbox is gone. Raises TimeoutExpired after timeout seconds, KillError if the sandbox
-    doesn't end then, CalledProcessError for a non-zero status with check=True, and what Popen raises.
+    grace: seconds from SIGTERM to SIGKILL at the time limit, 0 to 600. Returns when the whole sandbox is gone. Raises
+    TimeoutExpired after timeout seconds, KillError if the sandbox doesn't end then, CalledProcessError for a non-zero
+    status with check=True, and what Popen raises.
     """
     if input is not None:
         if options.get("stdin") is not None:
@@ -145,10 +149,16 @@ def run(
         options["stdin"] = PIPE
     if capture_output:
         options = _captured(options)
+    check_grace(grace)
     with Popen(*popenargs, policy=policy, **options) as process:
         try:
             stdout, stderr = process.communicate(input, timeout=timeout)
         except TimeoutExpired:
+            process.mark_late()
+            if grace:
+                process.ask_to_end(patiently=True)
+                with suppress(TimeoutExpired):  # its pipes are read meanwhile
+                    process.communicate(timeout=grace)
             process.kill()
             process.wait()  # what was read until then is in the exception already
             raise
@@ -163,22 +173,35 @@ def run(
 
 
 def call(
-    *popenargs: Any, timeout: float | None = None, policy: Policy | Keeper | None = None, **options: Unpack[Called]
+    *popenargs: Any,
+    timeout: float | None = None,
+    policy: Policy | Keeper | None = None,
+    grace: float = 0,
+    **options: Unpack[Called],
 ) -> int:
-    """Run a command in a sandbox and return its exit status; as subprocess.call, with policy=."""
+    """Run a command in a sandbox and return its exit status; as subprocess.call, with policy= and grace=."""
+    check_grace(grace)
     with Popen(*popenargs, policy=policy, **options) as process:
         try:
             return process.wait(timeout=timeout)
+        except TimeoutExpired:
+            process.mark_late()
+            process.kill(grace=grace)
+            raise
         except BaseException:  # also TimeoutExpired and KeyboardInterrupt; __exit__ waits
             process.kill()
             raise
 
 
 def check_call(
-    *popenargs: Any, timeout: float | None = None, policy: Policy | Keeper | None = None, **options: Unpack[Called]
+    *popenargs: Any,
+    timeout: float | None = None,
+    policy: Policy | Keeper | None = None,
+    grace: float = 0,
+    **options: Unpack[Called],
 ) -> int:
     """Run a command in a sandbox; raises CalledProcessError for a non-zero status. As subprocess.check_call."""
-    status = call(*popenargs, timeout=timeout, policy=policy, **options)
+    status = call(*popenargs, timeout=timeout, policy=policy, grace=grace, **options)
     if status:
         command: Any = options.get("args", popenargs[0] if popenargs else None)
         raise CalledProcessError(status, command)

@@ -36,7 +36,7 @@ from nsbox._names import shown, visible
 from nsbox._overlay import OverlayWay, check_marks, check_place
 from nsbox._probe import transactions_dir
 from nsbox._rare_errors import CommitError, ConflictError
-from nsbox._resolution import Resolution
+from nsbox._resolution import Resolution, absolute
 from nsbox._store import Store, locked_workspace
 from nsbox._wished_limits import check_size
 
@@ -51,7 +51,7 @@ __all__ = ["Change", "Transaction", "recover"]
 
 def _named(given: str | os.PathLike[str] | None) -> str:
     """Return where changes are to be kept, as it was named."""
-    return transactions_dir() if given is None else check_path("dir", os.path.abspath(os.fspath(given)))
+    return transactions_dir() if given is None else check_path("dir", os.path.normpath(absolute(os.fspath(given))))
 
 
 def recover(dir: str | os.PathLike[str] | None = None) -> None:
@@ -96,7 +96,7 @@ class Transaction(Commands):
         if workspace is None and policy.workdir is None:
             raise PolicyError("workspace", "is needed: the policy has no working directory")
         names = Resolution()
-        given = check_path("workspace", os.path.abspath(workspace or policy.workdir or ""))
+        given = check_path("workspace", os.path.normpath(absolute(workspace or policy.workdir or "")))
         self.workspace = names.entry("workspace", given, must_exist=False)
         names.check(policy.write)
         self._named = named = _named(dir)

@@ -167,7 +167,7 @@ int nsbox_spawn(const nsbox_request *req)
     sigset_t all;
     uint32_t step;
     memset(res, 0, sizeof *res);
-    res->op = res->init_pidfd = res->init_says = res->go_fd = -1;
+    res->op = res->init_pidfd = res->init_says = res->go_fd = res->pidfd = -1;
     int ret = check(req, &step);
     if (ret < 0) {
         report_pipe_drop(&pipe);

@@ -35,7 +35,8 @@ static int watch_signals(void)
 {
     struct sys_sigaction standard = {.handler = SIG_DFL};
     sys_sigaction(SIGCHLD, &standard, 0);
-    return sys_signalfd(SIGNAL_BIT(SIGCHLD) | SIGNAL_BIT(NSBOX_END), SYS_O_CLOEXEC | O_NONBLOCK);
+    const sys_sigset ours = SIGNAL_BIT(NSBOX_END) | SIGNAL_BIT(NSBOX_ASK) | SIGNAL_BIT(NSBOX_ASK_PATIENTLY);
+    return sys_signalfd(SIGNAL_BIT(SIGCHLD) | ours, SYS_O_CLOEXEC | O_NONBLOCK);
 }
 
 /* Reaps what has ended, but never on and on, however fast the sandbox makes orphans: there is the caller's and the
@@ -55,9 +56,9 @@ static int64_t now_ms(void)
     return time[0] * 1000 + time[1] / 1000000;
 }
 
-/* One siginfo at a time: pending SIGCHLDs are merged into one. Does the caller want everything to end? Only from outside
- * does such a signal come without a pid that we know (pid_namespaces(7)): nobody inside can end pid 1. */
-static int is_told_to_end(int signals)
+/* One siginfo at a time: pending SIGCHLDs are merged into one. Which end does the caller want (enum nsbox_signal), or 0? Only
+ * from outside does such a signal come without a pid that we know (pid_namespaces(7)): nobody inside can end pid 1. */
+static int wish_of_caller(int signals)
 {
     struct { /* signalfd_siginfo, signalfd(2) */
         uint32_t number;
@@ -65,9 +66,16 @@ static int is_told_to_end(int signals)
         uint32_t pid;
         uint8_t more[112];
     } info;
-    return sys_read(signals, &info, sizeof info) == sizeof info && info.number == NSBOX_END &&
-           info.code == 0 /* SI_USER */
-           && info.pid == 0;
+    int is_callers = sys_read(signals, &info, sizeof info) == sizeof info && info.number != SIGCHLD &&
+                     info.code == 0 /* SI_USER */ && info.pid == 0;
+    return is_callers ? (int)info.number : 0;
+}
+
+/* What is stopped can't act on it. */
+static void ask_all_to_end(void)
+{
+    sys_kill(-1, SIGTERM);
+    sys_kill(-1, SIGCONT);
 }
 
 /* The command, or an error: it has ended and the caller has reaped it already, or there never was one. Its number may be
@@ -124,7 +132,7 @@ static _Noreturn void end(int signals, int caller, int is_adopted)
     for (int64_t until = now_ms() + 100; (left >= 0 || left == -EINTR) && now_ms() < until; left = reap()) {
         struct pollfd fds[2] = {{.fd = signals, .events = POLLIN}, {.fd = caller, .events = POLLIN}};
         if (left == 0 && sys_ppoll(fds, 2, ten_ms) > 0)
-            is_told_to_end(signals); /* which it is doing */
+            wish_of_caller(signals); /* which it is doing */
         if (fds[1].revents)
             break;
     }
@@ -151,7 +159,7 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
         end(signals, caller, told & NSBOX_IS_ADOPTED);
     static const int64_t at_once[2] = {0, 0}, tenth[2] = {0, 100000000};
     int64_t until = 0; /* 0: nobody wants an end */
-    int more = 1;
+    int more = 1, asked = 0;
     for (;;) {
         struct pollfd watched[3] = {
             {.fd = caller, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
@@ -160,20 +168,28 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
             sys_exit(0);
         if (n > 0 && watched[0].revents)
             sys_exit(0);
-        if (n > 0 && watched[1].revents && !stay)
-            end(signals, caller, told & NSBOX_IS_ADOPTED);
-        if (n > 0 && watched[1].revents)
-            command = -1;
+        int wish = n > 0 && watched[2].revents ? wish_of_caller(signals) : 0;
+        if (wish == NSBOX_ASK || wish == NSBOX_ASK_PATIENTLY) {
+            asked = wish;
+            ask_all_to_end();
+        }
+        if (n > 0 && watched[1].revents) {
+            if (!stay && !asked)
+                end(signals, caller, told & NSBOX_IS_ADOPTED);
+            command = -1; /* and what was asked to end, too, may do so in order */
+            until = stay || asked == NSBOX_ASK_PATIENTLY ? 0 : now_ms() + 2000;
+        }
         /* The command has been killed, but has a tracer, without whom it can't end: so do all, for the accounts. Those of
          * other ids, which we may not kill, end with us. */
-        if (n > 0 && watched[2].revents && is_told_to_end(signals) && !until) {
+        if (wish == NSBOX_END && (!until || command < 0)) {
             sys_kill(-1, SIGKILL);
             until = now_ms() + 1000;
+            asked = 0;
         }
-        if (until && now_ms() >= until)
-            sys_exit(0);
-        int left = reap();
-        if (left == -ECHILD && command < 0)
+        int left = reap(), is_over = (until && now_ms() >= until) || (left == -ECHILD && command < 0);
+        if (is_over && command < 0 && !stay)
+            end(signals, caller, told & NSBOX_IS_ADOPTED);
+        if (is_over)
             sys_exit(0);
         more = left > 0 || left == -EINTR;
     }

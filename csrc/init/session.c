@@ -10,12 +10,12 @@
  * end; and a pipe that ends with its exec, or says why there was none. Nothing here waits for a command, which others in
  * the sandbox can stop as soon as it is there (SIGSTOP): else they could keep this program from seeing the caller end.
  */
-#include "../abi.h"
+#include "session.h"
+
 #include "../linux/directory.h"
 #include "../linux/message.h"
-#include "sys_session.h"
 
-enum { MOST = 256, MOST_FDS = 250, STACK = 65536, ALIGNED = 64 };
+enum { MOST = 256, MOST_FDS = 250, STACK = 65536, ALIGNED = 64, AT_ONCE = 4096, REAPED = 65536 };
 
 struct child {
     int pid, told; /* told: its socket */
@@ -29,6 +29,7 @@ struct entry {
     const nsbox_entry *head;
     int fds[MOST_FDS];
     int n_fds;
+    uint64_t mark;
 };
 
 static struct child children[MOST];
@@ -48,12 +49,12 @@ static void close_all(const int *fds, int n)
         sys_close(fds[i]);
 }
 
-/* How many descriptors have come; 0 at the end, or -errno. */
-static int receive(int *fds)
+/* How many descriptors have come; 0 at the end, or -errno. asking: what is asked, unless it is to start a command. */
+static int receive(int *fds, nsbox_asking *asking)
 {
     static struct rights control;
-    uint8_t byte[8];
-    struct iovec data = {byte, sizeof byte};
+    struct iovec data = {asking, sizeof *asking};
+    asking->what = 0;
     struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = sizeof control};
     int got = sys_recvmsg(0, &message, 0x40000040 /* MSG_CMSG_CLOEXEC | MSG_DONTWAIT */);
     if (got <= 0)
@@ -63,7 +64,9 @@ static int receive(int *fds)
     int n = (int)((control.len - 16) / sizeof *fds);
     for (int i = 0; i < n; i++)
         fds[i] = control.fds[i];
-    if (!(message.flags & 8 /* MSG_CTRUNC: no room in our table */) && n >= GIVEN)
+    if (got != sizeof *asking)
+        asking->what = 0;
+    if (!(message.flags & 8 /* MSG_CTRUNC: no room in our table */) && n >= (asking->what ? 1 : GIVEN))
         return n;
     close_all(fds, n);
     return -EAGAIN;
@@ -208,7 +211,9 @@ static void command(void *unused)
     /* The caller knows our pid, and nobody has reaped us yet. Or he has given up. */
     if (sys_read(entry.fds[TOLD], &byte, 1) != 1)
         sys_exit(127);
-    int ret = map_request();
+    int ret = mark_self(entry.mark);
+    if (ret >= 0)
+        ret = map_request();
     if (ret >= 0)
         ret = place_fds();
     if (ret >= 0)
@@ -248,6 +253,7 @@ static void start(int n_fds)
     nsbox_told_entry said = {.what = NSBOX_ENTRY_FAILED, .step = NSBOX_STEP_COMMAND, .error = EAGAIN};
     int pidfd = -1;
     entry.n_fds = n_fds;
+    said.mark = entry.mark = mark_next();
     long pid = place ? arch_clone(CLONE_PIDFD | 17 /* SIGCHLD */, stack + STACK, &pidfd, 0, command, 0) : -EAGAIN;
     if (pid > 0)
         said.what = NSBOX_ENTRY_STARTED;
@@ -263,11 +269,42 @@ static void start(int n_fds)
     sys_close(pidfd);
 }
 
+static int reap(void);
+
+static void answer(const nsbox_asking *asking, const int *fds, int n_fds)
+{
+    nsbox_told_entry said = {.what = NSBOX_ENTRY_SIGNALLED};
+    if (asking->what == NSBOX_ASKED_SECRET)
+        marks_begin(asking->mark);
+    else if (asking->what == NSBOX_ASKED_SIGNAL && asking->mark)
+        said.mark = signal_marked(asking->mark, asking->signal, AT_ONCE);
+    else if (asking->what == NSBOX_ASKED_FREEZE && asking->mark) {
+        sys_kill(-1, SIGSTOP); /* a fork that has begun fails with a signal pending, and is tried again */
+        said.mark = signal_marked(asking->mark, asking->signal, ~0UL);
+        sys_kill(-1, SIGCONT);
+    }
+    int kept = 0;
+    if (asking->what == NSBOX_ASKED_KEEP) {
+        int64_t number = output_keep(fds + 1, n_fds - 1, asking->signal);
+        said.what = NSBOX_ENTRY_KEPT;
+        said.mark = (uint64_t)(number < 0 ? NSBOX_NOT_KEPT : number);
+        kept = number < 0 ? 0 : n_fds - 1;
+    }
+    for (int i = 0; i < REAPED / 64 && said.mark && said.what == NSBOX_ENTRY_SIGNALLED && reap(); i++)
+        continue; /* of what was killed much may be dead by now, and would be looked at once more */
+    tell(fds[0], &said, -1);
+    close_all(fds, 1);
+    close_all(fds + 1 + kept, n_fds - 1 - kept);
+}
+
 /* 0: the caller has closed its end, or nothing more can come. */
 static int serve(void)
 {
-    int n = receive(entry.fds);
-    if (n > 0)
+    nsbox_asking asking;
+    int n = receive(entry.fds, &asking);
+    if (n > 0 && asking.what)
+        answer(&asking, entry.fds, n);
+    else if (n > 0)
         start(n);
     return n > 0 || n == -EAGAIN || n == -EINTR;
 }
@@ -320,9 +357,12 @@ _Noreturn __attribute__((used)) void nsbox_session_main(void)
     static const int64_t at_once[2] = {0, 0};
     int more = 1;
     for (;;) {
-        struct pollfd watched[3] = {
-            {.fd = 0, .events = POLLIN}, {.fd = 1, .events = POLLIN}, {.fd = ended, .events = POLLIN}};
-        int n = sys_ppoll(watched, 3, more ? at_once : 0);
+        static struct pollfd watched[3 + 2 * MOST_OUTPUTS];
+        const int own[3] = {0, 1, ended};
+        for (int i = 0; i < 3; i++)
+            watched[i] = (struct pollfd){.fd = own[i], .events = POLLIN};
+        unsigned outputs = output_watch(watched + 3);
+        int n = sys_ppoll(watched, 3 + outputs, more ? at_once : 0);
         if (n < 0 && n != -EINTR)
             sys_exit(1);
         if (n > 0 && watched[1].revents)
@@ -330,6 +370,8 @@ _Noreturn __attribute__((used)) void nsbox_session_main(void)
         if (n > 0 && watched[2].revents)
             sys_read(ended, info, sizeof info);
         more = reap();
+        if (n > 0)
+            output_take(watched + 3, outputs);
         if (n > 0 && watched[0].revents && !serve())
             sys_exit(0);
     }

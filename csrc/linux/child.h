@@ -73,6 +73,8 @@ struct job {
     int userns2_fd;    /* the command's last user namespace, where that is made for it before, or -1 */
     int map2_error;
     uint32_t map2_step;
+    int watches;              /* the caller ignores SIGCHLD, and wants the command's pidfd */
+    uint32_t watched;         /* futex: it has tried to open that */
     const nsbox_place *place; /* where the command starts, when there was a choice */
     int lifted[NSBOX_MAX_LIFTED];
     struct builder b;
@@ -101,6 +103,15 @@ void plain_command(void *job);
 /* Close what the set-up has opened, before the caller's code or its program runs. */
 void close_own(struct job *j);
 void close_own_places(struct job *j);
+
+/* signals.c */
+void default_signals(const struct job *j);
+void unblock_signals(const struct job *j);
+int death_signal(const struct job *j);
+int death_signal_after_preexec(const struct job *j);
+int ignores_children(void);
+void await_watch(struct job *j);
+void watch_command(struct job *j);
 
 /* Close what isn't 0..2 or in pass_fds; 0 or -errno. */
 int descriptors(struct job *j);

@@ -64,47 +64,6 @@ static int terminal(const nsbox_request *r, uint32_t *step)
     return sys_ioctl(fd, 0x5410 /* TIOCSPGRP */, &group);
 }
 
-/* The caller's handlers point into its code: none may run when signals are unblocked. (In the mediator and the init they
- * never are.) Ignored signals stay ignored. */
-static void default_signals(const struct job *j)
-{
-    const nsbox_request *r = j->req;
-    struct sys_sigaction old, reset = {.handler = SIG_DFL};
-    for (int sig = 1; sig <= 8 * SYS_SIGSET_BYTES; sig++) {
-        if (!j->has_handlers && sig != SIGPIPE && sig != SIGXFSZ) /* cleared by clone3(2), all others */
-            continue;
-        if (sys_sigaction(sig, 0, &old) < 0 || old.handler == SIG_DFL)
-            continue;
-        int restored = r->flags & NSBOX_RESTORE_SIGNALS && (sig == SIGPIPE || sig == SIGXFSZ);
-        restored |= r->flags & NSBOX_UNCONFINED && sig == SIGCHLD; /* without it bwrap waits for ever */
-        if (old.handler != SIG_IGN || restored)
-            sys_sigaction(sig, &reset, 0);
-    }
-}
-
-/* One that is pending kills us at once. It mustn't write the caller's memory, which is still ours, as a core dump into
- * the sandbox. */
-static void unblock_signals(const struct job *j)
-{
-    const sys_sigset dumping = SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGILL) | SIGNAL_BIT(SIGTRAP) | SIGNAL_BIT(SIGABRT) |
-                               SIGNAL_BIT(SIGBUS) | SIGNAL_BIT(SIGFPE) | SIGNAL_BIT(SIGSEGV) | SIGNAL_BIT(SIGXCPU) |
-                               SIGNAL_BIT(SIGXFSZ) | SIGNAL_BIT(SIGSYS);
-    sys_sigset pending;
-    if (sys_sigpending(&pending) < 0 || (pending & dumping & ~j->mask))
-        limit_own_core();
-    sys_sigprocmask(SIG_SETMASK, &j->mask, 0);
-}
-
-/* From the exec on, or from preexec_fn on, the init ends the command with the caller. Without one the signal stays, where
- * the calling thread is the one that lasts. */
-static int death_signal(const struct job *j)
-{
-    int stays = (j->req->flags & NSBOX_DIE_WITH_THREAD) != 0;
-    int ret = sys_prctl(PR_SET_PDEATHSIG, stays ? SIGKILL : 0, 0);
-    int parent = stays ? sys_getppid() : j->caller; /* 0: outside of our pid namespace; the signal was set all along */
-    return ret < 0 || parent == j->caller || parent == 0 ? ret : -ESRCH;
-}
-
 /* As execvp(3): the shell's arguments are its name, the script and the command's own. Before argv there is room for one. */
 static int execute_script(const char *program, const char *const *argv, const char *const *envp)
 {
@@ -116,21 +75,13 @@ static int execute_script(const char *program, const char *const *argv, const ch
     return ret;
 }
 
-/* What preexec_fn has asked for stays, as with a plain child. It may also have changed ids, which clears the signal
- * (commit_creds). */
-static int death_signal_after_preexec(const struct job *j)
-{
-    int now = 0;
-    int ret = sys_prctl(PR_GET_PDEATHSIG, (unsigned long)(uintptr_t)&now, 0);
-    return ret < 0 || now || !(j->req->flags & NSBOX_DIE_WITH_THREAD) ? ret : death_signal(j);
-}
-
 /* The first error that says more than "not here" is the one to report, as execvp does. */
 static int execute(struct job *j, uint32_t *step)
 {
     int error = 0, last = -ENOENT;
     const nsbox_request *r = j->req;
     *step = NSBOX_STEP_LIFELINE;
+    await_watch(j);
     int ret = r->flags & NSBOX_PREEXEC ? death_signal_after_preexec(j) : death_signal(j);
     if (ret < 0)
         return ret;

@@ -19,31 +19,6 @@ uint64_t nsbox_arena_size(uint32_t nops)
     return own_bytes(nops) + MEDIATOR_STACK + INIT_STACK + COMMAND_STACK + HELPER_STACK + JOB_BYTES;
 }
 
-const uint8_t *nsbox_init_bytes(void)
-{
-    return nsbox_init_image;
-}
-
-uint64_t nsbox_init_size(void)
-{
-    return nsbox_init_image_len;
-}
-
-const uint8_t *nsbox_session_bytes(void)
-{
-    return nsbox_session_image;
-}
-
-uint64_t nsbox_session_size(void)
-{
-    return nsbox_session_image_len;
-}
-
-const char *nsbox_syscalls(void)
-{
-    return nsbox_syscall_table;
-}
-
 /* The init's word comes some microseconds after the command's end: a sleep and its wake take longer than a few looks,
  * which leave the processor to the init if it waits for it. */
 static int look_before_sleep(struct pollfd *fds)
@@ -198,6 +173,8 @@ static void clean_up(struct job *j)
     end_command(j);
     end_init(j);
     end_sharer(j->res->init_pid, &j->init_tid);
+    sys_close(j->res->pidfd);
+    j->res->pidfd = -1;
 }
 
 /* A sandbox whose end can't be awaited is not to be: another thread took the number that was kept for this. */
@@ -241,6 +218,7 @@ static void start_mediator(struct job *j)
     restore_dumpable(j, (int)pid);
     if (pid < 0)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
+    watch_command(j);
     if (is_below(j->req) && j->req->flags & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT))
         reap(&j->map_program);
     if (killed)
@@ -255,9 +233,13 @@ static void start_mediator(struct job *j)
 static void start_plain(struct job *j)
 {
     unsigned long flags = CLONE_VFORK | (j->req->flags & NSBOX_FORK_COMMAND ? 0 : CLONE_VM);
-    long pid = j->req->cgroup_fd >= 0 ? clone_into_cgroup(flags, j->command_stack, j->req->cgroup_fd, plain_command, j)
-                                      : arch_clone(flags, j->command_stack, 0, 0, plain_command, j);
+    unsigned long watched = j->watches ? CLONE_PIDFD : 0;
+    long pid = j->req->cgroup_fd >= 0
+                   ? clone_into_cgroup(flags, j->command_stack, j->req->cgroup_fd, plain_command, j)
+                   : arch_clone(flags | watched, j->command_stack, &j->res->pidfd, 0, plain_command, j);
     j->res->pid = pid < 0 ? 0 : (int)pid;
+    if (pid > 0 && watched)
+        j->res->pidfd = j->res->pidfd < 0 ? open_pidfd(j->res->pid) : move_high(j->res->pidfd);
     if (pid < 0)
         report(j->res, (int)pid, NSBOX_STEP_CLONE, -1);
 }
@@ -327,6 +309,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     for (unsigned i = 0; i < MAX_PROCS; i++)
         j->procs[i] = -ESRCH;
     struct builder *b = &j->b;
+    j->watches = !has_no_command(req) && !(req->flags & NSBOX_AS_INIT) && ignores_children();
     b->plan = req->plan;
     b->root = b->base = b->scratch = b->masked = b->proc = b->parent = -1;
     b->stdout_fd = req->stdout_fd == -1 ? 1 : req->stdout_fd;
@@ -348,7 +331,7 @@ int nsbox_spawn(const nsbox_request *req)
 {
     nsbox_result *res = req->result;
     clear(res, sizeof *res);
-    res->op = res->init_pidfd = res->init_says = res->go_fd = -1;
+    res->op = res->init_pidfd = res->init_says = res->go_fd = res->pidfd = -1;
     int32_t bad;
     if (nsbox_plan_check(req->plan, req->plan_len, &bad) < 0) {
         report(res, -EINVAL, NSBOX_STEP_PLAN, bad);

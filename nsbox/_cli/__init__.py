@@ -202,3 +202,5 @@ def _called(words: list[str]) -> int:
         return int(options.call(options))
     except NsboxError as error:
         return complain(error, 2 if isinstance(error, ValueError) else 125)
+    except FileNotFoundError as error:  # of the current directory
+        return complain(error, 125)

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -20,8 +19,7 @@ TIMED_OUT = 124  # the exit status of timeout(1)
 class Job(Popen["bytes"]):
     """A command, which can be stopped and continued.
 
-    Its end is in order: SIGTERM to its process group, a grace in which it puts away what it has begun, then SIGKILL to
-    the whole sandbox.
+    Its end is in order: SIGTERM to all of the sandbox, a grace in which it puts away what it has begun, then SIGKILL.
     """
 
     def __init__(
@@ -81,6 +79,8 @@ class Job(Popen["bytes"]):
         """Return the signal that has stopped it since this was last asked, or 0."""
         if self._returncode is not None or self._raw_status is not None:
             return 0
+        if not hasattr(os, "waitid"):  # macOS: what else tells of a stop would reap it
+            return 0
         try:
             found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
         except ChildProcessError:
@@ -97,8 +97,7 @@ class Job(Popen["bytes"]):
             return
         if self._kill_at == math.inf:
             self._kill_at = time.monotonic() + self._grace
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # what is stopped dies of no SIGTERM
+        self.ask_to_end(patiently=True)
 
     def tick(self) -> None:
         """Do what it is time for; raises KillError for what doesn't end though it was killed."""
@@ -122,13 +121,13 @@ class Job(Popen["bytes"]):
         until = min(self._end_at, self._kill_at)
         seconds = min(math.inf if patience is None else patience, max(0.0, until - time.monotonic()))
         poller = select.poll()
-        for fd in (*fds, *own):
+        for fd in (*fds, *(owner.fileno() for owner in own)):
             poller.register(fd, select.POLLIN)
         try:
             ready = poller.poll(None if seconds == math.inf else math.ceil(1000 * seconds))
         finally:
-            for fd in own:
-                os.close(fd)
+            for owner in own:
+                owner.close()
         return {fd for fd, _ in ready}
 
 

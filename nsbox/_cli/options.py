@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from typing import Any
 
 from nsbox._errors import NsboxError, PolicyError
 from nsbox._policy import Policy, default_workspace
+from nsbox._resolution import current_directory
 from nsbox._wished_limits import Limits
 
 
@@ -158,7 +158,7 @@ def policy_of(options: argparse.Namespace) -> Policy:
             raise PolicyError("--network", "none doesn't go with --host")
         return Policy.host(**common)
     return default_workspace(
-        options.workspace or _current(),
+        options.workspace or current_directory(),
         read=options.read,
         write=options.write,
         deny=options.deny,
@@ -169,13 +169,6 @@ def policy_of(options: argparse.Namespace) -> Policy:
         devices=options.device,
         **common,
     )
-
-
-def _current() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise PolicyError("--workspace", "is needed: the current directory has been removed") from None
 
 
 # ---- variables

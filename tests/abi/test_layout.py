@@ -30,6 +30,7 @@ SYSTEMS = ("linux", "darwin")
 NAMES = {
     "nsbox_entry": _wire_entry.ENTRY,
     "nsbox_told_entry": _wire_entry.TOLD,
+    "nsbox_asking": _wire_entry.ASKING,
 }
 WIDTHS = {"nsbox_plan": _wire._HEAD, "nsbox_op": _wire._OP}
 
@@ -37,7 +38,8 @@ WIDTHS = {"nsbox_plan": _wire._HEAD, "nsbox_op": _wire._OP}
 @pytest.fixture(scope="module")
 def abi(source: Path) -> str:
     """Return abi.h without comments."""
-    return re.sub(r"/\*.*?\*/", "", (source / "csrc/abi.h").read_text(), flags=re.DOTALL)
+    text = "".join((source / "csrc" / name).read_text() for name in ("abi_session.h", "abi.h"))
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
 
 
 def enum(abi: str, name: str) -> dict[str, int]:

@@ -252,7 +252,7 @@ def test_time_limits(method: str, hold: list[str], workspace: Path, tmp_path: Pa
                 keeper = stack.enter_context(box.session())
             elif method == "transaction":
                 keeper = stack.enter_context(box.transaction(dir=tmp_path / "store"))
-            done = keeper.exec(hold[0], hold[1:], timeout=limit)
+            done = keeper.exec(hold[0], hold[1:], timeout=limit, grace=0)
             assert (done.timed_out, done.stdout, done.returncode) == (True, "ready\n", -9)
             if method == "session":
                 assert keeper.shell("echo here").stdout == "here\n"

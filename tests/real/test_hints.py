@@ -159,7 +159,11 @@ def test_a_program_that_is_outside(box: Sandbox, tmp_path: Path, monkeypatch: py
     assert "rustup" in message if where == ".cargo/bin" else "rustup" not in message
     with Sandbox(box.policy.with_(read=[directory])) as other:
         assert other.shell(str(program)).stdout == "ok\n"  # what the hint says is true
-        assert f"{program} in the sandbox, which isn't in PATH" in hints(other.shell("their-tool"))["missing-program"]
+        result = other.shell("their-tool")
+        if where == "tools":  # the caller's PATH is the sandbox's, as far as it is there
+            assert result.stdout == "ok\n"
+        else:
+            assert f"{program} in the sandbox, which isn't in PATH" in hints(result)["missing-program"]
     with Sandbox(box.policy.with_(tools_bin=directory)) as other:
         assert other.shell("their-tool").stdout == "ok\n"
 
@@ -192,8 +196,8 @@ SAYINGS = [
     ("Error: This command has to be run with superuser privileges", "privileges", "root"),
     ("sh: 3: Cannot fork", "limit", "limits.processes=100"),
     ("OpenBLAS: pthread_create failed for thread 1 of 4", "limit", "limits.processes=100"),
-    ("E: Failed: Temporary failure resolving 'deb.debian.org'", "network", "network='none'"),
-    ("dial tcp: lookup proxy.golang.org: no such host", "network", "network='none'"),
+    ("E: Failed: Temporary failure resolving 'packages.example'", "network", "network='none'"),
+    ("dial tcp: lookup modules.example: no such host", "network", "network='none'"),
     ("mv: cannot move 'a' to '/tmp/b': Invalid cross-device link", "other-file-system", "/tmp"),
     ("OSError: [Errno 16] Device or resource busy: '/tmp'", "mounted", "only what is in it: /tmp"),
     ("Error: EBUSY: resource busy or locked, unlink '/tmp/x'", "mounted", "mounted"),

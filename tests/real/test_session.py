@@ -18,7 +18,7 @@ import pytest
 from nsbox_testing.running import in_fork, python
 
 import nsbox
-from nsbox import Policy, Sandbox, Session, UnavailableError
+from nsbox import AccessError, Policy, Sandbox, Session, UnavailableError
 from nsbox._policy import BEST_EFFORT
 
 
@@ -348,10 +348,13 @@ def test_a_shell_that_is_kept(s: Session, workspace: Path) -> None:
     assert shell("pwd", cwd="/usr") == (0, "/usr\n")
     (workspace / "gone").mkdir()
     assert shell(f"cd {workspace}/gone; rmdir ../gone") == (0, "")
-    assert shell("pwd") == (0, f"{workspace}\n")
+    for _ in range(2):
+        with pytest.raises(AccessError, match="gone is where the last command with keep=True has ended"):
+            shell("rm -rf ./*")
+    assert shell("pwd", cwd=".") == (0, f"{workspace}\n")
     assert shell("PATH=; cd /usr; set -C") == (0, "")
     assert shell("pwd; echo $A", env=None)[1].startswith("/usr\n")
-    assert shell("cd /; sleep 1000", timeout=0.1)[0] == -9
+    assert shell("cd /; sleep 1000", timeout=0.1)[0] == -15
     assert shell("pwd") == (0, "/usr\n")
 
 

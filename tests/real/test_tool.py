@@ -95,6 +95,8 @@ def test_json(box: Sandbox) -> None:
         "status",
         "signal",
         "timed_out",
+        "ended_by",
+        "background_output",
         "duration",
         "stdout",
         "stderr",
@@ -140,10 +142,11 @@ def test_endless_output_takes_no_memory(box: Sandbox) -> None:
 
 
 def test_timeout(box: Sandbox) -> None:
-    """All of it is killed, what it had written until then is there, and the reason."""
+    """All of it is ended, what it had written until then is there, and the reason."""
     result = box.shell("echo begun; (sleep 1000 &) ; sleep 1000", timeout=3)
-    assert (result.timed_out, result.signal, result.stdout) == (True, "SIGKILL", "begun\n")
-    assert [str(hint) for hint in result.why] == ["it was killed after 3 seconds, the time limit of this call"]
+    assert (result.timed_out, result.signal, result.stdout) == (True, "SIGTERM", "begun\n")
+    expected = "it was ended after 3 seconds, the time limit of this call, by SIGTERM"
+    assert [str(hint) for hint in result.why] == [expected]
     assert box.shell("yes", timeout=0.3).timed_out
     assert box.shell("exec >&- 2>&-; sleep 1000", timeout=0.3).timed_out
     for wrong in (0, -1, True, "5"):

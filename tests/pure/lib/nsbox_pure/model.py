@@ -44,7 +44,7 @@ class Model:
             self.apply(op)
 
     def apply(self, op: Op) -> None:
-        assert not isinstance(self.done[-1][1], RemountRo), "nothing comes after the root is read-only"
+        assert self.done[-1][1] != RemountRo("/"), "nothing comes after the root is read-only"
         if isinstance(op, Loopback | Hostname):
             return
         dest: str = op.dest  # type: ignore[attr-defined]

@@ -66,6 +66,7 @@ def site(build: Path, directory: Path) -> Path:
 
 def pretend(directory: str | os.PathLike[str], **host: Any) -> None:
     """Import nsbox as if this were a Mac. host: facts of it that are to be others."""
+    select.kqueue = select.epoll  # type: ignore[attr-defined, misc, assignment]  # as an owner of descriptors
     absent = {id(module): names for module, names in LINUX_ONLY.items()}
     for module in LINUX_ONLY:
         for name in absent[id(module)]:

@@ -1,0 +1,20 @@
+/* session.h: what the parts of pid 1 of a session share. */
+#ifndef NSBOX_SESSION_H
+#define NSBOX_SESSION_H
+
+#include "../abi.h"
+#include "sys_session.h"
+
+/* started.c: what a command has started. */
+void marks_begin(uint64_t secret);
+uint64_t mark_next(void);
+int mark_self(uint64_t mark);
+uint64_t signal_marked(uint64_t mark, int number, uint64_t most);
+
+/* output.c: what is printed by what a command has left running. Each may have two descriptors to watch. */
+enum { MOST_OUTPUTS = 64 };
+int64_t output_keep(const int *pipes, int n, int with_file);
+unsigned output_watch(struct pollfd *watched);
+void output_take(const struct pollfd *watched, unsigned n);
+
+#endif

@@ -1,0 +1,145 @@
+"""How a command ended, as hints: by its time limit, a signal, a limit of the policy's, or nobody knows."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._usage import reaches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsbox._policy import Policy
+    from nsbox._usage import Usage
+
+# What programs say when there is no more, each runtime in words of its own.
+_NO_MEMORY = (
+    *(r"[Cc]annot allocate memory", "MemoryError", "bad_alloc", r"[Oo]ut of memory", "ENOMEM", "OutOfMemory"),
+    *(r"[Nn]ot enough (?:memory|space)", r"[Ii]nsufficient memory", r"[Mm]emory exhausted"),
+    *(r"[Cc]ould not (?:reserve|allocate|commit|map)\b", r"[Ff]ailed to (?:reserve|allocate|map|commit)\b"),
+    *(r"[Cc]annot (?:reserve|allocate|map)\b", r"[Uu]nable to (?:allocate|mmap)\b", r"allocation failed"),
+    *(r"memory allocation of \d+ bytes failed", r"mmap(?:\(\))? failed"),
+)
+_LIMITS = (
+    ("memory", re.compile("|".join(_NO_MEMORY))),
+    (
+        "processes",
+        re.compile(
+            r"Resource temporarily unavailable|fork: retry|Cannot fork|[Cc]an't start new thread|EAGAIN|"
+            r"[Ff]ailed to create new OS thread|[Uu]nable to create (?:new )?native thread|pthread_create failed"
+        ),
+    ),
+    ("open_files", re.compile(r"Too many open files|EMFILE")),
+    ("file_size", re.compile(r"File too large|[Ff]ile size limit exceeded|EFBIG")),
+)
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
+_BY_SHELL = 128  # and the number of the signal: the status of a shell whose command was killed
+
+
+@frozen
+class Hint(Frozen):
+    """One thing that may have made a command fail. kind: a word that doesn't change; message: for who reads it."""
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@frozen
+class Ending(Frozen):
+    """How a command was ended that took too long. by: the last signal that this took; in_session: others go on."""
+
+    timeout: float
+    by: str
+    grace: float
+    in_session: bool
+
+    def __str__(self) -> str:
+        text = f"it was ended after {self.timeout:g} seconds, the time limit of this call, by {self.by}"
+        if self.by == "SIGKILL" and self.grace:
+            text += f", {self.grace:g} seconds after a SIGTERM"
+        return text + (", with all that it had started; what earlier commands left goes on" if self.in_session else "")
+
+
+@frozen
+class Background(Frozen):
+    """Where goes what a command has left running prints: into a file, nowhere, or nobody reads it (not is_read)."""
+
+    file: str | None
+    is_read: bool
+    has_secrets: bool
+
+    def hint(self) -> Hint:
+        """Say it."""
+        if self.file is not None:
+            text = f"what it has left running prints to {self.file} from now on: read it there, in this session"
+        elif not self.is_read:
+            text = "nobody reads what it has left running prints, and it stops when a pipe is full: redirect its output"
+        elif self.has_secrets:
+            text = (
+                "what it has left running prints isn't kept, since the command was given secrets: redirect its output"
+            )
+        else:
+            text = "what it has left running prints isn't kept, the session has no /tmp of its own: redirect its output"
+        return Hint("background", text)
+
+
+def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | None) -> Iterator[Hint]:
+    """Tell how a command ended that hasn't succeeded. ending: how it was ended, if it took too long."""
+    number = -status if status < 0 else status - _BY_SHELL if _BY_SHELL < status <= _BY_SHELL + 64 else 0
+    if ending is not None:
+        yield Hint("timeout", str(ending))
+    elif usage is not None and usage.cause == "unknown":
+        yield Hint(
+            "unknown",
+            "how it ended isn't known, 255 stands for that: this process ignores SIGCHLD, or reaps all children "
+            "(waitpid(-1)), others' too",
+        )
+    elif number == signal.SIGKILL or (usage is not None and usage.oom_kills):
+        yield _killed(policy, usage)
+    elif number == signal.SIGXCPU:
+        yield _used_up(policy)
+    elif number == signal.SIGXFSZ:
+        yield Hint("limit", f"a file became too large (limits.file_size={policy.limits.file_size})")
+    elif number in _CRASHES:
+        yield Hint("crash", f"it crashed ({signal.Signals(number).name})")
+        if policy.limits.memory is not None:
+            yield Hint(
+                "limit",
+                f"it may have crashed for want of memory: limits.memory={policy.limits.memory} bounds the addresses of "
+                "each process, of which many programs take more than they use; limits.total_memory counts what is used",
+            )
+    elif number == signal.SIGSYS:
+        yield Hint("not-permitted", "it made a system call that the sandbox's filter doesn't allow")
+
+
+def _used_up(policy: Policy) -> Hint:
+    return Hint("limit", f"it used up its processor time (limits.cpu_seconds={policy.limits.cpu_seconds})")
+
+
+def _killed(policy: Policy, usage: Usage | None) -> Hint:
+    """Tell of a SIGKILL: the kernel's for a limit, as far as can be seen, or somebody's."""
+    limits = policy.limits
+    if usage is not None:
+        if not usage.oom_kills and reaches(usage.user + usage.system, limits.cpu_seconds):
+            return _used_up(policy)
+        if usage.oom_kills or (usage.cause == "limit" and limits.total_memory is not None):
+            return Hint("limit", f"all together took too much memory (limits.total_memory={limits.total_memory})")
+    return Hint("killed", "it was killed by somebody; perhaps this machine is short of memory")
+
+
+def limited(policy: Policy, text: str) -> Iterator[Hint]:
+    """Tell which limits what it printed speaks of."""
+    for name, pattern in _LIMITS:
+        value = getattr(policy.limits, name)
+        if value is not None and pattern.search(text):
+            yield Hint("limit", f"a limit may have been reached: limits.{name}={value}")
+    if policy.tmp_size is not None and "No space left on device" in text:
+        yield Hint(
+            "no-space",
+            f"/tmp is in memory, and has {policy.tmp_size} bytes (tmp_size); files belong into the workspace",
+        )
