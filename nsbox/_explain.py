@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from nsbox import _backends
 from nsbox._host import Host
 from nsbox._names import printable
@@ -53,6 +55,7 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
     from nsbox._environment import Environment
     from nsbox._names import printable
     from nsbox._user import home_words, user_of
+    from nsbox._variables import PROXIES
 
     has_own = any(getattr(op, "dest", "") == "/etc/passwd" and type(op).__name__ == "BindData" for op in plan.ops)
     whose = f"the sandbox's own: {user_of(policy, host)}, {plan.home}" if has_own else "the host's"
@@ -62,6 +65,10 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
     lines += [f"passwd      {whose}"] if host.passwd is not None and plan.ops else []
     lines += [f"PATH        {':'.join(Environment(policy, host, plan).directories())}"] if is_here else []
     lines += [f"variable    {name}={value}" for name, value in host.certificates]
+    callers: set[str] = {*policy.taken_from_caller()} & os.environ.keys() if is_here else set()
+    lines += [
+        f"variable    {name}: the caller's, which can have a password in it" for name in PROXIES if name in callers
+    ]
     return [printable(line) for line in lines]
 
 

@@ -227,5 +227,5 @@ def in_options(text: str) -> str:
     text = _SAID.sub(said, text)
     first = _FIELD.match(text)
     name = first[2] or first[1] if first else ""
-    name = {"env": "env", "pass_env": "env"}.get(name, name)
+    name = {"env": "env", "pass_env": "env", "devices": "device"}.get(name, name)
     return f"{_option(name)}: {text[first.end() :]}" if first and name in names else text

@@ -45,6 +45,11 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
         (["run", "--policy", "nothing.toml", "--", "true"], 2, "nsbox: --policy: nothing.toml: No such file"),
         (["run", "--policy", "nothing", "--", "true"], 2, "nsbox: --policy: 'nothing' has no name"),
         (["run", "--host", "--home", "/tmp", "--", "true"], 2, "nsbox: --home: doesn't go with --host"),
+        (["run", "--device", "/dev/nonexistent", "--", "true"], 2, "nsbox: --device: /dev/nonexistent: No such file"),
+        (["run", "--device", "/dev/full", "--", "true"], 2, "nsbox: --device: /dev/full: each sandbox has one"),
+        (["run", "--device", "/etc/passwd", "--", "true"], 2, "nsbox: --device: /etc/passwd isn't below /dev"),
+        (["run", "--host", "--device", "/dev/null", "--", "true"], 2, "nsbox: --device: doesn't go with --host"),
+        (["run", "--strict", "--deny", "*.nothing", "--", "true"], 2, "*.nothing matches nothing"),
         (["run", "--", "nosuchprogram"], 127, "nosuchprogram"),
         (["run", "--chdir", "/nonexistent", "--", "true"], 125, "/nonexistent"),
         (["frob"], 2, "invalid choice: 'frob'"),
@@ -131,6 +136,15 @@ def test_policy_options(workspace: Path) -> None:
     assert done.stdout.startswith(f"/tmp/h {workspace}/bin:"), done.stderr
     assert nsbox(workspace, "explain", "--nested").stdout != nsbox(workspace, "explain").stdout
     assert "landlock" in nsbox(workspace, "explain", "--landlock").stdout.lower()
+
+
+def test_patterns(workspace: Path) -> None:
+    """--deny has patterns, and means literal names besides."""
+    for name in ("a.env", "b.env", "[c].txt", "c.txt"):
+        (workspace / name).write_text(name)
+    done = nsbox(workspace, "run", "--deny", "*.env", "--deny", "[c].txt", "-c", "cat a.env b.env '[c].txt' c.txt")
+    assert done.stdout == ""
+    assert done.stderr.count("Permission denied") == 4
 
 
 def test_transaction(workspace: Path) -> None:

@@ -177,7 +177,10 @@ def test_system_python_s_modules(workspace: Path, monkeypatch: pytest.MonkeyPatc
 def test_explain_says_it(workspace: Path, authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Home, passwd, PATH and certificates are in what explain() says."""
     monkeypatch.setenv("CURL_CA_BUNDLE", str(authority / "ca.pem"))
+    monkeypatch.setenv("https_proxy", "http://me:secret@proxy.invalid")
+    assert "https_proxy" not in nsbox.explain(Policy.workspace(workspace))
     text = nsbox.explain(Policy.workspace(workspace, network="host"))
+    assert "https_proxy: the caller's" in text and "secret@" not in text
     for start in (
         "home        /home/",
         "passwd      ",
