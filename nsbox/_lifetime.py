@@ -212,6 +212,10 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         """Return the wait status of a command that somebody else has reaped: by its pidfd, or that of exit 255."""
         if self._watcher is not None and self._watcher.rpid:
             return int(self._watcher.rstatus)
+        with contextlib.suppress(OSError):
+            pid, known = os.waitpid(self.pid, os.WNOHANG)  # what a program has put there may know
+            if pid == self.pid:
+                return known
         status = _reap.status_by_pidfd(self._pidfd)
         if status is None:
             import logging
