@@ -30,6 +30,9 @@ class Way:
         """Start a command; as _spawn.spawn()."""
         raise NotImplementedError
 
+    def check_open(self) -> None:
+        """Raise ValueError once it is closed."""
+
 
 class KeptWay(Way):
     """Starts commands in copies of a sandbox that is kept or, if that can't be, in sandboxes built from nothing.
@@ -108,7 +111,11 @@ class KeptWay(Way):
         return kept
 
     def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
-        result = self._spawn(policy, prepared, command, program, cwd)
+        try:
+            result = self._spawn(policy, prepared, command, program, cwd)
+        except OSError:
+            self.check_open()
+            raise
         ended = result.on_end
 
         def on_end() -> None:
@@ -136,6 +143,11 @@ class KeptWay(Way):
         del kept
         command.parked = None
         return _spawn.spawn(policy, prepared, command, program, cwd)
+
+    def check_open(self) -> None:
+        """Raise ValueError once it is closed: what goes with it, such as its home, may be what a command lacks."""
+        if self._is_closed:
+            raise ValueError("the Sandbox is closed")
 
     def _make_up(self) -> None:
         """Make up for what a command that has ended had taken."""

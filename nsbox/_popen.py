@@ -180,7 +180,12 @@ class Confinable(Lifetime["AnyStr"]):
 
     def _prepare(self, policy: Policy) -> tuple[Policy, _spawn.Prepared]:
         """Return what is ready for this host, and the policy, which is another one if the command has a terminal."""
-        prepared = _spawn.prepare(policy, host_for(policy))
+        try:
+            prepared = _spawn.prepare(policy, host_for(policy))
+        except OSError:
+            if self._way is not None:
+                self._way.check_open()
+            raise
         if self._pair is None:
             return policy, prepared
         from nsbox import _pty

@@ -54,7 +54,7 @@ struct job {
     uint32_t cpu;         /* the mediator's processor, when it made the command */
     int net_fd;           /* the init's net namespace, where that is joined first, or -1 */
     int in_net;           /* the mediator is in it, and so the command will be */
-    int net_settings;     /* /proc/sys/net, or -1 */
+    int net_settings;     /* /proc/sys/net while there is no lo, or -1 */
     uint32_t lo_is_taken; /* 1 when the init or the mediator has begun to bring lo up */
     int devnull;          /* for stdio, or -1 */
     int init_up;

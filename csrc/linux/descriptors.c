@@ -22,12 +22,14 @@ void close_own_places(struct job *j)
 void close_own(struct job *j)
 {
     const nsbox_request *r = j->req;
-    const int made[] = {j->lifeline,   j->said[0], j->said[1], j->setup_pipe[0],
-                        j->init_pidfd, j->b.proc,  j->devnull, j->userns2_fd};
+    const int made[] = {j->lifeline, j->said[0], j->said[1],    j->setup_pipe[0], j->init_pidfd,
+                        j->b.proc,   j->devnull, j->userns2_fd, j->net_settings};
     const int borrowed[] = {r->user_fd, r->user2_fd, r->pid_fd,  r->hold_fd, r->report_fd,
                             r->mnt_fd,  r->null_fd,  r->park_fd, r->go_fd};
     close_each(made, sizeof made / sizeof made[0]);
     close_own_places(j);
+    for (uint32_t i = 0, n = j->b.is_early ? plan_nops(r->plan) : 0; i < n; i++) /* as many as are still open */
+        close_each(&j->b.early[i], 1);
     if (!(r->flags & NSBOX_PREEXEC)) {
         close_each(borrowed, sizeof borrowed / sizeof borrowed[0]);
         for (uint32_t i = 0; i < r->n_idmaps; i++)

@@ -21,6 +21,7 @@ int open_sources(struct job *j, int32_t *at)
         return 0;
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
         const nsbox_op *op = plan_op(r->plan, i);
+        b->early[i] = -1;
         if (!is_early(op))
             continue;
         *at = (int32_t)i;

@@ -12,8 +12,7 @@ static void open_ports(struct job *j)
     if (fd >= 0)
         sys_write(fd, "0", 1);
     sys_close(fd);
-    sys_close(j->net_settings);
-    j->net_settings = -1;
+    sys_close(j->net_settings); /* the number stays known: the command closes its copy, which it may have by now */
 }
 
 /* lo up in the net namespace that we are in, if the plan says so. */
