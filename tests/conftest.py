@@ -29,6 +29,9 @@ _has_passed = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTEST_ADDOPTS", None)  # meant for this run, not for those that tests start
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's children ignore it, and so would ours
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as those that a script's shell starts by "&" do
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     config.addinivalue_line("markers", "as_root(reason): only makes sense for uid 0 with its capabilities")
     config.addinivalue_line("markers", "as_user(reason): only makes sense for an ordinary user")
 
