@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nsbox._spawn import Prepared
 
 _WALL = 0x40000000
-_by_pidfd = signal.pidfd_send_signal
+_by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # Linux has it
 _MFD_EXEC = 0x10  # Linux 6.3, for where vm.memfd_noexec is set
 _MOST_FDS = 240  # SCM_MAX_FD is 253
 _LONGEST = 60_000  # milliseconds that a command may take to its exec: others in the session can stop it
