@@ -15,11 +15,15 @@ from nsbox_testing import needs
 import nsbox
 from nsbox import Policy, PolicyError, Sandbox, UnavailableError
 
+# What is there to lead to the interpreter of these tests, where that is below the user's home.
+_SHOWN = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.abspath(nsbox.__file__)))
+WAYS = {path.split("/")[3] for path in _SHOWN if path.startswith("/home/") and path.count("/") > 2}
+
 
 def sh(script: str, policy: Policy | Sandbox) -> list[str]:
     done = nsbox.run(script, shell=True, policy=policy, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
+    return [line for line in done.stdout.splitlines() if line not in WAYS]
 
 
 @pytest.fixture
@@ -93,9 +97,9 @@ def test_of_a_forked_child(workspace: Path, homes: Path) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                own = box.shell("ls -A ~").stdout
+                own = sh("ls -A ~", box)
                 box.close()
-                os._exit(0 if own == "" else 1)
+                os._exit(0 if own == [] else 1)
             finally:
                 os._exit(2)
         assert os.waitpid(pid, 0)[1] == 0

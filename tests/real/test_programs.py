@@ -122,7 +122,10 @@ def test_pytest(policy: Policy, workspace: Path) -> None:
     )
     (workspace / "pytest.ini").write_text("[pytest]\n")
     done = nsbox.run(
-        [sys.executable, "-m", "pytest", "-q", "--junitxml=out.xml"], policy=policy, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "pytest", "-q", "--junitxml=out.xml", "--basetemp=/tmp/own"],
+        policy=policy,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert done.returncode == 1
     assert "1 failed, 1 passed" in done.stdout
