@@ -77,7 +77,7 @@ def run(work: Work, streams: Sequence[int]) -> int:
     finally:
         bridge.close()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if bridge.had_keys:
+    if -(bridge.returncode or 0) in bridge.keys:
         end_as_typed(bridge.returncode or 0, group=True)
     return 125 if status < 0 else status
 
@@ -132,7 +132,7 @@ class Bridge:
         self._typed, self._printed = bytearray(), bytearray()
         self._is_up = self._link_is_up = True  # whether the user's terminal is there; and the monitor
         self.returncode: int | None = None
-        self.had_keys = False
+        self.keys: set[int] = set()  # signals that keys have meant: no other signal of the command's is anybody else's
         os.set_blocking(self._master, False)
         self._signals = Signals((*FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH))
 
@@ -178,9 +178,19 @@ class Bridge:
         except OSError:
             data = b""
         if data:
+            self._note_signals(data)
             self._typed += data
         else:
             self._hang_up()
+
+    def _note_signals(self, data: bytes) -> None:
+        try:
+            settings = termios.tcgetattr(self._master)  # the command's (pty(7))
+        except termios.error:
+            return
+        if settings[3] & termios.ISIG:
+            keys = ((signal.SIGINT, termios.VINTR), (signal.SIGQUIT, termios.VQUIT))
+            self.keys |= {number for number, at in keys if settings[6][at] in data}
 
     def _type(self) -> None:
         try:
@@ -250,7 +260,6 @@ class Bridge:
         except termios.error:
             self._hang_up()
             return False
-        self.had_keys = True
         return True
 
     def _put_back(self) -> None:

@@ -134,3 +134,25 @@ def test_popen_pty_isnt_the_callers(workspace: Path) -> None:
     assert os.get_terminal_size(slave) == (99, 33)
     os.close(master)
     os.close(slave)
+
+
+@pytest.mark.parametrize("options", ["", "--host "])
+def test_a_signal_that_nobody_typed(workspace: Path, options: str) -> None:
+    """A command that dies of a signal of its own takes nobody of the caller's group along. Control: a key does."""
+    (workspace / "attack.py").write_text(
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\nos.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    (workspace / "wait.py").write_text(
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\nprint('wai' + 'ting')\nsignal.pause()\n"
+    )
+    with bash(workspace) as screen:
+        for file in ("attack", "wait"):
+            (workspace / "script").write_text(f"{NSBOX} run {options}-- {PYTHON} -ISu {file}.py\necho nex''t\n")
+            screen.line("bash script")
+            if file == "wait":
+                screen.until("waiting\n")
+                screen.type("\x03")
+                assert "next" not in screen.until(PROMPT)
+            else:
+                screen.until("next\n")
+                screen.until(PROMPT)
