@@ -40,8 +40,8 @@ _MOST_KEPT = 256
 def make(policy: Policy, host: Host) -> None:
     """Make the directory of a policy's home, with mount points for what the policy shows in it.
 
-    Raises PolicyError for a home that commands could reach in another way, or that has something else in the place of a
-    mount point; UnavailableError where it can't be made.
+    Raises PolicyError for a home that commands could reach in another way, or in which something else is where a mount
+    point has to be; UnavailableError where it can't be made.
     """
     source = home_source(policy, host)
     assert source is not None

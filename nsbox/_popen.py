@@ -279,11 +279,10 @@ class Popen(Confinable["AnyStr"]):
 
     policy: what the command may do; None means that of the nsbox.confined() block around, or else Policy.workspace() of
     `cwd`, or of the current directory. kill_on_exit: instead of the policy's. pty: True, or rows and columns: a
-    terminal of the command's own, in the place of those of stdin, stdout and stderr that aren't given; `terminal` is
-    the caller's end of it. env=None gives the environment that the
-    policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the command has ended when no
-    process of its sandbox is left that could run; with kill_on_exit=False, when the command has. `sandbox` says
-    what contains it.
+    terminal of the command's own, as each of stdin, stdout and stderr that isn't given; `terminal` is the caller's end
+    of it. env=None gives the environment that the policy builds; a mapping is used as it is. wait(), communicate() and
+    poll() say that the command has ended when no process of its sandbox is left that could run; with
+    kill_on_exit=False, when the command has. `sandbox` says what contains it.
 
     Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError; when it was
     killed and doesn't end, wait() and communicate() without a timeout raise KillError.

@@ -16,7 +16,7 @@ Environment: TypeAlias = Mapping[bytes, Path] | Mapping[str, Path]
 
 
 class Start(TypedDict, total=False):
-    """What every command takes, but for what decides whether its streams are text."""
+    """What every command takes, except what decides whether its streams are text."""
 
     bufsize: int
     executable: Path | None

@@ -95,7 +95,7 @@ class View:
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy, self._named = policy, with_matches(policy, host)
         ops = layout(completed(policy, host), host)
-        if policy.base != "layers":  # what the layout adds says what the host's file does, but for the command's user
+        if policy.base != "layers":  # the layout's own text differs from the host's file only in the command's user
             ops = tuple(op for op in ops if not isinstance(op, BindData))
         self._mounts = _mounts(ops)
         self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))

@@ -182,7 +182,9 @@ class Sandbox(Commands, FileTools):
         if self._mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so nothing can be kept aside"))
         way = self.way()
-        return Transaction(way.policy, None if workspace is None else os.fspath(workspace), dir)
+        transaction = Transaction(way.policy, None if workspace is None else os.fspath(workspace), dir)
+        transaction.keeps = self
+        return transaction
 
     def session(self) -> Session:
         """Begin a session under this policy: one sandbox in which commands run, and leave things behind, until its end.
@@ -193,7 +195,9 @@ class Sandbox(Commands, FileTools):
 
         if self._mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
-        return Session(self.way().policy)
+        session = Session(self.way().policy)
+        session.keeps = self  # its home goes with the Sandbox
+        return session
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         """Let go of what is kept. Commands that run go on; no new one can be started. Twice is no error."""

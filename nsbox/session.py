@@ -163,6 +163,8 @@ class Session(Commands):
     share one; a forked child has none of it.
     """
 
+    keeps: object = None  # the Sandbox of which it is a session, as long as it is open
+
     def __init__(self, policy: Policy) -> None:
         self._way: SessionWay | None = None
         self._directory: str | None = None  # of the shell that is kept
@@ -262,6 +264,7 @@ class Session(Commands):
         way, self._way = self._way, None
         if way is not None and not _is_late():
             way.close()
+        self.keeps = None
 
     def __enter__(self) -> Session:
         self.way()

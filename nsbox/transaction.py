@@ -85,6 +85,8 @@ class Transaction(Commands):
     at once.
     """
 
+    keeps: object = None  # the Sandbox of which it is a transaction
+
     def __init__(self, policy: Policy, workspace: str | None, dir: str | os.PathLike[str] | None) -> None:
         self._way: OverlayWay | None = None
         self._creator = os.getpid()

@@ -52,7 +52,7 @@ def test_link_in_the_place_of_a_home(workspace: Path, homes: Path, tmp_path: Pat
 
 
 def test_homes_that_others_can_write_to(workspace: Path, homes: Path) -> None:
-    """A directory that others may write to is refused: they could put anything in the place of a home."""
+    """A directory that others may write to is refused: they could replace a home by anything."""
     policy = Policy.workspace(workspace, home="private:a")
     sh("true", policy)
     homes.chmod(0o777)

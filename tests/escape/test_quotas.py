@@ -233,7 +233,7 @@ def while_watching(start: Callable[..., subprocess.Popen[str]]) -> tuple[int, bo
     ids=str,
 )
 def test_others_watch_on(workspace: Path, wishes: dict[str, Any]) -> None:
-    """A command with limits, made anew or in a copy, doesn't take all of a user's instances of inotify."""
+    """A command with limits, in a fresh sandbox or in a copy, doesn't take all of a user's instances of inotify."""
     policy = Policy.workspace(workspace, **wishes)
     alone = probe().inotify_instances // 2
     with nsbox.Sandbox(policy) as box:

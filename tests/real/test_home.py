@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import subprocess
@@ -88,6 +89,18 @@ def test_of_a_sandbox(workspace: Path, homes: Path) -> None:
         box.update(Policy.workspace(workspace, hostname="h"))
         assert sh("cat ~/a", box) == ["one", "two"]
     assert list(homes.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_of_a_sandbox_that_nobody_has(workspace: Path, homes: Path, tmp_path: Path) -> None:
+    """A session or a transaction has its Sandbox's home as long as it is open, whoever else has the Sandbox."""
+    for begin in (lambda box: box.session(), lambda box: box.transaction(dir=tmp_path / "kept")):
+        with begin(Sandbox(Policy.workspace(workspace))) as one:
+            gc.collect()
+            assert one.shell("echo x > ~/a && cat ~/a").stdout == "x\n"
+        del one
+        gc.collect()
+        assert list(homes.iterdir()) == []
 
 
 def test_of_a_forked_child(workspace: Path, homes: Path) -> None:
