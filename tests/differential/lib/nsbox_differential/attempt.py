@@ -28,13 +28,15 @@ _INSIDE = Path(__file__).parents[2] / "inside"
 
 @contextlib.contextmanager
 def standing(tree: Node, place: Path) -> Iterator[str]:
-    """Have the tree on the host for a while."""
-    top = str(place / "tree")
+    """Have the tree on the host for a while, so deep that its links don't climb to what the model doesn't know."""
+    deep = place.joinpath(*["deep"] * 9)
+    deep.mkdir(parents=True)
+    top = str(deep / "tree")
     build(tree, top)
     try:
         yield top
     finally:
-        shutil.rmtree(top)
+        shutil.rmtree(place / "deep")
 
 
 def run_inside(policy: Policy, script: str, asked: object) -> str:

@@ -149,6 +149,9 @@ class Model:
         self.top = top
         self.nodes = {top: tree} | {top + path: node for path, node in paths_of(tree)}
         self.named: dict[str, tuple[str, ...]] = {"read": policy.read, "write": policy.write, "hidden": ()}
+        # The links on the way to what is named are made where nothing of the host's has them.
+        own = (link for link, _ in policy.links if is_below(link, top) and not self.right(link))
+        self.links = set(own)
         # Hidden is what is there and would be seen.
         masked = tuple(path for path in policy.deny if path in self.nodes and self.right(path))
         self.named["hidden"] = masked
@@ -164,12 +167,16 @@ class Model:
         said = [(len(root), rank[what], what) for what in rank for root in self.named[what] if is_below(path, root)]
         return max(said)[2] if said else ""
 
+    def own_roots(self) -> tuple[str, ...]:
+        """Return what the directories lead to that are the sandbox's own."""
+        return (*self.named["read"], *self.named["write"], *self.links)
+
     def kind(self, path: str) -> str:
         """Return what is inside at a path whose parents can be entered: "" for nothing."""
         right = self.right(path)
         if right == "":
-            leads = any(is_below(root, path) for root in (*self.named["read"], *self.named["write"]))
-            return "own dir" if leads else ""
+            leads = any(is_below(root, path) for root in self.own_roots())
+            return "link" if path in self.links else "own dir" if leads else ""
         if path not in self.nodes:
             return ""
         node = self.nodes[path]
@@ -202,7 +209,7 @@ class Model:
     def listing(self, path: str) -> list[str]:
         """Return what is in a directory."""
         if self.kind(path) == "own dir":
-            roots = [root for root in (*self.named["read"], *self.named["write"]) if root != path]
+            roots = [root for root in self.own_roots() if root != path]
             return sorted({root[len(path) + 1 :].split("/")[0] for root in roots if is_below(root, path)})
         node = self.nodes[path]
         assert isinstance(node, dict)
