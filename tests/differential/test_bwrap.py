@@ -24,6 +24,7 @@ that mean what nsbox does; "checked": nsbox's own promise is asserted instead):
 | mqueue | no flags | nosuid, nodev, noexec | added to what is expected |
 | covered mounts | keep the host's flags | get the flags of the bind, like all below it | checked: nosuid everywhere, and no flag less than bwrap's |
 | propagation | slave: later mounts of the host appear, without flags | private | checked |
+| `remount-ro` of a read-only mount that a later one covers | nothing to do, says the mount table | an error: no mount is there | checked |
 | anything mounted over `bind-data`, or its `remount-ro` | an error, since the file there is deleted | fine | left out |
 | a mount that covers the link by which its destination is named | an error: the name is looked up again | fine | left out |
 | `mqueue` twice at one place | EBUSY, as from any mount(2) of the same instance | fine | at most one is drawn |
@@ -93,6 +94,7 @@ pytestmark = [needs.programs("bwrap"), pytest.mark.timeout(PATIENCE)]
         on_host=True,
     )
 )  # a link that nobody sees
+@example(case=Case((PROBE, RoBind("/@/d", "/a/a"), Bind("/@/d", "/a"), RemountRo("/a/a"))))  # it is covered
 def test_same_view(arena: Arena, case: Case) -> None:
     """Any op list gives the same view, the same rights, the same mounts and the same host as in bwrap."""
     check(arena, case)

@@ -62,6 +62,8 @@ def refused_by_design(
     is_through_link = name != place or op.dest in links  # type: ignore[attr-defined]
     if isinstance(op, File) and (is_through_link or view.mount_of(place).point == place):
         return True
+    if isinstance(op, RemountRo) and any(mount.point == place for mount in view.mounts):
+        return view.mount_of(place).point != place  # bwrap finds the mount in the table, under another
     if isinstance(op, Chmod) and view.mount_of(place).type in ("proc", "devpts", "mqueue", "devtmpfs"):
         return True
     leads_nowhere = ("stat", place) not in view.facts or error.errno == errno.ELOOP
