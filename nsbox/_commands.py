@@ -212,7 +212,7 @@ class Commands(Keeper):
         raises about the sandbox.
         """
         if not isinstance(command, str):
-            raise TypeError(f"command is a {type(command).__name__}, must be a str; exec() takes a list")
+            raise TypeError(f"command is a {type(command).__name__}, must be a str; for a list: exec(program, args)")
         return self._line(command, command, shell_path, check, options)
 
     def exec(
