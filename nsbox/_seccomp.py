@@ -94,7 +94,8 @@ _GUARD = (
     Rule(("ptrace",), EPERM, (Arg(0, 0),)),  # PTRACE_TRACEME
     # A lease needs no write access, and makes every open(2) of the file on the host wait for 45 seconds.
     Rule(("fcntl", "fcntl64"), EPERM, (Arg(1, (1024, 1040)),)),  # F_SETLEASE, F_SETDELEG (of directories, Linux 6.19)
-    # Starving pid 1, or taking its descriptors, would let the sandbox outlive the command by minutes.
+    # Starving pid 1, or taking its descriptors, would let the sandbox outlive the command by minutes. Signals that are
+    # queued for a session's (RLIMIT_SIGPENDING) would count as the caller's.
     Rule(
         ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr", "prlimit64"),
         EPERM,

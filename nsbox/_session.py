@@ -27,6 +27,7 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Way
 from nsbox._plan import Tmpfs
 from nsbox._probe import host_for
+from nsbox._unread import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from nsbox._policy import Policy
     from nsbox._spawn import Prepared
+    from nsbox._verdicts import Fate
 
 _WALL = 0x40000000
 _by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # Linux has it
@@ -226,7 +228,7 @@ class SessionWay(Way):
         self._prepared = prepared = _spawn.prepare(policy, host)
         _check(prepared)
         self._pidfd = -1
-        self._held: list[int] = []  # pipes that nobody reads
+        self._unread = Unread()
         self._socket, theirs = pair()
         secret = int.from_bytes(os.urandom(8), "little")
         with contextlib.ExitStack() as stack:
@@ -368,30 +370,32 @@ class SessionWay(Way):
             return self._ask_for(c.ASKED_FREEZE if frozen else c.ASKED_SIGNAL, number, entered.mark) or 0
         return _kills.signal_below(entered.pid, number) if entered.status is None else 0
 
-    def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, bool]:
+    def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, Fate]:
         """Have pid 1 read pipes that a command has left to others; return the file that it writes to, and if it does.
 
         The file, if there is to be one, is a new one in a /tmp that is the session's own.
         """
         dest = [op for op in self._prepared.plan.ops if getattr(op, "dest", None) == "/tmp"]
         has_tmp = len(dest) == 1 and isinstance(dest[0], Tmpfs)
+        with self._lock:
+            self._unread.drop_ended()
         number = self._ask_for(c.ASKED_KEEP, int(in_file and has_tmp), 0, pipes)
         if number is None or number == 2**64 + c.NOT_KEPT:
-            self._held += [os.dup(pipe) for pipe in pipes]  # to write to a pipe that nobody has open is an error
-            return None, False
-        return (f"/tmp/nsbox-output-{number}.log" if number else None), True
+            with self._lock:
+                return None, "unread" if self._pidfd >= 0 and self._unread.keep(pipes) else "closed"
+        return (f"/tmp/nsbox-output-{number}.log" if number else None), "read"
 
     def close(self) -> None:
         """End all that runs in it, and return when it is gone; raises KillError if something doesn't end."""
         pidfd, self._pidfd = self._pidfd, -1
         if pidfd < 0:
             return
-        self._let_go()
         try:
             with contextlib.suppress(ProcessLookupError):  # first: who is about to ask it has the lock
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             with self._lock:
                 self._socket.close()
+                self._unread.close()
             _kills.outlast(pidfd, self.pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED | _WALL)
@@ -406,13 +410,9 @@ class SessionWay(Way):
             if self._pidfd >= 0:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def _let_go(self) -> None:
-        while self._held:
-            os.close(self._held.pop())
-
     def forget(self) -> None:
         """Close what is the parent's, in a forked child."""
-        self._let_go()
+        self._unread.close()
         self._lock = RLock()
         pidfd, self._pidfd = self._pidfd, -1
         self._socket.close()

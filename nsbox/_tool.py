@@ -397,8 +397,8 @@ def _attended(
                 ended_by = _end(process, exchange, grace)
             exchange.drain()
             if ended_by is None and process.is_in_session and (left := exchange.left_open()):
-                file, is_read = process.keep_output(left, in_file=in_file)
-                background = Background(file, is_read, has_secrets=not in_file)
+                file, fate = process.keep_output(left, in_file=in_file)
+                background = Background(file, fate, has_secrets=not in_file)
             for output in outputs:
                 output.end()
         except BaseException:  # also KeyboardInterrupt

@@ -10,9 +10,13 @@ from nsbox._usage import reaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Literal
 
     from nsbox._policy import Policy
     from nsbox._usage import Usage
+
+    # Of pipes that a command leaves to others: read by the session; open, but read by nobody; closed.
+    Fate = Literal["read", "unread", "closed"]
 
 # What programs say when there is no more, each runtime in words of its own.
 _NO_MEMORY = (
@@ -67,17 +71,22 @@ class Ending(Frozen):
 
 @frozen
 class Background(Frozen):
-    """Where goes what a command has left running prints: into a file, nowhere, or nobody reads it (not is_read)."""
+    """Where goes what a command has left running prints: into a file, nowhere, or nobody reads it."""
 
     file: str | None
-    is_read: bool
+    fate: Fate
     has_secrets: bool
 
     def hint(self) -> Hint:
         """Say it."""
         if self.file is not None:
             text = f"what it has left running prints to {self.file} from now on: read it there, in this session"
-        elif not self.is_read:
+        elif self.fate == "closed":
+            text = (
+                "what it has left running can't print any more, which ends most programs (SIGPIPE, EPIPE): too many "
+                "other commands have left something running; redirect its output, or end what isn't needed"
+            )
+        elif self.fate == "unread":
             text = "nobody reads what it has left running prints, and it stops when a pipe is full: redirect its output"
         elif self.has_secrets:
             text = (

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nsbox._commands import ToolOptions
     from nsbox._policy import Policy
     from nsbox._tool import ToolResult
+    from nsbox._verdicts import Fate
 
 __all__ = ["Session"]
 
@@ -138,10 +139,10 @@ class EnteredPopen(_popen.Popen["Any"]):
             self._signal_started(sig)
             self._begin_kill()
 
-    def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, bool]:
+    def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, Fate]:
         """Have the session read pipes on that others have open; return in which file it is kept, and if it does."""
         way = self._session
-        return way.keep_output(pipes, in_file=in_file) if way is not None else (None, False)
+        return way.keep_output(pipes, in_file=in_file) if way is not None else (None, "closed")
 
     def ask_to_end(self, *, patiently: bool = False) -> None:
         """Send SIGTERM to the command and all that it has started. patiently: that has as long as nobody kills it."""

@@ -8,6 +8,7 @@
  */
 #include "../abi.h"
 #include "../linux/sys.h"
+#include "queue.h"
 
 /* The kernel made this image non-dumpable at exec (its file can't be read, only executed); said once
  * more here for kernels where an LSM decides otherwise. */
@@ -147,6 +148,7 @@ static _Noreturn void end(int signals, int caller, int is_adopted)
 _Noreturn __attribute__((used)) void nsbox_init_main(void)
 {
     hide();
+    queue_no_signals(0);
     int signals = watch_signals();
     if (signals < 0 || say(NSBOX_SAID_UP) < 0)
         sys_exit(1);

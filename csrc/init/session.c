@@ -14,6 +14,7 @@
 
 #include "../linux/directory.h"
 #include "../linux/message.h"
+#include "queue.h"
 
 enum { MOST = 256, MOST_FDS = 250, STACK = 65536, ALIGNED = 64, AT_ONCE = 4096, REAPED = 65536 };
 
@@ -34,6 +35,7 @@ struct entry {
 
 static struct child children[MOST];
 static struct entry entry;
+static struct sys_rlimit queue; /* how many signals may be queued: what commands have */
 static uint8_t stack[STACK] __attribute__((aligned(ALIGNED)));
 
 /* ---- messages */
@@ -211,7 +213,9 @@ static void command(void *unused)
     /* The caller knows our pid, and nobody has reaped us yet. Or he has given up. */
     if (sys_read(entry.fds[TOLD], &byte, 1) != 1)
         sys_exit(127);
-    int ret = mark_self(entry.mark);
+    int ret = queue.hard ? sys_prlimit(SIGNALS_QUEUED, &queue, 0) : 0;
+    if (ret >= 0)
+        ret = mark_self(entry.mark);
     if (ret >= 0)
         ret = map_request();
     if (ret >= 0)
@@ -351,6 +355,8 @@ _Noreturn __attribute__((used)) void nsbox_session_main(void)
     sys_sigprocmask(SIG_SETMASK, &all, 0);
     sys_sigaction(SIGCHLD, &standard, 0);
     sys_close(2);
+    if (sys_prlimit(SIGNALS_QUEUED, 0, &queue) >= 0)
+        queue_no_signals(queue.hard); /* a filter keeps commands from raising it */
     int ended = sys_signalfd(SIGNAL_BIT(SIGCHLD), SYS_O_CLOEXEC | O_NONBLOCK);
     if (ended < 0 || sys_set_fd_flags(0, 1) < 0 || sys_set_fd_flags(1, 1) < 0)
         sys_exit(1);

@@ -27,7 +27,7 @@ from nsbox._cli.said import flush_streams
 from nsbox._cli.signals import FORWARDED, Signals, stop_self
 from nsbox._descriptors import high
 
-_MOST = 65536  # bytes that wait to be written, beyond which no more is read
+_MOST = 65536  # bytes that wait to be written, beyond which no more is read; a terminal holds less
 _STOPS_READER = (signal.SIGTTIN, signal.SIGTTOU)
 
 
@@ -188,9 +188,10 @@ class Bridge:
             settings = termios.tcgetattr(self._master)  # the command's (pty(7))
         except termios.error:
             return
+        keys = [(signal.SIGTSTP, termios.VSUSP)]  # which an editor takes as a character, and stops itself
         if settings[3] & termios.ISIG:
-            keys = ((signal.SIGINT, termios.VINTR), (signal.SIGQUIT, termios.VQUIT))
-            self.keys |= {number for number, at in keys if settings[6][at] in data}
+            keys += [(signal.SIGINT, termios.VINTR), (signal.SIGQUIT, termios.VQUIT)]
+        self.keys |= {number for number, at in keys if settings[6][at] in data}
 
     def _type(self) -> None:
         try:
@@ -200,16 +201,17 @@ class Bridge:
         except OSError:
             self._typed.clear()
 
-    def _read_output(self) -> bool:
-        """Read some of what the command has printed; False: there is nothing now."""
+    def _read_output(self) -> int:
+        """Read some of what the command has printed; return how much, 0: there is nothing now."""
         try:
             data = os.read(self._master, 16384)
         except OSError:  # EIO: nobody has the command's terminal open any more
-            return False
+            return 0
+        size = len(data)
         if self._saved is None and self._doubles_returns():
             data = data.replace(b"\r\n", b"\n")
         self._printed += data
-        return bool(data)
+        return size
 
     def _doubles_returns(self) -> bool:
         """Say if both terminals turn a newline into two characters: only while the user's isn't raw."""
@@ -228,10 +230,15 @@ class Bridge:
             self._hang_up()
 
     def _drain(self) -> None:
-        """Show all that the command has printed up to now; without end only if the user's terminal shows nothing."""
+        """Show all that the command has printed up to now; without end only if the user's terminal shows nothing.
+
+        What it has left running may print on, faster than that is shown. What was printed before is no more than the
+        command's terminal holds.
+        """
+        left = _MOST
         while self._is_up:
-            while len(self._printed) < _MOST and self._read_output():
-                pass
+            while left > 0 and len(self._printed) < _MOST and (size := self._read_output()):
+                left -= size
             if not self._printed:
                 return
             self._show()
@@ -342,7 +349,8 @@ class Bridge:
             return
         self._drain()
         had_terminal = self._saved is not None or number in _STOPS_READER
-        typed = self._saved is not None and number == signal.SIGTSTP  # else the others have heard of it
+        typed = self._saved is not None and number == signal.SIGTSTP and number in self.keys
+        self.keys.discard(signal.SIGTSTP)
         self._put_back()
         was_stopped = stop_self(number, group=typed)
         if had_terminal and self._raise_up():

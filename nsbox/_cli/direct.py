@@ -13,6 +13,7 @@ import termios
 from collections.abc import Callable
 
 from nsbox._cli.job import Job
+from nsbox._cli.keys import Keys
 from nsbox._cli.said import flush_streams
 from nsbox._cli.signals import FORWARDED, Signals, stop_self
 from nsbox._descriptors import high
@@ -42,7 +43,8 @@ def end_as_typed(returncode: int, *, group: bool) -> None:
     """End by the signal that ended the command, if that can have been typed: Ctrl-C at a terminal that is ours.
 
     A shell leaves its loop or script only if what it waits for has died of SIGINT. group: so do the others of our
-    process group, such as that shell, who would have got it from the terminal if the command hadn't had that.
+    process group, such as that shell, who would have got it from the terminal if the command hadn't had that. It must
+    have been typed then: a command can also send it to itself.
     """
     number = -returncode
     tty = controlling_terminal() if number in (signal.SIGINT, signal.SIGQUIT) else -1
@@ -88,8 +90,8 @@ class _Terminal:
                 termios.tcsetattr(self.fd, termios.TCSADRAIN, self._settings)
 
 
-def run(start: Callable[..., Job], *, has_session: bool, is_session_ours: bool) -> tuple[Job, bool]:
-    """Start the command; when it has ended return it, and whether it had the terminal to itself.
+def run(start: Callable[..., Job], *, has_session: bool, is_session_ours: bool) -> tuple[Job, set[int]]:
+    """Start the command; when it has ended return it, and the signals that were typed for it alone.
 
     has_session: it gets a session of its own. is_session_ours: if it doesn't, our terminal is to be its too.
     """
@@ -106,6 +108,7 @@ def run(start: Callable[..., Job], *, has_session: bool, is_session_ours: bool) 
         is_given = terminal is not None and terminal.is_given
         job = start(own_group=not has_session and not shares, terminal_of=1 if is_given else 0)
         with job:
+            keys = Keys(0 if terminal is None else job.group())
             try:
                 _attend(job, signals, terminal, kills=tty < 0)
             except BaseException:
@@ -114,12 +117,13 @@ def run(start: Callable[..., Job], *, has_session: bool, is_session_ours: bool) 
             finally:
                 if terminal is not None:
                     terminal.take_back()
+                typed = keys.take()
         if terminal is not None and (job.returncode or 0) < 0:
             terminal.restore()
     finally:
         if tty >= 0:
             os.close(tty)
-    return job, terminal is not None
+    return job, typed
 
 
 def _attend(job: Job, signals: Signals, terminal: _Terminal | None, *, kills: bool) -> None:

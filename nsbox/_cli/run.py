@@ -35,11 +35,11 @@ def main(options: argparse.Namespace) -> int:
     from nsbox._cli import direct
 
     try:
-        job, had_terminal = direct.run(work.start, has_session=policy.new_session, is_session_ours=is_kept)
+        job, keys = direct.run(work.start, has_session=policy.new_session, is_session_ours=is_kept)
         status = work.finish(job)
     except (NotStarted, NsboxError, OSError) as error:
         return work.fail(error)
-    direct.end_as_typed(job.returncode or 0, group=had_terminal)
+    direct.end_as_typed(job.returncode or 0, group=-(job.returncode or 0) in keys)
     return status
 
 

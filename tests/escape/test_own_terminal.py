@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -156,3 +157,88 @@ def test_a_signal_that_nobody_typed(workspace: Path, options: str) -> None:
             else:
                 screen.until("next\n")
                 screen.until(PROMPT)
+
+
+KEPT = f"{NSBOX} run --keep-session "
+DIES = "import os, signal\nsignal.signal({0}, signal.SIG_DFL)\n{1}\nos.kill({2}, {0})\nsignal.pause()\n"
+WAITS = "import signal\nsignal.signal({0}, signal.SIG_DFL)\nprint('wai' + 'ting')\nsignal.pause()\n"
+# Another of nsbox's group, such as a script (bash ignores SIGQUIT).
+CALLER = """
+import os, signal, sys
+for number in (2, 3): signal.signal(number, signal.SIG_DFL)
+status = os.spawnvp(os.P_WAIT, sys.argv[1], sys.argv[1:])
+print("nex" + "t", abs(status) % 128)
+"""
+
+
+@pytest.mark.parametrize("options", ["", "--host ", "--backend bwrap "])
+@pytest.mark.parametrize(("number", "key"), [(2, "\x03"), (3, "\x1c")])
+@pytest.mark.parametrize("group", [False, True])
+def test_a_signal_that_nobody_typed_with_our_session(
+    workspace: Path, options: str, number: int, key: str, group: bool
+) -> None:
+    """Nor does a command that has the user's terminal, by a signal to itself or its group. Control: a key does."""
+    if "bwrap" in options and (os.geteuid() == 0 or shutil.which("bwrap") is None):
+        pytest.skip("bwrap isn't to be had, or not for root")
+    before = (
+        f"signal.signal({number}, lambda *_: None); os.killpg(0, {number}); signal.signal({number}, signal.SIG_DFL)"
+    )
+    (workspace / "attack.py").write_text(DIES.format(number, before if group else "", 0 if group else "os.getpid()"))
+    (workspace / "wait.py").write_text(WAITS.format(number))
+    (workspace / "caller.py").write_text(CALLER)
+    with bash(workspace) as screen:
+        screen.line("ulimit -c 0")
+        screen.until(PROMPT)
+        screen.line(f"{PYTHON} caller.py {KEPT}{options}-- {PYTHON} -ISu attack.py")
+        screen.until(f"next {number}\n")
+        screen.until(PROMPT)
+        screen.line(f"{PYTHON} caller.py {KEPT}{options}-- {PYTHON} -ISu wait.py")
+        screen.until("waiting\n")
+        screen.type(key)
+        assert "next" not in screen.until(PROMPT)
+
+
+def test_killed_with_the_process_that_listens(workspace: Path) -> None:
+    """What tells keys from other signals may be killed with the command's group; the caller's goes on."""
+    (workspace / "attack.py").write_text("import os, signal\nos.kill(0, signal.SIGKILL)\n")
+    (workspace / "script").write_text(f"{KEPT}-- {PYTHON} -ISu attack.py\necho nex''t $?\n")
+    with bash(workspace) as screen:
+        screen.line("bash script")
+        screen.until("next 137\n")
+        screen.until(PROMPT)
+
+
+def test_stopped_with_the_process_that_listens(workspace: Path) -> None:
+    """It may be stopped with the command's group, too, and is there again when that goes on."""
+    (workspace / "attack.py").write_text(
+        "import os, signal\nsignal.signal(2, signal.SIG_DFL)\nos.kill(0, signal.SIGSTOP)\n"
+        "print('wai' + 'ting')\nsignal.pause()\n"
+    )
+    with bash(workspace) as screen:
+        screen.line(f"for i in 1 2; do {KEPT}-- {PYTHON} -ISu attack.py; echo nex''t; done")
+        screen.until("Stopped")
+        screen.until(PROMPT)
+        screen.line("fg")
+        screen.until("waiting\n")
+        screen.type("\x03")
+        screen.until(PROMPT)
+
+
+def test_a_stop_that_nobody_typed(workspace: Path) -> None:
+    """A command that stops itself stops nsbox, and nobody else of its group. Control: Ctrl-Z does."""
+    (workspace / "attack.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTSTP)\n")
+    (workspace / "wait.py").write_text("print('wai' + 'ting')\ninput()\n")
+    outer = "import os, sys\npid = os.spawnvp(os.P_NOWAIT, sys.argv[1], sys.argv[1:])\n"
+    outer += "found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED)\nprint('sto' + 'pped')\nos.kill(pid, 9)\n"
+    (workspace / "outer.py").write_text(outer)
+    with bash(workspace) as screen:
+        screen.line(f"{PYTHON} outer.py {NSBOX} run -- {PYTHON} -ISu attack.py")
+        assert "Stopped" not in screen.until("stopped\n")
+        screen.until(PROMPT)
+        screen.line(f"{PYTHON} outer.py {NSBOX} run -- {PYTHON} -ISu wait.py")
+        screen.until("waiting\n")
+        screen.type("\x1a")
+        screen.until("Stopped")
+        screen.until(PROMPT)
+        screen.line("fg")
+        screen.until("stopped\n|waiting\n")

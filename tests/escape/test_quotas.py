@@ -184,6 +184,93 @@ def test_root_loses_nothing(workspace: Path, what: str, limits: str) -> None:
     assert works
 
 
+QUEUE_UP = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+pid = int(sys.argv[1]) or os.getpid()
+if sys.argv[2:]:
+    import resource
+    try: resource.prlimit(pid, resource.RLIMIT_SIGPENDING, (1200, 1200))
+    except OSError: pass
+for number in (64, 34, 50, 10, 12):
+    for _ in range(300): os.kill(pid, number)
+print("queued", flush=True)
+sys.stdin.read()
+"""
+
+
+def queued(pid: int | None) -> tuple[int, int]:
+    """Return how many signals are queued for all of a process's user, and how many may be when it gets one."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigQ:"))
+    now, most = line.split()[1].split("/")
+    return int(now), int(most)
+
+
+@pytest.mark.parametrize("tries", [[], ["raise the limit"]], ids=["", "raised"])
+@pytest.mark.parametrize("kind", ["command", "copy", "session"])
+def test_signals_for_pid_1(workspace: Path, kind: str, tries: list[str]) -> None:
+    """What a command sends to pid 1, which blocks it, isn't queued there; nor if it could raise pid 1's limit.
+
+    Control: as many for the command itself are, up to its own limit.
+    """
+    policy = Policy.workspace(workspace, limits=Limits(pending_signals=1200))
+    with nsbox.Sandbox(policy, stock=int(kind == "copy")) as box, box.session() as session:
+        start = session.Popen if kind == "session" else box.Popen
+        counts = []
+        for target in ("1", "0"):
+            command = [sys.executable, "-I", "-S", "-c", QUEUE_UP, target, *tries]
+            with start(command, stdin=-1, stdout=-1, text=True) as attacker:
+                assert attacker.stdout is not None
+                init = attacker.sandbox.init_pid
+                assert attacker.stdout.readline() == "queued\n"
+                counts.append(queued(init)[0])
+                assert queued(init)[1] == 0
+                assert queued(attacker.pid)[1] == 1200
+                attacker.stdin.close()
+                assert attacker.wait() == 0
+    assert counts[0] < 400
+    assert counts[1] > 900
+
+
+OURS = sum(1 << number - 1 for number in (16, 26, 30, 17))
+
+
+def pending(pid: int | None) -> int:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:"))
+    return int(line.split()[1], 16)
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_pid_1_still_hears(workspace: Path, patient: bool) -> None:
+    """With all that a command can have queued, pid 1 knows the caller's wish by its sender, and the children that end."""
+    code = QUEUE_UP.replace(
+        "sys.stdin.read()",
+        """
+for _ in range(50):
+    for number in (16, 26, 30, 17): os.kill(1, number)  # those by which the caller ends a sandbox, and SIGCHLD
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"asked\\n"), os._exit(3)))
+for n in range(20):  # orphans, which pid 1 reaps
+    if os.fork() == 0:
+        if os.fork(): os._exit(0)
+        os._exit(0)
+    os.wait()
+while len([name for name in os.listdir("/proc") if name.isdigit()]) > 2: pass
+print("alive", flush=True)
+sys.stdin.read()
+""",
+    )
+    policy = Policy.workspace(workspace)
+    with nsbox.Popen([sys.executable, "-c", code, "1"], policy=policy, stdin=-1, stdout=-1, text=True) as attacker:
+        assert attacker.stdout is not None
+        assert [attacker.stdout.readline() for _ in range(2)] == ["queued\n", "alive\n"]
+        while pending(attacker.sandbox.init_pid) & OURS:  # one more of the same would be merged with it
+            pass
+        attacker.ask_to_end(patiently=patient)
+        assert attacker.stdout.readline() == "asked\n"
+        assert attacker.wait() == 3
+
+
 def test_enough_for_programs(workspace: Path) -> None:
     """What programs need is there: a queue of the usual size, timers, locked memory as gpg has it."""
     code = START + textwrap.dedent("""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from nsbox import Dev, Policy, RoBind, Sandbox, Session
+from nsbox._unread import Unread
 
 LOG = "/tmp/nsbox-output-"
 
@@ -83,11 +87,74 @@ def test_a_tmp_that_isnt_its_own() -> None:
         assert result.why[0].kind == "background"
 
 
+def fill(s: Session) -> list[int]:
+    """Have commands leave more running than is kept; return of how many it is read, open, or closed."""
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(lambda _: s.shell("sleep 1000 &"), range(100)))
+    messages = [result.why[0].message for result in results]
+    assert all(
+        (LOG in message) == bool(result.background_output) for message, result in zip(messages, results, strict=True)
+    )
+    return [sum(word in message for message in messages) for word in (LOG, "nobody reads", "can't print any more")]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 def test_more_than_there_is_room_for(s: Session) -> None:
-    results = [s.shell("sleep 1000 &") for _ in range(66)]
-    assert [result.background_output is None for result in results] == [False] * 64 + [True] * 2
-    assert "nobody reads" in results[-1].why[0].message
+    """64 outputs are read, 32 more are kept open; a command beyond is told that what it leaves can't print."""
+    before = descriptors()
+    assert fill(s) == [64, 32, 4]
+    most = descriptors()
+    assert most - before <= 64
+    for line in ("sleep 1000 &", "sleep 1000 2>/dev/null &", "setsid sleep 1000 &"):
+        result = s.shell(line)
+        assert (result.returncode, result.background_output) == (0, None)
+        assert [hint.kind for hint in result.why] == ["background"]
+        assert "can't print any more" in result.why[0].message
+    assert descriptors() == most
     assert s.shell("echo on").stdout == "on\n"
+    s.close()
+    assert descriptors() < before
+
+
+def test_what_is_beyond_is_told_the_truth(s: Session) -> None:
+    """Its first line is an error; a shell that ignores SIGPIPE sees that. What is within the bound isn't disturbed."""
+    s.shell("(until [ -e /tmp/go ]; do sleep 0.02; done; echo x; echo $? > /tmp/first) & :")
+    assert fill(s) == [63, 32, 5]
+    s.shell("trap '' PIPE; (until [ -e /tmp/go ]; do sleep 0.02; done; echo x; echo $? > /tmp/last) & :")
+    s.shell(": > /tmp/go")
+    assert until(s, "cat /tmp/first && grep . /tmp/first") == "0\n0\n"
+    assert until(s, "cat /tmp/last && grep . /tmp/last") != "0\n0\n"
+
+
+@pytest.mark.parametrize("line", ["sleep 1000", "setsid sleep 1000 2>/dev/null"])
+def test_what_has_ended_makes_room(s: Session, line: str) -> None:
+    """However many there were before: those whose processes are gone count no more, here and in the session."""
+    fill(s)
+    s.shell("pkill sleep; while pgrep sleep; do :; done")
+    most = descriptors()
+    for _ in range(3):
+        assert s.shell(f"{line} &").why[0].message
+    assert s.shell(f"{line} &").background_output is not None
+    assert descriptors() < most
+
+
+def test_a_caller_without_free_descriptors() -> None:
+    """Where none can be had to keep a pipe open it isn't kept, which is told, and no error."""
+    kept = Unread()
+    reader, writer = os.pipe()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (writer + 1, hard))
+    try:
+        assert not kept.keep([reader, reader])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert kept.keep([reader])
+    kept.close()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_a_flood_holds_nobody_up(s: Session) -> None:

@@ -112,6 +112,27 @@ def test_a_command_that_stops_itself(workspace: Path, way: str, number: str) -> 
         screen.until("resumed\n")
 
 
+@pytest.mark.parametrize("options", ["", "--host "])
+@pytest.mark.parametrize("flood", ["yes", "cat /dev/zero"])
+def test_a_stop_beside_a_flood(workspace: Path, options: str, flood: str) -> None:
+    """A command that stops itself stops nsbox, whatever it has left running that prints faster than is shown."""
+    with bash(workspace) as screen:
+        screen.line(f"{RUN} {options}-- sh -c '{flood} & sleep 0.1; kill -STOP $$; kill $!; echo resu''med'")
+        screen.until("Stopped")
+        screen.until(PROMPT)
+        screen.line("echo ba''ck; fg")
+        screen.until("back\n")
+        screen.until("resumed\n")
+        screen.until(PROMPT)
+
+
+def test_an_end_beside_a_flood(workspace: Path) -> None:
+    """What a command leaves running that floods the terminal doesn't keep nsbox from its end."""
+    with bash(workspace) as screen:
+        screen.line(f"{RUN} --host -- sh -c 'yes & echo $! > pid; sleep 0.1; exit 7'; echo \"is $?\"; kill $(cat pid)")
+        screen.until("is 7\n")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_background(workspace: Path, way: str) -> None:
     """A command in the background gets nothing that is typed: it is stopped when it reads; fg gives it the terminal."""

@@ -1,0 +1,24 @@
+/* queue.h: how many signals may be queued for pid 1: none.
+ *
+ * What the command sends us and we block would be queued, each signal as one of the caller's: RLIMIT_SIGPENDING is the one
+ * of who gets them, and counts by user. Those up to 31 come with all that they tell, whatever it is (setrlimit(2)); so the
+ * caller's must be among them. Others come once then, and tell nothing.
+ */
+#ifndef NSBOX_QUEUE_H
+#define NSBOX_QUEUE_H
+
+#include "../abi.h"
+#include "../linux/sys.h"
+
+enum { SIGNALS_QUEUED = 11 /* RLIMIT_SIGPENDING */ };
+_Static_assert(NSBOX_END < 32 && NSBOX_ASK < 32 && NSBOX_ASK_PATIENTLY < 32,
+               "the caller's signals tell who sends them");
+
+/* hard: what it may be raised to again. Where a filter refuses the call, no command has a limit either. */
+static inline void queue_no_signals(uint64_t hard)
+{
+    const struct sys_rlimit none = {0, hard};
+    sys_prlimit(SIGNALS_QUEUED, &none, 0);
+}
+
+#endif

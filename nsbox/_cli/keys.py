@@ -1,0 +1,91 @@
+"""Which signals the user has typed for a command of `nsbox run` that has our own terminal, and not one of its own.
+
+A key signals each process of the group in the foreground. So a process of ours is in the command's group too.
+It is told who has sent a signal: the kernel, for a key (SI_KERNEL, sigaction(2)), or a process, such as the command
+itself. All signals are blocked there. If the command kills it, which it can by kill(0, SIGKILL), or stops it, nothing
+was typed.
+"""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import fcntl
+import os
+import signal
+
+from nsbox._descriptors import pair
+
+_SI_KERNEL = 0x80
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+
+
+class Keys:
+    """Collects them, from when the command has been started: what is typed before its exec isn't seen."""
+
+    def __init__(self, group: int) -> None:
+        """Take a process group of our session; 0: nothing is collected, nor is it where nobody tells, as on macOS."""
+        self._pid = 0
+        self._link: _socket.socket | None = None
+        if group <= 0 or not hasattr(signal, "sigwaitinfo"):
+            return
+        with contextlib.suppress(OSError):  # no process or descriptor is to be had, or the group has gone
+            self._start()
+            os.setpgid(self._pid, group)
+
+    def _start(self) -> None:
+        ours, theirs = pair()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._pid = os.fork()
+            if self._pid == 0:
+                try:
+                    ours.close()
+                    _listen(theirs)
+                finally:
+                    os._exit(0)
+            self._link = ours
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            theirs.close()
+
+    def take(self) -> set[int]:
+        """Return those that were typed up to now. Nothing is collected any more."""
+        link, self._link = self._link, None
+        if link is None:
+            return set()
+        link.shutdown(_socket.SHUT_WR)
+        os.kill(self._pid, signal.SIGCONT)  # what has stopped the command has stopped its group
+        if os.WIFSTOPPED(os.waitpid(self._pid, os.WUNTRACED)[1]):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        keys = set(link.recv(len(_KEYS)))
+        link.close()
+        return keys
+
+
+def _listen(link: _socket.socket) -> None:
+    """Say which were typed when the other end is shut, or its process has ended."""
+    fd = link.fileno()
+    os.closerange(0, fd)
+    os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)  # SIGIO
+    keys: set[int] = set()
+    while not _is_shut(link):
+        _note(signal.sigwaitinfo((*_KEYS, signal.SIGIO)), keys)
+    while (info := signal.sigtimedwait(_KEYS, 0)) is not None:
+        _note(info, keys)
+    link.send(bytes(keys))
+
+
+def _note(info: signal.struct_siginfo, keys: set[int]) -> None:
+    if info.si_signo in _KEYS and info.si_code == _SI_KERNEL:
+        keys.add(info.si_signo)
+
+
+def _is_shut(link: _socket.socket) -> bool:
+    try:
+        return not link.recv(1, _socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False

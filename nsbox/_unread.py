@@ -1,0 +1,58 @@
+"""Pipes that nobody reads, which commands that have ended have left to others.
+
+To write to one that nobody has open is an error (pipe(7)), so they are kept open: a bounded number of them, since each
+takes a descriptor of the caller's.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._owners import opened
+
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST = 64
+
+
+class Unread:
+    """Read ends that are kept for those who have the other end."""
+
+    def __init__(self) -> None:
+        self._pipes: list[Any] = []
+
+    def keep(self, pipes: list[int]) -> bool:
+        """Keep these too, by descriptors of our own; False: there are too many, or no descriptor is free."""
+        before = len(self._pipes)
+        if before + len(pipes) > MOST:
+            return False
+        try:
+            for pipe in pipes:
+                self._pipes.append(opened(os.dup, pipe))
+        except OSError:
+            self._close(before)
+            return False
+        return True
+
+    def drop_ended(self) -> None:
+        """Let go of those that nobody can write to any more."""
+        if not self._pipes:
+            return
+        poller = select.poll()
+        for pipe in self._pipes:
+            poller.register(pipe, 0)
+        ended = {fd for fd, events in poller.poll(0) if events & select.POLLHUP}
+        for pipe in [pipe for pipe in self._pipes if pipe.fileno() in ended]:
+            self._pipes.remove(pipe)
+            pipe.close()
+
+    def _close(self, first: int) -> None:
+        while len(self._pipes) > first:
+            self._pipes.pop().close()
+
+    def close(self) -> None:
+        """Let go of all."""
+        self._close(0)
