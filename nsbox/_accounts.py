@@ -10,6 +10,7 @@ from nsbox._checks import is_below
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import check_scarcity
+from nsbox._patterns import anywhere, covers, hides
 from nsbox._resolution import Resolution
 from nsbox._variables import CERTIFICATES
 
@@ -21,6 +22,7 @@ _SSH = ("/etc/ssh/ssh_config", "/usr/etc/ssh/ssh_config")
 _MOST_FILES, _MOST_LEVELS = 64, 16  # ssh(1) itself goes no deeper
 _LARGEST = 1 << 20  # bytes of one of ssh's files
 _FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")  # the others may be directories too
+_MOST_ENTRIES = 10_000  # of a directory of certificates
 _MOST_KEPT = 64
 
 _hosts: dict[tuple[object, ...], Host] = {}
@@ -144,25 +146,57 @@ def host_for(policy: Policy, host: Host) -> Host:
     if (uid, gid) == (host.euid, host.egid) and not given:
         return host
     where = policy if given else None  # whose paths decide which of them have to be shown
-    key = (host, uid, gid, given, where, os.getcwd() if given and not all(v.startswith("/") for _, v in given) else "")
+    here = os.getcwd() if given and not all(v.startswith("/") for _, v in given) else ""
+    hidden = _denied(policy, host, given) if given and policy.deny else frozenset()
+    key = (host, uid, gid, given, where, here, hidden)
     known = _hosts.get(key)
     if known is None:
         known = host if (uid, gid) == (host.euid, host.egid) else with_user(host, uid, gid)
         if given:
-            known = _with_certificates(policy, known, given)
+            known = _with_certificates(policy, known, given, hidden)
         if len(_hosts) >= _MOST_KEPT:
             _hosts.clear()
         _hosts[key] = known
     return known
 
 
-def _with_certificates(policy: Policy, host: Host, given: tuple[tuple[str, str], ...]) -> Host:
+def _entries(name: str, value: str) -> list[str]:
+    """Return the paths that a variable has: OpenSSL takes several directories, SSL_CERT_DIR; all others take one."""
+    return [entry for entry in (value.split(":") if name == "SSL_CERT_DIR" else [value]) if entry]
+
+
+def _denied(policy: Policy, host: Host, given: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """Return the paths that deny hides, by their names or by what they lead to, or that have something hidden in them.
+
+    A pattern that begins with "**/" is also about what is shown since a variable names it.
+    """
+    patterns = anywhere(policy.deny, (*policy.write, *policy.read))
+    found = set()
+    for path in {entry for name, value in given for entry in _entries(name, value)}:
+        names, real = {os.path.abspath(path), os.path.realpath(path)}, os.path.realpath(path)
+        more = () if _is_visible(policy, host, real) else patterns
+        is_hidden = any(hides(denied, one) for denied in (*policy.deny, *more) for one in names)
+        if is_hidden or (more and os.path.isdir(real) and _holds(real, more)):
+            found.add(path)
+    return frozenset(found)
+
+
+def _holds(directory: str, patterns: tuple[str, ...]) -> bool:
+    """Say if a directory has something in it that a pattern covers; also if there is too much to tell."""
+    left = _MOST_ENTRIES
+    for at, directories, files in os.walk(directory):
+        left -= len(directories) + len(files)
+        if left < 0 or any(covers(pattern, f"{at}/{name}") for name in (*directories, *files) for pattern in patterns):
+            return True
+    return False
+
+
+def _with_certificates(policy: Policy, host: Host, given: tuple[tuple[str, str], ...], hidden: frozenset[str]) -> Host:
     values: list[tuple[str, str]] = []
     files: list[str] = []
     for name, value in given:
-        # OpenSSL takes several directories, SSL_CERT_DIR; all others take one path.
-        entries = value.split(":") if name == "SSL_CERT_DIR" else [value]
-        found = [real for entry in entries if entry and (real := _certificate(policy, host, name, entry)) is not None]
+        entries = [entry for entry in _entries(name, value) if entry not in hidden]
+        found = [real for entry in entries if (real := _certificate(policy, host, name, entry)) is not None]
         files += [path for path in found if os.path.exists(path) and not _is_visible(policy, host, path)]
         if found:
             values.append((name, ":".join(found)))
@@ -182,8 +216,6 @@ def _certificate(policy: Policy, host: Host, name: str, path: str) -> str | None
         real = names.existing("certificates", path)
         names.check(policy.write)
     except PolicyError:
-        return None
-    if any(is_below(real, denied) for denied in policy.deny):
         return None
     if _is_visible(policy, host, real):
         return real

@@ -361,8 +361,9 @@ class _Reading:
                 raise PolicyError(field, problem)
             self.wrong(found_at, problem)
         check_read(read)
+        texts = given.get("deny", ())
         if "deny" in given:
-            given["deny"] = _everywhere(given["deny"], (*write, *read))
+            given["deny"] = _everywhere(texts, (*write, *read))
         read += self.own_file(write, read, given.get("deny", ()))
         found: dict[str, Any] = {"seccomp": "default"}
         found["workdir"] = workspace or _start(self.base, (*write, *read), given.get("deny", ()))
@@ -372,6 +373,8 @@ class _Reading:
         lists: dict[str, Any] = {"write": (*write,), "read": (*read,), "deny": (*given.get("deny", ()),)}
         if workspace is not None:
             add_git(self.names, workspace, lists)
+        if "deny" in given:  # "**/" counts from what git needs too
+            found["deny"] = _everywhere(texts, (*lists["write"], *lists["read"]))
         return found | {
             "write": lists["write"],
             "read": lists["read"],

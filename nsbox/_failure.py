@@ -7,6 +7,7 @@ import os
 
 from nsbox import _core
 from nsbox._causes import refused_userns
+from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._errors import SetupError
 from nsbox._frozen import TYPE_CHECKING
@@ -182,7 +183,7 @@ def _hidden_by(policy: Policy, path: str) -> str | None:
     return next((denied for denied in policy.deny if hides(denied, real)), None)
 
 
-def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:
+def _note_invisible(error: OSError, policy: Policy, host: Host, program: Any) -> OSError:
     """Explain a missing program that the host has, and one that is hidden."""
     if not isinstance(program, str | bytes | os.PathLike):
         return error
@@ -191,6 +192,11 @@ def _note_invisible(error: OSError, policy: Policy, program: Any) -> OSError:
 
     path = name if "/" in name else shutil.which(name) or name
     if error.errno == errno.ENOENT and "/" in path and os.path.exists(path):
+        real = os.path.realpath(path)
+        shown = (*policy.write, *policy.read, *(top for top, link in host.directories if link is None))
+        if policy.base == "workspace" and real != path and not any(is_below(real, top) for top in shown):
+            error.add_note(f"nsbox: {printable(path)} leads by a link to {printable(real)}, which the sandbox lacks")
+            return error
         error.add_note(
             f"nsbox: {printable(path)} exists on the host; the sandbox lacks it, or the interpreter or loader that it "
             "names"
@@ -229,7 +235,7 @@ def exception(
 ) -> Exception:
     """Return what to raise for a spawn that failed. program, cwd: what the caller named, for its filename."""
     if result.step == c.STEP_EXEC:
-        error = _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, program)
+        error = _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, host, program)
         if plan.backend == "seatbelt" and result.error == errno.EPERM:
             error.add_note("nsbox: the sandbox doesn't let this be executed: it can't be read there, or is set-user-ID")
         return error

@@ -17,15 +17,16 @@ import time
 import weakref
 
 from nsbox import _files, _spawn
+from nsbox import _home_points as home_points
 from nsbox._descriptors import high
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._home import HOMES, PRIVATE, is_of_box, name_of, of_box
 from nsbox._layout import wants_full
 from nsbox._probe import probe
 from nsbox._reach import check_place
-from nsbox._user import first_parts, home_path, home_source, uid_of
+from nsbox._user import home_source, uid_of
 
 if TYPE_CHECKING:
     from nsbox._host import Host
@@ -35,6 +36,23 @@ _ATTEMPTS = 20  # to remove what a command that has just been killed still write
 _log = logging.getLogger("nsbox")
 _made: dict[tuple[Policy, str], int] = {}
 _MOST_KEPT = 256
+_latest: dict[Policy, tuple[Host, Host]] = {}
+
+
+def with_home(policy: Policy, host: Host) -> Host:
+    """Make a policy's home, as make() does; return the host with the mount points that are other policies' in it."""
+    make(policy, host)
+    points = home_points.foreign(policy, host)
+    if not points:
+        return host
+    known = _latest.get(policy)
+    if known is not None and known[0] is host and known[1].home_points == points:
+        return known[1]  # the same value, so that what was prepared for it is known without a comparison
+    new = replace(host, home_points=points)
+    if len(_latest) >= _MOST_KEPT:
+        _latest.clear()
+    _latest[policy] = host, new
+    return new
 
 
 def make(policy: Policy, host: Host) -> None:
@@ -46,11 +64,14 @@ def make(policy: Policy, host: Host) -> None:
     source = home_source(policy, host)
     assert source is not None
     known = _made.get((policy, source))
-    if known == len(_spawn.reached) and (is_of_box(policy.home) or _is_ready(policy, host, source)):
-        return  # a Sandbox's home only its own commands have
+    if known == len(_spawn.reached) and _is_ready(policy, host, source):
+        return
     _check_ids(policy, host)
     if known != len(_spawn.reached):  # commands of other policies may reach more by now
-        check_place(policy, base := os.path.dirname(source), base, field="home")
+        state = os.path.dirname(base := os.path.dirname(source))
+        check_place(policy, base, base, field="home")
+        if not is_of_box(policy.home):
+            check_place(policy, points := os.path.join(state, home_points.POINTS), points, field="home")
         if len(_made) >= _MOST_KEPT:
             _made.clear()
     try:
@@ -67,14 +88,14 @@ def make(policy: Policy, host: Host) -> None:
 
 
 def _is_ready(policy: Policy, host: Host, source: str) -> bool:
-    """Say if there is nothing to be made. A command of another policy can have changed the home, not what it is in."""
+    """Say if there is nothing to be made. A command can have changed the home itself, not what it is in."""
     try:
         found = os.lstat(source)
         base = os.lstat(os.path.dirname(source))
     except OSError:
         return False
     is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700
-    return is_own and not base.st_mode & 0o022 and not first_parts(policy, host)
+    return is_own and not base.st_mode & 0o022 and home_points.are_there(policy, host, source)
 
 
 def _check_ids(policy: Policy, host: Host) -> None:
@@ -92,10 +113,10 @@ def _make(policy: Policy, host: Host, source: str) -> None:
         found = os.lstat(name, dir_fd=tree.fd)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise PolicyError("home", f"{source} is no directory of this user's: remove it")
+        if stat.S_IMODE(found.st_mode) != 0o700:  # a command may have changed it, so that it can't even be opened
+            _files.set_mode(tree.fd, name, stat.S_IFDIR, 0o700)
         with tree.dir(name) as fd:
-            if stat.S_IMODE(found.st_mode) != 0o700:  # a command may have changed it
-                os.fchmod(fd, 0o700)
-            _make_mount_points(policy, host, fd)
+            home_points.make(policy, host, fd)
 
 
 def _make_base(base: str) -> None:
@@ -106,24 +127,6 @@ def _make_base(base: str) -> None:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             what = "has to be a directory of this user's, and nobody else may write to it (chmod go-w)"
             raise PolicyError("home", f"{path} {what}")
-
-
-def _make_mount_points(policy: Policy, host: Host, fd: int) -> None:
-    """Make what the policy's paths in the home are mounted on. A link that is there would lead the mount elsewhere."""
-    home = home_path(policy, host)
-    for name, paths in first_parts(policy, host).items():
-        is_file = f"{home}/{name}" in paths and not os.path.isdir(f"{home}/{name}")
-        try:
-            mode = os.lstat(name, dir_fd=fd).st_mode
-        except FileNotFoundError:
-            if is_file:
-                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=fd))
-            else:
-                os.mkdir(name, 0o700, dir_fd=fd)
-            continue
-        if not (stat.S_ISREG(mode) if is_file else stat.S_ISDIR(mode)):
-            what = f"{home_source(policy, host)}/{name} is in the way of {paths[0]}, which the policy shows there"
-            raise PolicyError("home", f"{policy.home!r}: {what}: remove it, or choose another name")
 
 
 # ---- a Sandbox's own
@@ -194,6 +197,7 @@ class BoxHome:
         try:
             if self._creator == os.getpid():
                 _remove(self._base, self._name)
+                home_points.forget(self._name)
         finally:
             os.close(held)
 

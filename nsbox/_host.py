@@ -67,6 +67,7 @@ class Host(Frozen):
 
     directories: tuple[tuple[str, str | None], ...] = ()  # system directories there are, with the target if a link
     ways: tuple[tuple[str, str], ...] = ()  # links on the way to these and to the interpreter, with their targets
+    home_links: tuple[tuple[str, str], ...] = ()  # links on the way to /home/USER, with their targets
     profiles: tuple[str, ...] = ()  # more directories of programs, such as NixOS's, for PATH
     prefixes: tuple[str, ...] = ()  # where the running interpreter lives
     user: str = ""  # the name of the commands' user; "": it has none
@@ -97,6 +98,7 @@ class Host(Frozen):
 
     matches: tuple[tuple[str, tuple[str, ...]], ...] = ()  # for one policy: its patterns, and what they match
     devices: tuple[str, ...] = ()  # for one policy: the device nodes that it names, or that are in what it names
+    home_points: tuple[str, ...] = ()  # for one policy: names in its kept home that others have something mounted on
 
     kernel_id: int = 0  # for uid 0 and one policy: a uid and gid that nobody has, for its commands; 0: none
     owners: tuple[tuple[str, int, int], ...] = ()  # with it: paths of the policy, and whose they are

@@ -251,6 +251,15 @@ def home_source(policy: Policy, host: Host) -> str | None:
     return _user.home_source(policy, host)
 
 
+def home_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
+    """Return what isn't enforced about a workspace's home."""
+    if policy.base != "workspace" or name_of(policy.home) is None:
+        return ()
+    from nsbox import _user
+
+    return _user.home_caveats(policy, host)
+
+
 def private_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
     """Return where what only root may read isn't hidden, since nobody has looked for it there."""
     if policy.base != "workspace" or not host.private_unknown:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from nsbox._checks import is_below
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import check_scarcity
 from nsbox._patterns import SECRET_FILES, Steps, hides, is_pattern, split
+from nsbox._resolution import check_read
 
 if TYPE_CHECKING:
     from nsbox._host import Host
@@ -84,7 +86,10 @@ def _with_literal(field: str, pattern: str, names: list[str], writable: tuple[st
     if os.path.realpath(pattern) != pattern:
         raise PolicyError(field, f"{pattern} is, by a link, {os.path.realpath(pattern)}: name that instead")
     if field == "read" and not any(is_below(pattern, path) for path in writable):
+        check_read([pattern])
         return (pattern,)
+    if field == "read" and stat.S_ISFIFO(os.lstat(pattern).st_mode):
+        return tuple(sorted(names))
     return tuple(sorted({*names, pattern}))
 
 
@@ -128,6 +133,16 @@ def told(policy: Policy) -> list[str]:
             elif here is not None and is_pattern(path):
                 lines.append(f"warning: read {path} matches nothing")
     return lines
+
+
+def _is_fifo(entry: os.DirEntry[str]) -> bool:
+    if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+        return False
+    try:
+        return stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
+    except OSError as error:
+        check_scarcity(error)
+        return False  # it has gone
 
 
 class _Walk:
@@ -187,6 +202,8 @@ class _Walk:
         if self._left < 0:
             raise self._problem(f"there are more than {MOST_ENTRIES} entries below {self._base}")
         matched, below = self._steps.step(at, entry.name)
+        if matched and self._field == "read" and _is_fifo(entry):
+            return []  # read-only it could be written to all the same: a FIFO has to be named, in write
         for i in matched:
             found = self._links if entry.is_symlink() else self._names
             found[i].append(f"{path}/{entry.name}")

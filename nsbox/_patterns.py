@@ -125,6 +125,12 @@ def covers(pattern: str, path: str) -> bool:
     return False
 
 
+def anywhere(patterns: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
+    """Return the patterns that begin with "**/" below a path that is named, as of all paths: "/**/*.pem"."""
+    tops = tuple(f"{path.rstrip('/')}/**/" for path in named)
+    return tuple(dict.fromkeys(f"/**/{p[len(top) :]}" for p in patterns for top in tops if p.startswith(top)))
+
+
 def hides(denied: str, path: str) -> bool:
     """Say if what `deny` has, a path or a pattern, hides a path."""
     return is_below(path, denied) or (is_pattern(denied) and covers(denied, path))

@@ -33,10 +33,14 @@ def workspace(
     writable = (root, *(names.existing("write", _plain(p)) for p in sequence("write", write)))
     readable = [found for p in sequence("read", read) for found in _readable(names, p)]
     found: dict[str, Any] = {"write": writable, "read": _with_tools(names, wishes, readable)}
-    found["deny"] = _denied(names, deny, (*writable, *found["read"]))
+    denied = tuple(sequence("deny", deny))
+    found["deny"] = _denied(names, denied, (*writable, *found["read"]))
     check_read(found["read"])
     names.check(writable)
+    before = found["write"], found["read"]
     add_git(names, root, found)
+    if (found["write"], found["read"]) != before:  # "**/" counts from there too
+        found["deny"] = _denied(names, denied, (*found["write"], *found["read"]))
     found["links"] = names.links()
     return found
 

@@ -91,9 +91,9 @@ def host_for(policy: Policy) -> Host:
         return host
     host = _accounts.host_for(policy, host)
     if name_of(policy.home) is not None:
-        from nsbox._homes import make  # seldom needed
+        from nsbox._homes import with_home  # seldom needed
 
-        make(policy, host)
+        host = with_home(policy, host)
     if host.euid == 0:
         from nsbox._kernel_id import mapped  # seldom needed
 
@@ -424,6 +424,7 @@ def _linux() -> Host:
         directories=(system := _system()).directories,
         ways=tuple({**dict(system.links), **dict(_interpreter_links())}.items()),
         profiles=system.programs,
+        home_links=system.home_links,
         prefixes=(prefixes := _prefixes()),
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
         package=_package(prefixes),

@@ -217,6 +217,9 @@ def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: 
             continue
         shown = repr(path)
         if problem and (write or denied or place.here is None):
+            led = _symptoms.by_link(seen, path) if "read-only" not in problem else None
+            if led is not None:
+                return Hint("outside", f"{shown} {led}; {seen.allowed(write=write)}")
             kind = "read-only" if "read-only" in problem else "outside"
             return Hint(kind, f"{shown} {printable(problem)}; {seen.allowed(write=write)}")
         if denied and is_read_only and seen.refuses_by_eperm:

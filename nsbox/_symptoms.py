@@ -13,9 +13,10 @@ from nsbox import _shell
 from nsbox._checks import is_below
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._names import printable
+from nsbox._resolution import links_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from nsbox._policy import Policy
     from nsbox._view import View
@@ -44,6 +45,8 @@ _NAMESPACES = re.compile(
     r"(?:pivot_root|setns|newuidmap|newgidmap)\b[^\n]{0,80}(?:Operation|operation) not permitted|"
     r"user namespaces? (?:are|is) not (?:enabled|supported|available)|cannot (?:set up|create) (?:a )?user ?namespace"
 )
+# What makes a sandbox of its own refuses to be root, whatever the policy says: nested=True is no help.
+_OWN_SANDBOX = re.compile(r"[Rr]unning as root without --no-sandbox is not supported")
 _ROOT = re.compile(
     r"(?:^|\n)(?:sudo|su|doas|pkexec): |are you root\?|dpkg frontend lock|"
     r"/var/lib/(?:dpkg|apt|rpm|pacman)/\S{0,80}lock|"
@@ -114,6 +117,12 @@ def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str |
             "not-permitted",
             "the program makes a sandbox, or namespaces, of its own: the policy needs nested=True for that",
         )
+    if _OWN_SANDBOX.search(text):
+        yield (
+            "privileges",
+            "Chromium refuses to be root with a sandbox of its own, also with nested=True: give it --no-sandbox, since "
+            "nsbox is around it, or run nsbox as an ordinary user",
+        )
     if _TRACING.search(text):
         yield "not-permitted", _NO_TRACE
     yield from _file_systems(seen, text)
@@ -180,6 +189,9 @@ def program(seen: View, name: str) -> tuple[str, str]:
         return "missing-program", none
     if not seen.problem(path, write=False)[1]:
         return "missing-program", f"{name!r} is {printable(path)} in the sandbox, which isn't in PATH: call it by that"
+    led = by_link(seen, path, [one for one in _directories(path) if seen.problem(one, write=False)[1]])
+    if led is not None:
+        return "missing-program", f"{name!r} is {printable(path)}, which {led}"
     read = ", ".join(repr(directory) for directory in _directories(path))
     return (
         "missing-program",
@@ -231,6 +243,31 @@ def _directories(path: str) -> list[str]:
         found.append(os.path.dirname(os.path.dirname(path)))
     found = list(dict.fromkeys(found))
     return [one for one in found if not any(one != other and is_below(one, other) for other in found)]
+
+
+def by_link(seen: View, path: str, read: Sequence[str] = ()) -> str | None:
+    """Tell of a path that leads by a link out of what the sandbox shows, as packages' links from /usr do.
+
+    None where no link that the sandbox shows is on the way, or commands can have made one: what they name is no advice.
+    read: what to add; else what the link leads to.
+    """
+    path = os.path.normpath(path)
+    links = [link for link in links_on(path)[1] if seen.mount_of(link).source is not None]
+    if not links or any(seen.mount_of(link).is_writable for link in links):
+        return None
+    real = os.path.realpath(links[-1])
+    problem = seen.problem(real, write=False)[1]
+    if not problem:
+        return None
+    how = "is a link" if links[-1] == path else f"leads by the link {printable(links[-1])}"
+    led = f"{how} to {printable(real)}, which"
+    if not os.path.lexists(real):
+        return f"{led} isn't there outside of the sandbox either"
+    if "hidden" in problem:
+        return f"{led} {printable(problem)}"
+    is_wide = real == "/" or any(is_below(home, real) for home in _homes())
+    names = printable(", ".join(repr(one) for one in read or [real]))
+    return f"{led} isn't in the sandbox" + ("" if is_wide else f": add read=[{names}]")
 
 
 def in_home(seen: View, text: str) -> tuple[str, str] | None:

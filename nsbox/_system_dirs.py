@@ -42,11 +42,15 @@ _TOO_MUCH = ("/", "/dev", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/v
 
 @frozen
 class SystemDirs(Frozen):
-    """What there is. directories: with their targets if they are links; links: more on the way; programs: for PATH."""
+    """What there is. directories: with their targets if they are links; links: more on the way; programs: for PATH.
+
+    home_links: those on the way to /home/USER.
+    """
 
     directories: tuple[tuple[str, str | None], ...]
     links: tuple[tuple[str, str], ...]
     programs: tuple[str, ...]
+    home_links: tuple[tuple[str, str], ...] = ()
 
 
 class _Root:
@@ -113,7 +117,13 @@ def look(root: str = "/", *, user: str = "", home: str = "") -> SystemDirs:
     found |= dict.fromkeys(path for path in data if not _is_shown(path, shown))
     programs = [path.format(user=user) for path in _PROGRAMS if user or "{user}" not in path]
     there = [path for path in programs if _leads_to_shown(system, path, shown)]
-    return SystemDirs(tuple(found.items()), tuple(ways.items()), tuple(there))
+    return SystemDirs(tuple(found.items()), tuple(ways.items()), tuple(there), _home_links(system, user))
+
+
+def _home_links(system: _Root, user: str) -> tuple[tuple[str, str], ...]:
+    """Return the links by which /home, or a user's directory in it, leads elsewhere: /var/home, another disk."""
+    real, links = system.walk(f"/home/{user}")
+    return tuple(links) if real and (system.is_dir(real) or system.is_dir(os.path.dirname(real))) else ()
 
 
 def _may_show(real: str, home: str, shown: list[str]) -> bool:

@@ -59,13 +59,45 @@ def home_path(policy: Policy, host: Host) -> str:
 
 
 def _private(policy: Policy, host: Host) -> str:
-    """Return the first place that shows nothing of the host's. /dev always is the sandbox's own."""
+    """Return the first place that shows nothing of the host's. /dev always is the sandbox's own.
+
+    Where /home leads elsewhere by a link, it is there, and has both names.
+    """
     name = user_of(policy, host)
     shown = _shown(policy, host)
-    for path in (f"/home/{name}", f"/home/{name}-private", f"/tmp/home-{name}"):
+    homes = (_led(f"/home/{name}", host), _led(f"/home/{name}-private", host))
+    for path in (*homes, f"/tmp/home-{name}"):
         if not any(is_below(path, other) for other in (*shown, *policy.deny)):
             return path
     return f"/dev/shm/home-{name}"
+
+
+def _led(path: str, host: Host) -> str:
+    """Return what a path leads to by the links on the way to homes, which are in their order."""
+    for link, target in host.home_links:
+        if is_below(path, link):
+            above = link.rpartition("/")[0]
+            path = f"{target if target.startswith('/') else f'{above}/{target}'}{path[len(link) :]}"
+            path = _normal(path)
+    return path
+
+
+def _normal(path: str) -> str:
+    names: list[str] = []
+    for name in path.split("/"):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return f"/{'/'.join(names)}"
+
+
+def home_links(policy: Policy, host: Host) -> tuple[tuple[str, str], ...]:
+    """Return the links by which the home has the name that it would have without them."""
+    if not host.home_links or (policy.home != PRIVATE and name_of(policy.home) is None):
+        return ()
+    home = home_path(policy, host)
+    return tuple((link, target) for link, target in host.home_links if is_below(home, _led(link, host)))
 
 
 def home_source(policy: Policy, host: Host) -> str | None:
@@ -107,8 +139,20 @@ def home_ops(policy: Policy, host: Host, size: int | None) -> tuple[dict[str, Op
     ops: dict[str, Op] = {home: Tmpfs(home, size=size, mode=0o1777 if is_shared else 0o700)}
     if source is not None:
         ops = {home: Bind(source, home, nofollow=True)}
+        # Who can remove or rename what somebody else has mounted something on takes that along: see _home_points.
+        points = ((f"{source}/{name}", f"{home}/{name}") for name in host.home_points)
+        ops |= {at: Bind(path, at, optional=True, nofollow=True) for path, at in points}
     ways = [f"{home}/{name}" for name, paths in first_parts(policy, host).items() if f"{home}/{name}" not in paths]
     return ops | {way: Tmpfs(way) for way in ways}, [RemountRo(way) for way in ways]
+
+
+def home_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
+    """Return what isn't enforced about a home that is kept, for commands that may have user namespaces of their own."""
+    wish = policy.filter
+    may = policy.may_nest or wish.base == "off" or not {"clone", "unshare"}.isdisjoint(wish.allow)
+    if not may or name_of(policy.home) is None or not (host.home_points or first_parts(policy, host)):
+        return ()
+    return ("home: in a user namespace of its own the command can unmount what others have mounted in it",)
 
 
 def home_words(policy: Policy, host: Host, *, has_mounts: bool) -> str:

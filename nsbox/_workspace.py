@@ -13,7 +13,7 @@ from nsbox._host import Host
 from nsbox._layout import common, may_be_kernel_root
 from nsbox._plan import Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
 from nsbox._policy import Policy
-from nsbox._user import accounts, home_ops, home_path, ssh_ops
+from nsbox._user import accounts, home_links, home_ops, home_path, ssh_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,8 +116,8 @@ def _links(policy: Policy, host: Host, chosen: dict[str, Op]) -> dict[str, Op]:
     own = ("/proc", "/dev", "/sys")
     bound = [path for path, op in chosen.items() if isinstance(op, Bind | RoBind)]
     found: dict[str, Op] = {}
-    for link, target in (*policy.links, *host.ways):
-        if any(is_below(path, link) for path in chosen) or any(is_below(link, path) for path in own):
+    for link, target in (*policy.links, *host.ways, *home_links(policy, host)):
+        if any(is_below(path, link) for path in chosen) or any(is_below(link, path) for path in (*own, *policy.deny)):
             continue
         above = max((path for path in chosen if is_below(link, path)), key=_depth, default=None)
         if above is None or (above not in bound and not isinstance(chosen[above], Symlink)):

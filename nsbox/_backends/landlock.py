@@ -188,7 +188,8 @@ def _rights(policy: Policy, host: Host) -> dict[str, Literal["read", "write"]]:
     for path in (*(f"/dev/{name}" for name in DEVICES), *host.devices, *policy.write, *filter(None, [source])):
         rights[path] = "write"
     for path in host.certificate_files:
-        rights.setdefault(path, "read")
+        if not any(is_below(path, denied) for denied in policy.deny):
+            rights.setdefault(path, "read")
     return rights
 
 

@@ -13,6 +13,7 @@ from nsbox._host import Host
 from nsbox._layout import (
     completed,
     home,
+    home_caveats,
     home_source,
     layout,
     may_be_kernel_root,
@@ -107,6 +108,7 @@ def compile(policy: Policy, host: Host) -> Plan:
             *cgroup_caveats(policy, in_cgroup),
             *core_caveats(policy, host),
             *private_caveats(policy, host),
+            *home_caveats(policy, host),
             *not_granted,
         ),
     )

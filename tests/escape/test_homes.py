@@ -100,3 +100,108 @@ def test_no_transaction_in_a_home(workspace: Path, homes: Path) -> None:
             pass
         with pytest.raises(PolicyError, match="which commands of this policy may write to"):
             box.transaction(dir=homes / "a/x")
+
+
+def _shown_below(home: Path) -> Policy:
+    (home / "work").mkdir(parents=True)
+    (home / "work/mark").write_text("work\n")
+    (home / "way/deep").mkdir(parents=True)
+    (home / "way/deep/mark").write_text("deep\n")
+    (home / ".conf").write_text("conf\n")
+    return Policy.workspace(home / "work", read=[home / "way/deep", home / ".conf"])
+
+
+@pytest.fixture
+def home_of_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The path of private homes in this test, which has something of the host's below it."""
+    from nsbox import _user
+
+    home = tmp_path / "home"
+    monkeypatch.setattr(_user, "_private", lambda policy, host: str(home))
+    yield home
+
+
+ATTEMPTS = (
+    "mv ~/work ~/gone; mv ~/way ~/away; mv ~/.conf ~/.gone",
+    "rm -rf ~/work ~/way ~/.conf",
+    "mkdir ~/d; touch ~/f; mv -T ~/d ~/work; mv -T ~/d ~/way; mv -f ~/f ~/.conf",
+    "python3 -c \"import os; h = os.environ['HOME']; [os.replace(f'{h}/{n}', f'{h}/x{n}') for n in os.listdir(h)]\"",
+)
+LOOK = "cat ~/work/mark ~/way/deep/mark ~/.conf"
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_mount_points_of_another_policy(attempt: str, workspace: Path, homes: Path, home_of_user: Path) -> None:
+    """Commands of another policy, in the same home, can't remove what is mounted in it from a sandbox that runs.
+
+    Control: what isn't mounted there they can remove.
+    """
+    first = _shown_below(home_of_user).with_(home="private:a")
+    other = Policy.workspace(workspace, home="private:a")
+    with Sandbox(first) as box, box.session() as session:
+        assert session.shell(f"{LOOK}; mkdir ~/own ~/own2; touch ~/own/f").stdout == "work\ndeep\nconf\n"
+        sh("rmdir ~/own2; rm -r ~/own", other)
+        assert session.shell("ls ~").stdout == "way\nwork\n"
+        sh(attempt, other)
+        assert session.shell(f"{LOOK}; ls ~/own").stdout == "work\ndeep\nconf\n"
+        assert box.shell(LOOK).stdout == "work\ndeep\nconf\n"
+    assert sh(LOOK, first) == "work\ndeep\nconf\n"
+
+
+def test_mount_points_of_a_sandbox_before(workspace: Path, homes: Path, home_of_user: Path) -> None:
+    """Nor can those of a Sandbox whose policy has changed, while a session of the earlier one runs."""
+    with Sandbox(_shown_below(home_of_user)) as box, box.session() as session:
+        assert session.shell(LOOK).stdout == "work\ndeep\nconf\n"
+        box.update(Policy.workspace(workspace))
+        for attempt in ATTEMPTS:
+            box.shell(attempt)
+        assert session.shell(LOOK).stdout == "work\ndeep\nconf\n"
+
+
+def test_mount_points_that_are_gone(homes: Path, home_of_user: Path) -> None:
+    """They are made again, whoever has removed them outside, also for a Sandbox that is open; no link is followed."""
+    policy = _shown_below(home_of_user).with_(home="private:a")
+    with Sandbox(policy) as box:
+        assert box.shell(LOOK).stdout == "work\ndeep\nconf\n"
+        (homes / "a/work").rmdir()
+        (homes / "a/.conf").unlink()
+        assert box.shell(LOOK).stdout == sh(LOOK, policy) == "work\ndeep\nconf\n"
+        (homes / "a/way").rmdir()
+        (homes / "a/way").symlink_to(home_of_user / "work")
+        with pytest.raises(PolicyError, match=r"homes/a/way is in the way of .*way/deep, which the policy shows"):
+            box.shell(LOOK)
+
+
+def test_names_of_mount_points_are_out_of_reach(workspace: Path, homes: Path, home_of_user: Path) -> None:
+    """A policy whose commands could write to where their names are kept has no home. Control: beside it."""
+    sh("true", _shown_below(home_of_user).with_(home="private:a"))
+    points = homes.parent / "points"
+    assert {path.name for path in (points / "a").iterdir()} >= {"work", "way", ".conf"}
+    writer = Policy.workspace(workspace, write=[points], home="private:a")
+    with pytest.raises(PolicyError, match=r"points lies in .*points, which commands of this policy may write to"):
+        sh("true", writer)
+
+
+@pytest.mark.parametrize("mode", ["000", "100", "777"])
+def test_mode_of_a_home(mode: str, workspace: Path, homes: Path) -> None:
+    """A command can close its home, or open it to others; the next one has it with the mode that it had."""
+    policy = Policy.workspace(workspace, home="private:a")
+    look = "touch ~/x && ls ~ && stat -c %a ~"
+    with Sandbox(Policy.workspace(workspace)) as box:
+        for way in (policy, box):
+            assert sh(f"{look}; chmod {mode} ~", way) == "x\n700\n"
+            assert sh(look, way) == "x\n700\n"
+
+
+def test_a_link_is_not_given_the_mode(workspace: Path, homes: Path, tmp_path: Path) -> None:
+    """What has taken the place of a home that was closed isn't changed. Control: the home itself is."""
+    policy = Policy.workspace(workspace, home="private:a")
+    sh("chmod 000 ~", policy)
+    sh("chmod 000 ~", policy)
+    (homes / "a").rename(homes / "was")
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o750)
+    (homes / "a").symlink_to(victim)
+    with pytest.raises(PolicyError, match="is no directory of this user's"):
+        sh("true", policy)
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o750

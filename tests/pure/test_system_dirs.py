@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nsbox import Host, Policy
+from nsbox import Host, Policy, _user
+from nsbox._plan import Symlink
 from nsbox._system_dirs import SystemDirs, look
 from nsbox._workspace import workspace
 
@@ -99,3 +100,47 @@ def test_links_to_too_much(tmp_path: Path, target: str) -> None:
     """A directory of the system that leads to homes, to all, to itself or nowhere shows nothing more."""
     found = made(tmp_path, PLAIN | {"home/u/opt": None, "var/x": None, "tmp": None, "opt": target})
     assert {path for path, to in found.directories if to is None} == {"/usr", "/etc"}
+
+
+HOMES: dict[str, tuple[dict[str, str | None], str, tuple[tuple[str, str], ...]]] = {
+    "silverblue": (SYSTEMS["silverblue"] | {"var/home/u": None}, "/var/home/u", (("/home", "var/home"),)),
+    "absolute": ({"data/home": None, "home": "/data/home"}, "/data/home/u", (("/home", "/data/home"),)),
+    "above": ({"data/home/u": None, "home": "usr/../data/home", "usr": None}, "/data/home/u", ()),
+    "one user's": ({"data/u": None, "home": None, "home/u": "../data/u"}, "/data/u", (("/home/u", "../data/u"),)),
+    "chain": ({"mnt/x/u": None, "srv/h": "/mnt/x", "home": "srv/h"}, "/mnt/x/u", ()),
+    "dangling": ({"home": "no/where/home"}, "/home/u", ()),
+    "circle": ({"home": "other", "other": "home"}, "/home/u", ()),
+    "plain": ({"home/u": None}, "/home/u", ()),
+    "system's": ({"usr/home/u": None, "home": "usr/home"}, "/tmp/home-u", ()),
+}
+
+
+@pytest.mark.parametrize("name", HOMES)
+@pytest.mark.parametrize("home", ["private", "private:x"])
+def test_linked_homes(tmp_path: Path, name: str, home: str) -> None:
+    """A private home is where /home/USER leads, mounted by its real name; /home leads there in the sandbox too."""
+    entries, real, links = HOMES[name]
+    found = made(tmp_path, PLAIN | entries)
+    host = Host(directories=found.directories, ways=found.links, home_links=found.home_links, user="u", state="/s")
+    below = f"{real}/src/project"
+    for policy in (
+        Policy(base="workspace", write=("/w",), workdir="/w", home=home),
+        Policy(base="workspace", write=(below,), workdir=below, home=home, links=links),
+    ):
+        ops = workspace(policy, host)
+        assert _user.home_path(policy, host) == real
+        dests = {getattr(op, "dest", ""): op for op in ops}
+        assert type(dests[real]).__name__ == ("Tmpfs" if home == "private" else "Bind")
+        assert policy.workdir in dests
+        made_links = {path: op.target for path, op in dests.items() if isinstance(op, Symlink)}
+        assert {*links} <= {*made_links.items()}
+        assert not any(path != link and path.startswith(f"{link}/") for path in dests for link in made_links)
+
+
+def test_a_workspace_that_is_a_linked_home(tmp_path: Path) -> None:
+    """The private home lies beside it then."""
+    found = made(tmp_path, SYSTEMS["silverblue"])
+    host = Host(directories=found.directories, home_links=found.home_links, user="u")
+    policy = Policy(base="workspace", write=("/var/home/u",), workdir="/var/home/u")
+    assert _user.home_path(policy, host) == "/var/home/u-private"
+    assert Symlink("var/home", "/home") in workspace(policy, host)

@@ -189,3 +189,82 @@ def test_explain_says_it(workspace: Path, authority: Path, monkeypatch: pytest.M
     ):
         assert any(line.startswith(start) for line in text.splitlines())
     assert f"bind        {authority}/ca.pem -> {authority}/ca.pem [ro, nofollow]" in text
+
+
+# ---- certificates, and deny
+
+FILES = ("ca.pem", "ca.key", "sub/more.pem", "plain/ca.crt")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the caller's certificates are, outside of any workspace."""
+    for name in CERTIFICATES:
+        monkeypatch.delenv(name, raising=False)
+    for name in FILES:
+        (tmp_path / "store" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / name).write_text(f"{name}\n")
+    (tmp_path / "store/link.pem").symlink_to("plain/ca.crt")
+    return tmp_path / "store"
+
+
+def seen_of(policy: Policy, store: Path) -> tuple[set[str], str]:
+    """Return which of the files commands can read, and the value of the variable that they have."""
+    script = 'for f; do cat "$f" >/dev/null 2>&1 && echo "$f"; done; echo "=$SSL_CERT_FILE$SSL_CERT_DIR"'
+    paths = [str(store / name) for name in FILES]
+    done = nsbox.run(["sh", "-c", script, "sh", *paths], policy=policy, capture_output=True, text=True, check=True)
+    *found, value = done.stdout.splitlines()
+    return {path.removeprefix(f"{store}/") for path in found}, value[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "deny"),
+    [
+        ("ca.pem", ["{store}/ca.pem"]),
+        ("ca.pem", ["{store}/*.pem"]),
+        ("ca.pem", ["{store}/../st*"]),
+        ("ca.pem", ["**/*.pem"]),
+        ("ca.pem", nsbox.SECRET_FILES),
+        ("link.pem", ["{store}/*.pem"]),
+        ("link.pem", ["{store}/**/*.crt"]),
+        ("", ["**/*.key"]),
+        ("", ["{store}/*.key"]),
+        ("", ["{store}/sub"]),
+        ("plain", ["{store}/**/pl?in"]),
+        ("plain", ["**/plain"]),
+    ],
+)
+@pytest.mark.parametrize("backend", ["namespaces", "landlock"])
+def test_denied_certificates(
+    backend: str, name: str, deny: list[str], workspace: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deny wins, also by a pattern, over what is shown for a variable, which isn't passed then. Control: without."""
+    monkeypatch.setenv("SSL_CERT_DIR" if name in ("", "plain") else "SSL_CERT_FILE", str(store / name))
+    policy = Policy.workspace(workspace, network="host", backend=backend, require="nothing")
+    shown, value = seen_of(policy, store)
+    assert shown and value == str((store / name).resolve())
+    assert seen_of(policy.with_(deny=[one.format(store=store) for one in deny]), store) == (set(), "")
+
+
+@pytest.mark.parametrize("deny", ["**/*.key", "{store}/plain/*.pem"])
+def test_certificates_that_are_not_denied(
+    deny: str, workspace: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other patterns leave them; a directory is shown as long as nothing in it is matched, which is looked up anew."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(store / "ca.pem"))
+    policy = Policy.workspace(workspace, network="host", deny=[deny.format(store=store)])
+    assert seen_of(policy, store) == ({"ca.pem"}, str(store / "ca.pem"))
+    monkeypatch.delenv("SSL_CERT_FILE")
+    monkeypatch.setenv("SSL_CERT_DIR", str(store / "plain"))
+    policy = Policy.workspace(workspace, network="host", deny=["**/*.key"])
+    assert seen_of(policy, store) == ({"plain/ca.crt"}, str(store / "plain"))
+    (store / "plain/late.key").write_text("x\n")
+    assert seen_of(policy, store) == (set(), "")
+
+
+def test_certificates_of_the_system(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern below the workspace hides nothing of the system's own directories, nor the variable that names it."""
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/passwd")
+    policy = Policy.workspace(workspace, network="host", deny=["**/passwd"])
+    script = "cat $SSL_CERT_FILE >/dev/null && echo $SSL_CERT_FILE"
+    assert nsbox.run(script, shell=True, policy=policy, capture_output=True, text=True).stdout == "/etc/passwd\n"

@@ -238,3 +238,15 @@ def test_transaction(main: Path, task: Path, tmp_path: Path) -> None:
         assert tx.shell("git status --short && echo 2 > f && git diff --stat").returncode == 0
         tx.commit()
     assert (task / "f").read_text() == "2\n"
+
+
+@pytest.mark.parametrize("deny", [["**/*.key"], nsbox.SECRET_FILES])
+def test_patterns(main: Path, task: Path, deny: list[str]) -> None:
+    """A pattern that begins with "**/" counts from what is shown for git too. Control: without, it is readable."""
+    key = main / ".git/token.key"
+    key.write_text("secret\n")
+    for policy, told in ((Policy.workspace(task), "secret\n"), (Policy.workspace(task, deny=deny), "")):
+        assert nsbox.run(["cat", key], policy=policy, capture_output=True, text=True).stdout == told
+    (task / "nsbox.toml").write_text('workspace = "."\ndeny = ["**/*.key"]\n')
+    loaded = Policy.load(task / "nsbox.toml")
+    assert nsbox.run(["cat", key], policy=loaded, capture_output=True, text=True).stdout == ""

@@ -141,6 +141,86 @@ def test_no_bash_at_all(workspace: Path) -> None:
 # ---- hints
 
 
+@pytest.fixture
+def linked(workspace: Path, tmp_path: Path) -> Iterator[tuple[Sandbox, Path, Path]]:
+    """A sandbox, a directory that it shows, in which links are as in /usr, and another one to which they lead."""
+    shown, elsewhere = tmp_path / "shown", tmp_path / "elsewhere"
+    (elsewhere / "bin").mkdir(parents=True)
+    (elsewhere / "data").write_text("x\n")
+    program = elsewhere / "bin/their-tool"
+    program.write_text("#!/bin/sh\necho ok\n")
+    program.chmod(0o755)
+    shown.mkdir()
+    for name, target in {"data": "data", "all": "", "their-tool": "bin/their-tool", "gone": "no/such"}.items():
+        (shown / name).symlink_to(elsewhere / target)
+    with Sandbox(Policy.workspace(workspace, read=[shown])) as box:
+        yield box, shown, elsewhere
+
+
+def test_links_that_lead_out(linked: tuple[Sandbox, Path, Path]) -> None:
+    """A link in what the sandbox shows, to what it doesn't: where it leads, and what to add; which then helps."""
+    box, shown, elsewhere = linked
+    cases = {
+        f"cat {shown}/data": ("is a link to", elsewhere / "data"),
+        f"cat {shown}/all/data": (f"leads by the link {shown}/all to", elsewhere),
+        f"{shown}/their-tool": ("is a link to", elsewhere / "bin/their-tool"),
+        f"python3 -c \"open('{shown}/data')\"": ("is a link to", elsewhere / "data"),
+    }
+    for line, (how, target) in cases.items():
+        assert f"{how} {target}, which isn't in the sandbox: add read=['{target}']" in hints(box.shell(line))["outside"]
+        with Sandbox(box.policy.with_(read=[*box.policy.read, target])) as wider:
+            assert wider.shell(line).why == ()
+    assert "isn't there outside of the sandbox either" in hints(box.shell(f"cat {shown}/gone"))["outside"]
+    assert f"is a link to {elsewhere}/data" in hints(box.exec("cat", [f"{shown}/data"]))["outside"]
+
+
+def test_a_program_behind_a_link(linked: tuple[Sandbox, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for a program that is looked for in PATH, and for what isn't a tool's: the exception says it."""
+    box, shown, elsewhere = linked
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{shown}")
+    for result in (box.shell("their-tool"), box.exec("their-tool")):
+        message = hints(result)["missing-program"]
+        assert f"{shown}/their-tool, which is a link to {elsewhere}/bin/their-tool, which isn't" in message
+        assert f"add read=['{elsewhere}/bin']" in message
+    with pytest.raises(FileNotFoundError) as caught:
+        nsbox.run([f"{shown}/their-tool"], policy=box.policy)
+    assert f"leads by a link to {elsewhere}/bin/their-tool, which the sandbox lacks" in caught.value.__notes__[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a link in /usr is for root to make")
+def test_links_in_usr(box: Sandbox, linked: tuple[Sandbox, Path, Path]) -> None:
+    """A link in /usr, as packages have them to what they keep in /var/lib."""
+    target = linked[2] / "data"
+    link = Path(f"/usr/share/nsbox-test-{os.getpid()}")
+    link.symlink_to(target)
+    try:
+        message = hints(box.shell(f"cat {link}"))["outside"]
+    finally:
+        link.unlink()
+    assert message.startswith(f"'{link}' is a link to {target}, which isn't in the sandbox: add read=['{target}']")
+
+
+def test_a_link_that_a_command_has_made(linked: tuple[Sandbox, Path, Path], workspace: Path) -> None:
+    """It gives no advice what else to show, and doesn't tell what there is outside. Control: one that is shown does."""
+    box, shown, elsewhere = linked
+    for target in (elsewhere, elsewhere / "no"):
+        message = hints(box.shell(f"ln -sfn {target} l; cat l/data"))["outside"]
+        assert "add read" not in message and "isn't there" not in message
+    box.shell(f"ln -s {shown}/all m")
+    assert "add read" not in hints(box.shell("cat m/data"))["outside"]
+    assert "add read" in hints(box.shell(f"cat {shown}/all/data"))["outside"]
+
+
+def test_a_link_to_all(linked: tuple[Sandbox, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link to what contains the caller's home is named, but not to be shown as a whole."""
+    box, shown, _ = linked
+    monkeypatch.setenv("HOME", str(tmp_path / "h/user"))
+    (tmp_path / "h/user").mkdir(parents=True)
+    (shown / "homes").symlink_to(tmp_path / "h")
+    message = hints(box.shell(f"ls {shown}/homes/"))["outside"]
+    assert f"is a link to {tmp_path}/h, which isn't in the sandbox;" in message and "add read" not in message
+
+
 @pytest.mark.parametrize("where", [".cargo/bin", ".local/bin", "tools"])
 def test_a_program_that_is_outside(box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """In the caller's PATH, or where installers put them: where it is, and what to add."""
@@ -201,6 +281,11 @@ SAYINGS = [
     ("mv: cannot move 'a' to '/tmp/b': Invalid cross-device link", "other-file-system", "/tmp"),
     ("OSError: [Errno 16] Device or resource busy: '/tmp'", "mounted", "only what is in it: /tmp"),
     ("Error: EBUSY: resource busy or locked, unlink '/tmp/x'", "mounted", "mounted"),
+    (
+        "[2:2:1126/1:ERROR:zygote_host_impl_linux.cc:103] Running as root without --no-sandbox is not supported.",
+        "privileges",
+        "--no-sandbox",
+    ),
     ("warning: Could not trace the inferior process.", "not-permitted", "gdb -p PID"),
     ("strace: attach: ptrace(PTRACE_SEIZE, 7): Operation not permitted", "not-permitted", "allow=['ptrace']"),
 ]

@@ -14,7 +14,8 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox import Policy, PolicyError, Sandbox, UnavailableError
+from nsbox import Policy, PolicyError, Sandbox, UnavailableError, _probe
+from nsbox._frozen import replace
 
 # What is there to lead to the interpreter of these tests, where that is below the user's home.
 _SHOWN = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.abspath(nsbox.__file__)))
@@ -234,3 +235,20 @@ def test_command_line(workspace: Path, homes: Path) -> None:
     assert run("private:cli", "cat ~/a").stdout == "x\n"
     wrong = run("nowhere", "true")
     assert (wrong.returncode, wrong.stdout) == (2, "") and "'nowhere' is unknown" in wrong.stderr
+
+
+@pytest.mark.skipif(bool(WAYS), reason="the interpreter of these tests lies below /home")
+@pytest.mark.parametrize("home", ["private", "private:x"])
+def test_where_home_is_a_link(home: str, workspace: Path, homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Silverblue: the home and a workspace in it have both names, and passwd says the real one."""
+    host = nsbox.probe()
+    real = f"{workspace.parent}/var-home"
+    (Path(real) / host.user / "src/p").mkdir(parents=True)
+    key = (os.geteuid(), os.getegid())
+    monkeypatch.setitem(_probe._known, key, replace(host, home_links=(("/home", real),)))
+    work = f"{real}/{host.user}/src/p"
+    policy = Policy(base="workspace", write=(work,), workdir=work, home=home)
+    script = f"echo $HOME; {PASSWD}; cd /home/{host.user}/src/p && touch x && pwd -P; echo y > ~/y; cat /home/*/y"
+    own = f"{real}/{host.user}"
+    assert sh(script, policy) == [own, own, work, "y"]
+    assert os.listdir(work) == ["x"] and not (Path(own) / "y").exists()

@@ -244,3 +244,52 @@ def test_children(ws: Path) -> None:
     assert set(parent.deny) <= set(child.deny)
     with pytest.raises(PolicyError):
         parent.child(read=["prod.env"])
+
+
+def test_fifos_that_read_matches(ws: Path, tmp_path: Path) -> None:
+    """A FIFO could be written to though it is read-only: a pattern of read passes it over, a name is an error."""
+    logs = tmp_path / "logs"
+    (logs / "deep").mkdir(parents=True)
+    for name in ("pipe", "deep/pipe", "deep/p[1]"):
+        os.mkfifo(logs / name)
+    for name in ("plain", "deep/plain"):
+        (logs / name).write_text("x")
+    (logs / "link").symlink_to("plain")
+    for pattern, found in {"*": {"deep", "plain"}, "p*": {"plain"}, "deep/*": {"deep/plain"}, "**/pipe": set()}.items():
+        policy = Policy.workspace(ws, read=[f"{logs}/{pattern}"])
+        shown = nsbox.run(["find", logs, "-maxdepth", "1", "-type", "p"], policy=policy, stdout=nsbox.PIPE, text=True)
+        assert shown.stdout == ""
+        told = [line for line in nsbox.explain(policy).splitlines() if line.startswith("names ")]
+        assert told == [
+            f"names       read {logs}/{pattern} matches {', '.join(sorted(f'{logs}/{name}' for name in found))}"
+            if found
+            else f"names       warning: read {logs}/{pattern} matches nothing"
+        ]
+    for name in ("pipe", "deep/p[1]"):
+        with pytest.raises(PolicyError, match=r"is a FIFO, which commands could write to"):
+            Policy.workspace(ws, read=[logs / name])
+
+
+def test_a_fifo_that_has_come_to_have_the_name(ws: Path, tmp_path: Path) -> None:
+    """The same where a name that is meant literally has become one since. In a writable directory it is passed over."""
+    path = tmp_path / "p[1]"
+    path.mkdir()
+    policy = Policy.workspace(ws, read=[path])
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(PolicyError, match="is a FIFO"):
+        nsbox.run(["true"], policy=policy)
+    os.mkfifo(ws / "q[1]")
+    assert nsbox.run(["true"], policy=Policy(base="workspace", write=[ws], read=[ws / "q[1]"])).returncode == 0
+
+
+def test_links_in_what_is_denied(ws: Path, tmp_path: Path) -> None:
+    """A link on the way to what is shown isn't made in what deny hides, by a name or by a pattern. Control: it is."""
+    (tmp_path / "real/lib").mkdir(parents=True)
+    (tmp_path / "names").mkdir()
+    (tmp_path / "names/lib").symlink_to(tmp_path / "real/lib")
+    policy = Policy.workspace(ws, read=[tmp_path / "names/lib"])
+    script = f"ls -A {tmp_path}/names"
+    for deny, told in (([], "lib\n"), ([tmp_path / "names"], ""), ([f"{tmp_path}/nam*"], "")):
+        done = nsbox.run(script, shell=True, policy=policy.with_(deny=deny), capture_output=True, text=True)
+        assert done.stdout == told

@@ -1,0 +1,116 @@
+"""Mount points in homes that are kept, for what a policy shows there: made again, and known to all who share the home.
+
+A file or directory that a command removes or renames takes along what others have mounted on it (rename(2), unlink(2)
+since Linux 3.18): EBUSY counts in a mount namespace that has something mounted there itself. So each policy's commands
+have something mounted on the points that were made for others, too. Names of these are kept where no command can write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._home import is_of_box, name_of
+from nsbox._user import first_parts, home_path, home_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+POINTS = "points"  # in nsbox's directory for state: for each home, an empty file of each name
+_MOST = 256  # each is a mount
+_of_boxes: dict[str, set[str]] = {}  # by the name of a Sandbox's home, which no other process has
+
+
+def _kinds(policy: Policy, host: Host) -> dict[str, bool]:
+    """Return the names that the policy has something mounted on, or below, and whether that takes a file."""
+    home = home_path(policy, host)
+    return {
+        name: f"{home}/{name}" in paths and not os.path.isdir(f"{home}/{name}")
+        for name, paths in first_parts(policy, host).items()
+    }
+
+
+def _fits(mode: int, is_file: bool) -> bool:
+    return stat.S_ISREG(mode) if is_file else stat.S_ISDIR(mode)
+
+
+def are_there(policy: Policy, host: Host, source: str) -> bool:
+    """Say if the policy's own are made, and known."""
+    kinds = _kinds(policy, host)
+    if not kinds:
+        return True
+    try:
+        is_made = all(_fits(os.lstat(f"{source}/{name}").st_mode, is_file) for name, is_file in kinds.items())
+    except OSError:
+        return False
+    return is_made and kinds.keys() <= _known(policy, host)
+
+
+def make(policy: Policy, host: Host, fd: int) -> None:
+    """Make the policy's own in its home. A link that is there would lead the mount elsewhere: PolicyError."""
+    kinds = _kinds(policy, host)
+    _remember(policy, host, kinds.keys())  # first, so that nobody starts meanwhile who could remove them
+    for name, is_file in kinds.items():
+        with contextlib.suppress(FileExistsError):  # by now
+            if is_file:
+                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=fd))
+            else:
+                os.mkdir(name, 0o700, dir_fd=fd)
+        if not _fits(os.lstat(name, dir_fd=fd).st_mode, is_file):
+            shown = first_parts(policy, host)[name][0]
+            what = f"{home_source(policy, host)}/{name} is in the way of {shown}, which the policy shows there"
+            raise PolicyError("home", f"{policy.home!r}: {what}: remove it, or choose another name")
+
+
+def foreign(policy: Policy, host: Host) -> tuple[str, ...]:
+    """Return those of other policies' in this one's home, as far as they are there."""
+    names = _known(policy, host)
+    if not names:
+        return ()
+    own = first_parts(policy, host)
+    source = home_source(policy, host)
+    found = []
+    for name in sorted(names - own.keys()):
+        with contextlib.suppress(OSError):
+            mode = os.lstat(f"{source}/{name}").st_mode
+            if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+                found.append(name)
+    return tuple(found)
+
+
+def forget(name: str) -> None:
+    """Forget those of a Sandbox's home that has been removed."""
+    _of_boxes.pop(name, None)
+
+
+def _known(policy: Policy, host: Host) -> set[str]:
+    if is_of_box(policy.home):
+        return _of_boxes.get(name_of(policy.home) or "", set())
+    try:
+        return set(os.listdir(f"{host.state}/{POINTS}/{name_of(policy.home)}"))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def _remember(policy: Policy, host: Host, names: Iterable[str]) -> None:
+    """Keep the names; raises OSError, and PolicyError where there are too many."""
+    known = _known(policy, host)
+    new = {*names} - known
+    if len(known | new) > _MOST:
+        where = f"{host.state}/{POINTS}/{name_of(policy.home)}"
+        what = f"{policy.home!r} has had more than {_MOST} places that policies show something at"
+        raise PolicyError("home", f"{what}: choose another name, or remove {where} while no command runs in it")
+    if is_of_box(policy.home):
+        if new:
+            _of_boxes.setdefault(name_of(policy.home) or "", set()).update(new)
+        return
+    for name in new:
+        directory = f"{host.state}/{POINTS}/{name_of(policy.home)}"
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        os.close(os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
