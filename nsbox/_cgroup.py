@@ -17,9 +17,11 @@ from _weakref import ref
 from nsbox._errors import SetupError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._limits import SETUP_PROCESSES
+from nsbox._owners import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 _ROOT = "/sys/fs/cgroup"
 _CALLERS = "nsbox-callers"  # where the processes of the own cgroup go
@@ -165,6 +167,7 @@ class Leaf:
     def __init__(self, directory: str, limits: Sequence[tuple[str, str]]) -> None:
         sweep()
         self.fd = -1
+        self._owner: Any = None
         self.is_over = False
         self.has_memory_limit = "memory.max" in dict(limits)
         self.path = f"{directory}/{_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
@@ -177,7 +180,8 @@ class Leaf:
             for name, value in limits:
                 what = f"cgroup: {name} {value}"
                 self._limit(name, _NOT_YET.get(name, value))
-            self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._owner = opened(os.open, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.fd = self._owner.fileno()
         except BaseException as error:
             self.remove()
             if isinstance(error, OSError):
@@ -207,9 +211,9 @@ class Leaf:
                 _write(f"{self.path}/{name}", wished[name])
 
     def _close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.fd = -1
+        if self._owner is not None:
+            self._owner.close()
 
     def spent(self) -> Spent:
         """Return what was used up so far."""

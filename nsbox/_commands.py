@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from nsbox._tool import ToolResult
-    from nsbox._typed import Command, OwnCalled, OwnPopened, OwnRun, OwnTimed
+    from nsbox._typed import (
+        Command,
+        OwnCalled,
+        OwnPopened,
+        OwnRun,
+        OwnStreamedExec,
+        OwnStreamedShell,
+        OwnTimed,
+        Path,
+    )
     from nsbox.asyncio import Process
     from nsbox.secrets import Secret, Store
 
@@ -333,17 +342,17 @@ class Commands(Keeper):
         """Return what a command writes to stdout; as nsbox.check_output."""
         return _subprocess.check_output(*args, **self._own(args, options))
 
-    async def create_subprocess_exec(self, program: Any, *args: Any, **options: Any) -> Process:
+    async def create_subprocess_exec(self, program: Path, *args: Path, **options: Unpack[OwnStreamedExec]) -> Process:
         """Start a program; as nsbox.asyncio.create_subprocess_exec."""
         from nsbox import asyncio
 
-        return await asyncio.create_subprocess_exec(program, *args, **self._own((), options))
+        return await asyncio.create_subprocess_exec(program, *args, **self._own((), {**options}))
 
-    async def create_subprocess_shell(self, cmd: str | bytes, **options: Any) -> Process:
+    async def create_subprocess_shell(self, cmd: str | bytes, **options: Unpack[OwnStreamedShell]) -> Process:
         """Start a command line of the shell; as nsbox.asyncio.create_subprocess_shell."""
         from nsbox import asyncio
 
-        return await asyncio.create_subprocess_shell(cmd, **self._own((), options))
+        return await asyncio.create_subprocess_shell(cmd, **self._own((), {**options}))
 
     def _own(self, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
         if "policy" in options:

@@ -13,6 +13,8 @@ import gc
 import sys
 import time
 
+from nsbox._command import Command as Command
+from nsbox._command import Result as Result
 from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING
 
@@ -43,87 +45,6 @@ except ImportError as _error:
 ffi: Any = getattr(extension, "ffi", None)
 lib: Any = getattr(extension, "lib", None)
 constants = Constants(lib)
-
-
-class Command:
-    """What varies from spawn to spawn: paths as bytes, ids and descriptors as numbers.
-
-    uid, gid, groups: None means the plan's own, which _spawn fills in. flags: abi.h's, of the command. preexec: called
-    in the command before its exec; flags have PREEXEC then. inherits_env: what it changes in the environment counts,
-    but for these variables, which the policy sets; None: it doesn't count. places: instead of cwd and envp, directories
-    to start in with the environment for each; the last is taken where none can be entered. hold_fd: a
-    pipe's end by which somebody lets the command go on, who is told by report_fd, a socket's, that all is set up.
-    filters: ahead of the plan's.
-    """
-
-    __slots__ = (
-        *("argv", "cgroup_fd", "cwd", "envp", "filters", "flags", "gid", "groups", "hold_fd", "inherits_env", "leaf"),
-        *("parked", "pass_fds", "pgid", "places", "preexec", "profile", "programs", "progress", "report_fd", "stdio"),
-        *("terminal", "uid", "umask"),
-    )
-
-    def __init__(
-        self,
-        *,
-        programs: Sequence[bytes],
-        argv: Sequence[bytes],
-        envp: Strings,
-        cwd: bytes | None,
-        flags: int = 0,
-        stdio: tuple[int, int, int] = (-1, -1, -1),
-        pass_fds: Sequence[int] = (),
-        umask: int = -1,
-        pgid: int = -1,
-        uid: int | None = None,
-        gid: int | None = None,
-        groups: Sequence[int] | None = None,
-        preexec: Callable[[], object] | None = None,
-        inherits_env: dict[bytes, bytes] | None = None,
-        places: Sequence[tuple[bytes, Strings]] = (),
-        hold_fd: int = -1,
-        report_fd: int = -1,
-        filters: Sequence[bytes] = (),
-    ) -> None:
-        self.programs, self.argv, self.envp, self.cwd = programs, argv, envp, cwd
-        self.flags, self.stdio, self.pass_fds = flags, stdio, pass_fds
-        self.umask, self.pgid = umask, pgid
-        self.uid, self.gid, self.groups = uid, gid, groups
-        self.preexec, self.inherits_env = preexec, inherits_env
-        self.places, self.hold_fd, self.report_fd, self.filters = places, hold_fd, report_fd, filters
-        self.cgroup_fd, self.terminal = -1, 0
-        self.parked: Any = None  # _template's, the sandbox that waits for it
-        self.profile: Any = None  # _core_darwin's, what confines it
-        self.leaf: Any = None  # _cgroup's, which the descriptor is of
-        self.progress: Any = None  # set by spawn(): where pid, init_pid and set_up_pid are, as soon as they are known
-
-
-class Result:
-    """What came of a spawn; error 0 and a pid, or an errno with the step and the op that it came from."""
-
-    __slots__ = (
-        *("detail", "entered", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid", "pidfd"),
-        *("plan", "root_id", "step", "warm"),
-    )
-
-    def __init__(
-        self,
-        error: int,
-        step: int,
-        op: int,
-        pid: int,
-        init_pid: int,
-        init_pidfd: int,
-        init_says: int,
-        go_fd: int = -1,
-        detail: bytes = b"",
-    ) -> None:
-        self.error, self.step, self.op, self.pid = error, step, op, pid
-        self.init_pid, self.init_pidfd, self.init_says = init_pid, init_pidfd, init_says
-        self.go_fd, self.detail, self.root_id, self.pidfd = go_fd, detail, 0, -1
-        self.warm = False  # in a copy of a sandbox that is kept
-        self.plan: Any = None  # what was carried out, if that isn't the plan for the policy alone
-        self.entered: Any = None  # _session's, of a command that isn't our child
-        self.on_end: Callable[[], object] = bool  # called when its sandbox has gone, before its pidfd is closed
 
 
 class _Arena:
@@ -415,16 +336,20 @@ def spawn(template: Template, command: Command) -> Result:
         keep += [found := template.idmaps()]
         keep += [mappings := ffi.new("nsbox_mapping[]", [(one.fd, *owner) for owner, one in found])]
         r.idmaps, r.n_idmaps = mappings, len(found)
-    arena = _take_arena(template.nops)
+    owners, arena = command.owners, _take_arena(template.nops)
     r.arena, r.arena_len = arena.pointer, arena.size
     r.result = command.progress = result = arena.result
     result.pid = result.init_pid = 0
     result.init_pidfd = result.init_says = result.go_fd = result.pidfd = -1
     try:
-        if command.preexec is None:
+        if command.preexec is not None:
+            _spawn_with(command.preexec, r, command.inherits_env, command.parked)
+            if owners is not None:
+                _owners().own([fd for fd in map(getattr, [result] * 4, _DESCRIPTORS) if fd >= 0], owners)
+        elif owners is None:
             lib.nsbox_spawn(r)
         else:
-            _spawn_with(command.preexec, r, command.inherits_env, command.parked)
+            _owners().own_left(lib.nsbox_spawn, r, result, _DESCRIPTORS, owners)
         answer = Result(
             *(result.error, result.step, result.op, result.pid),
             *(result.init_pid, result.init_pidfd, result.init_says, result.go_fd),
@@ -432,9 +357,12 @@ def spawn(template: Template, command: Command) -> Result:
         answer.root_id, answer.pidfd = result.root_id, result.pidfd
         if answer.error:
             answer.detail = ffi.string(result.detail)
+        else:
+            command.result = answer
     except BaseException:  # of a signal handler, which runs when the call is over: nobody would own the command
         if (result.pid > 0 or result.init_pidfd >= 0) and not result.error:
-            end(result.pid, result.init_pidfd, result.init_says, result.go_fd)
+            command.result = None
+            end(result.pid, result.init_pidfd, result.init_says, result.go_fd, owners)
         raise
     try:
         if answer.step == constants.STEP_KILLED:
@@ -442,10 +370,26 @@ def spawn(template: Template, command: Command) -> Result:
         else:
             _give_back(arena, template.nops)
     except BaseException:  # the same; the arena may be another thread's by now
-        if not answer.error:
-            end(answer.pid, answer.init_pidfd, answer.init_says, answer.go_fd)
+        abandon(command)
         raise
     return answer
+
+
+_DESCRIPTORS = ("init_pidfd", "init_says", "go_fd", "pidfd")  # that a spawn leaves: fields of nsbox_result
+
+
+def _owners() -> Any:
+    from nsbox import _owners  # loaded by those who have any; a command line that starts one command has none
+
+    return _owners
+
+
+def abandon(command: Command) -> None:
+    """End what a spawn has started, if nobody has answered for it since: a signal's handler has raised in between."""
+    result, command.result = command.result, None
+    if result is not None:
+        end(result.pid, result.init_pidfd, result.init_says, result.go_fd, command.owners)
+        result.on_end()
 
 
 _LAST_WAIT = 30_000  # milliseconds
@@ -461,10 +405,11 @@ def _reap(pid: int) -> None:
         pass
 
 
-def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1) -> None:
+def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1, owners: list[Any] | None = None) -> None:
     """Kill a command (pid 0: none), and return when its whole sandbox is gone, whatever its policy lets go on.
 
-    After half a minute in any case: nobody is told here, and something worse is being told already.
+    After half a minute in any case: nobody is told here, and something worse is being told already. owners: of the
+    descriptors, which are closed with these.
     """
     try:
         if pid > 0:
@@ -479,8 +424,12 @@ def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1) -> None:
     _reap(pid)
     if init_pidfd >= 0:
         wait(init_pidfd, -1, _LAST_WAIT)
-        os.close(init_pidfd)
-    for fd in (init_says, go_fd):
+    if owners:
+        for owner in owners:
+            owner.close()
+        owners.clear()
+        return
+    for fd in (init_pidfd, init_says, go_fd):
         if fd >= 0:
             os.close(fd)
 

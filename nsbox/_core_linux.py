@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from _weakref import ref
 
 from nsbox._core import constants, ffi, lib
 from nsbox._early import os
@@ -32,7 +33,7 @@ def open_in_root(root: int, path: bytes) -> int:
     return fd
 
 
-_mappings: dict[int, tuple[int, tuple[int, int]]] = {}  # descriptors, and what they are of, by the id() of objects
+_mappings: dict[ref[UserNamespace], tuple[int, tuple[int, int]]] = {}  # descriptors, and what they are of
 
 
 def _is_still(fd: int, what: tuple[int, int]) -> bool:
@@ -47,39 +48,59 @@ def _is_still(fd: int, what: tuple[int, int]) -> bool:
 class UserNamespace:
     """A user namespace that nobody is in, for idmapped mounts; its descriptor ends with it; no child has that."""
 
-    __slots__ = ("fd",)
+    __slots__ = ("__weakref__", "_key", "_made", "fd")
 
     def __init__(self, uid_map: str, gid_map: str) -> None:
         """Make it; raises OSError."""
+        self._made: list[int] = []
+        self._key = ref(self)
+        _sweep()
         size = 1 << 14
         stack = ffi.new("uint8_t[]", size + 64)  # for a process that is in it meanwhile
         start = ffi.cast("uint8_t *", (int(ffi.cast("uintptr_t", stack)) + 63) // 64 * 64)
         maps = [ffi.from_buffer("char[]", text.encode() + b"\0") for text in (uid_map, gid_map)]
-        self.fd: int = lib.nsbox_idmap(*maps, start, size)
+        self._made.extend(map(lib.nsbox_idmap, *zip((*maps, start, size), strict=True)))  # in one step: see _owners
+        self.fd = self._made[0]
         if self.fd < 0:
             raise OSError(-self.fd, os.strerror(-self.fd))
         found = os.fstat(self.fd)
-        _mappings[id(self)] = self.fd, (found.st_dev, found.st_ino)
+        _mappings[self._key] = self.fd, (found.st_dev, found.st_ino)
+        self._made = []
 
     def is_open(self) -> bool:
         """Say if the descriptor is there, and its own."""
-        known = _mappings.get(id(self))
+        known = _mappings.get(self._key)
         return known is not None and _is_still(*known)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # the kernel closes it; the names of this module may have gone
             return
-        known = _mappings.pop(id(self), None)
-        if known is not None and _is_still(*known):
-            os.close(known[0])
+        _let_go(self._key)
+        while self._made:  # a signal's handler has raised before it was known
+            fd = self._made.pop()
+            if fd >= 0:
+                os.close(fd)
+
+
+def _let_go(key: ref[UserNamespace]) -> None:
+    """Close a mapping's descriptor, and only then forget it: a signal's handler may raise in between."""
+    known = _mappings.get(key)
+    if known is not None and _is_still(*known):
+        os.close(known[0])
+    _mappings.pop(key, None)
+
+
+def _sweep() -> None:
+    """Let go of those that have gone, while a signal's handler raised in __del__()."""
+    for key in list(_mappings):
+        if key() is None:
+            _let_go(key)
 
 
 def _after_fork() -> None:
     """Close all in a child: a preexec_fn runs there."""
-    while _mappings:
-        known = _mappings.popitem()[1]
-        if _is_still(*known):
-            os.close(known[0])
+    for key in list(_mappings):
+        _let_go(key)
 
 
 os.register_at_fork(after_in_child=_after_fork)

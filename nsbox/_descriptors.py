@@ -24,11 +24,20 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
 
     Not of the class socket.socket: gevent's has its descriptor not block, which another process has as well then.
     """
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    ends = _socket.socket(fileno=high(ours.detach())), _socket.socket(fileno=high(theirs.detach()))
-    for end in ends:
+    ours, theirs = (_from_3_up(end) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
+    for end in (ours, theirs):
         end.settimeout(None)  # whatever the default is
-    return ends
+    return ours, theirs
+
+
+def _from_3_up(end: _socket.socket) -> _socket.socket:
+    """Return it, or its copy; in one step with the descriptor, as _owners does: a signal's handler may raise."""
+    if end.fileno() > 2:
+        return end
+    copy = map(fcntl.fcntl, (end.fileno(),), (fcntl.F_DUPFD_CLOEXEC,), (3,))
+    moved = next(map(_socket.socket, (-1,), (-1,), (-1,), copy))
+    end.close()
+    return moved
 
 
 def close(*fds: int) -> None:

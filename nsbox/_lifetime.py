@@ -113,9 +113,9 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         # Else it isn't so: the command is alive, or a zombie that pid 1 of the sandbox can't end before.
 
     def hold(self) -> None:
-        """Own the descriptors of the init from here on."""
-        if not self._held:
-            own([fd for fd in (self._init_pidfd, self._init_says) if fd >= 0], self._held)
+        """Own the descriptors of the init from here on, those that aren't owned yet."""
+        known = [owner.fileno() for owner in self._held]
+        own([fd for fd in (self._init_pidfd, self._init_says) if fd >= 0 and fd not in known], self._held)
 
     def _release(self) -> None:
         self.hold()
@@ -125,9 +125,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             pidfd, self._init_pidfd = self._init_pidfd, -1
         init_says, self._init_says = self._init_says, -1
         held, self._held = self._held, []  # if a signal's handler raises from here on, they are closed with it
-        own, self._pidfd = self._pidfd, -1
-        if own >= 0:
-            os.close(own)
+        self._pidfd = -1
         try:
             if init_says >= 0 and is_ours:
                 self._last_word = _core_linux.last_word(init_says)
@@ -139,7 +137,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             if is_ours:
                 on_end()
             if pidfd >= 0:
-                self._give_up(held[0], is_ours)
+                self._give_up(next(owner for owner in held if owner.fileno() == pidfd), is_ours)
             leaf, self._leaf = self._leaf, None
             if leaf is not None and is_ours:
                 self._spent = leaf.end(kill=self._plan.kill_on_exit)

@@ -21,7 +21,6 @@ from nsbox import _core, _renew, _request, _spawn, _template
 from nsbox._attributes import OVERLAY
 from nsbox._checks import is_below
 from nsbox._core import constants as c
-from nsbox._descriptors import close
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._files import Tree, join
 from nsbox._filters import programs
@@ -148,14 +147,16 @@ class OverlayWay(Way):
             stamps=_core.Stamps((False,) * len(ops)),
         )
         try:
-            _, self._fds = _template.made(request, "begin a transaction", ops)
+            _, _, self._owners = _template.made(request, "begin a transaction", ops)
         except SetupError as error:
             is_overlay = error.op is not None and error.op.startswith("overlay")
             raise SetupError(error.errno or 0, error.step, error.op, _HINT if is_overlay else "") from None
+        self._fds = [owner.fileno() for owner in self._owners]
         if len(self._fds) != c.SENT:
             self._close()
             raise SetupError(errno.EMFILE, "begin a transaction", None, "no descriptor was free for its namespaces")
-        os.close(self._fds.pop(c.SENT_NULL))
+        del self._fds[c.SENT_NULL]
+        self._owners.pop(c.SENT_NULL).close()
         self._inside: tuple[Prepared, tuple[Prepared, Prepared]] | None = None
         self.started = 0  # commands so far
         self._running: dict[object, int] = {}  # for each command the pidfd of its sandbox's pid 1
@@ -244,7 +245,7 @@ class OverlayWay(Way):
         except BaseException:  # of a signal's handler: nobody owns the command
             if result is not None:
                 self._running.pop(key, None)
-                _core.end(result.pid, result.init_pidfd, result.init_says)
+                _core.abandon(command)
             raise
 
     def close(self) -> None:
@@ -257,8 +258,9 @@ class OverlayWay(Way):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def _close(self) -> None:
-        while self._fds:
-            close(self._fds.pop())
+        self._fds.clear()
+        while self._owners:
+            self._owners.pop().close()
 
     def forget(self) -> None:
         """Close what is the parent's, in a forked child."""

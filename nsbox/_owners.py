@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import _socket
+import fcntl
+import os
 import select
+from itertools import chain, compress, repeat, tee
+from operator import itemgetter, methodcaller
 
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._originals import original
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
 # An object that closes its descriptor when nobody has it any more, in C and without a word. This class of select's is
 # meant for others, but asks nothing of a descriptor that it is given.
 _Owner: Any = original(select, "kqueue" if hasattr(select, "kqueue") else "epoll")
+
+
+_each = chain.from_iterable
+_memory: Any = memoryview
 
 
 def own(fds: Iterable[int], owners: list[Any]) -> None:
@@ -24,6 +33,38 @@ def own(fds: Iterable[int], owners: list[Any]) -> None:
     owners.extend(map(_Owner.fromfd, fds))
 
 
-def opened(call: Callable[[Any], int], argument: Any) -> Any:
+def opened(call: Callable[..., int], *arguments: Any) -> Any:
     """Return the owner of what a call opens, as own() makes it, and in one step as well."""
-    return next(map(_Owner.fromfd, map(call, (argument,))))
+    return next(map(_Owner.fromfd, map(call, *zip(arguments))))
+
+
+def own_left(call: Callable[[Any], object], argument: Any, place: Any, names: Sequence[str], owners: list[Any]) -> None:
+    """Call what leaves descriptors, or -1, in attributes of a place, and own them. In one step as well."""
+    called = compress(map(call, (argument,)), (False,))  # its answer is no descriptor
+    left = chain(called, map(getattr, repeat(place), names))
+    owners.extend(map(_Owner.fromfd, filter((-1).__lt__, left)))
+
+
+def own_received(sock: Any, size: int, most: int, owners: list[Any], flags: int = 0) -> bytes:
+    """Return a message from a socket, and own the descriptors that come with it. In one step as well."""
+    space, flags = _socket.CMSG_LEN(4 * most), flags | _socket.MSG_CMSG_CLOEXEC
+    received: Iterator[Any]
+    received, again = tee(map(sock.recvmsg, (size,), (space,), (flags,)))
+    rights = map(itemgetter(2), _each(map(itemgetter(1), received)))
+    owners.extend(map(_Owner.fromfd, _each(map(methodcaller("cast", "i"), map(_memory, rights)))))
+    message: bytes = next(again)[0]
+    return message
+
+
+def own_pipe(owners: list[Any]) -> None:
+    """Own both ends of a new pipe: what reads, then what writes."""
+    owners.extend(map(_Owner.fromfd, _each(map(os.pipe2, (os.O_CLOEXEC,)))))
+
+
+def high(owner: Any) -> Any:
+    """Return the owner, or that of a copy from 3 up: the caller may have closed standard descriptors."""
+    if owner.fileno() > 2:
+        return owner
+    moved = opened(fcntl.fcntl, owner.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+    owner.close()
+    return moved

@@ -154,18 +154,23 @@ class Confinable(Lifetime["AnyStr"]):
             preexec=preexec_fn,
             inherits_env=_environment.set_by(policy) if preexec_fn is not None and env is None else None,
             filters=_terminal.filters(policy, prepared.plan, (p2cread, c2pwrite, errwrite, *passed)),
+            owners=self._held,
         )
         self._claim_terminal(command)
         start = _spawn.spawn if self._way is None else self._way.spawn
-        result = start(policy, prepared, command, program, directory if cwd is None else cwd)
-        # No call in these lines, after which a signal's handler could raise while nobody owns the command.
-        self.pid = result.pid
-        self._plan = result.plan or prepared.plan
-        self._says_empty = prepared.says_empty
-        self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
-        self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
-        self._leaf, self._pidfd = command.leaf, result.pidfd
-        self._child_created = True
+        try:
+            result = start(policy, prepared, command, program, directory if cwd is None else cwd)
+            # No call in these lines, after which a signal's handler could raise while nobody owns the command.
+            self.pid = result.pid
+            self._plan = result.plan or prepared.plan
+            self._says_empty = prepared.says_empty
+            self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
+            self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
+            self._leaf, self._pidfd = command.leaf, result.pidfd
+            self._child_created = True
+        except BaseException:
+            _core.abandon(command)
+            raise
         try:
             self._take_over(prepared, positional)
         except BaseException:

@@ -9,7 +9,6 @@ where the policy says so, whose pid 1 waits for the command.
 from __future__ import annotations
 
 import _socket
-import array
 import errno
 import os
 import select
@@ -19,11 +18,11 @@ from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
 from nsbox import _core, _renew, _request, _spawn
 from nsbox._core import constants as c
-from nsbox._descriptors import close, high, pair
+from nsbox._descriptors import pair
 from nsbox._errors import NsboxError, SetupError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._originals import original
-from nsbox._owners import opened, own
+from nsbox._owners import high, opened, own_received
 from nsbox._plan import Console
 from nsbox._rare_errors import StaleError
 
@@ -38,21 +37,18 @@ if TYPE_CHECKING:
 _ANEW = frozenset({"uts", "cgroup", "time"})  # namespaces that each command has for itself
 
 
-def _received(sock: _socket.socket, most: int) -> list[int]:
-    """Return the descriptors that have come."""
-    fds = array.array("i")
-    _, ancillary, _, _ = sock.recvmsg(1, _socket.CMSG_LEN(most * fds.itemsize), _socket.MSG_CMSG_CLOEXEC)
-    for level, kind, content in ancillary:
-        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
-            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-    return [high(fd) for fd in fds]
+def _received(sock: _socket.socket, most: int) -> list[Any]:
+    """Return the owners of the descriptors that have come."""
+    owners: list[Any] = []
+    own_received(sock, 1, most, owners)
+    return [high(owner) for owner in owners]
 
 
 class _MountWatch:
     """Tells whether the caller's mounts have changed: those below what is bound would be others now."""
 
     def __init__(self) -> None:
-        self._mounts = opened(lambda path: high(os.open(path, os.O_RDONLY | os.O_CLOEXEC)), "/proc/self/mounts")
+        self._mounts = high(opened(os.open, "/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC))
         self._poller = original(select, "poll")()  # gevent's knows no POLLPRI
         self._poller.register(self._mounts.fileno(), select.POLLPRI)
         self._poller.poll(0)
@@ -74,23 +70,22 @@ class _MountWatch:
 
 
 class Parked:
-    """A sandbox where only the command is missing. result: of making it; user2_fd: the command's user namespace."""
+    """A sandbox where only the command is missing. result: of making it; user2_fd: the command's user namespace.
 
-    def __init__(self, result: _core.Result, stamps: _core.Stamps) -> None:
+    held: what owns its descriptors: init_pidfd and init_says, which its command has when that is started; then the
+    others. Not __del__(), in which a signal's handler may raise.
+    """
+
+    def __init__(self, result: _core.Result, stamps: _core.Stamps, held: list[Any]) -> None:
         self.result, self.stamps, self.user2_fd = result, stamps, -1
-        self.is_taken = False  # its command has been started, whose is all but go_fd and user2_fd
-        self._owners: list[Any] = []
+        self.is_taken = False  # its command has been started
+        self.held = held
         self._creator = os.getpid()
-
-    def hold(self) -> None:
-        """Have go_fd and user2_fd closed with this. Not by __del__(), in which a signal's handler may raise."""
-        own([fd for fd in (self.result.go_fd, self.user2_fd) if fd >= 0], self._owners)
 
     def forget(self) -> None:
         """Close what is the parent's, in a forked child that executes the command: nothing there calls __del__()."""
         own = self.result
-        close(own.init_pidfd, own.init_says)
-        for fd in self._owners:
+        for fd in self.held:
             fd.close()
         own.init_pidfd = own.init_says = own.go_fd = self.user2_fd = -1
 
@@ -98,12 +93,8 @@ class Parked:
         if _is_late():  # the kernel closes all, and ends it
             return
         own = self.result
-        if self.is_taken:
-            pass
-        elif self._creator == os.getpid():
-            _core.end(0, own.init_pidfd, own.init_says)
-        else:  # the parent's, in a forked child
-            close(own.init_pidfd, own.init_says)
+        if not self.is_taken and self._creator == os.getpid():  # else the parent's, in a forked child
+            _core.end(0, own.init_pidfd, own.init_says, -1, self.held)
 
 
 class Kept:
@@ -163,8 +154,8 @@ class Kept:
         )
 
     def _make(self, request: _core.Template, ops: Sequence[Op]) -> None:
-        result, self._fds = made(request, "keep a sandbox", ops)
-        own(self._fds, self._owners)
+        result, _, self._owners = made(request, "keep a sandbox", ops)
+        self._fds = [owner.fileno() for owner in self._owners]
         self._root_id = result.root_id
         if len(self._fds) != c.SENT:
             raise SetupError(errno.EMFILE, "keep a sandbox", None, "no descriptor was free for its namespaces")
@@ -191,11 +182,11 @@ class Kept:
     def _park(self) -> Parked:
         stamps = _core.Stamps(self._watched)
         request = self._request(self._renewed, {"user", "cgroup"}, flags=c.PARK, parked=stamps)
-        result, fds = made(request, "make a sandbox ready", self._renewed)
-        parked = Parked(result, stamps)
-        parked.user2_fd = fds[0] if len(fds) == 1 else -1
-        parked.hold()
-        if len(fds) != 1:
+        result, held, sent = made(request, "make a sandbox ready", self._renewed)
+        parked = Parked(result, stamps, held)
+        held += sent
+        parked.user2_fd = sent[0].fileno() if len(sent) == 1 else -1
+        if len(sent) != 1:
             raise SetupError(errno.EMFILE, "make a sandbox ready", None, "no descriptor was free for its namespace")
         return parked
 
@@ -217,6 +208,7 @@ class Kept:
         try:
             result = _spawn.spawn(policy, self._entering, command, program, cwd)
         except BaseException:
+            _core.abandon(command)  # first: pid 1 can't end while its zombie is there
             command.parked = None  # now, not when the exception is forgotten
             raise
         # No call in these lines, after which a signal's handler could raise while nobody owns the command.
@@ -225,6 +217,8 @@ class Kept:
         result.init_pid = copy.init_pid
         result.init_pidfd = copy.init_pidfd
         result.init_says = copy.init_says
+        if command.owners is not None:
+            command.owners[:0] = parked.held[:2]
         result.warm = parked.is_taken = True
         return result
 
@@ -256,12 +250,17 @@ class Kept:
             self.forget()
 
 
-def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.Result, list[int]]:
-    """Have something made that has no command yet; return it, and the descriptors that it sends. Raises SetupError."""
+def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.Result, list[Any], list[Any]]:
+    """Have something made that has no command yet. Raises SetupError.
+
+    Returns it, the owners of its descriptors if it goes on, and of those that it sends.
+    """
+    held: list[Any] = []
+    nothing = _core.Strings([])
+    command = _core.Command(programs=[], argv=[], envp=nothing, cwd=None, owners=held)
     ours, theirs = pair()
     try:
-        nothing = _core.Strings([])
-        command = _core.Command(programs=[], argv=[], envp=nothing, cwd=None, report_fd=theirs.fileno())
+        command.report_fd = theirs.fileno()
         command.flags = c.CLOSE_FDS | (c.ADOPT_INIT if _core.adopt_inits else 0)
         command.uid = command.gid = 0
         result = _core.spawn(request, command)
@@ -271,13 +270,13 @@ def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.R
             op = ops[result.op].describe() if 0 <= result.op < len(ops) else None
             raise SetupError(result.error, f"{what}: {step_name(result.step)}", op)
         if result.go_fd < 0:  # no copy: its pid 1 has nothing to wait for
-            _core.end(0, result.init_pidfd, result.init_says)
-            return result, _received(ours, c.SENT)
-        try:
-            return result, _received(ours, c.SENT)
-        except BaseException:
-            _core.end(0, result.init_pidfd, result.init_says, result.go_fd)
-            raise
+            _core.abandon(command)
+        sent = _received(ours, c.SENT)
+        command.result = None
+        return result, held, sent
+    except BaseException:
+        _core.abandon(command)
+        raise
     finally:
         ours.close()
         theirs.close()

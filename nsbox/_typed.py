@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import IO, Any, TypeAlias, TypedDict
+from typing import IO, Any, Literal, TypeAlias, TypedDict
 
 from nsbox._keeper import Keeper
 from nsbox._policy import Policy
@@ -15,16 +15,12 @@ File: TypeAlias = int | IO[Any] | None
 Environment: TypeAlias = Mapping[bytes, Path] | Mapping[str, Path]
 
 
-class Start(TypedDict, total=False):
-    """What every command takes, except what decides whether its streams are text."""
+class Common(TypedDict, total=False):
+    """What every command takes, except what is about its streams."""
 
-    bufsize: int
     executable: Path | None
-    stdin: File
-    stderr: File
     preexec_fn: Callable[[], object] | None
     close_fds: bool
-    shell: bool
     cwd: Path | None
     env: Environment | None
     startupinfo: Any
@@ -39,6 +35,15 @@ class Start(TypedDict, total=False):
     pipesize: int
     process_group: int | None
     kill_on_exit: bool | None
+
+
+class Start(Common, total=False):
+    """What every command takes but asyncio's, except what decides whether its streams are text."""
+
+    bufsize: int
+    stdin: File
+    stderr: File
+    shell: bool
 
 
 class OwnPopened(Start, total=False):
@@ -95,3 +100,43 @@ class Called(OwnCalled, total=False):
     """What call() and check_call() take."""
 
     args: Command
+
+
+class Streamed(Common, total=False):
+    """What asyncio's functions take besides streams and policy: these carry bytes, whatever else is named."""
+
+    pty: bool | tuple[int, int]
+    universal_newlines: Literal[False]
+    bufsize: Literal[0]
+    encoding: None
+    errors: None
+    text: Literal[False] | None
+
+
+class StreamedExec(Streamed, total=False):
+    """What create_subprocess_exec() takes."""
+
+    shell: Literal[False]
+
+
+class StreamedShell(Streamed, total=False):
+    """What create_subprocess_shell() takes."""
+
+    shell: Literal[True]
+
+
+class OwnStreams(TypedDict, total=False):
+    """The streams that asyncio's functions take by position or name."""
+
+    stdin: File
+    stdout: File
+    stderr: File
+    limit: int
+
+
+class OwnStreamedExec(StreamedExec, OwnStreams, total=False):
+    """What a Sandbox's create_subprocess_exec() takes."""
+
+
+class OwnStreamedShell(StreamedShell, OwnStreams, total=False):
+    """What a Sandbox's create_subprocess_shell() takes."""

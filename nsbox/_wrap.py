@@ -225,7 +225,8 @@ class Wrapped:
         with contextlib.suppress(ProcessLookupError):
             if result.init_pid:
                 os.kill(result.init_pid, signal.SIGKILL)
-        _core.end(result.pid, result.init_pidfd, result.init_says)
+        result.pid, pid = 0, result.pid  # nobody else's to end
+        _core.end(pid, result.init_pidfd, result.init_says)
 
     def _close(self) -> None:
         while self._fds:

@@ -24,7 +24,10 @@ from nsbox._rare_errors import KillError
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from nsbox._pty import Terminal
+    from nsbox._typed import File, Path, StreamedExec, StreamedShell
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "create_subprocess_exec", "create_subprocess_shell"]
 
@@ -179,14 +182,14 @@ async def _create(args: Any, *, as_shell: bool, limit: int, **options: Any) -> P
 
 
 async def create_subprocess_exec(
-    program: Any,
-    *args: Any,
-    stdin: Any = None,
-    stdout: Any = None,
-    stderr: Any = None,
+    program: Path,
+    *args: Path,
+    stdin: File = None,
+    stdout: File = None,
+    stderr: File = None,
     limit: int = 2**16,
     policy: Policy | Keeper | None = None,
-    **options: Any,
+    **options: Unpack[StreamedExec],
 ) -> Process:
     """Start a program in a sandbox; as asyncio.create_subprocess_exec, with policy= and nsbox.Popen's other options.
 
@@ -206,12 +209,12 @@ async def create_subprocess_exec(
 
 async def create_subprocess_shell(
     cmd: str | bytes,
-    stdin: Any = None,
-    stdout: Any = None,
-    stderr: Any = None,
+    stdin: File = None,
+    stdout: File = None,
+    stderr: File = None,
     limit: int = 2**16,
     policy: Policy | Keeper | None = None,
-    **options: Any,
+    **options: Unpack[StreamedShell],
 ) -> Process:
     """Start a command line of the shell in a sandbox; as asyncio.create_subprocess_shell, with policy=.
 

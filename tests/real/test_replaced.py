@@ -1,8 +1,7 @@
-"""What stands where nsbox expects the standard library's: fakes of tests at first use; and handlers that raise."""
+"""What stands where nsbox expects the standard library's: fakes of tests at first use."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,39 +41,3 @@ with nsbox.confined(nsbox.Policy.workspace(".")):
     assert subprocess.Popen is not real
 """
     assert run(tmp_path, code) == "['x']\n"
-
-
-def test_a_handler_that_raises(tmp_path: Path) -> None:
-    """At any moment of a Sandbox's spawns: their descriptors are closed."""
-    code = """
-import gc, logging, os, random, signal, sys
-import nsbox
-logging.disable()  # a status can get lost
-class Raised(Exception): pass
-def handler(*_): raise Raised
-def descriptors():
-    gc.collect()
-    found = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
-    return sum("pidfd" in one or "user:" in one or "mnt:" in one for one in found)
-signal.signal(signal.SIGALRM, handler)
-sys.unraisablehook = lambda *_: None
-box = nsbox.Sandbox(nsbox.Policy.workspace("."), stock=1).start()
-for _ in range(int(sys.argv[1])):
-    signal.setitimer(signal.ITIMER_REAL, random.random() * 0.008 + 0.0002)
-    try:
-        box.run(["true"])
-    except Raised:
-        pass
-    finally:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except Raised:
-            pass
-box.close()
-box.__exit__(None, None, None)
-del box
-nsbox.run(["true"])  # what subprocess keeps of those that nobody has waited for
-print(descriptors() <= 8)
-"""
-    rounds = "600" if int(os.environ.get("NSBOX_THOROUGH", "0")) else "250"
-    assert run(tmp_path, code.replace("sys.argv[1]", rounds)) == "True\n"

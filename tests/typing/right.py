@@ -1,9 +1,11 @@
 """Uses of nsbox that type checkers accept, with the types that they find. Not to be run."""
 
+import asyncio.subprocess
 import subprocess
 from typing import Any, assert_type
 
 import nsbox
+import nsbox.asyncio
 
 
 def first(p: nsbox.Popen[str]) -> str:
@@ -45,3 +47,21 @@ with nsbox.Sandbox(policy) as box, box.session() as session:
     assert_type(session.check_output("x"), bytes)
     assert_type(box.Popen(["x"], encoding="utf-8"), nsbox.Popen[str])
     assert_type(box.shell("x", timeout=5, shell_path="/bin/sh").shell, str | None)
+
+
+async def streams(box: nsbox.Sandbox, policy: nsbox.Policy | nsbox.Sandbox) -> None:
+    process = await nsbox.asyncio.create_subprocess_exec(
+        "x", b"y", stdin=nsbox.PIPE, stdout=nsbox.asyncio.PIPE, limit=1024, policy=policy, cwd="/", kill_on_exit=True
+    )
+    assert_type(process, nsbox.asyncio.Process)
+    same: asyncio.subprocess.Process = process
+    assert_type(await same.communicate(b"z"), tuple[bytes, bytes])
+    assert_type(await process.wait(), int)
+    assert_type(process.returncode, int | None)
+    assert_type(process.stdout, asyncio.StreamReader | None)
+    assert_type(process.sandbox.backend, str)
+    line = await nsbox.asyncio.create_subprocess_shell("x", nsbox.PIPE, shell=True, pty=(24, 80), env={"A": "b"})
+    assert_type(line, nsbox.asyncio.Process)
+    assert_type(await box.create_subprocess_exec("x", "y", stdout=nsbox.PIPE, text=False), nsbox.asyncio.Process)
+    assert_type(await box.create_subprocess_shell("x", limit=10, bufsize=0), nsbox.asyncio.Process)
+    assert_type(nsbox.asyncio.PIPE, int)

@@ -1,6 +1,7 @@
 """Uses of nsbox that are errors, one a line. Not to be run."""
 
 import nsbox
+import nsbox.asyncio
 
 policy = nsbox.Policy.workspace(".")
 
@@ -21,3 +22,16 @@ words: list[str] = nsbox.check_output(["x"])
 nsbox.Sandbox(policy).run(["x"], timout=5)
 nsbox.Sandbox(policy).shell("x", timout=5)
 nsbox.Sandbox(policy).check_output(["x"], policy=policy)
+nsbox.Popen(["x"], -1)
+nsbox.asyncio.create_subprocess_exec("x", stdot=nsbox.PIPE)
+nsbox.asyncio.create_subprocess_exec("x", polcy=policy)
+nsbox.asyncio.create_subprocess_exec("x", 3)
+nsbox.asyncio.create_subprocess_exec("x", text=True)
+nsbox.asyncio.create_subprocess_exec("x", shell=True)
+nsbox.asyncio.create_subprocess_shell("x", "y")
+nsbox.asyncio.create_subprocess_exec("x", timeout=5)
+nsbox.asyncio.create_subprocess_shell(["x"])
+nsbox.asyncio.create_subprocess_shell("x", shell=False)
+nsbox.asyncio.create_subprocess_shell("x", encoding="utf-8")
+nsbox.Sandbox(policy).create_subprocess_exec("x", policy=policy)
+nsbox.Sandbox(policy).create_subprocess_shell("x", kill_on_exti=True)
