@@ -128,7 +128,7 @@ def init(options: argparse.Namespace) -> int:
     except OSError as error:
         print(f"nsbox: {_text(file)}: {error.strerror}", file=sys.stderr)
         return 1
-    print(f"{_text(file)}: written; `nsbox check` tells what it comes to")
+    print(f"{_text(file)}: written; `nsbox check` shows what it means")
     return 0
 
 
