@@ -17,6 +17,7 @@ from nsbox._backends import namespaces, seatbelt
 from nsbox._errors import NsboxError, SetupError, UnavailableError
 from nsbox._frozen import Frozen, frozen, replace
 from nsbox._host import Host
+from nsbox._limits import DELEGATION
 from nsbox._plan import Dev, Mqueue, Proc, RoBind, TmpOverlay
 from nsbox._policy import Policy
 from nsbox._popen import Popen
@@ -185,7 +186,7 @@ _OTHERS: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
         "cgroup v2, delegated",
         False,
         _cgroups,
-        "systemd-run --user --scope -p Delegate=yes COMMAND; in a container, a writable cgroup namespace",
+        DELEGATION,
     ),
 )
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SETUP_PROCESSES = 2  # the mediator, and the helper for maps of several ids; they end before the command runs
-_DELEGATED = "systemd-run --user --scope -p Delegate=yes COMMAND; in a container, a writable cgroup namespace"
+DELEGATION = (
+    "systemd-run --user --scope -p Delegate=yes COMMAND; in a container, a writable cgroup namespace; where cgroups "
+    "are of version 1, boot with systemd.unified_cgroup_hierarchy=1"
+)
 
 
 def _lacks_nproc(host: Host, own_userns: bool) -> Reason | None:
@@ -31,8 +34,8 @@ def _lacks_controller(host: Host, name: str) -> Reason | None:
     if name in host.cgroup_controllers:
         return None
     if host.cgroup:
-        return Reason(f"{host.cgroup} was delegated without the controller {name}", _DELEGATED)
-    return Reason(host.cgroup_problem or "there is no cgroup v2", _DELEGATED)
+        return Reason(f"{host.cgroup} was delegated without the controller {name}", DELEGATION)
+    return Reason(host.cgroup_problem or "there is no cgroup v2", DELEGATION)
 
 
 def _by_cgroup(policy: Policy, host: Host, own: int, own_userns: bool) -> dict[str, tuple[str, list[tuple[str, str]]]]:

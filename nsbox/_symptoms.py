@@ -167,7 +167,8 @@ def _file_systems(seen: View, text: str) -> Iterator[tuple[str, str]]:
             f"{names}; copy it, or keep temporary files where they go to in the end (TMPDIR)",
         )
     if _EBUSY.search(text):
-        words = {os.path.normpath(word) for word in _WORD.findall(text)}
+        start = seen.policy.workdir or "/"
+        words = {os.path.normpath(os.path.join(start, word)) for word in _WORD.findall(text)}
         named = [path for path in seen.mounted() if path in words and path != "/"]
         which = printable(", ".join(named[:8])) or names
         yield (

@@ -299,6 +299,18 @@ def test_sayings(policy: Policy, message: str, kind: str, part: str) -> None:
         assert said(box, message, status=0) == {}
 
 
+def test_what_is_mounted_by_its_relative_name(policy: Policy) -> None:
+    """As programs print it, who have it from their command line."""
+    workspace = Path(policy.write[0])
+    (workspace / "hidden.py").touch()
+    (workspace / "kept").mkdir()
+    own = policy.with_(deny=[workspace / "hidden.py"], read=[*policy.read, workspace / "kept"])
+    with Sandbox(own) as box:
+        for command, name in (("rm -f hidden.py", "hidden.py"), ("rmdir ./kept", "kept")):
+            found = box.shell(command)
+            assert hints(found)["mounted"].endswith(f": {workspace}/{name}"), found
+
+
 def test_nested(box: Sandbox) -> None:
     """Where sandboxes can be made, that isn't the reason."""
     with Sandbox(box.policy.with_(nested=True)) as other:
