@@ -104,12 +104,13 @@ def run(start: Callable[..., Job], *, has_session: bool, is_session_ours: bool) 
             signal.signal(number, lambda *_: None)  # not ignored, which the command would inherit
     else:
         signals = Signals((*FORWARDED, signal.SIGTSTP))
+    keys = Keys(wanted=terminal is not None)
     try:
         is_given = terminal is not None and terminal.is_given
         job = start(own_group=not has_session and not shares, terminal_of=1 if is_given else 0)
         with job:
-            keys = Keys(0 if terminal is None else job.group())
             try:
+                keys.join(job.group())
                 _attend(job, signals, terminal, kills=tty < 0)
             except BaseException:
                 job.kill()
@@ -117,10 +118,10 @@ def run(start: Callable[..., Job], *, has_session: bool, is_session_ours: bool) 
             finally:
                 if terminal is not None:
                     terminal.take_back()
-                typed = keys.take()
         if terminal is not None and (job.returncode or 0) < 0:
             terminal.restore()
     finally:
+        typed = keys.take()
         if tty >= 0:
             os.close(tty)
     return job, typed

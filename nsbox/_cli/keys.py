@@ -21,17 +21,21 @@ _KEYS = (signal.SIGINT, signal.SIGQUIT)
 
 
 class Keys:
-    """Collects them, from when the command has been started: what is typed before its exec isn't seen."""
+    """Collects them. What is typed right at the command's start, before join(), isn't seen, and so nobody else's."""
 
-    def __init__(self, group: int) -> None:
-        """Take a process group of our session; 0: nothing is collected, nor is it where nobody tells, as on macOS."""
+    def __init__(self, *, wanted: bool) -> None:
+        """Get ready before the command starts, if wanted. Nothing is collected where nobody tells, as on macOS."""
         self._pid = 0
         self._link: _socket.socket | None = None
-        if group <= 0 or not hasattr(signal, "sigwaitinfo"):
-            return
-        with contextlib.suppress(OSError):  # no process or descriptor is to be had, or the group has gone
-            self._start()
-            os.setpgid(self._pid, group)
+        if wanted and hasattr(signal, "sigwaitinfo"):
+            with contextlib.suppress(OSError):  # no process or descriptor is to be had
+                self._start()
+
+    def join(self, group: int) -> None:
+        """Collect what is typed for a process group of our session; 0: it has gone."""
+        if self._link is not None and group > 0:
+            with contextlib.suppress(OSError):  # it has gone
+                os.setpgid(self._pid, group)
 
     def _start(self) -> None:
         ours, theirs = pair()

@@ -12,8 +12,9 @@ import shutil
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
-from nsbox_testing.terminals import NSBOX, PROMPT, bash, set_size
+from nsbox_testing.terminals import NSBOX, PROMPT, Screen, bash, set_size
 
 import nsbox
 
@@ -194,8 +195,23 @@ def test_a_signal_that_nobody_typed_with_our_session(
         screen.until(PROMPT)
         screen.line(f"{PYTHON} caller.py {KEPT}{options}-- {PYTHON} -ISu wait.py")
         screen.until("waiting\n")
+        until_somebody_listens(screen)
         screen.type(key)
         assert "next" not in screen.until(PROMPT)
+
+
+def until_somebody_listens(screen: Screen) -> None:
+    """Wait until the command isn't the only one of its group, which what listens for keys joins right after its start."""
+    group = os.tcgetpgrp(screen.fd)
+    while sum(process.is_running() and _group(process.pid) == group for process in psutil.process_iter()) < 2:
+        pass
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def test_killed_with_the_process_that_listens(workspace: Path) -> None:
@@ -240,5 +256,5 @@ def test_a_stop_that_nobody_typed(workspace: Path) -> None:
         screen.type("\x1a")
         screen.until("Stopped")
         screen.until(PROMPT)
-        screen.line("fg")
-        screen.until("stopped\n|waiting\n")
+        screen.line("kill -9 %1; wait; echo en''d")
+        screen.until("end\n")
