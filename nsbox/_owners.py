@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import _socket
-import fcntl
-import os
 import select
-from itertools import chain, compress, repeat, tee
+from itertools import chain, compress, repeat
 from operator import itemgetter, methodcaller
 
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._originals import original
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
 # An object that closes its descriptor when nobody has it any more, in C and without a word. This class of select's is
 # meant for others, but asks nothing of a descriptor that it is given.
 _Owner: Any = original(select, "kqueue" if hasattr(select, "kqueue") else "epoll")
-
-
 _each = chain.from_iterable
 _memory: Any = memoryview
 
@@ -45,26 +41,19 @@ def own_left(call: Callable[[Any], object], argument: Any, place: Any, names: Se
     owners.extend(map(_Owner.fromfd, filter((-1).__lt__, left)))
 
 
-def own_received(sock: Any, size: int, most: int, owners: list[Any], flags: int = 0) -> bytes:
-    """Return a message from a socket, and own the descriptors that come with it. In one step as well."""
-    space, flags = _socket.CMSG_LEN(4 * most), flags | _socket.MSG_CMSG_CLOEXEC
-    received: Iterator[Any]
-    received, again = tee(map(sock.recvmsg, (size,), (space,), (flags,)))
-    rights = map(itemgetter(2), _each(map(itemgetter(1), received)))
+def own_received(sock: Any, most: int, owners: list[Any]) -> None:
+    """Receive a message of a byte from a socket, and own the descriptors that come with it. In one step as well."""
+    space, flags = _socket.CMSG_LEN(4 * most), _socket.MSG_CMSG_CLOEXEC
+    rights = map(itemgetter(2), _each(map(itemgetter(1), map(sock.recvmsg, (1,), (space,), (flags,)))))
     owners.extend(map(_Owner.fromfd, _each(map(methodcaller("cast", "i"), map(_memory, rights)))))
-    message: bytes = next(again)[0]
-    return message
-
-
-def own_pipe(owners: list[Any]) -> None:
-    """Own both ends of a new pipe: what reads, then what writes."""
-    owners.extend(map(_Owner.fromfd, _each(map(os.pipe2, (os.O_CLOEXEC,)))))
 
 
 def high(owner: Any) -> Any:
     """Return the owner, or that of a copy from 3 up: the caller may have closed standard descriptors."""
     if owner.fileno() > 2:
         return owner
+    import fcntl  # not on every system that this module is imported on
+
     moved = opened(fcntl.fcntl, owner.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
     owner.close()
     return moved

@@ -40,7 +40,7 @@ _ANEW = frozenset({"uts", "cgroup", "time"})  # namespaces that each command has
 def _received(sock: _socket.socket, most: int) -> list[Any]:
     """Return the owners of the descriptors that have come."""
     owners: list[Any] = []
-    own_received(sock, 1, most, owners)
+    own_received(sock, most, owners)
     return [high(owner) for owner in owners]
 
 
