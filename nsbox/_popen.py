@@ -157,10 +157,21 @@ class Confinable(Lifetime["AnyStr"]):
             owners=self._held,
         )
         self._claim_terminal(command)
+        try:
+            self._start(policy, prepared, command, program, directory if cwd is None else cwd)
+            self._take_over(prepared, positional)
+        except BaseException:
+            if self._child_created:
+                self.kill()
+                self.wait()
+            raise
+
+    def _start(self, policy: Policy, prepared: _spawn.Prepared, command: _core.Command, program: Any, cwd: Any) -> None:
+        """Start the command, which is this object's own then; or ended, if a signal's handler raises before that."""
         start = _spawn.spawn if self._way is None else self._way.spawn
         try:
-            result = start(policy, prepared, command, program, directory if cwd is None else cwd)
-            # No call in these lines, after which a signal's handler could raise while nobody owns the command.
+            result = start(policy, prepared, command, program, cwd)
+            # No call in these lines, after which a signal's handler could raise when half is done.
             self.pid = result.pid
             self._plan = result.plan or prepared.plan
             self._says_empty = prepared.says_empty
@@ -170,12 +181,6 @@ class Confinable(Lifetime["AnyStr"]):
             self._child_created = True
         except BaseException:
             _core.abandon(command)
-            raise
-        try:
-            self._take_over(prepared, positional)
-        except BaseException:
-            self.kill()
-            self.wait()
             raise
 
     def _claim_terminal(self, command: _core.Command) -> None:
