@@ -24,16 +24,27 @@ if TYPE_CHECKING:
 
 POINTS = "points"  # in nsbox's directory for state: for each home, an empty file of each name
 _MOST = 256  # each is a mount
+_latest: dict[Policy, tuple[Host, dict[str, list[str]]]] = {}
 _of_boxes: dict[str, set[str]] = {}  # by the name of a Sandbox's home, which no other process has
+
+
+def _parts(policy: Policy, host: Host) -> dict[str, list[str]]:
+    """Return first_parts(), which is asked for at each command."""
+    known = _latest.get(policy)
+    if known is None or known[0] is not host:
+        if len(_latest) >= _MOST:
+            _latest.clear()
+        _latest[policy] = known = host, first_parts(policy, host)
+    return known[1]
 
 
 def _kinds(policy: Policy, host: Host) -> dict[str, bool]:
     """Return the names that the policy has something mounted on, or below, and whether that takes a file."""
+    parts = _parts(policy, host)
+    if not parts:
+        return {}
     home = home_path(policy, host)
-    return {
-        name: f"{home}/{name}" in paths and not os.path.isdir(f"{home}/{name}")
-        for name, paths in first_parts(policy, host).items()
-    }
+    return {name: f"{home}/{name}" in paths and not os.path.isdir(f"{home}/{name}") for name, paths in parts.items()}
 
 
 def _fits(mode: int, is_file: bool) -> bool:
@@ -41,7 +52,9 @@ def _fits(mode: int, is_file: bool) -> bool:
 
 
 def are_there(policy: Policy, host: Host, source: str) -> bool:
-    """Say if the policy's own are made, and known."""
+    """Say if the policy's own are made, and known, of a policy for which that has been done once."""
+    if is_of_box(policy.home) and name_of(policy.home) not in _of_boxes:
+        return True  # then it had none: this is asked for each command
     kinds = _kinds(policy, host)
     if not kinds:
         return True
@@ -63,7 +76,7 @@ def make(policy: Policy, host: Host, fd: int) -> None:
             else:
                 os.mkdir(name, 0o700, dir_fd=fd)
         if not _fits(os.lstat(name, dir_fd=fd).st_mode, is_file):
-            shown = first_parts(policy, host)[name][0]
+            shown = _parts(policy, host)[name][0]
             what = f"{home_source(policy, host)}/{name} is in the way of {shown}, which the policy shows there"
             raise PolicyError("home", f"{policy.home!r}: {what}: remove it, or choose another name")
 
@@ -73,7 +86,7 @@ def foreign(policy: Policy, host: Host) -> tuple[str, ...]:
     names = _known(policy, host)
     if not names:
         return ()
-    own = first_parts(policy, host)
+    own = _parts(policy, host)
     source = home_source(policy, host)
     found = []
     for name in sorted(names - own.keys()):

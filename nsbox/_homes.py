@@ -91,11 +91,12 @@ def _is_ready(policy: Policy, host: Host, source: str) -> bool:
     """Say if there is nothing to be made. A command can have changed the home itself, not what it is in."""
     try:
         found = os.lstat(source)
-        base = os.lstat(os.path.dirname(source))
+        # The Sandbox holds a lock in it, and has looked.
+        is_closed = is_of_box(policy.home) or not os.lstat(os.path.dirname(source)).st_mode & 0o022
     except OSError:
         return False
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700
-    return is_own and not base.st_mode & 0o022 and home_points.are_there(policy, host, source)
+    is_own = found.st_mode == stat.S_IFDIR | 0o700 and found.st_uid == os.geteuid()
+    return is_own and is_closed and home_points.are_there(policy, host, source)
 
 
 def _check_ids(policy: Policy, host: Host) -> None:
