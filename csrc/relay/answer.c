@@ -1,0 +1,165 @@
+/* answer.c: the name server of a sandbox, at 198.19.0.53. Names that aren't listed never leave the sandbox. */
+#include "events.h"
+#include "stream.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { QUESTIONS_PER_TURN = 64, NEW_NAMES_PER_SECOND = 50, MOST_QUESTIONS = 256 };
+
+static const char NOT_LISTED[] = "not in this sandbox's network list";
+
+/* A question that waits for the host's resolver. */
+struct question {
+    struct waiter waiter;
+    struct sandbox *sandbox;
+    struct dns_question parsed;
+    uint8_t bytes[DNS_MOST];
+    struct sockaddr_in client; /* of UDP */
+    struct stream *stream;     /* or NULL */
+};
+
+static void tell_question(const struct sandbox *sandbox, const char *name, uint32_t verdict, uint32_t reason)
+{
+    tell(
+        &(struct event){.sandbox = sandbox, .what = NSBOX_NET_DNS, .verdict = verdict, .reason = reason, .name = name});
+}
+
+static void send_answer(struct question *q, const struct dns_answer *answer)
+{
+    uint8_t bytes[DNS_MOST];
+    size_t size = dns_write(bytes, q->bytes, &q->parsed, answer);
+    if (q->stream)
+        stream_send(q->stream, bytes, size);
+    else
+        sendto(q->sandbox->dns_udp.fd, bytes, size, 0, (struct sockaddr *)&q->client, sizeof q->client);
+}
+
+/* Can any address of a name be connected to? For which port isn't known yet. */
+static int has_target(const struct name *name, uint32_t *reason)
+{
+    for (int i = 0; i < name->n_targets; i++)
+        if (may_reach(&name->targets[i], 0, PROTOCOL_TCP, reason))
+            return 1;
+    return 0;
+}
+
+static struct dns_answer answer_of(const struct sandbox *sandbox, const struct name *name, unsigned type)
+{
+    uint32_t reason = NSBOX_NET_UPSTREAM;
+    if (name->code != DNS_NOERROR) {
+        tell_question(sandbox, name->text, NSBOX_NET_FAILED, reason);
+        return (struct dns_answer){.code = name->code};
+    }
+    if (!has_target(name, &reason)) {
+        tell_question(sandbox, name->text, NSBOX_NET_REFUSED, reason);
+        return (struct dns_answer){.code = DNS_NXDOMAIN, .reason = "its addresses are refused"};
+    }
+    tell_question(sandbox, name->text, NSBOX_NET_ALLOWED, 0);
+    /* There is IPv4 inside and nothing else; and without records of type HTTPS nobody is told a key for ECH. */
+    return (struct dns_answer){.address = type == DNS_A ? name->address : 0};
+}
+
+static void on_name(struct waiter *waiter, struct name *name)
+{
+    struct question *q = (struct question *)(void *)waiter;
+    struct sandbox *sandbox = q->sandbox;
+    if (!sandbox->is_ended && !(q->stream && q->stream->is_over)) {
+        const struct dns_answer answer = answer_of(sandbox, name, q->parsed.type);
+        send_answer(q, &answer);
+    }
+    if (q->stream)
+        stream_resume(q->stream);
+    free(q);
+    sandbox->n_questions--;
+    sandbox_free(sandbox);
+}
+
+/* A listed name, which may be a new one. NULL: there are too many, or too many new ones in this second. */
+static struct name *known(struct sandbox *sandbox, const char *text)
+{
+    struct name *name = name_by_text(text);
+    if (name)
+        return name;
+    int64_t second = now() / SECOND;
+    if (sandbox->names_since != second) {
+        sandbox->names_since = second;
+        sandbox->new_names = 0;
+    }
+    return sandbox->new_names++ < NEW_NAMES_PER_SECOND ? name_add(text) : NULL;
+}
+
+/* What can be answered at once. 0: the host is to be asked, for *name. */
+static int answer_at_once(struct sandbox *sandbox, const struct dns_question *question, struct dns_answer *answer,
+                          struct name **name)
+{
+    uint32_t address;
+    *answer = (struct dns_answer){.code = question->code};
+    if (question->code != DNS_NOERROR)
+        return 1;
+    if (dns_reverse(question->name, &address)) {
+        const struct name *its = question->type == DNS_PTR ? name_by_address(address) : NULL;
+        answer->name = its ? its->text : NULL;
+        answer->code = its ? DNS_NOERROR : DNS_NXDOMAIN;
+        return 1;
+    }
+    if (!strcmp(question->name, "localhost")) { /* RFC 6761, 6.3 */
+        answer->address = question->type == DNS_A ? INADDR_LOOPBACK : 0;
+        return 1;
+    }
+    enum verdict verdict = question->name[0] ? rules_name(&list, question->name) : VERDICT_NO;
+    if (verdict != VERDICT_YES) {
+        *answer = (struct dns_answer){.code = DNS_NXDOMAIN, .reason = NOT_LISTED};
+        tell_question(sandbox, question->name, NSBOX_NET_REFUSED,
+                      verdict == VERDICT_DENIED ? NSBOX_NET_DENIED : NSBOX_NET_NOT_LISTED);
+        return 1;
+    }
+    *name = known(sandbox, question->name);
+    if (*name && sandbox->n_questions < MOST_QUESTIONS)
+        return 0;
+    answer->code = DNS_SERVFAIL;
+    tell_question(sandbox, question->name, NSBOX_NET_REFUSED, NSBOX_NET_LIMIT);
+    return 1;
+}
+
+/* Answer a question, at once or later. */
+void ask(struct sandbox *sandbox, const uint8_t *bytes, size_t size, const struct sockaddr_in *client,
+         struct stream *stream)
+{
+    struct question now_it = {.sandbox = sandbox, .stream = stream};
+    struct dns_answer answer;
+    struct name *name;
+    if (!dns_read(bytes, size, &now_it.parsed))
+        return;
+    memcpy(now_it.bytes, bytes, size);
+    if (client)
+        now_it.client = *client;
+    if (answer_at_once(sandbox, &now_it.parsed, &answer, &name)) {
+        send_answer(&now_it, &answer);
+        return;
+    }
+    struct question *q = malloc(sizeof *q);
+    if (!q)
+        return; /* it is asked again */
+    *q = now_it;
+    q->waiter.done = on_name;
+    sandbox->n_questions++;
+    if (stream)
+        stream_pause(stream);
+    resolve(name, &q->waiter);
+}
+
+void on_dns_udp(struct source *source, uint32_t events)
+{
+    struct sandbox *sandbox = (struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, dns_udp));
+    (void)events;
+    for (int i = 0; i < QUESTIONS_PER_TURN; i++) {
+        uint8_t bytes[DNS_MOST];
+        struct sockaddr_in client;
+        socklen_t size = sizeof client;
+        ssize_t n = recvfrom(source->fd, bytes, sizeof bytes, MSG_TRUNC, (struct sockaddr *)&client, &size);
+        if (n < 0)
+            return;
+        if (n <= DNS_MOST)
+            ask(sandbox, bytes, (size_t)n, &client, NULL);
+    }
+}

@@ -1,0 +1,134 @@
+/* control.c: messages of the caller's, and to it. It is never waited for: what it doesn't take is counted. */
+#include "control.h"
+#include "events.h"
+#include "relay.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_DESCRIPTORS = 2 };
+
+static struct source control = {.fd = -1}, caller = {.fd = -1};
+static int32_t lost;
+
+int control_is_over(void)
+{
+    return control.fd < 0;
+}
+
+static void give(const void *message, size_t size)
+{
+    if (control.fd >= 0 && send(control.fd, message, size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        lost++;
+}
+
+void tell_ready(uint64_t sandbox, int error, const char *step)
+{
+    nsbox_net_event ready = {.head = {.kind = NSBOX_NET_READY, .value = error, .sandbox = sandbox}};
+    if (error)
+        strncpy(ready.name, step, sizeof ready.name - 1);
+    give(&ready, sizeof ready);
+}
+
+static void put_target(nsbox_net_event *to, const union target *target)
+{
+    if (target && target->any.sa_family == AF_INET) {
+        to->family = 4;
+        memcpy(to->address, &target->four.sin_addr, 4);
+    } else if (target && target->any.sa_family == AF_INET6) {
+        to->family = 6;
+        memcpy(to->address, &target->six.sin6_addr, 16);
+    }
+}
+
+void tell(const struct event *event)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    nsbox_net_event to = {.head = {.kind = NSBOX_NET_EVENT, .value = lost, .sandbox = event->sandbox->id},
+                          .time = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec,
+                          .what = event->what,
+                          .verdict = event->verdict,
+                          .reason = event->reason,
+                          .error = event->error,
+                          .protocol = (uint32_t)event->protocol,
+                          .port = event->port,
+                          .milliseconds = (uint32_t)event->milliseconds,
+                          .sent = event->sent,
+                          .received = event->received};
+    put_target(&to, event->target);
+    if (event->name)
+        strncpy(to.name, event->name, sizeof to.name - 1);
+    if (event->sni)
+        strncpy(to.sni, event->sni, sizeof to.sni - 1);
+    give(&to, sizeof to);
+}
+
+/* The descriptors that came with a message; those that nobody wants are closed. */
+static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
+{
+    int n = 0;
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head; head = CMSG_NXTHDR(message, head)) {
+        if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = 0; at + sizeof(int) <= head->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(head) + at, sizeof fd);
+            if (n < MOST_DESCRIPTORS)
+                fds[n++] = fd;
+            else
+                close(fd);
+        }
+    }
+    return n;
+}
+
+static void obey(const nsbox_net_message *message, int fds[MOST_DESCRIPTORS], int n)
+{
+    if (message->kind == NSBOX_NET_OPEN && n == 2) {
+        sandbox_open(message->sandbox, fds[0], fds[1]);
+        return;
+    }
+    while (n > 0)
+        close(fds[--n]);
+}
+
+static void let_go(struct source *source, uint32_t events)
+{
+    (void)source;
+    (void)events;
+    loop_close(&control);
+    loop_close(&caller);
+}
+
+static void on_control(struct source *source, uint32_t events)
+{
+    nsbox_net_message message;
+    _Alignas(struct cmsghdr) char room[CMSG_SPACE(MOST_DESCRIPTORS * sizeof(int))];
+    struct iovec part = {&message, sizeof message};
+    struct msghdr head = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    int fds[MOST_DESCRIPTORS];
+    ssize_t n = recvmsg(source->fd, &head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0 && errno == EAGAIN)
+        return;
+    if (n <= 0) {
+        let_go(source, events);
+        return;
+    }
+    int n_fds = take(&head, fds);
+    if (n == sizeof message)
+        obey(&message, fds, n_fds);
+    else
+        obey(&(nsbox_net_message){0}, fds, n_fds);
+}
+
+int control_start(int socket, int process)
+{
+    control = (struct source){on_control, socket};
+    caller = (struct source){let_go, process};
+    int ret = loop_add(&control, EPOLLIN);
+    return ret ? ret : loop_add(&caller, EPOLLIN);
+}

@@ -1,0 +1,16 @@
+/* control.h: the caller, at the other end of a socket. */
+#ifndef NSBOX_RELAY_CONTROL_H
+#define NSBOX_RELAY_CONTROL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Serve the caller by this socket, as long as its process is there. 0 or -errno. */
+int control_start(int socket, int caller);
+
+/* Has the caller ended, or let us go? */
+int control_is_over(void);
+
+void tell_ready(uint64_t sandbox, int error, const char *step);
+
+#endif

@@ -1,0 +1,109 @@
+/* listen.c: inside. A listener for a server's address, as soon as that is connected to, and the SYN on its way to it. */
+#include "connection.h"
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum { ACCEPTS_PER_TURN = 256, PATIENCE = 5 * SECOND, BACKLOG = 4096 };
+
+static struct listener *oldest(struct sandbox *sandbox)
+{
+    struct listener *found = &sandbox->listeners[0];
+    for (int i = 0; i < MOST_LISTENERS; i++) {
+        struct listener *l = &sandbox->listeners[i];
+        if (l->source.fd < 0)
+            return l;
+        if (l->used < found->used)
+            found = l;
+    }
+    loop_close(&found->source);
+    return found;
+}
+
+static int open_listener(struct listener *l, int fd)
+{
+    int on = 1, room = BUFFER;
+    uint32_t mark = MARK;
+    const struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons(l->port), .sin_addr.s_addr = htonl(l->address)};
+    l->source = (struct source){on_listener, fd};
+    /* A server that never reads so costs the host little: what is accepted inherits this. */
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof mark) < 0)
+        return -errno;
+    int ret = filter_listener(fd);
+    if (ret)
+        return ret;
+    if (bind(fd, (const struct sockaddr *)&at, sizeof at) < 0 || listen(fd, BACKLOG) < 0)
+        return -errno;
+    return loop_add(&l->source, EPOLLIN);
+}
+
+/* 0, or -errno: EADDRINUSE where the command listens at this port itself, on all addresses. */
+static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t port)
+{
+    const char *step;
+    for (int i = 0; i < MOST_LISTENERS; i++) {
+        struct listener *l = &sandbox->listeners[i];
+        if (l->source.fd >= 0 && l->address == address && l->port == port) {
+            l->used = now();
+            return 0;
+        }
+    }
+    int ret = sandbox->n_spares ? 0 : enter_spares(sandbox, &step);
+    if (ret)
+        return ret;
+    struct listener *l = oldest(sandbox);
+    *l = (struct listener){.sandbox = sandbox, .address = address, .port = port, .used = now()};
+    ret = open_listener(l, sandbox->spares[--sandbox->n_spares]);
+    if (ret)
+        loop_close(&l->source);
+    return ret;
+}
+
+static int is_local(const struct connection *c)
+{
+    return !c->name && c->syn.target == INADDR_LOOPBACK;
+}
+
+void let_in(struct connection *c)
+{
+    int ret = is_local(c) ? 0 : find_listener(c->sandbox, c->syn.target, c->syn.target_port);
+    if (ret) {
+        connection_fail(c, ECONNREFUSED, NSBOX_NET_REFUSED,
+                        ret == -EADDRINUSE ? NSBOX_NET_PORT_TAKEN : NSBOX_NET_LIMIT);
+        return;
+    }
+    c->state = ACCEPTING;
+    c->deadline = now() + PATIENCE;
+    packet_seal(&c->syn);
+    send_packet(c->sandbox, c->syn.bytes, c->syn.size, c->syn.target);
+}
+
+void on_listener(struct source *source, uint32_t events)
+{
+    struct listener *l = (struct listener *)(void *)source;
+    (void)events;
+    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+        struct sockaddr_in from;
+        socklen_t size = sizeof from;
+        int fd = accept4(source->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0)
+            return;
+        const struct syn syn = {.source = ntohl(from.sin_addr.s_addr),
+                                .source_port = ntohs(from.sin_port),
+                                .target = l->address,
+                                .target_port = l->port};
+        struct connection *c = connection_find(l->sandbox, &syn);
+        if (c && c->state == ACCEPTING) {
+            tell_connect(c, NSBOX_NET_ALLOWED, NSBOX_NET_NO_REASON, 0);
+            pump_start(c, fd);
+        } else {
+            const struct linger reset = {1, 0};
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+            close(fd);
+        }
+    }
+}

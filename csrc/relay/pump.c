@@ -1,0 +1,219 @@
+/* pump.c: bytes from one side of a connection to the other. What a side doesn't take is kept, and no more is read then. */
+#include "connection.h"
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+enum { BUFFERS_PER_TURN = 16, DONE = 1 << 16 /* none of epoll's events */ };
+
+static uint8_t buffer[BUFFER]; /* of all connections */
+
+static struct side *other(const struct side *side)
+{
+    struct connection *c = side->connection;
+    return side == &c->client ? &c->server : &c->client;
+}
+
+static void tell_end(const struct connection *c, uint32_t verdict, uint32_t reason, int error)
+{
+    tell(&(struct event){.sandbox = c->sandbox,
+                         .what = NSBOX_NET_CLOSE,
+                         .verdict = verdict,
+                         .reason = reason,
+                         .error = error,
+                         .port = c->syn.target_port,
+                         .target = &c->targets[c->winner],
+                         .name = c->name ? c->name->text : NULL,
+                         .sni = c->sni,
+                         .sent = c->client.bytes,
+                         .received = c->server.bytes,
+                         .milliseconds = now() - c->started});
+}
+
+void connection_reset(struct connection *c, uint32_t reason, int error)
+{
+    const struct linger reset = {1, 0};
+    setsockopt(c->client.source.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    setsockopt(c->server.source.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    connection_close(c, reason, error);
+}
+
+void connection_close(struct connection *c, uint32_t reason, int error)
+{
+    uint32_t verdict = reason && reason != NSBOX_NET_UPSTREAM ? NSBOX_NET_REFUSED : NSBOX_NET_ALLOWED;
+    tell_end(c, verdict, reason, error);
+    connection_end(c);
+}
+
+/* Wait for what this side can do next: to be read, unless the other one doesn't take it; to take what is kept for it. */
+static void await(struct side *side)
+{
+    if (side->is_read && side->is_shut && side->events != DONE) {
+        side->events = DONE;
+        loop_remove(&side->source); /* EPOLLHUP can't be left out: it would be told for ever */
+    }
+    if (side->events == DONE)
+        return;
+    int is_full = side->rest_size > 0;
+    uint32_t events = (side->is_read || is_full ? 0 : EPOLLIN) | (other(side)->rest_size ? EPOLLOUT : 0);
+    if (events == side->events)
+        return;
+    side->events = events;
+    loop_change(&side->source, events);
+}
+
+/* Keep what the other side doesn't take, behind what is kept already. */
+static int keep(struct side *from, const uint8_t *bytes, size_t size)
+{
+    uint8_t *rest = malloc(from->rest_size + size);
+    if (!rest)
+        return -ENOMEM;
+    if (from->rest_size)
+        memcpy(rest, from->rest + from->rest_at, from->rest_size);
+    memcpy(rest + from->rest_size, bytes, size);
+    free(from->rest);
+    from->rest = rest;
+    from->rest_at = 0;
+    from->rest_size += size;
+    return 0;
+}
+
+/* Send what came from a side on to the other. 0, or -errno. */
+int pump_send(struct side *from, const uint8_t *bytes, size_t size)
+{
+    size_t sent = 0;
+    from->bytes += size;
+    if (!from->rest_size) {
+        ssize_t n = send(other(from)->source.fd, bytes, size, MSG_NOSIGNAL);
+        if (n < 0 && errno != EAGAIN)
+            return -errno;
+        sent = n < 0 ? 0 : (size_t)n;
+    }
+    return sent == size ? 0 : keep(from, bytes + sent, size - sent);
+}
+
+static int send_rest(struct side *from)
+{
+    ssize_t n = send(other(from)->source.fd, from->rest + from->rest_at, from->rest_size, MSG_NOSIGNAL);
+    if (n < 0)
+        return errno == EAGAIN ? 0 : -errno;
+    from->rest_at += (size_t)n;
+    from->rest_size -= (size_t)n;
+    if (!from->rest_size) {
+        free(from->rest);
+        from->rest = NULL;
+    }
+    return 0;
+}
+
+/* The end of what a side sends is passed on once all before it is. */
+static void shut(struct side *from)
+{
+    if (!from->is_read || from->rest_size || other(from)->is_shut || from->connection->is_held)
+        return;
+    other(from)->is_shut = 1;
+    shutdown(other(from)->source.fd, SHUT_WR);
+}
+
+static int is_over_limit(struct connection *c, size_t size)
+{
+    c->sandbox->bytes += size;
+    return list.head->bytes && c->sandbox->bytes > list.head->bytes;
+}
+
+/* 0, or -errno; -ECANCELED: the connection has ended. */
+static int read_side(struct side *side)
+{
+    struct connection *c = side->connection;
+    for (int i = 0; i < BUFFERS_PER_TURN && !side->rest_size && !side->is_read; i++) {
+        ssize_t n = recv(side->source.fd, buffer, sizeof buffer, 0);
+        if (n < 0)
+            return errno == EAGAIN ? 0 : -errno;
+        side->is_read = n == 0;
+        if (n == 0)
+            break;
+        if (is_over_limit(c, (size_t)n)) {
+            connection_reset(c, NSBOX_NET_LIMIT, 0);
+            return -ECANCELED;
+        }
+        int ret = side == &c->client && c->is_held ? hold(c, buffer, (size_t)n) : pump_send(side, buffer, (size_t)n);
+        if (ret < 0)
+            return ret;
+        if ((size_t)n < sizeof buffer)
+            break; /* more would be told again */
+    }
+    return 0;
+}
+
+/* A client that ends before it has said whom it wants gets nothing. */
+static int is_done(const struct connection *c)
+{
+    return (c->client.is_shut && c->server.is_shut) || (c->is_held && c->client.is_read);
+}
+
+static int turn(struct side *side, uint32_t events)
+{
+    int ret = 0;
+    if (events & EPOLLERR) {
+        int error = 0;
+        socklen_t size = sizeof error;
+        getsockopt(side->source.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+        return error ? -error : -ECONNRESET;
+    }
+    if (events & (EPOLLOUT | EPOLLHUP) && other(side)->rest_size)
+        ret = send_rest(other(side));
+    if (!ret && events & (EPOLLIN | EPOLLHUP))
+        ret = read_side(side);
+    return ret;
+}
+
+void on_side(struct source *source, uint32_t events)
+{
+    struct side *side = (struct side *)(void *)source;
+    struct connection *c = side->connection;
+    if (c->state == ACCEPTING) { /* the server has ended it before the client knew of it */
+        if (events & (EPOLLERR | EPOLLHUP))
+            connection_fail(c, ECONNREFUSED, NSBOX_NET_FAILED, NSBOX_NET_UPSTREAM);
+        return;
+    }
+    int ret = turn(side, events);
+    if (ret == -ECANCELED)
+        return;
+    if (ret < 0) {
+        connection_reset(c, NSBOX_NET_UPSTREAM, -ret);
+        return;
+    }
+    shut(&c->client);
+    shut(&c->server);
+    if (is_done(c)) {
+        connection_close(c, c->is_held ? NSBOX_NET_NO_TLS : 0, 0);
+        return;
+    }
+    await(&c->client);
+    await(&c->server);
+}
+
+/* Does the client have to say first which server it wants? */
+static int needs_name(const struct connection *c)
+{
+    return c->name && list.head->tls != NSBOX_NET_TLS_OFF;
+}
+
+void pump_start(struct connection *c, int client)
+{
+    int on = 1;
+    c->state = RELAYING;
+    c->client.source.fd = client;
+    c->is_held = needs_name(c);
+    c->deadline = now() + HOLD;
+    setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(c->server.source.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    c->client.events = c->server.events = EPOLLIN;
+    if (loop_add(&c->client.source, EPOLLIN) < 0) {
+        connection_reset(c, NSBOX_NET_LIMIT, ENOMEM);
+        return;
+    }
+    loop_change(&c->server.source, EPOLLIN);
+}

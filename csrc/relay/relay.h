@@ -1,0 +1,155 @@
+/* relay.h: what the parts of the relay share: sources of events, sandboxes, names, connections.
+ *
+ * The relay lives in the host's net namespace, as a process of its own. In each sandbox's net namespace it has sockets:
+ * one sees each SYN, one answers questions about names, and one is made for each server as soon as that is connected to.
+ */
+#ifndef NSBOX_RELAY_H
+#define NSBOX_RELAY_H
+
+#include "dns.h"
+#include "packet.h"
+#include "rules.h"
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/* Addresses inside: names have invented ones in 198.18.0.0/16, our own are in 198.19.0.0/24 (RFC 2544). */
+enum { INVENTED = 0xc6120000, INVENTED_BITS = 16, INVENTED_FIRST = INVENTED + 256 };
+enum { OWN_ADDRESS = 0xc6130001, OWN_DNS = 0xc6130035, OWN_NET = 0xc6130000, OWN_BITS = 24 };
+enum { MARK = 0x6e73 }; /* of packets that are ours */
+
+enum { MOST_NAMES = 4096, MOST_TARGETS = 8, MOST_FLOWS = 256, MOST_LISTENERS = 64, MOST_SPARES = 8, MOST_PORTS = 64 };
+enum { BUFFER = 256 * 1024, SECOND = 1000, BUCKETS = 256 };
+
+/* What epoll tells about. ready() may free its source only by later_free(): events in the same batch name it. */
+struct source {
+    void (*ready)(struct source *source, uint32_t events);
+    int fd; /* or -1 */
+};
+
+/* An address of either family, as the kernel takes it. */
+union target {
+    struct sockaddr any;
+    struct sockaddr_in four;
+    struct sockaddr_in6 six;
+};
+
+/* A name that somebody asked for, and what it is on the host. */
+struct name {
+    char text[DNS_NAME];
+    uint32_t address; /* the invented one */
+    union target targets[MOST_TARGETS];
+    int n_targets, n_refused; /* addresses that no name may have */
+    union target refused;     /* one of them */
+    enum dns_code code;
+    int64_t fresh_until;
+    int is_busy; /* somebody is looking it up */
+    struct waiter *waiters;
+};
+
+/* Who waits for a name. done() gets itself back, and frees it. */
+struct waiter {
+    void (*done)(struct waiter *waiter, struct name *name);
+    struct waiter *next;
+};
+
+struct listener {
+    struct source source;
+    struct sandbox *sandbox;
+    uint32_t address;
+    uint16_t port;
+    int64_t used;
+};
+
+struct udp_port {
+    struct source source;
+    struct sandbox *sandbox;
+    uint16_t port;
+};
+
+struct connection;
+
+/* A sandbox, from the message that it is there to the end of its first process. */
+struct sandbox {
+    uint64_t id;
+    int user_namespace, net_namespace;
+    struct source end; /* its first process */
+    struct source tap; /* sees each SYN */
+    int out;           /* sends packets of ours */
+    struct source dns_udp, dns_tcp;
+    int spares[MOST_SPARES], n_spares;
+    struct listener listeners[MOST_LISTENERS];
+    struct udp_port udp[MOST_PORTS];
+    struct listener localhost[MOST_PORTS];
+    int n_udp, n_localhost;
+    struct connection *connections[BUCKETS]; /* by the client's port */
+    struct flow *flows;
+    struct stream *streams;
+    uint32_t n_connections, n_flows, n_questions, n_streams;
+    int is_ended;
+    int64_t next_tick; /* of its connections */
+    uint64_t bytes;
+    int64_t names_since;
+    uint32_t new_names; /* in this second */
+    struct sandbox *next;
+};
+
+/* loop.c */
+int64_t now(void); /* milliseconds */
+int loop_add(struct source *source, uint32_t events);
+void loop_change(struct source *source, uint32_t events);
+void loop_remove(struct source *source);
+void loop_close(struct source *source); /* closes its descriptor, if there is one */
+void later_free(void *memory);
+void loop_run(int (*tick)(void)); /* tick: after each batch; returns after how many milliseconds at the latest again */
+
+/* enter.c: what needs the sandbox's namespaces. Each returns 0 or -errno, and *step says at what. */
+int enter_set_up(struct sandbox *sandbox, const struct rules *rules, const char **step);
+int enter_spares(struct sandbox *sandbox, const char **step);
+
+/* netlink.c */
+int netlink_set_up(const struct rules *rules);
+
+/* filter.c */
+int filter_tap(int fd, const struct rules *rules);
+int filter_listener(int fd);
+
+/* names.c */
+struct name *name_by_text(const char *text);
+struct name *name_by_address(uint32_t address);
+struct name *name_add(const char *text); /* NULL: there are too many */
+
+/* resolve.c: done() is called at once, or later from the loop. */
+int resolve_start(void);
+void resolve(struct name *name, struct waiter *waiter);
+int is_own_address(const union target *target);                                           /* one of the host's */
+int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
+
+/* answer.c */
+void on_dns_udp(struct source *source, uint32_t events);
+
+/* stream.c */
+void on_dns_tcp(struct source *source, uint32_t events);
+void streams_end(struct sandbox *sandbox);
+void streams_tick(struct sandbox *sandbox, int64_t time);
+
+/* connect.c */
+void on_tap(struct source *source, uint32_t events);
+void on_listener(struct source *source, uint32_t events);
+void connections_end(struct sandbox *sandbox);
+int64_t connections_tick(struct sandbox *sandbox); /* returns when it is to be called again */
+
+/* udp.c */
+void on_udp(struct source *source, uint32_t events);
+void flows_end(struct sandbox *sandbox);
+void flows_tick(struct sandbox *sandbox, int64_t time);
+
+/* sandbox.c */
+extern struct rules list;
+void sandbox_open(uint64_t id, int net_namespace, int process);
+void sandbox_free(struct sandbox *sandbox); /* if it has ended, and nobody has it any more */
+int sandboxes_tick(void);                   /* returns after how many milliseconds again */
+int sandboxes_left(void);
+
+#endif

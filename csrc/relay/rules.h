@@ -1,0 +1,41 @@
+/* rules.h: a policy's list: which names, addresses and ports are allowed, and which addresses no name may have. Pure. */
+#ifndef NSBOX_RELAY_RULES_H
+#define NSBOX_RELAY_RULES_H
+
+#include "wire.h"
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PROTOCOL_TCP = 0, PROTOCOL_UDP = 1 };
+
+enum verdict { VERDICT_NO, VERDICT_YES, VERDICT_DENIED }; /* not listed, listed, denied by an entry with "!" */
+
+struct rules {
+    const nsbox_net_rules *head; /* of the blob, which is checked and stays */
+    const nsbox_net_rule *rules;
+    const char *names;
+};
+
+/* Read a blob of this size. 0, or -EINVAL: it isn't what the caller's side makes. */
+int rules_read(struct rules *rules, const void *blob, size_t size);
+
+/* May a name be looked up: does any entry list it, for some port? */
+enum verdict rules_name(const struct rules *rules, const char *name);
+
+/* May a name be connected to at this port? */
+enum verdict rules_name_port(const struct rules *rules, const char *name, uint16_t port, int protocol);
+
+/* May an address that the command itself names be connected to at this port? own: it is one of the host's. */
+enum verdict rules_address(const struct rules *rules, uint32_t address, uint16_t port, int protocol, int is_own);
+
+/* May 127.0.0.1 of the host be connected to at this port? */
+enum verdict rules_localhost(const struct rules *rules, uint16_t port);
+
+/* May a listed name have this address, for this port? 0: for some port. Address in network order, of 4 or 16 bytes. */
+int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t size, uint16_t port, int protocol,
+                      int is_own);
+
+/* Is it one that is nobody's on the Internet (RFC 6890 and its kind)? */
+int address_is_special(const uint8_t *address, size_t size);
+
+#endif

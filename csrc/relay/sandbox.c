@@ -1,0 +1,139 @@
+/* sandbox.c: sandboxes that are served, from the message that one is there to the end of its first process. */
+#include "control.h"
+#include "relay.h"
+#include <errno.h>
+#include <linux/nsfs.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+struct rules list;
+
+static struct sandbox *sandboxes;
+static int64_t next_tick;
+
+int sandboxes_left(void)
+{
+    return sandboxes != NULL;
+}
+
+static void close_all(struct sandbox *s)
+{
+    connections_end(s);
+    flows_end(s);
+    streams_end(s);
+    struct source *sources[] = {&s->end, &s->tap, &s->dns_udp, &s->dns_tcp};
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
+        loop_close(sources[i]);
+    for (int i = 0; i < MOST_LISTENERS; i++)
+        loop_close(&s->listeners[i].source);
+    for (int i = 0; i < s->n_localhost; i++)
+        loop_close(&s->localhost[i].source);
+    for (int i = 0; i < s->n_udp; i++)
+        loop_close(&s->udp[i].source);
+    while (s->n_spares)
+        close(s->spares[--s->n_spares]);
+    const int others[] = {s->out, s->user_namespace, s->net_namespace};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i] >= 0)
+            close(others[i]);
+}
+
+void sandbox_free(struct sandbox *s)
+{
+    if (s->is_ended && !s->n_questions)
+        later_free(s);
+}
+
+static void end(struct sandbox *s)
+{
+    struct sandbox **link = &sandboxes;
+    while (*link && *link != s)
+        link = &(*link)->next;
+    if (*link)
+        *link = s->next;
+    close_all(s);
+    s->is_ended = 1;
+    sandbox_free(s);
+}
+
+/* Nothing of the sandbox's runs any more: the kernel has ended all with its first process (pid_namespaces(7)). */
+static void on_end(struct source *source, uint32_t events)
+{
+    (void)events;
+    end((struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, end)));
+}
+
+static int watch_all(struct sandbox *s)
+{
+    struct source *sources[] = {&s->end, &s->tap, &s->dns_udp, &s->dns_tcp};
+    int ret = 0;
+    for (size_t i = 0; i < sizeof sources / sizeof *sources && !ret; i++)
+        ret = loop_add(sources[i], EPOLLIN);
+    for (int i = 0; i < s->n_localhost && !ret; i++)
+        ret = loop_add(&s->localhost[i].source, EPOLLIN);
+    for (int i = 0; i < s->n_udp && !ret; i++)
+        ret = loop_add(&s->udp[i].source, EPOLLIN);
+    return ret;
+}
+
+static struct sandbox *make(uint64_t id, int net_namespace, int process)
+{
+    struct sandbox *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->id = id;
+    s->net_namespace = net_namespace;
+    s->end = (struct source){on_end, process};
+    s->tap = (struct source){on_tap, -1};
+    s->dns_udp = (struct source){on_dns_udp, -1};
+    s->dns_tcp = (struct source){on_dns_tcp, -1};
+    s->out = -1;
+    for (int i = 0; i < MOST_LISTENERS; i++)
+        s->listeners[i].source.fd = -1;
+    s->user_namespace = ioctl(net_namespace, NS_GET_USERNS); /* its owner: ioctl_ns(2), Linux 4.9 */
+    s->next = sandboxes;
+    sandboxes = s;
+    return s;
+}
+
+void sandbox_open(uint64_t id, int net_namespace, int process)
+{
+    const char *step = "memory";
+    struct sandbox *s = make(id, net_namespace, process);
+    if (!s) {
+        close(net_namespace);
+        close(process);
+        tell_ready(id, -ENOMEM, step);
+        return;
+    }
+    int ret = enter_set_up(s, &list, &step);
+    if (!ret) {
+        step = "watch";
+        ret = watch_all(s);
+    }
+    tell_ready(id, ret, step);
+    if (ret)
+        end(s);
+}
+
+int sandboxes_tick(void)
+{
+    int64_t time = now();
+    if (time >= next_tick) {
+        next_tick = time + SECOND;
+        for (struct sandbox *s = sandboxes; s; s = s->next) {
+            flows_tick(s, time);
+            streams_tick(s, time);
+        }
+    }
+    int64_t soonest = next_tick;
+    for (struct sandbox *s = sandboxes; s; s = s->next) {
+        if (s->next_tick <= time)
+            s->next_tick = connections_tick(s);
+        if (s->next_tick < soonest)
+            soonest = s->next_tick;
+    }
+    return soonest > time ? (int)(soonest - time) : 0;
+}

@@ -1,0 +1,330 @@
+"""The network list, enforced: what a program in a sandbox sees of names, addresses and ports, and what is told of it.
+
+Each test has a host and an internet of its own. The control is in each: what isn't listed is there, and is reached by
+what is listed.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from nsbox_relay import Ask, addresses, localhost, name
+
+HTTPS = [name("a.example"), name("b.example")]
+
+
+def test_names(ask: Ask) -> None:
+    """A listed name is connected to, at its ports; another name of the same server isn't known."""
+    client = """
+for host, port in (("a.example", 80), ("A.Example", 80), ("b.example", 80), ("c.a.example", 80), ("a.example", 5432)):
+    print(ask(host, port))
+"""
+    found = ask([name("a.example", 80)], client)
+    unknown = "-2"
+    assert found.lines() == ["b'203.0.113.1 hi'"] * 2 + [unknown, unknown, str(errno.ECONNREFUSED)]
+    assert ("b.example", "refused not-listed", 0) in found.of("dns")
+    assert ("a.example", "refused not-listed", 5432) in found.of("connect")
+    assert ("a.example", "allowed", 80) in found.of("close")
+    assert found.relay == 0
+
+
+def test_wildcards_and_denials(ask: Ask) -> None:
+    """Names below one, without itself; what an entry denies wins."""
+    rules = [name("*.example", 80), name("b.example", 1, 65535, deny=True), name("*.a.example", 80, deny=True)]
+    client = 'print(*(ask(host, 80) for host in ("a.example", "b.example", "c.a.example", "example")), sep="\\n")'
+    found = ask(rules, client)
+    assert found.lines() == ["b'203.0.113.1 hi'", "-2", str(errno.ECONNREFUSED), "-2"]
+    assert ("b.example", "refused denied", 0) in found.of("dns")
+    assert ("c.a.example", "refused denied", 80) in found.of("connect")
+
+
+def test_addresses(ask: Ask) -> None:
+    """A network of addresses at a port, but not beyond its edge; all else has no route, at once."""
+    client = """
+for host in ("203.0.113.1", "203.0.113.3", "203.0.112.255", "203.0.114.0", "8.8.8.8", "10.1.2.3", "169.254.169.254"):
+    print(host, ask(host, 5432, timeout=2))
+print(ask("203.0.113.1", 80))
+"""
+    found = ask([addresses("203.0.113.0", 24, 5432)], client)
+    no_route = [f"{host} {errno.ENETUNREACH}" for host in ("203.0.112.255", "203.0.114.0", "8.8.8.8", "10.1.2.3")]
+    assert found.lines() == [
+        "203.0.113.1 b'203.0.113.1 hi'",
+        f"203.0.113.3 {errno.ECONNREFUSED}",
+        *no_route,
+        f"169.254.169.254 {errno.ENETUNREACH}",
+        str(errno.EHOSTUNREACH),
+    ]
+
+
+def test_what_a_server_does_is_what_a_client_sees(ask: Ask) -> None:
+    """Refused, unreachable, reset, silent: connect(2) fails as it would outside, or takes as long."""
+    hosts = ("down", "nowhere", "silent", "two")
+    client = """
+print(ask("down.example", 80), ask("nowhere.example", 80), ask("silent.example", 80, timeout=1), ask("a.example", 9001))
+print(ask("two.example", 80))
+"""
+    found = ask([*(name(f"{host}.example", 80) for host in hosts), name("a.example", 9001)], client)
+    assert found.lines() == [
+        f"{errno.ECONNREFUSED} {errno.EHOSTUNREACH} TimeoutError {errno.ECONNRESET}",
+        "b'203.0.113.1 hi'",
+    ]
+    failed = {event["name"]: event["errno"] for event in found.events if event["verdict"] == "failed"}
+    assert failed == {"down.example": errno.ECONNREFUSED, "nowhere.example": errno.EHOSTUNREACH}
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [("metadata", "address"), ("lan", "address"), ("rebound", "own-address"), ("own", "own-address")],
+)
+def test_addresses_that_no_name_may_have(ask: Ask, host: str, reason: str) -> None:
+    """A name that leads to a private, a special or an own address isn't known, unless the address is listed too."""
+    client = f'print(ask("{host}.example", 443))'
+    found = ask([name(f"{host}.example")], client, on_host=[443])
+    assert found.lines() == ["-2"] and found.of("dns")[0] == (f"{host}.example", f"refused {reason}", 0)
+    addresses_of = {"metadata": "169.254.169.254", "lan": "10.1.2.3", "rebound": "127.0.0.1", "own": "192.0.2.1"}
+    rules = [name(f"{host}.example"), addresses(addresses_of[host], 32, 443)]
+    found = ask(rules, client, tls=2, on_host=[443])
+    assert found.lines() == [f"b'{addresses_of[host]} hi'"]
+
+
+def test_private_addresses_by_name(ask: Ask) -> None:
+    """With private=True names may have those of private networks, and no others."""
+    client = 'print(ask("lan.example", 443), ask("metadata.example", 443), ask("rebound.example", 443))'
+    found = ask([name(f"{host}.example") for host in ("lan", "metadata", "rebound")], client, flags=1, tls=2)
+    assert found.lines() == ["b'10.1.2.3 hi' -2 -2"]
+
+
+def test_a_server_with_ipv6_alone(ask: Ask) -> None:
+    """There is IPv4 inside, whatever the server has."""
+    found = ask([name("six.example")], 'print(ask("six.example", 443))', tls=2)
+    assert found.lines() == ["b'2001:db8::1 hi'"]
+
+
+def test_ssh_and_what_a_server_says_first(ask: Ask) -> None:
+    """At other ports than 443 a client may wait for its server."""
+    found = ask([name("ssh.example", 22)], 'print(ask("ssh.example", 22))')
+    assert found.lines() == ["b'SSH-2.0-server\\r\\n203.0.113.2 hi'"]
+
+
+def test_names_of_tls_servers(ask: Ask) -> None:
+    """Two names share an address: the client must mean the one that it has looked up."""
+    client = """
+own, other, none = hello("a.example"), hello("b.example"), hello(None)
+for data in (own, other, none, b"GET / HTTP/1.1\\r\\n", own[:9]):
+    got = ask("a.example", 443, data)
+    print(got if isinstance(got, int) else got[:7].hex() if got[:1] == b"\\x15" else len(got) - len(data))
+"""
+    found = ask([name("a.example")], client)
+    alert = "15030100020270"
+    reset = str(errno.ECONNRESET)
+    assert found.lines()[1:4] == [alert, alert, reset]
+    assert int(found.lines()[0]) in (0, len("203.0.113.1 ")), "whole, and the server's own word"
+    ended = [row[1] for row in found.of("close")]
+    assert ended == ["allowed", "refused sni", "refused sni", "refused no-tls", "refused no-tls"]
+    assert [event["sni"] for event in found.events if event["kind"] == "close"][:2] == ["a.example", "b.example"]
+
+
+def test_a_hello_byte_by_byte(ask: Ask) -> None:
+    """Whatever it is cut into, it is read whole, and nothing of it goes on before."""
+    client = """
+with socket.create_connection(("a.example", 443), 5) as s:
+    data = hello("a.example")
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for i in range(len(data)):
+        s.send(data[i : i + 1])
+    s.shutdown(socket.SHUT_WR)
+    got = b""
+    while part := s.recv(65536):
+        got += part
+print(len(got) - len(data) in (0, 12))
+"""
+    found = ask([name("a.example")], client)
+    assert found.lines() == ["True"]
+
+
+def test_tls_off(ask: Ask) -> None:
+    """Without the check anything goes at port 443."""
+    found = ask([name("a.example")], 'print(ask("a.example", 443))', tls=2)
+    assert found.lines() == ["b'203.0.113.1 hi'"]
+
+
+def test_localhost(ask: Ask) -> None:
+    """A listed port of 127.0.0.1 is the host's; others are the sandbox's own, also for a server of the command's."""
+    client = """
+own = socket.create_server(("127.0.0.1", 9000))
+threading.Thread(target=lambda: own.accept()[0].sendall(b"mine"), daemon=True).start()
+print(ask("127.0.0.1", 8000), ask("localhost", 8000), ask("127.0.0.1", 8001), ask("127.0.0.2", 8000))
+with socket.create_connection(("127.0.0.1", 9000)) as s:
+    print(s.recv(9))
+"""
+    found = ask([localhost(8000), localhost(8010)], client, on_host=[8000, 8001])
+    refused = errno.ECONNREFUSED
+    assert found.lines() == [f"b'127.0.0.1 hi' b'127.0.0.1 hi' {refused} {refused}", "b'mine'"]
+
+
+def test_datagrams(ask: Ask) -> None:
+    """A listed UDP port is reached by name and by address; another is refused at once."""
+    client = """
+def send(host, port):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(3)
+        try:
+            s.connect((host, port))
+            s.send(b"ping")
+            return s.recv(99)
+        except OSError as error:
+            return error.errno or type(error).__name__
+
+print(send("a.example", 123), send("203.0.113.1", 123), send("a.example", 124), send("203.0.113.9", 123))
+"""
+    found = ask([name("a.example", 123, udp=True), addresses("203.0.113.1", 32, 123, udp=True)], client)
+    assert found.lines()[0].startswith(f"b'pong ping' b'pong ping' {errno.ECONNREFUSED} ")
+    assert ("a.example", "allowed", 123) in found.of("datagram")
+
+
+def test_questions(ask: Ask) -> None:
+    """What a resolver may ask beyond addresses, by UDP and by TCP."""
+    client = """
+def question(host, kind, tcp=False, **head):
+    labels = b"".join(bytes([len(part)]) + part.encode() for part in host.split("."))
+    data = struct.pack(">6H", 7, 0x100, 1, 0, 0, 0) + labels + struct.pack(">BHH", 0, kind, 1)
+    if tcp:
+        with socket.create_connection(("198.19.0.53", 53), 5) as s:
+            s.sendall(struct.pack(">H", len(data)) + data)
+            return s.recv(999)[2:]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.settimeout(5)
+        s.sendto(data, ("198.19.0.53", 53))
+        return s.recv(999)
+
+for host, kind in (("a.example", 1), ("a.example", 28), ("a.example", 65), ("b.example", 1), ("localhost", 1)):
+    for tcp in (False, True):
+        answer = question(host, kind, tcp)
+        print(host, kind, answer[3] & 15, answer[7], socket.inet_ntoa(answer[-4:]) if answer[7] else "-")
+number = socket.inet_aton(socket.gethostbyname("a.example"))[::-1]
+print(question(".".join(map(str, number)) + ".in-addr.arpa", 12)[-11:])
+"""
+    found = ask([name("a.example", 80)], client)
+    rows = [row.split() for row in found.lines()[:-1]]
+    assert [row[2:4] for row in rows[::2]] == [["0", "1"], ["0", "0"], ["0", "0"], ["3", "0"], ["0", "1"]]
+    assert rows[::2] == rows[1::2] and rows[0][4].startswith("198.18.") and rows[8][4] == "127.0.0.1"
+    assert found.lines()[-1] == "b'\\x01a\\x07example\\x00'"
+
+
+def test_all_that_comes_arrives(ask: Ask) -> None:
+    """Megabytes both ways at once, whole and in order; half a connection shut, and a reader that is slow."""
+    client = """
+data = os.urandom(1 << 16) * 300
+got = bytearray()
+with socket.create_connection(("203.0.113.1", 5432), 20) as s:
+    def read():
+        time.sleep(0.3)
+        while part := s.recv(100000):
+            got.extend(part)
+    reader = threading.Thread(target=read)
+    reader.start()
+    s.sendall(data)
+    s.shutdown(socket.SHUT_WR)
+    reader.join()
+print(len(got) == len(data), bytes(got) == data)
+"""
+    found = ask([addresses("203.0.113.1", 32, 5432)], client)
+    assert found.lines() == ["True True"]
+
+
+def test_many_connections(ask: Ask) -> None:
+    """Hundreds at once, and no more than the limit; all gone at the end."""
+    client = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+opened, failed = [], 0
+for _ in range(310):
+    try:
+        opened.append(socket.create_connection(("203.0.113.1", 5432), 5))
+    except ConnectionRefusedError:
+        failed += 1
+    except OSError as error:
+        failed += error.errno == 113
+for s in opened:
+    s.sendall(b"x")
+print(len(opened), failed, {s.recv(99) for s in opened})
+"""
+    found = ask([addresses("203.0.113.1", 32, 5432)], client, connections=300)
+    assert found.lines() == ["300 10 {b'203.0.113.1 x'}"]
+    assert [row[1] for row in found.of("connect")].count("refused limit") == 10
+    assert found.descriptors in (-1, 7)
+
+
+def test_a_limit_of_bytes(ask: Ask) -> None:
+    """Beyond it the connection is reset."""
+    client = 'print(ask("203.0.113.1", 5432, b"x" * 3_000_000), ask("203.0.113.1", 5432))'
+    found = ask([addresses("203.0.113.1", 32, 5432)], client, bytes=2_000_000)
+    assert str(errno.ECONNRESET) in found.lines()[0] or str(errno.EPIPE) in found.lines()[0]
+    assert "refused limit" in [row[1] for row in found.of("close")]
+
+
+def test_servers_inside(ask: Ask) -> None:
+    """A port that the command listens at on all addresses is its own; nothing of a stranger's is answered in its name."""
+    client = """
+everywhere = socket.create_server(("0.0.0.0", 5432))
+print(ask("a.example", 5432))
+invented = socket.gethostbyname("b.example")
+try:
+    squatter = socket.create_server((invented, 5433))
+    print("bound", ask("b.example", 5433, timeout=2))
+except OSError as error:
+    print(error.errno)
+"""
+    found = ask([name("a.example", 5432), name("b.example", 5432)], client)
+    assert found.lines()[0] == str(errno.ECONNREFUSED)
+    assert ("a.example", "refused port-taken", 5432) in found.of("connect")
+    assert found.lines()[1] in (f"bound {errno.ECONNREFUSED}", str(errno.EADDRNOTAVAIL))
+
+
+def test_no_way_around(ask: Ask) -> None:
+    """Other resolvers, raw sockets, marks, multicast, sources: nothing gets out, and nothing hangs."""
+    client = """
+def attempt(call):
+    try:
+        return call()
+    except OSError as error:
+        return error.errno
+
+def raw():
+    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+
+def mark():
+    socket.socket().setsockopt(socket.SOL_SOCKET, 36, 0x6e73)
+
+def datagram(host):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.settimeout(1)
+    s.sendto(b"x", (host, 53))
+    return s.recv(9)
+
+def source():
+    s = socket.socket()
+    s.bind((socket.gethostbyname("a.example"), 0))
+    s.settimeout(2)
+    s.connect(("203.0.113.1", 5432))
+
+print(attempt(raw), attempt(mark), attempt(lambda: datagram("8.8.8.8")), attempt(lambda: datagram("224.0.0.1")))
+print(attempt(source) is None)
+"""
+    found = ask([name("a.example", 80)], client)
+    perm, no_route = errno.EPERM, errno.ENETUNREACH
+    assert found.lines() == [f"{perm} {perm} {no_route} {no_route}", "False"]
+
+
+def test_the_relay_confines_itself(ask: Ask) -> None:
+    """It may do little itself, and ends when its caller and its sandbox have."""
+    found = ask([name("a.example", 80)], 'print(ask("a.example", 80))')
+    assert found.relay == 0
+    assert "NoNewPrivs:\t1" in found.status and "Seccomp:\t2" in found.status
+
+
+def test_a_list_that_is_none(ask: Ask) -> None:
+    """It says so, and doesn't begin."""
+    found = ask([(9, 0, 443, 443, 0, 32, "a.example")], "")
+    assert found.ready["value"] == -errno.EINVAL and found.ready["name"] == "list" and found.relay == 1

@@ -1,0 +1,295 @@
+"""A host and an internet behind it, both net namespaces made here; a relay on the host, and a sandbox that it serves.
+
+Run in a user, a mount and a net namespace of its own (the host): world.py RELAY < request > answer, both JSON. A request has
+the entries of a list, and a client: Python that runs in the sandbox. The answer is what that printed, and the events.
+
+No packet leaves these namespaces. Addresses are of the documentation's ranges (RFC 5737, RFC 3849).
+"""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+LIST = struct.Struct("<8IQ")
+RULE = struct.Struct("<8I")
+MESSAGE = struct.Struct("<IiQ")
+EVENT = struct.Struct("<IiQQIIIiIIIIQQ16s256s256s")
+KINDS = {1: "dns", 2: "connect", 3: "close", 4: "datagram"}
+VERDICTS = {0: "", 1: "allowed", 2: "refused", 3: "failed"}
+REASONS = (
+    *("", "not-listed", "denied", "address", "own-address", "sni", "no-tls", "ech", "port-taken", "limit", "asked"),
+    "upstream",
+)
+NAMES = """\
+127.0.0.1 localhost
+203.0.113.1 a.example b.example c.a.example
+203.0.113.2 ssh.example
+203.0.113.3 down.example
+203.0.113.77 silent.example
+203.0.113.77 two.example
+203.0.113.1 two.example
+198.51.100.1 nowhere.example
+169.254.169.254 metadata.example
+10.1.2.3 lan.example
+127.0.0.1 rebound.example
+192.0.2.1 own.example
+2001:db8::1 six.example
+"""
+INTERNET = ("203.0.113.1", "203.0.113.2", "203.0.113.3", "10.1.2.3", "169.254.169.254")
+
+
+def ip(*words: str) -> None:
+    """Run ip(8)."""
+    subprocess.run(["ip", *words], check=True)
+
+
+# ---- the internet
+
+
+def echo(connection: socket.socket, greeting: bytes = b"") -> None:
+    """Say what has come, with the server's address before it, until the other end is shut."""
+    with connection:
+        name = connection.getsockname()[0]
+        try:
+            connection.sendall(greeting)
+            while data := connection.recv(1 << 20):
+                connection.sendall(f"{name} ".encode() + data if len(data) < 1000 else data)
+        except OSError:
+            pass
+
+
+def reset(connection: socket.socket) -> None:
+    """Read something, and end the connection by force."""
+    connection.recv(1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def sink(connection: socket.socket) -> None:
+    """Never read."""
+    time.sleep(60)
+    connection.close()
+
+
+def serve(address: str, port: int, answer: object, *more: bytes) -> None:
+    """Accept connections for ever, each answered in a thread of its own."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = socket.create_server((address, port), family=family, backlog=4096)
+
+    def accept() -> None:
+        while True:
+            connection, _ = server.accept()
+            threading.Thread(target=answer, args=(connection, *more), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
+def serve_datagrams(address: str, port: int) -> None:
+    """Send each datagram back."""
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((address, port))
+
+    def answer() -> None:
+        while True:
+            data, client = server.recvfrom(65536)
+            server.sendto(b"pong " + data, client)
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+def internet(ready: int, link: int) -> None:
+    """Be the internet: in a net namespace of its own, with servers."""
+    os.write(ready, b"n")
+    os.read(link, 1)  # the other end of the cable is here
+    ip("link", "set", "lo", "up")
+    for address in INTERNET:
+        ip("address", "add", f"{address}/32", "dev", "lo")
+    ip("-6", "address", "add", "2001:db8::1/128", "dev", "lo", "nodad")
+    ip("address", "add", "192.0.2.2/24", "dev", "i0")
+    ip("-6", "address", "add", "2001:db8:1::2/64", "dev", "i0", "nodad")
+    ip("link", "set", "i0", "up")
+    ip("-6", "route", "add", "default", "via", "2001:db8:1::1")
+    for port in (80, 443, 5432):
+        serve("203.0.113.1", port, echo)
+    serve("203.0.113.2", 22, echo, b"SSH-2.0-server\r\n")
+    serve("203.0.113.1", 9001, reset)
+    serve("203.0.113.1", 9002, sink)
+    for address in ("10.1.2.3", "169.254.169.254", "2001:db8::1"):
+        serve(address, 443, echo)
+    serve_datagrams("203.0.113.1", 123)
+    os.write(ready, b"s")
+    signal.pause()
+
+
+def start_internet() -> int:
+    """Make it and the cable to it; return its pid."""
+    ready, there = os.pipe()
+    link, here = os.pipe()
+    command = [sys.executable, __file__, "--internet", str(there), str(link)]
+    pid = subprocess.Popen(["unshare", "-n", *command], pass_fds=(there, link)).pid
+    os.read(ready, 1)
+    ip("link", "add", "h0", "type", "veth", "peer", "name", "i0")
+    ip("link", "set", "i0", "netns", str(pid))
+    ip("link", "set", "lo", "up")
+    ip("address", "add", "192.0.2.1/24", "dev", "h0")
+    ip("-6", "address", "add", "2001:db8:1::1/64", "dev", "h0", "nodad")
+    ip("link", "set", "h0", "up")
+    ip("route", "add", "default", "via", "192.0.2.2")
+    ip("-6", "route", "add", "default", "via", "2001:db8:1::2")
+    ip("route", "add", "unreachable", "198.51.100.0/24")
+    os.write(here, b"l")
+    os.read(ready, 1)
+    return pid
+
+
+# ---- the relay, and a sandbox
+
+
+def blob(request: dict) -> bytes:
+    """Return a list as the relay reads it."""
+    names, rules = b"", b""
+    for kind, flags, first, last, address, bits, name in request["rules"]:
+        text = name.encode()
+        rules += RULE.pack(kind, flags, first, last, address, bits, len(names) if text else 0, len(text))
+        names += text
+    size = LIST.size + len(rules) + len(names)
+    head = (request.get("flags", 0), request.get("tls", 0), request.get("connections", 256), 0, request.get("bytes", 0))
+    return LIST.pack(0x746E736E, 1, size, len(request["rules"]), *head) + rules + names
+
+
+def start_relay(program: str, content: bytes) -> tuple[socket.socket, int]:
+    """Start it; return the socket to it, and its pid."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listing = os.memfd_create("list")
+    os.write(listing, content)
+    given = [theirs.fileno(), listing, os.pidfd_open(os.getpid())]
+    pid = os.fork()
+    if pid == 0:
+        high = [os.dup(os.dup2(fd, 20 + i)) and 20 + i for i, fd in enumerate(given)]
+        for i, fd in enumerate(high):
+            os.dup2(fd, 3 + i)
+        os.closerange(6, 256)
+        os.execve(program, ["nsbox-net"], {})
+    theirs.close()
+    return ours, pid
+
+
+def read_event(control: socket.socket) -> dict:
+    """Return the next message from the relay."""
+    kind, value, _, _, *rest = EVENT.unpack(control.recv(4096))
+    what, verdict, reason, error, protocol, port, family, _, sent, received, address, name, sni = rest
+    text = {
+        4: lambda: socket.inet_ntop(socket.AF_INET, address[:4]),
+        6: lambda: socket.inet_ntop(socket.AF_INET6, address),
+    }
+    return {
+        "message": kind,
+        "value": value,
+        "kind": KINDS.get(what, ""),
+        "verdict": VERDICTS[verdict],
+        "reason": REASONS[reason],
+        "errno": error,
+        "udp": bool(protocol),
+        "port": port,
+        "address": text[family]() if family else "",
+        "sent": sent,
+        "received": received,
+        "name": name.rstrip(b"\0").decode(),
+        "sni": sni.rstrip(b"\0").decode(),
+    }
+
+
+class Told:
+    """Events, read as they come."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.events: list[dict] = []
+        self._control = control
+        self._last = time.monotonic()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self.events.append(read_event(self._control))
+            except (OSError, struct.error):
+                return  # it is shut
+            self._last = time.monotonic()
+
+    def end(self) -> list[dict]:
+        """Return them, once nothing has come for a while."""
+        while time.monotonic() - self._last < 0.3:
+            time.sleep(0.05)
+        return self.events
+
+
+def start_sandbox(control: socket.socket) -> tuple[subprocess.Popen, socket.socket, dict]:
+    """Make namespaces in which nobody has a capability any more, and have the relay serve them."""
+    ours, theirs = socket.socketpair()
+    code = "import os, sys; os.write(3, b'u'); os.read(3, 1); exec(os.fdopen(3).read())"
+    own = "printf 'nameserver 198.19.0.53\\nsearch .\\n' > /run/r; mount --bind /run/r /etc/resolv.conf; "
+    own += "printf '127.0.0.1 localhost\\n' > /run/h; mount --bind /run/h /etc/hosts; "
+    own += f'exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all {sys.executable} -c "{code}"'
+    os.dup2(theirs.fileno(), 3)
+    command = ["unshare", "-Urnm", "sh", "-c", f"mount -t tmpfs tmpfs /run; {own}"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(3,))
+    os.close(3)
+    theirs.close()
+    ours.recv(1)
+    fds = [os.open(f"/proc/{child.pid}/ns/net", os.O_RDONLY), os.pidfd_open(child.pid)]
+    socket.send_fds(control, [MESSAGE.pack(1, 0, 7)], fds)
+    for fd in fds:
+        os.close(fd)
+    return child, ours, read_event(control)
+
+
+def run(program: str, request: dict) -> dict:
+    """Do what is asked for."""
+    Path("/run/names").write_text(NAMES)
+    subprocess.run(["mount", "--bind", "/run/names", "/etc/hosts"], check=True)
+    start_internet()
+    control, relay = start_relay(program, blob(request))
+    started = read_event(control)
+    if started["value"]:
+        code = os.waitstatus_to_exitcode(os.waitpid(relay, 0)[1])
+        return {"output": "", "events": [], "ready": started, "relay": code, "status": "", "descriptors": 0}
+    child, go, ready = start_sandbox(control)
+    for port in request.get("on_host", ()):
+        serve("0.0.0.0", port, echo)
+    told = Told(control)
+    go.sendall(b"g" + request["client"].encode())
+    go.shutdown(socket.SHUT_WR)
+    output, _ = child.communicate(timeout=40)
+    events = told.end()
+    with open(f"/proc/{relay}/status") as file:
+        status = file.read()
+    descriptors = len(os.listdir(f"/proc/{relay}/fd")) if os.access(f"/proc/{relay}/fd", os.R_OK) else -1
+    control.shutdown(socket.SHUT_RDWR)
+    code = os.waitstatus_to_exitcode(os.waitpid(relay, 0)[1])
+    return {
+        "output": output.decode(),
+        "events": events,
+        "ready": ready,
+        "relay": code,
+        "status": status,
+        "descriptors": descriptors,
+    }
+
+
+def main() -> None:
+    """Answer one request."""
+    if sys.argv[1] == "--internet":
+        internet(int(sys.argv[2]), int(sys.argv[3]))
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    print(json.dumps(run(sys.argv[1], json.load(sys.stdin))))  # all else ends with us, who are pid 1
+
+
+if __name__ == "__main__":
+    main()
