@@ -1,0 +1,118 @@
+"""Network: a list of what a sandbox may connect to, as a wish. Whether this machine can enforce it is asked later."""
+
+from __future__ import annotations
+
+from nsbox._checks import is_iterable
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen_by_name
+from nsbox._network_entries import MOST_SINGLE_PORTS, Entry, parse
+from nsbox._wished_limits import check_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Literal
+
+_MOST_ENTRIES = 10_000
+_MOST_CONNECTIONS = 10_000
+_TLS = ("sni", "sni-ech", "off")
+
+
+@frozen_by_name
+class Network(Frozen):
+    """What a sandbox may connect to: whatever allow lists, and nothing else.
+
+    allow: entries: a name ("api.example", "*.example.org"), IPv4 addresses ("10.1.2.3", "10.1.2.0/24"), "localhost" for
+    the host's own 127.0.0.1, or "*" for every public address; then ":PORT", ":FIRST-LAST" or ":*", without which it is
+    443; then "/udp". "!" before one denies it. deny: entries that are denied, with or without "!". What is denied wins.
+    private: names may have addresses of private networks (RFC 1918, RFC 6598, RFC 4193).
+    tls: "sni": at port 443 a client must name the server that it has looked up; "sni-ech": it may send a hello that is
+    encrypted besides; "off": nobody looks. connections: at once, of a sandbox, up to 10,000. bytes: of a sandbox, both
+    ways together; None: no limit. Raises PolicyError.
+    """
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    private: bool = False
+    tls: Literal["sni", "sni-ech", "off"] = "sni"
+    connections: int = 256
+    bytes: int | str | None = None
+    entries: tuple[Entry, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        allow, deny = (_texts(name, getattr(self, name)) for name in ("allow", "deny"))
+        if not allow:
+            raise PolicyError("network", "lists nothing; network='none' is no network")
+        deny = tuple(text if text.startswith("!") else f"!{text}" for text in deny)
+        entries = tuple(entry for text in (*allow, *deny) for entry in parse("network", text))
+        if all(entry.is_denied for entry in entries):
+            raise PolicyError("network", "denies alone, and allows nothing: '*:*' is every public address")
+        for name, value in (("allow", allow), ("deny", deny), ("entries", entries)):
+            object.__setattr__(self, name, value)
+        self._check_amounts()
+
+    def _check_amounts(self) -> None:
+        if not isinstance(self.private, bool):
+            raise PolicyError("network.private", f"is a {type(self.private).__name__}, must be True or False")
+        if self.tls not in _TLS:
+            raise PolicyError("network.tls", f"{self.tls!r} is none of {', '.join(map(repr, _TLS))}")
+        count = self.connections
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_CONNECTIONS:
+            raise PolicyError("network.connections", f"{count!r} is no number from 1 to {_MOST_CONNECTIONS}")
+        if self.bytes is not None:
+            object.__setattr__(self, "bytes", check_size("network.bytes", self.bytes))
+        for what, ports in (("UDP", set(_udp_ports(self.entries))), ("localhost", set(_local_ports(self.entries)))):
+            if len(ports) > MOST_SINGLE_PORTS:
+                raise PolicyError("network", f"has {len(ports)} ports of {what}, at most {MOST_SINGLE_PORTS}")
+
+    def covers(self, other: Network) -> str:
+        """Say why the other allows something that this doesn't; "": it doesn't.
+
+        What this one denies the other has to deny in its own words: an address may be one of a name's.
+        """
+        for entry in other.entries:
+            if not entry.is_denied and not any(own.covers(entry) for own in self.entries if not own.is_denied):
+                return f"{entry.text!r} isn't in the parent's list"
+        for own in self.entries:
+            if own.is_denied and not any(entry.is_denied and entry.covers(own) for entry in other.entries):
+                return f"the parent denies {own.text!r}, and this list doesn't"
+        if other.private and not self.private:
+            return "private=True is more than the parent's False"
+        if _TLS.index(other.tls) > _TLS.index(self.tls):
+            return f"tls={other.tls!r} is less strict than the parent's {self.tls!r}"
+        if self.bytes is not None and (other.bytes is None or int(other.bytes) > int(self.bytes)):
+            return f"bytes={other.bytes} is more than the parent's {self.bytes}"
+        if other.connections > self.connections:
+            return f"connections={other.connections} is more than the parent's {self.connections}"
+        return ""
+
+
+def _texts(name: str, given: object) -> tuple[str, ...]:
+    if isinstance(given, str | bytes) or not is_iterable(given):
+        raise PolicyError("network", f"{name} is a {type(given).__name__}, must be a sequence of entries")
+    found: dict[str, None] = {}
+    for text in _each(given):
+        parse("network", text)
+        found[str(text)] = None
+        if len(found) > _MOST_ENTRIES:
+            raise PolicyError("network", f"has more than {_MOST_ENTRIES} entries: a '*.name' is one")
+    return tuple(found)
+
+
+def _each(given: object) -> Iterable[object]:
+    return given if is_iterable(given) else ()
+
+
+def _udp_ports(entries: Iterable[Entry]) -> Iterator[int]:
+    for entry in entries:
+        if entry.is_udp and not entry.is_denied:
+            yield from range(entry.first, entry.last + 1)
+
+
+def _local_ports(entries: Iterable[Entry]) -> Iterator[int]:
+    for entry in entries:
+        if entry.kind == "localhost" and not entry.is_denied:
+            yield from range(entry.first, entry.last + 1)
+
+
+PUBLIC = ("*:*",)
+"""What network="public" stands for."""
