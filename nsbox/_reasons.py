@@ -93,6 +93,9 @@ DANGEROUS_PREFIXES = {
 }
 """Variables by which whoever sets them runs code in programs that are started later, with the reason for each."""
 
+HARMLESS_ENV = frozenset(f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL", "DATE"))
+"""Those of such a prefix that are text for git, and nothing else."""
+
 _READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
 _DENIED = re.compile(r"[Pp]ermission denied|EACCES")
 _MISSING = re.compile(r"No such file or directory|ENOENT")

@@ -32,7 +32,11 @@ _BASHISMS = (
     ("echo -e", re.compile(r"\becho\s+-(?:[nE]*e[neE]*)\s")),
     ("arrays", re.compile(r"\b\w+\+?=\(|\$\{[!#]?\w+\[")),
     ("((...))", re.compile(r"(?:^|[\s;&|])\(\(")),
-    ("${x//a/b}", re.compile(r"\$\{\w+(?:\^|,|/|:-?\s?\d|@)|\$\{!\w")),
+    ("${x//a/b}", re.compile(r"\$\{\w+/")),
+    ("${x^^}", re.compile(r"\$\{\w+(?:\^|,)")),
+    ("${x:1}", re.compile(r"\$\{\w+:-?\s?\d")),
+    ("${x@Q}", re.compile(r"\$\{\w+@")),
+    ("${!x}", re.compile(r"\$\{!\w")),
     ("$'...'", re.compile(r"\$'")),
     ("$RANDOM", re.compile(r"\$\{?(?:RANDOM|SECONDS|BASH_\w+|PIPESTATUS|EPOCHSECONDS|FUNCNAME)\b")),
     (

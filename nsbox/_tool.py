@@ -158,6 +158,8 @@ def check_environment(env: Mapping[str, str]) -> dict[str, str]:
     for name, value in env.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise TypeError(f"env has {name!r}: {type(value).__name__}, must be names and values that are str")
+        if name in _reasons.HARMLESS_ENV:
+            continue
         reason = _reasons.DANGEROUS_ENV.get(name) or next(
             (why for prefix, why in _reasons.DANGEROUS_PREFIXES.items() if name.startswith(prefix)), None
         )

@@ -245,6 +245,15 @@ def test_dangerous_variables(box: Sandbox, name: str) -> None:
         box.exec("true", env={"A": "b", name: "x"})
 
 
+def test_who_commits(box: Sandbox) -> None:
+    """Names and dates are text, whoever sets them; others of git's aren't."""
+    names = {f"GIT_{who}_{what}": "a b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL", "DATE")}
+    found = box.shell("env | grep ^GIT_ | sort", env=names).stdout.splitlines()
+    assert found == sorted(f"{name}=a b" for name in names)
+    with pytest.raises(PolicyError, match="GIT_COMMITTER is refused"):
+        box.shell("true", env={**names, "GIT_COMMITTER": "x"})
+
+
 def test_what_a_dangerous_variable_would_do(policy: Policy, workspace: Path) -> None:
     """The control: set by the policy, BASH_ENV is executed."""
     (workspace / "evil").write_text("echo executed\n")
