@@ -8,7 +8,7 @@ from typing import Any
 
 # What a client begins with: connect, send something, and say what came back.
 CLIENT = """
-import os, socket, ssl, struct, sys, threading, time
+import errno, os, socket, ssl, struct, sys, threading, time
 
 def ask(host, port, data=b"hi", timeout=5):
     try:
@@ -20,7 +20,9 @@ def ask(host, port, data=b"hi", timeout=5):
                 answer += part
             return answer
     except OSError as error:
-        return error.errno or type(error).__name__
+        # Who is reset hears of it at the next call, whichever that is.
+        ended = (errno.EPIPE, errno.ENOTCONN)
+        return errno.ECONNRESET if error.errno in ended else error.errno or type(error).__name__
 
 def hello(name, context=None):
     context = context or ssl.create_default_context()
