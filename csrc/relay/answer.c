@@ -85,7 +85,12 @@ static struct name *known(struct sandbox *sandbox, const char *text)
         sandbox->names_since = second;
         sandbox->new_names = 0;
     }
-    return sandbox->new_names++ < NEW_NAMES_PER_SECOND ? name_add(text) : NULL;
+    if (sandbox->n_names == MOST_NAMES_OF_ONE || sandbox->new_names == NEW_NAMES_PER_SECOND)
+        return NULL;
+    name = name_add(text);
+    sandbox->n_names += name != NULL;
+    sandbox->new_names += name != NULL;
+    return name;
 }
 
 /* What can be answered at once. 0: the host is to be asked, for *name. */
@@ -113,8 +118,8 @@ static int answer_at_once(struct sandbox *sandbox, const struct dns_question *qu
                       verdict == VERDICT_DENIED ? NSBOX_NET_DENIED : NSBOX_NET_NOT_LISTED);
         return 1;
     }
-    *name = known(sandbox, question->name);
-    if (*name && sandbox->n_questions < MOST_QUESTIONS)
+    *name = sandbox->n_questions < MOST_QUESTIONS ? known(sandbox, question->name) : NULL;
+    if (*name)
         return 0;
     answer->code = DNS_SERVFAIL;
     tell_question(sandbox, question->name, NSBOX_NET_REFUSED, NSBOX_NET_LIMIT);
@@ -145,7 +150,7 @@ void ask(struct sandbox *sandbox, const uint8_t *bytes, size_t size, const struc
     sandbox->n_questions++;
     if (stream)
         stream_pause(stream);
-    resolve(name, &q->waiter);
+    resolve(sandbox, name, &q->waiter);
 }
 
 void on_dns_udp(struct source *source, uint32_t events)

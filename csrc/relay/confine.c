@@ -1,16 +1,20 @@
 /* confine.c: what the relay itself may do. It reads what sandboxes send it: a flaw in that is to be of little use.
  *
- * No program can be executed, no process traced, signalled or looked into, nothing mounted. What getaddrinfo(3) does is
- * allowed: files, sockets, threads, libraries that are loaded.
+ * No program can be executed, no process traced or signalled, no file made or opened for writing, nothing mounted. What
+ * getaddrinfo(3) does is allowed: files are read, sockets of a few families made, threads, libraries loaded. So is what
+ * these lead to: any file that the user can read, any server that the user can reach.
  */
 #include "confine.h"
 #include <errno.h>
 #include <linux/audit.h>
+#include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/nsfs.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -32,7 +36,11 @@
 /* The low half of an argument: both architectures are little-endian. */
 #define LOAD_ARGUMENT(n) LOAD(args[n])
 
-enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET };
+enum {
+    NAMESPACES =
+        CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP
+};
+enum { WRITES = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND };
 
 static const uint32_t ALLOWED[] = {
     /* sockets and events */
@@ -46,7 +54,7 @@ static const uint32_t ALLOWED[] = {
     SYS_getpeername,
     SYS_getsockname,
     SYS_getsockopt,
-    SYS_ioctl,
+
     SYS_listen,
     SYS_ppoll,
     SYS_recvfrom,
@@ -69,7 +77,7 @@ static const uint32_t ALLOWED[] = {
     SYS_getdents64,
     SYS_lseek,
     SYS_newfstatat,
-    SYS_openat,
+
     SYS_pipe2,
     SYS_pread64,
     SYS_read,
@@ -101,7 +109,7 @@ static const uint32_t ALLOWED[] = {
     SYS_getuid,
     SYS_gettimeofday,
     SYS_nanosleep,
-    SYS_prlimit64,
+
     SYS_restart_syscall,
     SYS_rseq,
     SYS_rt_sigaction,
@@ -115,7 +123,7 @@ static const uint32_t ALLOWED[] = {
 #ifdef __x86_64__
     SYS_access,
     SYS_epoll_wait,
-    SYS_open,
+
     SYS_poll,
     SYS_readlink,
     SYS_stat,
@@ -148,6 +156,29 @@ static const struct sock_filter HEAD[] = {
     IS(AF_NETLINK, 1, 0),
     FAIL(EAFNOSUPPORT),
     ALLOW,
+    IS(SYS_ioctl, 0, 5),
+    LOAD_ARGUMENT(1),
+    IS(NS_GET_USERNS, 1, 0),
+    IS(FIONREAD, 0, 1),
+    ALLOW,
+    FAIL(ENOTTY),
+    IS(SYS_prlimit64, 0, 4),
+    LOAD_ARGUMENT(0),
+    IS(0, 0, 1),
+    ALLOW,
+    FAIL(EPERM),
+    IS(SYS_openat, 0, 4),
+    LOAD_ARGUMENT(2),
+    HAS(WRITES, 0, 1),
+    FAIL(EACCES),
+    ALLOW,
+#ifdef __x86_64__
+    IS(SYS_open, 0, 4),
+    LOAD_ARGUMENT(1),
+    HAS(WRITES, 0, 1),
+    FAIL(EACCES),
+    ALLOW,
+#endif
 };
 
 int confine(void)

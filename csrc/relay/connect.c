@@ -1,4 +1,4 @@
-/* connect.c: from a SYN to a connection. The server is connected to first: so the client learns what really happens. */
+/* connect.c: outside. The server is connected to before the client is let in: so the client learns what really happens. */
 #include "connection.h"
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { SYNS_PER_TURN = 256, NEXT_ATTEMPT = 250 /* RFC 8305 */, PATIENCE = 130 * SECOND };
+enum { NEXT_ATTEMPT = 250 /* RFC 8305 */, CONNECT = 130 * SECOND, GONE = 300 * SECOND };
 
 /* ---- answers to the client */
 
@@ -54,8 +54,19 @@ static void close_attempts(struct connection *c)
         loop_close(&c->attempts[i].source);
 }
 
+/* What nobody has told the caller yet: the client, or its sandbox, has ended it. */
+static void tell_rest(struct connection *c)
+{
+    if (c->state == RELAYING)
+        tell_close(c, 0, 0);
+    else
+        tell_connect(c, NSBOX_NET_FAILED, 0, ECONNABORTED);
+}
+
 void connection_end(struct connection *c)
 {
+    if (!c->is_told)
+        tell_rest(c);
     close_attempts(c);
     close_side(&c->client);
     close_side(&c->server);
@@ -65,9 +76,12 @@ void connection_end(struct connection *c)
     if (c->next)
         c->next->link = c->link;
     c->sandbox->n_connections--;
+    if (c->is_waiting)
+        resolve_forget(&c->waiter);
+    if (c->listener && c->state == ACCEPTING)
+        c->listener->n_expected--;
     c->state = ENDED;
-    if (!c->is_waiting) /* else whoever looks its name up has it still */
-        later_free(c);
+    later_free(c);
 }
 
 void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason, int error)
@@ -87,6 +101,7 @@ void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t
 {
     refuse(c->sandbox, &c->syn, error);
     tell_connect(c, verdict, reason, error);
+    c->is_told = 1;
     connection_end(c);
 }
 
@@ -108,14 +123,30 @@ struct connection *connection_find(const struct sandbox *sandbox, const struct s
 
 /* ---- outside */
 
+/* A connection to oneself, which a port of the host's own may come to that nobody listens at (RFC 9293, 3.5). */
+static int is_to_itself(int fd)
+{
+    union target here, there;
+    socklen_t size = sizeof here, its = sizeof there;
+    memset(&here, 0, sizeof here);
+    memset(&there, 0, sizeof there);
+    return !getsockname(fd, &here.any, &size) && !getpeername(fd, &there.any, &its) &&
+           !memcmp(&here, &there, sizeof here);
+}
+
 static void won(struct attempt *attempt)
 {
     struct connection *c = attempt->connection;
+    int room = BUFFER, on = 1, patience = GONE;
     c->winner = (int)(attempt - c->attempts);
     c->server.source.fd = attempt->source.fd;
     attempt->source.fd = -1;
     loop_change(&c->server.source, 0);
     close_attempts(c);
+    /* What a server that never reads costs the host is bounded; one that has gone is noticed. */
+    setsockopt(c->server.source.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    setsockopt(c->server.source.fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(c->server.source.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
     let_in(c);
 }
 
@@ -129,6 +160,8 @@ static void on_attempt(struct source *source, uint32_t events)
     (void)events;
     if (getsockopt(source->fd, SOL_SOCKET, SO_ERROR, &attempt->error, &size) < 0)
         attempt->error = errno;
+    if (!attempt->error && is_to_itself(source->fd))
+        attempt->error = ECONNREFUSED;
     if (!attempt->error) {
         won(attempt);
         return;
@@ -138,7 +171,7 @@ static void on_attempt(struct source *source, uint32_t events)
     try_next(c);
 }
 
-/* Begin to connect to one address. 0, or -errno of what failed at once. */
+/* Begin to connect to one address. 1: it is, at once, as on the host's loopback; 0, or -errno of what failed at once. */
 static int begin_attempt(struct attempt *attempt, const union target *target)
 {
     int is_six = target->any.sa_family == AF_INET6;
@@ -148,11 +181,13 @@ static int begin_attempt(struct attempt *attempt, const union target *target)
     if (fd < 0)
         return -errno;
     attempt->source.fd = fd;
-    int ret =
-        connect(fd, &target->any, size) < 0 && errno != EINPROGRESS ? -errno : loop_add(&attempt->source, EPOLLOUT);
+    int is_open = connect(fd, &target->any, size) == 0;
+    int ret = is_open || errno == EINPROGRESS ? loop_add(&attempt->source, is_open ? 0 : EPOLLOUT) : -errno;
+    if (!ret && is_open && is_to_itself(fd))
+        ret = -ECONNREFUSED;
     if (ret < 0)
         loop_close(&attempt->source);
-    return ret;
+    return ret < 0 ? ret : is_open;
 }
 
 /* The first failure is what the client hears: the first address is the one that the host prefers. */
@@ -161,10 +196,16 @@ static void try_next(struct connection *c)
     while (c->n_attempts < c->n_targets) {
         struct attempt *attempt = &c->attempts[c->n_attempts];
         attempt->connection = c;
-        attempt->error = -begin_attempt(attempt, &c->targets[c->n_attempts++]);
-        if (!attempt->error) {
+        int ret = begin_attempt(attempt, &c->targets[c->n_attempts++]);
+        if (ret == 1) {
+            won(attempt);
+            return;
+        }
+        attempt->error = -ret;
+        if (ret == 0) {
             c->next_attempt = now() + NEXT_ATTEMPT;
-            c->sandbox->next_tick = 0;
+            if (c->sandbox->next_tick > c->next_attempt)
+                c->sandbox->next_tick = c->next_attempt;
             return;
         }
         c->n_failed++;
@@ -177,7 +218,7 @@ static void try_next(struct connection *c)
 static void begin_connect(struct connection *c)
 {
     c->state = CONNECTING;
-    c->deadline = now() + PATIENCE;
+    c->deadline = now() + CONNECT;
     try_next(c);
 }
 
@@ -209,10 +250,6 @@ static void on_name(struct waiter *waiter, struct name *name)
     uint32_t reason;
     (void)name;
     c->is_waiting = 0;
-    if (c->state == ENDED) {
-        later_free(c);
-        return;
-    }
     choose_targets(c, &reason);
     if (c->n_targets)
         begin_connect(c);
@@ -233,7 +270,7 @@ static void add_target(struct connection *c, int family)
     set_port(target, c->syn.target_port);
 }
 
-static void begin_connection(struct sandbox *sandbox, const struct syn *syn, struct name *name)
+void connection_begin(struct sandbox *sandbox, const struct syn *syn, struct name *name)
 {
     struct connection *c = calloc(1, sizeof *c), **first = &sandbox->connections[syn->source_port % BUCKETS];
     if (!c) {
@@ -249,11 +286,11 @@ static void begin_connection(struct sandbox *sandbox, const struct syn *syn, str
         c->next->link = &c->next;
     *first = c;
     sandbox->n_connections++;
-    c->deadline = c->started + PATIENCE;
+    c->deadline = c->started + CONNECT;
     if (name) {
         c->is_waiting = 1;
         c->waiter.done = on_name;
-        resolve(name, &c->waiter);
+        resolve(sandbox, name, &c->waiter);
         return;
     }
     add_target(c, AF_INET);
@@ -262,82 +299,12 @@ static void begin_connection(struct sandbox *sandbox, const struct syn *syn, str
     begin_connect(c);
 }
 
-/* ---- the verdict on a SYN */
-
-static int is_loopback(uint32_t address)
-{
-    return address >> 24 == 127;
-}
-
-static enum verdict judge(const struct syn *syn, const struct name *name)
-{
-    if (name)
-        return rules_name_port(&list, name->text, syn->target_port, PROTOCOL_TCP);
-    if (is_loopback(syn->target))
-        return syn->target == INADDR_LOOPBACK ? rules_localhost(&list, syn->target_port) : VERDICT_NO;
-    enum verdict strict = rules_address(&list, syn->target, syn->target_port, PROTOCOL_TCP, 1);
-    if (strict != VERDICT_NO)
-        return strict;
-    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(syn->target)}};
-    return rules_address(&list, syn->target, syn->target_port, PROTOCOL_TCP, is_own_address(&target));
-}
-
-static void turn_away(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
-{
-    /* A name that is known has closed ports; an address that isn't listed is none that leads anywhere. */
-    int error = name || is_loopback(syn->target) ? ECONNREFUSED : EACCES;
-    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(syn->target)}};
-    refuse(sandbox, syn, error);
-    tell(&(struct event){.sandbox = sandbox,
-                         .what = NSBOX_NET_CONNECT,
-                         .verdict = NSBOX_NET_REFUSED,
-                         .reason = reason,
-                         .port = syn->target_port,
-                         .target = name ? NULL : &target,
-                         .name = name ? name->text : NULL});
-}
-
-static void on_syn(struct sandbox *sandbox, const struct syn *syn)
-{
-    struct connection *c = connection_find(sandbox, syn);
-    if (c && c->state != ENDED && c->syn.sequence == syn->sequence) {
-        if (c->state == ACCEPTING) /* what was let in was lost */
-            send_packet(sandbox, c->syn.bytes, c->syn.size, c->syn.target);
-        return;
-    }
-    if (c)
-        connection_end(c); /* the client has given it up, and its port has another one */
-    struct name *name = name_by_address(syn->target);
-    enum verdict verdict = judge(syn, name);
-    if (verdict != VERDICT_YES)
-        turn_away(sandbox, syn, name, verdict == VERDICT_DENIED ? NSBOX_NET_DENIED : NSBOX_NET_NOT_LISTED);
-    else if (sandbox->n_connections >= list.head->connections)
-        turn_away(sandbox, syn, name, NSBOX_NET_LIMIT);
-    else
-        begin_connection(sandbox, syn, name);
-}
-
-void on_tap(struct source *source, uint32_t events)
-{
-    struct sandbox *sandbox = (struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, tap));
-    (void)events;
-    for (int i = 0; i < SYNS_PER_TURN; i++) {
-        uint8_t bytes[PACKET_MOST];
-        struct syn syn;
-        ssize_t n = recv(source->fd, bytes, sizeof bytes, MSG_TRUNC);
-        if (n < 0)
-            return;
-        if (packet_syn(bytes, (size_t)n, &syn))
-            on_syn(sandbox, &syn);
-    }
-}
-
 /* ---- time */
 
 static void tick(struct connection *c, int64_t time)
 {
     if (c->state == RELAYING) {
-        if (c->is_held && c->deadline <= time)
+        if (c->deadline <= time && is_hold_over(c))
             connection_reset(c, NSBOX_NET_NO_TLS, 0);
     } else if (c->state == ACCEPTING && c->deadline <= time)
         connection_end(c); /* the client has gone meanwhile */

@@ -10,11 +10,18 @@ enum { HOLD = 30 * SECOND }; /* for which a client may keep back whom it wants *
 
 enum state { RESOLVING, CONNECTING, ACCEPTING, RELAYING, ENDED };
 
+/* How far the client of a TLS server is watched: its first hello; what comes before the server has answered that; a second
+ * hello, if the server wants one (HelloRetryRequest, RFC 8446, 4.1.4); nothing any more. */
+enum watch { WATCH_HELLO, WATCH_ANSWER, WATCH_SECOND, WATCH_OVER };
+
+enum { ANSWER_HEAD = 43 }; /* bytes of a server's first message: record, message, version and random */
+
 /* One side. What comes from it goes to the other; rest is what that didn't take yet. */
 struct side {
     struct source source;
     struct connection *connection;
     uint32_t events; /* what it waits for */
+    int is_out;      /* of the loop's set, for the time being */
     int is_read;     /* to its end */
     int is_shut;     /* nothing more is sent to it */
     uint8_t *rest;
@@ -42,9 +49,16 @@ struct connection {
     int winner;     /* of the attempts */
     int is_waiting; /* for its name */
     int64_t started, next_attempt, deadline;
-    uint8_t *hello; /* what the client has sent so far, as long as its name isn't known; or NULL */
+    struct listener *listener; /* that it is to come by; or NULL */
+    int is_told;               /* how it has ended */
+
+    enum watch watch;
+    uint8_t *hello; /* what of the client's isn't passed on yet; or NULL */
     size_t hello_size;
-    int is_held; /* the client's bytes, for the name in them */
+    uint8_t record[5]; /* the head of the client's record that is being passed */
+    size_t record_size, record_left;
+    uint8_t answer[ANSWER_HEAD]; /* what the server began with */
+    size_t answer_size;
     char sni[HELLO_NAME];
     struct connection *next, **link;
 };
@@ -52,6 +66,7 @@ struct connection {
 /* connect.c */
 void connection_end(struct connection *c); /* closes all, without a word */
 void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t reason);
+void connection_begin(struct sandbox *sandbox, const struct syn *syn, struct name *name);
 struct connection *connection_find(const struct sandbox *sandbox, const struct syn *syn);
 void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason, int error);
 void send_packet(const struct sandbox *sandbox, const uint8_t *packet, size_t size, uint32_t target);
@@ -66,8 +81,12 @@ void pump_start(struct connection *c, int client);
 int pump_send(struct side *from, const uint8_t *bytes, size_t size);
 void connection_reset(struct connection *c, uint32_t reason, int error); /* both sides hear of it as ECONNRESET */
 void connection_close(struct connection *c, uint32_t reason, int error);
+void tell_close(struct connection *c, uint32_t reason, int error);
 
 /* hold.c: 0: go on. -errno; -ECANCELED: the connection has ended. */
-int hold(struct connection *c, const uint8_t *bytes, size_t size);
+int hold(struct connection *c, const uint8_t *bytes, size_t size);         /* of the client's, while it is watched */
+void hold_answer(struct connection *c, const uint8_t *bytes, size_t size); /* of the server's */
+int hold_end(struct connection *c);     /* the client sends nothing more; 1: it may not have what it wants */
+int is_hold_over(struct connection *c); /* it has had the time to say whom it wants */
 
 #endif

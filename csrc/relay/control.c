@@ -9,10 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_DESCRIPTORS = 2 };
+enum { MOST_DESCRIPTORS = 3 };
 
 static struct source control = {.fd = -1}, caller = {.fd = -1};
-static int32_t lost;
+static uint32_t lost; /* events so far that weren't taken in time */
 
 int control_is_over(void)
 {
@@ -25,12 +25,17 @@ static void give(const void *message, size_t size)
         lost++;
 }
 
-void tell_ready(uint64_t sandbox, int error, const char *step)
+void tell_ready(int answer, uint64_t sandbox, int error, const char *step)
 {
     nsbox_net_event ready = {.head = {.kind = NSBOX_NET_READY, .value = error, .sandbox = sandbox}};
     if (error)
         strncpy(ready.name, step, sizeof ready.name - 1);
-    give(&ready, sizeof ready);
+    if (answer < 0) {
+        give(&ready, sizeof ready);
+        return;
+    }
+    send(answer, &ready, sizeof ready, MSG_DONTWAIT | MSG_NOSIGNAL); /* the first that it is sent: there is room */
+    close(answer);
 }
 
 static void put_target(nsbox_net_event *to, const union target *target)
@@ -48,17 +53,18 @@ void tell(const struct event *event)
 {
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
-    nsbox_net_event to = {.head = {.kind = NSBOX_NET_EVENT, .value = lost, .sandbox = event->sandbox->id},
-                          .time = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec,
-                          .what = event->what,
-                          .verdict = event->verdict,
-                          .reason = event->reason,
-                          .error = event->error,
-                          .protocol = (uint32_t)event->protocol,
-                          .port = event->port,
-                          .milliseconds = (uint32_t)event->milliseconds,
-                          .sent = event->sent,
-                          .received = event->received};
+    nsbox_net_event to = {
+        .head = {.kind = NSBOX_NET_EVENT, .value = (int32_t)(lost & INT32_MAX), .sandbox = event->sandbox->id},
+        .time = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec,
+        .what = event->what,
+        .verdict = event->verdict,
+        .reason = event->reason,
+        .error = event->error,
+        .protocol = (uint32_t)event->protocol,
+        .port = event->port,
+        .milliseconds = (uint32_t)event->milliseconds,
+        .sent = event->sent,
+        .received = event->received};
     put_target(&to, event->target);
     if (event->name)
         strncpy(to.name, event->name, sizeof to.name - 1);
@@ -88,8 +94,8 @@ static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
 
 static void obey(const nsbox_net_message *message, int fds[MOST_DESCRIPTORS], int n)
 {
-    if (message->kind == NSBOX_NET_OPEN && n == 2) {
-        sandbox_open(message->sandbox, fds[0], fds[1]);
+    if (message->kind == NSBOX_NET_OPEN && n == MOST_DESCRIPTORS) {
+        sandbox_open(message->sandbox, fds[0], fds[1], fds[2]);
         return;
     }
     while (n > 0)

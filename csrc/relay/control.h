@@ -11,6 +11,7 @@ int control_start(int socket, int caller);
 /* Has the caller ended, or let us go? */
 int control_is_over(void);
 
-void tell_ready(uint64_t sandbox, int error, const char *step);
+/* Say by a socket of its own, which is closed then, what has become of a sandbox; -1: of the relay, by the caller's. */
+void tell_ready(int answer, uint64_t sandbox, int error, const char *step);
 
 #endif

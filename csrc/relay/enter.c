@@ -28,9 +28,7 @@ static int tcp_socket(void)
 
 static int bind_to(int fd, uint32_t address, uint16_t port)
 {
-    int on = 1;
     const struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(address)};
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     return bind(fd, (const struct sockaddr *)&to, sizeof to) < 0 ? -errno : 0;
 }
 
@@ -70,11 +68,16 @@ static int make_dns(struct visit *v)
 static int make_localhost(struct visit *v, uint16_t port)
 {
     struct listener *l = &v->sandbox->localhost[v->sandbox->n_localhost];
+    int room = BUFFER;
+    for (int i = 0; i < v->sandbox->n_localhost; i++)
+        if (v->sandbox->localhost[i].port == port)
+            return 0;
     *l = (struct listener){.source = {on_listener, tcp_socket()}, .sandbox = v->sandbox, .port = port};
     l->address = INADDR_LOOPBACK;
     if (l->source.fd < 0)
         return l->source.fd;
     v->sandbox->n_localhost++;
+    setsockopt(l->source.fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
     int ret = filter_listener(l->source.fd);
     if (!ret)
         ret = bind_to(l->source.fd, INADDR_LOOPBACK, port);

@@ -93,41 +93,55 @@ static enum hello read_message(struct reader body, char name[HELLO_NAME])
     return body.is_short || body.left ? HELLO_BAD : read_extensions(extensions, name);
 }
 
-/* Put what the records have in message; returns how much that is. *is_bad: one isn't what a hello is in. */
-static size_t join(struct reader records, uint8_t message[HELLO_MOST], int *is_bad)
+static size_t length_of(const uint8_t *message)
 {
-    size_t n = 0;
-    while (records.left >= RECORD_HEAD && !*is_bad) {
+    return MESSAGE_HEAD + ((size_t)message[1] << 16 | (size_t)message[2] << 8 | message[3]);
+}
+
+/* What the records have. */
+struct joined {
+    uint8_t message[HELLO_MOST];
+    size_t size, used; /* used: bytes of records, up to the message's end */
+    int is_whole, is_bad;
+};
+
+/* Put the message together. It has its records to itself: what follows is for others to read. */
+static void join(struct reader records, struct joined *to)
+{
+    const size_t all = records.left;
+    while (records.left >= RECORD_HEAD && !to->is_whole) {
         size_t type = number(&records, 1), major = number(&records, 1);
         number(&records, 1);
         size_t length = number(&records, 2), there = length < records.left ? length : records.left;
-        *is_bad = type != HANDSHAKE || major != 3 || !length || length > RECORD_MOST || n + there > HELLO_MOST;
-        if (*is_bad)
-            break;
-        memcpy(message + n, take(&records, there).at, there);
-        n += there;
-        if (n >= MESSAGE_HEAD && n - MESSAGE_HEAD >= ((size_t)message[1] << 16 | (size_t)message[2] << 8 | message[3]))
-            break; /* what follows isn't ours to read */
+        to->is_bad =
+            type != HANDSHAKE || major != 3 || !length || length > RECORD_MOST || to->size + there > HELLO_MOST;
+        if (to->is_bad)
+            return;
+        memcpy(to->message + to->size, take(&records, there).at, there);
+        to->size += there;
+        to->is_whole = to->size >= MESSAGE_HEAD && to->size >= length_of(to->message);
+        to->is_bad = to->is_whole && (to->size != length_of(to->message) || there != length);
     }
-    return n;
+    to->used = all - records.left;
 }
 
-enum hello hello_read(const uint8_t *bytes, size_t size, char name[HELLO_NAME])
+enum hello hello_read(const uint8_t *bytes, size_t size, char name[HELLO_NAME], size_t *used)
 {
-    uint8_t message[HELLO_MOST];
-    int is_bad = 0;
+    static struct joined it; /* not on the stack, for its size */
+    it.size = it.used = 0;
+    it.is_whole = it.is_bad = 0;
     name[0] = 0;
     if (size && bytes[0] != HANDSHAKE)
         return HELLO_NO_TLS;
-    size_t n = join((struct reader){bytes, size, 0}, message, &is_bad);
-    if (is_bad || (n && message[0] != CLIENT_HELLO))
+    join((struct reader){bytes, size, 0}, &it);
+    *used = it.used;
+    if (it.is_bad || (it.size && it.message[0] != CLIENT_HELLO))
         return HELLO_BAD;
-    size_t whole = n < MESSAGE_HEAD ? HELLO_MOST : (size_t)message[1] << 16 | (size_t)message[2] << 8 | message[3];
-    if (n >= MESSAGE_HEAD && whole > HELLO_MOST - MESSAGE_HEAD)
+    if (it.size >= MESSAGE_HEAD && length_of(it.message) > HELLO_MOST)
         return HELLO_BAD;
-    if (n < MESSAGE_HEAD || n - MESSAGE_HEAD < whole)
+    if (!it.is_whole)
         return size < HELLO_MOST ? HELLO_MORE : HELLO_BAD;
-    return read_message((struct reader){message + MESSAGE_HEAD, whole, 0}, name);
+    return read_message((struct reader){it.message + MESSAGE_HEAD, it.size - MESSAGE_HEAD, 0}, name);
 }
 
 size_t hello_alert(uint8_t *to)

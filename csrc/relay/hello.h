@@ -16,8 +16,9 @@ enum hello {
     HELLO_NO_TLS,
 };
 
-/* Read what a client has sent so far. Its name in lower case, if it is HELLO_NAMED; or beside HELLO_ECH, "" for none. */
-enum hello hello_read(const uint8_t *bytes, size_t size, char name[HELLO_NAME]);
+/* Read what a client has sent so far. Its name in lower case, if it is HELLO_NAMED; or beside HELLO_ECH, "" for none.
+ * *used: of a whole one, how many of the bytes it is. */
+enum hello hello_read(const uint8_t *bytes, size_t size, char name[HELLO_NAME], size_t *used);
 
 /* The alert that says that a name isn't known here ("unrecognized_name", fatal); returns its size, 7. */
 size_t hello_alert(uint8_t *to);

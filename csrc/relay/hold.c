@@ -1,13 +1,29 @@
 /* hold.c: the first bytes of a client are held until they say which server it wants: two names may share an address.
  *
- * At port 443 nothing but TLS passes. At others a client may speak something else, or wait for the server to begin.
+ * At port 443 nothing but TLS passes. At others a client may speak something else, or wait for the server to begin. A
+ * server may want a second hello (RFC 8446, 4.1.4), which could name another: that is held too. Until it is clear whether
+ * it wants one, a client may send early data, alerts and changes of cipher, and no other records.
  */
 #include "connection.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { HTTPS = 443, TLS_RECORD = 22 };
+enum {
+    HTTPS = 443,
+    HANDSHAKE = 22,
+    CHANGE_CIPHER = 20,
+    ALERT = 21,
+    DATA = 23,
+    LAST_RECORD = 24,
+    SERVER_HELLO = 2,
+    MOST_PART = 16640
+};
+
+/* The random of a ServerHello that is a HelloRetryRequest: RFC 8446, 4.1.3. */
+static const uint8_t RETRY[32] = {0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c,
+                                  0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb,
+                                  0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c};
 
 static uint32_t reason_of(const struct connection *c, enum hello found)
 {
@@ -33,32 +49,129 @@ static int turn_away(struct connection *c, uint32_t reason)
     return -ECANCELED;
 }
 
-static int release(struct connection *c, const uint8_t *bytes, size_t size)
+/* Is it clear that the client speaks something else than TLS? */
+static int is_other(const struct connection *c, uint8_t first)
 {
-    c->is_held = 0;
-    int ret = pump_send(&c->client, bytes, size);
-    free(c->hello);
-    c->hello = NULL;
-    return ret;
+    return c->syn.target_port != HTTPS && (first < CHANGE_CIPHER || first > LAST_RECORD);
 }
 
-int hold(struct connection *c, const uint8_t *bytes, size_t size)
+/* Hold as much as a hello may be. Returns how many of the bytes are done with, or -errno. */
+static ssize_t hold_hello(struct connection *c, const uint8_t *bytes, size_t size, int *is_right)
 {
-    if (!c->hello && c->syn.target_port != HTTPS && bytes[0] != TLS_RECORD)
-        return release(c, bytes, size);
+    size_t used, before = c->hello_size;
     if (!c->hello)
         c->hello = malloc(HELLO_MOST);
     if (!c->hello)
         return -ENOMEM;
-    size_t room = HELLO_MOST - c->hello_size, part = size < room ? size : room;
-    memcpy(c->hello + c->hello_size, bytes, part);
+    size_t room = HELLO_MOST - before, part = size < room ? size : room;
+    memcpy(c->hello + before, bytes, part);
     c->hello_size += part;
-    enum hello found = hello_read(c->hello, c->hello_size, c->sni);
+    enum hello found = hello_read(c->hello, c->hello_size, c->sni, &used);
     if (found == HELLO_MORE && part == size)
-        return 0;
+        return (ssize_t)part;
     uint32_t reason = reason_of(c, found);
     if (reason)
         return turn_away(c, reason);
-    int ret = release(c, c->hello, c->hello_size);
-    return ret || part == size ? ret : pump_send(&c->client, bytes + part, size - part);
+    *is_right = 1;
+    c->hello_size = used;
+    return (ssize_t)(used - before); /* it wasn't whole before */
+}
+
+static int pass_hello(struct connection *c)
+{
+    uint8_t *hello = c->hello;
+    size_t size = c->hello_size;
+    c->hello = NULL;
+    c->hello_size = 0;
+    int ret = pump_send(&c->client, hello, size);
+    free(hello);
+    return ret;
+}
+
+/* Pass one record on, or what of it there is; of the next one only the head is looked at. Returns how much, or -errno. */
+static ssize_t pass_record(struct connection *c, const uint8_t *bytes, size_t size)
+{
+    size_t part = c->record_left < size ? c->record_left : size;
+    if (!part) {
+        part = sizeof c->record - c->record_size < size ? sizeof c->record - c->record_size : size;
+        memcpy(c->record + c->record_size, bytes, part);
+        c->record_size += part;
+        if (c->record[0] != CHANGE_CIPHER && c->record[0] != ALERT && c->record[0] != DATA)
+            return turn_away(c, NSBOX_NET_SNI);
+        if (c->record_size == sizeof c->record) {
+            c->record_left = (size_t)(c->record[3] << 8 | c->record[4]);
+            c->record_size = 0;
+            if (c->record_left > MOST_PART)
+                return turn_away(c, NSBOX_NET_SNI);
+        }
+    } else {
+        c->record_left -= part;
+    }
+    int ret = pump_send(&c->client, bytes, part);
+    return ret ? ret : (ssize_t)part;
+}
+
+/* One step with bytes that came. Returns how many of them are done with, or -errno. */
+static ssize_t step(struct connection *c, const uint8_t *bytes, size_t size)
+{
+    int is_first = c->watch == WATCH_HELLO, is_between = !c->record_left && !c->record_size;
+    if (is_first && !c->hello && is_other(c, bytes[0]))
+        c->watch = WATCH_OVER;
+    if (c->watch == WATCH_OVER) {
+        int ret = pump_send(&c->client, bytes, size);
+        return ret ? ret : (ssize_t)size;
+    }
+    if (!is_first && !(c->watch == WATCH_SECOND && is_between && (c->hello || bytes[0] == HANDSHAKE)))
+        return pass_record(c, bytes, size);
+    int is_right = 0;
+    ssize_t n = hold_hello(c, bytes, size, &is_right);
+    if (n < 0 || !is_right)
+        return n;
+    c->watch = is_first ? WATCH_ANSWER : WATCH_OVER;
+    int ret = pass_hello(c);
+    return ret ? ret : n;
+}
+
+int hold(struct connection *c, const uint8_t *bytes, size_t size)
+{
+    while (size) {
+        ssize_t n = step(c, bytes, size);
+        if (n < 0)
+            return (int)n;
+        bytes += n;
+        size -= (size_t)n;
+    }
+    return 0;
+}
+
+void hold_answer(struct connection *c, const uint8_t *bytes, size_t size)
+{
+    if (c->watch != WATCH_ANSWER)
+        return;
+    size_t room = ANSWER_HEAD - c->answer_size, part = size < room ? size : room;
+    memcpy(c->answer + c->answer_size, bytes, part);
+    c->answer_size += part;
+    int is_hello = c->answer[0] == HANDSHAKE && (c->answer_size < 6 || c->answer[5] == SERVER_HELLO);
+    if (c->answer_size == ANSWER_HEAD || !is_hello)
+        c->watch = is_hello && !memcmp(c->answer + ANSWER_HEAD - sizeof RETRY, RETRY, sizeof RETRY) ? WATCH_SECOND
+                                                                                                    : WATCH_OVER;
+}
+
+/* Does it owe us a hello? */
+static int owes_hello(const struct connection *c)
+{
+    return c->hello || (c->watch == WATCH_HELLO && c->syn.target_port == HTTPS);
+}
+
+int hold_end(struct connection *c)
+{
+    if (owes_hello(c))
+        return 1;
+    c->watch = WATCH_OVER;
+    return 0;
+}
+
+int is_hold_over(struct connection *c)
+{
+    return owes_hello(c);
 }

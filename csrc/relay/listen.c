@@ -5,19 +5,19 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { ACCEPTS_PER_TURN = 256, PATIENCE = 5 * SECOND, BACKLOG = 4096 };
+enum { ACCEPTS_PER_TURN = 256, ACCEPT = 5 * SECOND, BACKLOG = 4096 };
 
+/* A free one, or the one that was used longest ago: none that somebody is on the way to. NULL: all are. */
 static struct listener *oldest(struct sandbox *sandbox)
 {
-    struct listener *found = &sandbox->listeners[0];
+    struct listener *found = NULL;
     for (int i = 0; i < MOST_LISTENERS; i++) {
         struct listener *l = &sandbox->listeners[i];
         if (l->source.fd < 0)
             return l;
-        if (l->used < found->used)
+        if (!l->n_expected && (!found || l->used < found->used))
             found = l;
     }
-    loop_close(&found->source);
     return found;
 }
 
@@ -41,25 +41,32 @@ static int open_listener(struct listener *l, int fd)
     return loop_add(&l->source, EPOLLIN);
 }
 
-/* 0, or -errno: EADDRINUSE where the command listens at this port itself, on all addresses. */
-static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t port)
+/* *found, or -errno: EADDRINUSE where the command listens at this port itself, on all addresses. */
+static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t port, struct listener **found)
 {
+    static uint64_t uses;
     const char *step;
     for (int i = 0; i < MOST_LISTENERS; i++) {
         struct listener *l = &sandbox->listeners[i];
         if (l->source.fd >= 0 && l->address == address && l->port == port) {
-            l->used = now();
+            l->used = ++uses;
+            *found = l;
             return 0;
         }
     }
+    struct listener *old = oldest(sandbox);
+    if (!old)
+        return -EMFILE;
     int ret = sandbox->n_spares ? 0 : enter_spares(sandbox, &step);
     if (ret)
         return ret;
-    struct listener *l = oldest(sandbox);
-    *l = (struct listener){.sandbox = sandbox, .address = address, .port = port, .used = now()};
-    ret = open_listener(l, sandbox->spares[--sandbox->n_spares]);
+    struct listener new = {.sandbox = sandbox, .address = address, .port = port, .used = ++uses};
+    loop_close(&old->source);
+    *old = new;
+    ret = open_listener(old, sandbox->spares[--sandbox->n_spares]);
     if (ret)
-        loop_close(&l->source);
+        loop_close(&old->source);
+    *found = old;
     return ret;
 }
 
@@ -70,16 +77,43 @@ static int is_local(const struct connection *c)
 
 void let_in(struct connection *c)
 {
-    int ret = is_local(c) ? 0 : find_listener(c->sandbox, c->syn.target, c->syn.target_port);
+    int ret = is_local(c) ? 0 : find_listener(c->sandbox, c->syn.target, c->syn.target_port, &c->listener);
     if (ret) {
         connection_fail(c, ECONNREFUSED, NSBOX_NET_REFUSED,
                         ret == -EADDRINUSE ? NSBOX_NET_PORT_TAKEN : NSBOX_NET_LIMIT);
         return;
     }
+    if (c->listener)
+        c->listener->n_expected++;
     c->state = ACCEPTING;
-    c->deadline = now() + PATIENCE;
+    c->deadline = now() + ACCEPT;
     packet_seal(&c->syn);
     send_packet(c->sandbox, c->syn.bytes, c->syn.size, c->syn.target);
+}
+
+/* Who has come and isn't expected: the client had given up, or its connection was ended meanwhile. */
+static void turn_away(int fd)
+{
+    const struct linger reset = {1, 0};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    close(fd);
+}
+
+static void come(struct listener *l, int fd, const struct sockaddr_in *from)
+{
+    const struct syn syn = {.source = ntohl(from->sin_addr.s_addr),
+                            .source_port = ntohs(from->sin_port),
+                            .target = l->address,
+                            .target_port = l->port};
+    struct connection *c = connection_find(l->sandbox, &syn);
+    if (!c || c->state != ACCEPTING) {
+        turn_away(fd);
+        return;
+    }
+    if (c->listener)
+        c->listener->n_expected--;
+    tell_connect(c, NSBOX_NET_ALLOWED, NSBOX_NET_NO_REASON, 0);
+    pump_start(c, fd);
 }
 
 void on_listener(struct source *source, uint32_t events)
@@ -90,20 +124,28 @@ void on_listener(struct source *source, uint32_t events)
         struct sockaddr_in from;
         socklen_t size = sizeof from;
         int fd = accept4(source->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+            l->is_paused = 1; /* no descriptor is free: what waits would be told for ever */
+            loop_change(source, 0);
+        }
         if (fd < 0)
             return;
-        const struct syn syn = {.source = ntohl(from.sin_addr.s_addr),
-                                .source_port = ntohs(from.sin_port),
-                                .target = l->address,
-                                .target_port = l->port};
-        struct connection *c = connection_find(l->sandbox, &syn);
-        if (c && c->state == ACCEPTING) {
-            tell_connect(c, NSBOX_NET_ALLOWED, NSBOX_NET_NO_REASON, 0);
-            pump_start(c, fd);
-        } else {
-            const struct linger reset = {1, 0};
-            setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-            close(fd);
-        }
+        come(l, fd, &from);
     }
+}
+
+static void resume(struct listener *l)
+{
+    if (l->source.fd < 0 || !l->is_paused)
+        return;
+    l->is_paused = 0;
+    loop_change(&l->source, EPOLLIN);
+}
+
+void listeners_resume(struct sandbox *sandbox)
+{
+    for (int i = 0; i < MOST_LISTENERS; i++)
+        resume(&sandbox->listeners[i]);
+    for (int i = 0; i < sandbox->n_localhost; i++)
+        resume(&sandbox->localhost[i]);
 }

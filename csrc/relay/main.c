@@ -19,7 +19,7 @@ enum { CONTROL = 3, LIST = 4, CALLER = 5 };
 
 static int fail(const char *step, int error)
 {
-    tell_ready(0, error, step);
+    tell_ready(-1, 0, error, step);
     return 1;
 }
 
@@ -73,6 +73,6 @@ int main(void)
         return fail("resolver", ret);
     if ((ret = confine()) < 0)
         return fail("confinement", ret);
-    tell_ready(0, 0, "");
+    tell_ready(-1, 0, 0, "");
     loop_run(tick);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HASHES = 1024 };
+enum { HASHES = 4096 };
 
 static struct name *names[MOST_NAMES];
 static int next[MOST_NAMES], first[HASHES]; /* by hash: numbers from 1; 0 is the end */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-enum { BUFFERS_PER_TURN = 16, DONE = 1 << 16 /* none of epoll's events */ };
+enum { BUFFERS_PER_TURN = 16 };
 
 static uint8_t buffer[BUFFER]; /* of all connections */
 
@@ -16,8 +16,10 @@ static struct side *other(const struct side *side)
     return side == &c->client ? &c->server : &c->client;
 }
 
-static void tell_end(const struct connection *c, uint32_t verdict, uint32_t reason, int error)
+void tell_close(struct connection *c, uint32_t reason, int error)
 {
+    uint32_t verdict = reason && reason != NSBOX_NET_UPSTREAM ? NSBOX_NET_REFUSED : NSBOX_NET_ALLOWED;
+    c->is_told = 1;
     tell(&(struct event){.sandbox = c->sandbox,
                          .what = NSBOX_NET_CLOSE,
                          .verdict = verdict,
@@ -42,26 +44,25 @@ void connection_reset(struct connection *c, uint32_t reason, int error)
 
 void connection_close(struct connection *c, uint32_t reason, int error)
 {
-    uint32_t verdict = reason && reason != NSBOX_NET_UPSTREAM ? NSBOX_NET_REFUSED : NSBOX_NET_ALLOWED;
-    tell_end(c, verdict, reason, error);
+    tell_close(c, reason, error);
     connection_end(c);
 }
 
-/* Wait for what this side can do next: to be read, unless the other one doesn't take it; to take what is kept for it. */
+/* Wait for what this side can do next: to be read, unless the other one doesn't take it; to take what is kept for it. One
+ * that can do nothing, and to which nothing more is sent, is taken out of the set: its EPOLLHUP would be told for ever. */
 static void await(struct side *side)
 {
-    if (side->is_read && side->is_shut && side->events != DONE) {
-        side->events = DONE;
-        loop_remove(&side->source); /* EPOLLHUP can't be left out: it would be told for ever */
-    }
-    if (side->events == DONE)
-        return;
     int is_full = side->rest_size > 0;
     uint32_t events = (side->is_read || is_full ? 0 : EPOLLIN) | (other(side)->rest_size ? EPOLLOUT : 0);
-    if (events == side->events)
-        return;
+    int is_out = !events && side->is_shut;
+    if (is_out && !side->is_out)
+        loop_remove(&side->source);
+    else if (!is_out && side->is_out)
+        loop_add(&side->source, events);
+    else if (!is_out && events != side->events)
+        loop_change(&side->source, events);
+    side->is_out = is_out;
     side->events = events;
-    loop_change(&side->source, events);
 }
 
 /* Keep what the other side doesn't take, behind what is kept already. */
@@ -111,16 +112,18 @@ static int send_rest(struct side *from)
 /* The end of what a side sends is passed on once all before it is. */
 static void shut(struct side *from)
 {
-    if (!from->is_read || from->rest_size || other(from)->is_shut || from->connection->is_held)
+    if (!from->is_read || from->rest_size || other(from)->is_shut)
         return;
     other(from)->is_shut = 1;
     shutdown(other(from)->source.fd, SHUT_WR);
 }
 
-static int is_over_limit(struct connection *c, size_t size)
+static int pass(struct side *side, size_t size)
 {
-    c->sandbox->bytes += size;
-    return list.head->bytes && c->sandbox->bytes > list.head->bytes;
+    struct connection *c = side->connection;
+    if (side == &c->server)
+        hold_answer(c, buffer, size);
+    return side == &c->client && c->watch != WATCH_OVER ? hold(c, buffer, size) : pump_send(side, buffer, size);
 }
 
 /* 0, or -errno; -ECANCELED: the connection has ended. */
@@ -134,23 +137,17 @@ static int read_side(struct side *side)
         side->is_read = n == 0;
         if (n == 0)
             break;
-        if (is_over_limit(c, (size_t)n)) {
+        if (sandbox_is_over_limit(c->sandbox, (size_t)n)) {
             connection_reset(c, NSBOX_NET_LIMIT, 0);
             return -ECANCELED;
         }
-        int ret = side == &c->client && c->is_held ? hold(c, buffer, (size_t)n) : pump_send(side, buffer, (size_t)n);
+        int ret = pass(side, (size_t)n);
         if (ret < 0)
             return ret;
         if ((size_t)n < sizeof buffer)
             break; /* more would be told again */
     }
     return 0;
-}
-
-/* A client that ends before it has said whom it wants gets nothing. */
-static int is_done(const struct connection *c)
-{
-    return (c->client.is_shut && c->server.is_shut) || (c->is_held && c->client.is_read);
 }
 
 static int turn(struct side *side, uint32_t events)
@@ -185,20 +182,18 @@ void on_side(struct source *source, uint32_t events)
         connection_reset(c, NSBOX_NET_UPSTREAM, -ret);
         return;
     }
+    if (c->client.is_read && hold_end(c)) {
+        connection_close(c, NSBOX_NET_NO_TLS, 0);
+        return;
+    }
     shut(&c->client);
     shut(&c->server);
-    if (is_done(c)) {
-        connection_close(c, c->is_held ? NSBOX_NET_NO_TLS : 0, 0);
+    if (c->client.is_shut && c->server.is_shut) {
+        connection_close(c, 0, 0);
         return;
     }
     await(&c->client);
     await(&c->server);
-}
-
-/* Does the client have to say first which server it wants? */
-static int needs_name(const struct connection *c)
-{
-    return c->name && list.head->tls != NSBOX_NET_TLS_OFF;
 }
 
 void pump_start(struct connection *c, int client)
@@ -206,7 +201,7 @@ void pump_start(struct connection *c, int client)
     int on = 1;
     c->state = RELAYING;
     c->client.source.fd = client;
-    c->is_held = needs_name(c);
+    c->watch = c->name && list.head->tls != NSBOX_NET_TLS_OFF ? WATCH_HELLO : WATCH_OVER;
     c->deadline = now() + HOLD;
     setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(c->server.source.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

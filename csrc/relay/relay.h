@@ -19,7 +19,15 @@ enum { INVENTED = 0xc6120000, INVENTED_BITS = 16, INVENTED_FIRST = INVENTED + 25
 enum { OWN_ADDRESS = 0xc6130001, OWN_DNS = 0xc6130035, OWN_NET = 0xc6130000, OWN_BITS = 24 };
 enum { MARK = 0x6e73 }; /* of packets that are ours */
 
-enum { MOST_NAMES = 4096, MOST_TARGETS = 8, MOST_FLOWS = 256, MOST_LISTENERS = 64, MOST_SPARES = 8, MOST_PORTS = 64 };
+enum {
+    MOST_NAMES = 16384,
+    MOST_NAMES_OF_ONE = 4096,
+    MOST_TARGETS = 8,
+    MOST_FLOWS = 256,
+    MOST_LISTENERS = 64,
+    MOST_SPARES = 8,
+    MOST_PORTS = 64
+};
 enum { BUFFER = 256 * 1024, SECOND = 1000, BUCKETS = 256 };
 
 /* What epoll tells about. ready() may free its source only by later_free(): events in the same batch name it. */
@@ -40,8 +48,7 @@ struct name {
     char text[DNS_NAME];
     uint32_t address; /* the invented one */
     union target targets[MOST_TARGETS];
-    int n_targets, n_refused; /* addresses that no name may have */
-    union target refused;     /* one of them */
+    int n_targets;
     enum dns_code code;
     int64_t fresh_until;
     int is_busy; /* somebody is looking it up */
@@ -51,7 +58,7 @@ struct name {
 /* Who waits for a name. done() gets itself back, and frees it. */
 struct waiter {
     void (*done)(struct waiter *waiter, struct name *name);
-    struct waiter *next;
+    struct waiter *next, **link;
 };
 
 struct listener {
@@ -59,7 +66,9 @@ struct listener {
     struct sandbox *sandbox;
     uint32_t address;
     uint16_t port;
-    int64_t used;
+    uint64_t used;  /* when, by a counter */
+    int n_expected; /* connections on their way to it */
+    int is_paused;  /* no descriptor was free for what has come */
 };
 
 struct udp_port {
@@ -90,6 +99,9 @@ struct sandbox {
     int is_ended;
     int64_t next_tick; /* of its connections */
     uint64_t bytes;
+    uint32_t n_names;   /* that it was the first to ask for */
+    int n_jobs, n_busy; /* names that are looked up for it; of them, by a thread just now */
+    int is_dns_paused;
     int64_t names_since;
     uint32_t new_names; /* in this second */
     struct sandbox *next;
@@ -120,9 +132,14 @@ struct name *name_by_text(const char *text);
 struct name *name_by_address(uint32_t address);
 struct name *name_add(const char *text); /* NULL: there are too many */
 
-/* resolve.c: done() is called at once, or later from the loop. */
+/* own.c */
+int is_own_address(const union target *target); /* one of the host's, or nobody can tell */
+int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
+
+/* resolve.c: done() is called at once, or later from the loop. sandbox: for which a thread is taken. */
 int resolve_start(void);
-void resolve(struct name *name, struct waiter *waiter);
+void resolve(struct sandbox *sandbox, struct name *name, struct waiter *waiter);
+void resolve_forget(struct waiter *waiter);                                               /* it isn't told any more */
 int is_own_address(const union target *target);                                           /* one of the host's */
 int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
 
@@ -133,10 +150,16 @@ void on_dns_udp(struct source *source, uint32_t events);
 void on_dns_tcp(struct source *source, uint32_t events);
 void streams_end(struct sandbox *sandbox);
 void streams_tick(struct sandbox *sandbox, int64_t time);
+void streams_resume(struct sandbox *sandbox);
+
+/* tap.c */
+void on_tap(struct source *source, uint32_t events);
+
+/* listen.c */
+void on_listener(struct source *source, uint32_t events);
+void listeners_resume(struct sandbox *sandbox);
 
 /* connect.c */
-void on_tap(struct source *source, uint32_t events);
-void on_listener(struct source *source, uint32_t events);
 void connections_end(struct sandbox *sandbox);
 int64_t connections_tick(struct sandbox *sandbox); /* returns when it is to be called again */
 
@@ -147,9 +170,10 @@ void flows_tick(struct sandbox *sandbox, int64_t time);
 
 /* sandbox.c */
 extern struct rules list;
-void sandbox_open(uint64_t id, int net_namespace, int process);
-void sandbox_free(struct sandbox *sandbox); /* if it has ended, and nobody has it any more */
-int sandboxes_tick(void);                   /* returns after how many milliseconds again */
+void sandbox_open(uint64_t id, int net_namespace, int process, int answer);
+int sandbox_is_over_limit(struct sandbox *sandbox, size_t bytes); /* counts them */
+void sandbox_free(struct sandbox *sandbox);                       /* if it has ended, and nobody has it any more */
+int sandboxes_tick(void);                                         /* returns after how many milliseconds again */
 int sandboxes_left(void);
 
 #endif

@@ -4,7 +4,6 @@
  */
 #include "relay.h"
 #include <errno.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,63 +12,29 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { MOST_THREADS = 8, THREAD_STACK = 256 * 1024, FRESH = 30 * SECOND, FRESH_FAILURE = 2 * SECOND };
+enum {
+    MOST_THREADS = 8,
+    MOST_OF_ONE = 4 /* threads for a sandbox */,
+    MOST_JOBS = 256,
+    THREAD_STACK = 256 * 1024,
+    FRESH = 30 * SECOND,
+    FRESH_FAILURE = 2 * SECOND
+};
 
 struct job {
     struct job *next;
     struct name *name;
+    struct sandbox *sandbox; /* a thread knows of it only n_busy, under the lock */
     char text[DNS_NAME];
-    union target targets[MOST_TARGETS], refused;
-    int error, n_targets, n_refused;
+    union target targets[MOST_TARGETS];
+    int error, n_targets;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_work = PTHREAD_COND_INITIALIZER;
-static struct job *todo, **todo_end = &todo, *done; /* under the lock */
-static int n_threads, n_idle, n_todo;
+static struct job *todo, *done; /* under the lock; todo in the order of their coming */
+static int n_threads, n_idle;
 static struct source found = {.fd = -1};
-
-static int same_address(const struct sockaddr *a, const union target *b)
-{
-    if (!a || a->sa_family != b->any.sa_family)
-        return 0;
-    if (a->sa_family == AF_INET)
-        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr == b->four.sin_addr.s_addr;
-    const struct sockaddr_in6 *six = (const void *)a;
-    return !memcmp(&six->sin6_addr, &b->six.sin6_addr, sizeof b->six.sin6_addr);
-}
-
-/* An IPv6 address that stands for an IPv4 one is that one. */
-static union target unmapped(const union target *target)
-{
-    union target four = {.four = {.sin_family = AF_INET}};
-    if (target->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&target->six.sin6_addr))
-        return *target;
-    memcpy(&four.four.sin_addr, target->six.sin6_addr.s6_addr + 12, 4);
-    return four;
-}
-
-int is_own_address(const union target *target)
-{
-    struct ifaddrs *all, *one;
-    union target plain = unmapped(target);
-    if (getifaddrs(&all) < 0)
-        return 1; /* nobody knows: not to be connected to */
-    for (one = all; one && !same_address(one->ifa_addr, &plain); one = one->ifa_next)
-        ;
-    freeifaddrs(all);
-    return one != NULL;
-}
-
-int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason)
-{
-    int is_six = target->any.sa_family == AF_INET6, is_own = is_own_address(target);
-    const uint8_t *bytes = is_six ? target->six.sin6_addr.s6_addr : (const uint8_t *)&target->four.sin_addr;
-    if (rules_may_resolve(&list, bytes, is_six ? 16 : 4, port, protocol, is_own))
-        return 1;
-    *reason = is_own ? NSBOX_NET_OWN_ADDRESS : NSBOX_NET_ADDRESS;
-    return 0;
-}
 
 static void look_up(struct job *job)
 {
@@ -87,23 +52,36 @@ static void look_up(struct job *job)
         freeaddrinfo(all);
 }
 
+/* The first job of a sandbox that hasn't its share of the threads. Under the lock. */
+static struct job *next_job(void)
+{
+    struct job **link = &todo;
+    while (*link && (*link)->sandbox->n_busy == MOST_OF_ONE)
+        link = &(*link)->next;
+    struct job *job = *link;
+    if (job) {
+        *link = job->next;
+        job->sandbox->n_busy++;
+    }
+    return job;
+}
+
 static void *work(void *unused)
 {
     const uint64_t one = 1;
     pthread_mutex_lock(&lock);
     for (;;) {
-        n_idle++;
-        while (!todo)
+        struct job *job = next_job();
+        if (!job) {
+            n_idle++;
             pthread_cond_wait(&is_work, &lock);
-        n_idle--;
-        struct job *job = todo;
-        todo = job->next;
-        n_todo--;
-        if (!todo)
-            todo_end = &todo;
+            n_idle--;
+            continue;
+        }
         pthread_mutex_unlock(&lock);
         look_up(job);
         pthread_mutex_lock(&lock);
+        job->sandbox->n_busy--;
         job->next = done;
         done = job;
         if (write(found.fd, &one, sizeof one) < 0)
@@ -122,12 +100,14 @@ static void take_over(struct job *job)
                                                                         : DNS_SERVFAIL;
     name->fresh_until = now() + (job->n_targets ? FRESH : FRESH_FAILURE);
     name->is_busy = 0;
-    struct waiter *waiter = name->waiters;
+    struct waiter *waiters = name->waiters; /* others may come while these are told, or some of these go */
     name->waiters = NULL;
-    while (waiter) {
-        struct waiter *next = waiter->next;
+    if (waiters)
+        waiters->link = &waiters;
+    while (waiters) {
+        struct waiter *waiter = waiters;
+        resolve_forget(waiter);
         waiter->done(waiter, name);
-        waiter = next;
     }
 }
 
@@ -144,17 +124,19 @@ static void on_found(struct source *source, uint32_t events)
     while (job) {
         struct job *next = job->next;
         take_over(job);
+        job->sandbox->n_jobs--;
+        sandbox_free(job->sandbox);
         free(job);
         job = next;
     }
 }
 
-/* One more thread, unless an idle one is left for this job, or there are enough. Under the lock. */
+/* One more thread, if none is idle and there aren't enough. Under the lock. */
 static void add_thread(void)
 {
     pthread_t thread;
     pthread_attr_t attributes;
-    if (n_idle > n_todo || n_threads == MOST_THREADS)
+    if (n_idle || n_threads == MOST_THREADS)
         return;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, THREAD_STACK);
@@ -164,35 +146,39 @@ static void add_thread(void)
     pthread_attr_destroy(&attributes);
 }
 
-static int enqueue(struct name *name)
+static int enqueue(struct sandbox *sandbox, struct name *name)
 {
-    struct job *job = calloc(1, sizeof *job);
+    struct job *job = sandbox->n_jobs < MOST_JOBS ? calloc(1, sizeof *job) : NULL;
     if (!job)
         return 0;
     job->name = name;
+    job->sandbox = sandbox;
     memcpy(job->text, name->text, sizeof job->text);
     pthread_mutex_lock(&lock);
     add_thread();
     int can = n_threads > 0;
     if (can) {
-        *todo_end = job;
-        todo_end = &job->next;
-        n_todo++;
+        struct job **end = &todo;
+        while (*end)
+            end = &(*end)->next;
+        *end = job;
         pthread_cond_signal(&is_work);
     }
     pthread_mutex_unlock(&lock);
-    if (!can)
+    if (can)
+        sandbox->n_jobs++;
+    else
         free(job);
     return can;
 }
 
-void resolve(struct name *name, struct waiter *waiter)
+void resolve(struct sandbox *sandbox, struct name *name, struct waiter *waiter)
 {
     if (!name->is_busy && name->fresh_until > now()) {
         waiter->done(waiter, name);
         return;
     }
-    if (!name->is_busy && !enqueue(name)) {
+    if (!name->is_busy && !enqueue(sandbox, name)) {
         name->n_targets = 0;
         name->code = DNS_SERVFAIL;
         waiter->done(waiter, name);
@@ -200,7 +186,17 @@ void resolve(struct name *name, struct waiter *waiter)
     }
     name->is_busy = 1;
     waiter->next = name->waiters;
+    waiter->link = &name->waiters;
+    if (waiter->next)
+        waiter->next->link = &waiter->next;
     name->waiters = waiter;
+}
+
+void resolve_forget(struct waiter *waiter)
+{
+    *waiter->link = waiter->next;
+    if (waiter->next)
+        waiter->next->link = waiter->link;
 }
 
 int resolve_start(void)

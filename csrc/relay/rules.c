@@ -9,6 +9,8 @@ static int is_sound(const nsbox_net_rule *rule, size_t names)
     uint32_t host = rule->bits < 32 ? UINT32_MAX >> rule->bits : 0;
     if (rule->kind < NSBOX_NET_NAME || rule->kind > NSBOX_NET_LOCALHOST || rule->bits > 32 || rule->address & host)
         return 0;
+    if (rule->kind == NSBOX_NET_LOCALHOST && rule->flags & NSBOX_NET_UDP)
+        return 0;
     if (!rule->first_port || rule->last_port > 65535 || rule->first_port > rule->last_port)
         return 0;
     return has_name == !!rule->name_size && rule->name <= names && rule->name_size <= names - rule->name;

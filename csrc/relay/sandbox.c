@@ -42,8 +42,14 @@ static void close_all(struct sandbox *s)
 
 void sandbox_free(struct sandbox *s)
 {
-    if (s->is_ended && !s->n_questions)
+    if (s->is_ended && !s->n_questions && !s->n_jobs)
         later_free(s);
+}
+
+int sandbox_is_over_limit(struct sandbox *s, size_t bytes)
+{
+    s->bytes += bytes;
+    return list.head->bytes && s->bytes > list.head->bytes;
 }
 
 static void end(struct sandbox *s)
@@ -98,14 +104,14 @@ static struct sandbox *make(uint64_t id, int net_namespace, int process)
     return s;
 }
 
-void sandbox_open(uint64_t id, int net_namespace, int process)
+void sandbox_open(uint64_t id, int net_namespace, int process, int answer)
 {
     const char *step = "memory";
     struct sandbox *s = make(id, net_namespace, process);
     if (!s) {
         close(net_namespace);
         close(process);
-        tell_ready(id, -ENOMEM, step);
+        tell_ready(answer, id, -ENOMEM, step);
         return;
     }
     int ret = enter_set_up(s, &list, &step);
@@ -113,7 +119,7 @@ void sandbox_open(uint64_t id, int net_namespace, int process)
         step = "watch";
         ret = watch_all(s);
     }
-    tell_ready(id, ret, step);
+    tell_ready(answer, id, ret, step);
     if (ret)
         end(s);
 }
@@ -126,6 +132,8 @@ int sandboxes_tick(void)
         for (struct sandbox *s = sandboxes; s; s = s->next) {
             flows_tick(s, time);
             streams_tick(s, time);
+            streams_resume(s);
+            listeners_resume(s);
         }
     }
     int64_t soonest = next_tick;

@@ -98,6 +98,10 @@ void on_dns_tcp(struct source *source, uint32_t events)
     struct sandbox *sandbox = (struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, dns_tcp));
     (void)events;
     int fd = accept4(source->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+        sandbox->is_dns_paused = 1; /* what waits would be told for ever */
+        loop_change(source, 0);
+    }
     struct stream *stream = fd < 0 || sandbox->n_streams == MOST_STREAMS ? NULL : calloc(1, sizeof *stream);
     if (!stream) {
         if (fd >= 0)
@@ -112,4 +116,12 @@ void on_dns_tcp(struct source *source, uint32_t events)
     sandbox->n_streams++;
     if (loop_add(&stream->source, EPOLLIN) < 0)
         end(stream);
+}
+
+void streams_resume(struct sandbox *sandbox)
+{
+    if (!sandbox->is_dns_paused)
+        return;
+    sandbox->is_dns_paused = 0;
+    loop_change(&sandbox->dns_tcp, EPOLLIN);
 }

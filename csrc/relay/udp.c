@@ -27,7 +27,6 @@ struct datagram {
     struct sandbox *sandbox;
     const struct udp_port *port;
     struct sockaddr_in client;
-    struct name *name;
     size_t size;
     uint8_t bytes[MOST_WAITING];
 };
@@ -120,7 +119,8 @@ static void on_answer(struct source *source, uint32_t events)
             return;
         flow->used = now();
         flow->received += (uint64_t)n;
-        answer(flow, (size_t)n);
+        if (!sandbox_is_over_limit(flow->sandbox, (size_t)n))
+            answer(flow, (size_t)n);
     }
 }
 
@@ -172,7 +172,8 @@ static void pass(struct flow *flow, const uint8_t *bytes, size_t size)
 {
     flow->used = now();
     flow->sent += size;
-    send(flow->source.fd, bytes, size, 0);
+    if (!sandbox_is_over_limit(flow->sandbox, size))
+        send(flow->source.fd, bytes, size, 0);
 }
 
 static void turn_away(const struct udp_port *port, const struct sockaddr_in *client, uint32_t target,
@@ -199,6 +200,8 @@ static void on_name(struct waiter *waiter, struct name *name)
     if (!sandbox->is_ended) {
         while (i < name->n_targets && !may_reach(&name->targets[i], d->port->port, PROTOCOL_UDP, &reason))
             i++;
+        if (i < name->n_targets && sandbox->n_flows == MOST_FLOWS)
+            reason = NSBOX_NET_LIMIT;
         union target to = name->targets[i < name->n_targets ? i : 0];
         struct flow *flow = i < name->n_targets ? begin(d->port, &d->client, name->address, name, &to) : NULL;
         if (flow)
@@ -213,14 +216,15 @@ static void on_name(struct waiter *waiter, struct name *name)
 
 static void look_up(const struct udp_port *port, const struct sockaddr_in *client, struct name *name, size_t size)
 {
-    struct datagram *d = size <= MOST_WAITING && !name->is_busy ? malloc(sizeof *d) : NULL;
+    int can = size <= MOST_WAITING && !name->is_busy && port->sandbox->n_questions < MOST_FLOWS;
+    struct datagram *d = can ? malloc(sizeof *d) : NULL;
     if (!d)
         return;
     *d = (struct datagram){.waiter = {.done = on_name}, .sandbox = port->sandbox, .port = port, .client = *client};
     d->size = size;
     memcpy(d->bytes, buffer, size);
     port->sandbox->n_questions++;
-    resolve(name, &d->waiter);
+    resolve(port->sandbox, name, &d->waiter);
 }
 
 static void on_datagram(const struct udp_port *port, const struct sockaddr_in *client, uint32_t target, size_t size)

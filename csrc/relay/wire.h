@@ -18,7 +18,7 @@ enum {
 
 /* Flags of an entry, and of the list. */
 enum { NSBOX_NET_DENY = 1, NSBOX_NET_UDP = 2 };
-enum { NSBOX_NET_PRIVATE = 1, NSBOX_NET_ASK = 2 };
+enum { NSBOX_NET_PRIVATE = 1 };
 
 /* How names of TLS servers are checked. */
 enum { NSBOX_NET_TLS_SNI = 0, NSBOX_NET_TLS_ECH = 1 /* one with ECH passes */, NSBOX_NET_TLS_OFF = 2 };
@@ -49,15 +49,13 @@ typedef struct {
 
 /* To the relay. */
 enum {
-    NSBOX_NET_OPEN = 1,    /* a sandbox is there; with descriptors of its net namespace and its first process */
-    NSBOX_NET_VERDICT = 2, /* what was asked for: value is 1 for yes */
+    NSBOX_NET_OPEN = 1, /* a sandbox is there; with descriptors of its net namespace, its first process, and a socket */
 };
 
 /* From the relay. */
 enum {
-    NSBOX_NET_READY = 1, /* of OPEN: value is 0, or -errno; name says at what */
-    NSBOX_NET_EVENT = 2,
-    NSBOX_NET_LOST = 3, /* value: events that nobody took in time */
+    NSBOX_NET_READY = 1, /* by the socket that came with OPEN: value is 0, or -errno; name says at what */
+    NSBOX_NET_EVENT = 2, /* value: how many weren't taken in time so far */
 };
 
 typedef struct {
@@ -80,7 +78,6 @@ enum {
     NSBOX_NET_ECH = 7,
     NSBOX_NET_PORT_TAKEN = 8, /* by a server of the command's on all addresses */
     NSBOX_NET_LIMIT = 9,
-    NSBOX_NET_ASKED = 10,
     NSBOX_NET_UPSTREAM = 11, /* the server, or the host's resolver */
 };
 

@@ -52,10 +52,13 @@ static void a_question(const uint8_t *bytes, size_t size)
 static void a_hello(const uint8_t *bytes, size_t size)
 {
     char part[HELLO_NAME], whole[HELLO_NAME];
-    enum hello last = hello_read(bytes, size, whole);
+    size_t used = 0, of_part = 0;
+    enum hello last = hello_read(bytes, size, whole, &used);
+    must(used <= size);
     for (size_t n = size > 64 ? size - 64 : 0; n < size; n++) {
-        enum hello found = hello_read(bytes, n, part);
-        must(found == HELLO_MORE || (found == last && (found != HELLO_NAMED || !strcmp(part, whole))));
+        enum hello found = hello_read(bytes, n, part, &of_part);
+        must(found == HELLO_MORE ||
+             (found == last && (found != HELLO_NAMED || (!strcmp(part, whole) && of_part == used))));
     }
 }
 

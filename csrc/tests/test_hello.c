@@ -76,9 +76,11 @@ static void hello(const char *host)
     seal(extensions);
 }
 
+static size_t used;
+
 static enum hello read_it(void)
 {
-    return hello_read(bytes, size, name);
+    return hello_read(bytes, size, name, &used);
 }
 
 static void a_name(void)
@@ -89,7 +91,7 @@ static void a_name(void)
     for (size = 0; size < whole; size++)
         CHECK(read_it() == HELLO_MORE);
     bytes[size++] = 23; /* what comes behind it, such as early data */
-    CHECK(read_it() == HELLO_NAMED);
+    CHECK(read_it() == HELLO_NAMED && used == whole);
     hello(NULL);
     CHECK(read_it() == HELLO_NAMELESS);
 }
@@ -133,7 +135,7 @@ static void no_tls(void)
     static const char *const other[] = {"GET / HTTP/1.1\r\n", "SSH-2.0-x", "\x80\x2e\x01\x03\x01", "\x15\x03\x01",
                                         "\n"};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        CHECK(hello_read((const uint8_t *)other[i], strlen(other[i]), name) == HELLO_NO_TLS);
+        CHECK(hello_read((const uint8_t *)other[i], strlen(other[i]), name, &used) == HELLO_NO_TLS);
 }
 
 static void bad_names(void)
@@ -202,6 +204,17 @@ static void lengths(void)
     }
 }
 
+/* Another message in the record of the hello: nobody would look at it. */
+static void not_alone(void)
+{
+    hello("a.example");
+    put("\1\0\0\0", 4);
+    set16(3, size - 5);
+    CHECK(read_it() == HELLO_BAD);
+    size -= 2; /* and if it hasn't come yet */
+    CHECK(read_it() == HELLO_BAD);
+}
+
 static void too_long(void)
 {
     hello("a.example");
@@ -224,6 +237,7 @@ int main(void)
     several();
     hidden();
     lengths();
+    not_alone();
     too_long();
     uint8_t alert[8];
     CHECK(hello_alert(alert) == 7 && !memcmp(alert, "\x15\3\1\0\2\2\x70", 7));

@@ -70,7 +70,11 @@ print(ask("two.example", 80))
         "b'203.0.113.1 hi'",
     ]
     failed = {event["name"]: event["errno"] for event in found.events if event["verdict"] == "failed"}
-    assert failed == {"down.example": errno.ECONNREFUSED, "nowhere.example": errno.EHOSTUNREACH}
+    assert failed == {
+        "down.example": errno.ECONNREFUSED,
+        "nowhere.example": errno.EHOSTUNREACH,
+        "silent.example": errno.ECONNABORTED,  # by the client
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,6 +145,130 @@ print(len(got) - len(data) in (0, 12))
 """
     found = ask([name("a.example")], client)
     assert found.lines() == ["True"]
+
+
+RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+
+
+@pytest.mark.parametrize(
+    ("more", "gets"),
+    [
+        ('hello("a.example")', "passed"),
+        ('b"\\x14\\3\\3\\0\\1\\1" + hello("a.example")', "passed"),
+        ('hello("b.example")', "refused"),
+        ('b"\\x14\\3\\3\\0\\1\\1" + hello("b.example")', "refused"),
+        ('b"\\x17\\3\\3\\0\\2ab" + hello("b.example")', "refused"),
+    ],
+)
+def test_a_second_hello(ask: Ask, more: str, gets: str) -> None:
+    """A server that wants another hello gets one for the same name, or none; early data may come between."""
+    answer = (b"\x16\3\3\0\x58\2\0\0\x54\3\3" + RETRY + bytes(50)).hex()
+    client = f"""
+first = hello("a.example")
+with socket.create_connection(("a.example", 443), 5) as s:
+    s.sendall(first)
+    got = b""
+    while len(got) < 93:
+        got += s.recv(93 - len(got))
+    print(got[11:15].hex())
+    s.sendall({more})
+    try:
+        s.shutdown(socket.SHUT_WR)
+        rest = b""
+        while part := s.recv(65536):
+            rest += part
+        print("passed" if rest == b"all" else "refused")
+    except OSError:
+        print("refused")
+"""
+    found = ask([name("a.example")], client, answers=answer)
+    assert found.lines() == ["cf21ad74", gets]
+
+
+def test_two_hellos_at_once(ask: Ask) -> None:
+    """Nobody can send a second hello before the server has asked for one; nor put two into one record."""
+    client = """
+one, two = hello("a.example"), hello("b.example")
+for data in (one + two, one + bytes((23, 3, 3, 0, 2, 0, 0)) + two):
+    print(ask("a.example", 443, data))
+"""
+    found = ask([name("a.example")], client)
+    assert [row[1] for row in found.of("close")] == ["refused sni", "refused sni"]
+
+
+def test_a_client_that_only_listens(ask: Ask) -> None:
+    """At another port than 443 a client may send nothing, and shut its end at once."""
+    found = ask([name("ssh.example", 22)], 'print(ask("ssh.example", 22, b""))')
+    assert found.lines() == ["b'SSH-2.0-server\\r\\n'"]
+    assert found.of("close") == [("ssh.example", "allowed", 22)]
+
+
+def test_who_reads_nothing_costs_no_time(ask: Ask) -> None:
+    """The client has shut its end and reads nothing; the server has sent all and gone. The relay sleeps."""
+    client = """
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+s.connect(("203.0.113.1", 9003))
+s.sendall(b"x")
+s.shutdown(socket.SHUT_WR)
+time.sleep(1.5)
+"""
+    found = ask([addresses("203.0.113.1", 32, 9003)], client)
+    assert found.ticks < 50, "hundredths of a second of processor time"
+
+
+def test_more_servers_than_listeners(ask: Ask) -> None:
+    """A hundred at once: each is reached, or refused; none is accepted and reset."""
+    client = """
+found = []
+def one(port):
+    found.append(ask("203.0.113.1", port))
+threads = [threading.Thread(target=one, args=(port,)) for port in range(10000, 10100)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(sorted(map(str, set(found))))
+"""
+    found = ask([addresses("203.0.113.1", 32, 10000, 10099)], client)
+    assert set(eval(found.lines()[0])) <= {"b'203.0.113.1 hi'", str(errno.ECONNREFUSED)}
+    assert "b'203.0.113.1 hi'" in found.lines()[0]
+
+
+def test_the_end_of_each_connection_is_told(ask: Ask) -> None:
+    """Also of one whose port the client uses again after a reset, and of those that end with the sandbox."""
+    client = """
+for _ in range(20):
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("198.19.0.1", 33333))
+    s.connect(("203.0.113.1", 5432))
+    s.sendall(b"x")
+    s.recv(9)
+    s.close()
+kept = [socket.create_connection(("203.0.113.1", 5432), 5) for _ in range(5)]
+print("up")
+sys.stdout.flush()
+os.kill(os.getpid(), 9)
+"""
+    found = ask([addresses("203.0.113.1", 32, 5432)], client)
+    assert found.lines() == ["up"]
+    opened = [row for row in found.of("connect") if row[1] == "allowed"]
+    assert len(opened) == len(found.of("close")) == 25
+
+
+def test_one_s_own_port(ask: Ask) -> None:
+    """A port of the host's that nobody listens at is refused, though TCP could connect it to itself."""
+    found = ask(
+        [localhost(port) for port in range(40000, 40030)], 'print({ask("127.0.0.1", p) for p in range(40000, 40030)})'
+    )
+    assert found.lines() == [f"{{{errno.ECONNREFUSED}}}"]
+
+
+def test_addresses_that_are_no_name_s(ask: Ask) -> None:
+    """With "*" too the invented addresses lead nowhere but to their names."""
+    client = 'socket.gethostbyname("a.example")\nprint(ask("198.18.1.0", 80), ask("198.18.7.7", 80), ask("198.19.0.9", 80, timeout=1))'
+    found = ask([name("*", 1, 65535)], client)
+    assert found.lines()[0].startswith(f"b'203.0.113.1 hi' {errno.EHOSTUNREACH} ")
 
 
 def test_tls_off(ask: Ask) -> None:

@@ -78,6 +78,26 @@ def sink(connection: socket.socket) -> None:
     connection.close()
 
 
+def flood(connection: socket.socket) -> None:
+    """Send much at once, and be gone."""
+    connection.recv(1)
+    connection.sendall(bytes(1 << 20))
+    connection.close()
+
+
+def answer_once(connection: socket.socket, text: bytes) -> None:
+    """Answer what comes first with something, and the end with "all"."""
+    with connection:
+        try:
+            connection.recv(65536)
+            connection.sendall(text)
+            while connection.recv(65536):
+                pass
+            connection.sendall(b"all")
+        except OSError:
+            pass
+
+
 def serve(address: str, port: int, answer: object, *more: bytes) -> None:
     """Accept connections for ever, each answered in a thread of its own."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -116,8 +136,11 @@ def internet(ready: int, link: int) -> None:
     ip("-6", "address", "add", "2001:db8:1::2/64", "dev", "i0", "nodad")
     ip("link", "set", "i0", "up")
     ip("-6", "route", "add", "default", "via", "2001:db8:1::1")
-    for port in (80, 443, 5432):
+    for port in (80, 5432, *range(10000, 10100)):
         serve("203.0.113.1", port, echo)
+    text = os.environ["ANSWERS"]
+    serve("203.0.113.1", 443, *((answer_once, bytes.fromhex(text)) if text else (echo,)))
+    serve("203.0.113.1", 9003, flood)
     serve("203.0.113.2", 22, echo, b"SSH-2.0-server\r\n")
     serve("203.0.113.1", 9001, reset)
     serve("203.0.113.1", 9002, sink)
@@ -128,12 +151,14 @@ def internet(ready: int, link: int) -> None:
     signal.pause()
 
 
-def start_internet() -> int:
-    """Make it and the cable to it; return its pid."""
+def start_internet(answers: str) -> int:
+    """Make it and the cable to it; return its pid. answers: what its server of HTTPS says, in hexadecimal; "": an echo."""
     ready, there = os.pipe()
     link, here = os.pipe()
     command = [sys.executable, __file__, "--internet", str(there), str(link)]
-    pid = subprocess.Popen(["unshare", "-n", *command], pass_fds=(there, link)).pid
+    pid = subprocess.Popen(
+        ["unshare", "-n", *command], pass_fds=(there, link), env={**os.environ, "ANSWERS": answers}
+    ).pid
     os.read(ready, 1)
     ip("link", "add", "h0", "type", "veth", "peer", "name", "i0")
     ip("link", "set", "i0", "netns", str(pid))
@@ -243,23 +268,24 @@ def start_sandbox(control: socket.socket) -> tuple[subprocess.Popen, socket.sock
     os.close(3)
     theirs.close()
     ours.recv(1)
-    fds = [os.open(f"/proc/{child.pid}/ns/net", os.O_RDONLY), os.pidfd_open(child.pid)]
+    answer, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fds = [os.open(f"/proc/{child.pid}/ns/net", os.O_RDONLY), os.pidfd_open(child.pid), its.detach()]
     socket.send_fds(control, [MESSAGE.pack(1, 0, 7)], fds)
     for fd in fds:
         os.close(fd)
-    return child, ours, read_event(control)
+    return child, ours, read_event(answer)
 
 
 def run(program: str, request: dict) -> dict:
     """Do what is asked for."""
     Path("/run/names").write_text(NAMES)
     subprocess.run(["mount", "--bind", "/run/names", "/etc/hosts"], check=True)
-    start_internet()
+    start_internet(request.get("answers", ""))
     control, relay = start_relay(program, blob(request))
     started = read_event(control)
     if started["value"]:
         code = os.waitstatus_to_exitcode(os.waitpid(relay, 0)[1])
-        return {"output": "", "events": [], "ready": started, "relay": code, "status": "", "descriptors": 0}
+        return {"output": "", "events": [], "ready": started, "relay": code, "status": "", "descriptors": 0, "ticks": 0}
     child, go, ready = start_sandbox(control)
     for port in request.get("on_host", ()):
         serve("0.0.0.0", port, echo)
@@ -270,6 +296,8 @@ def run(program: str, request: dict) -> dict:
     events = told.end()
     with open(f"/proc/{relay}/status") as file:
         status = file.read()
+    with open(f"/proc/{relay}/stat") as file:
+        ticks = sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
     descriptors = len(os.listdir(f"/proc/{relay}/fd")) if os.access(f"/proc/{relay}/fd", os.R_OK) else -1
     control.shutdown(socket.SHUT_RDWR)
     code = os.waitstatus_to_exitcode(os.waitpid(relay, 0)[1])
@@ -280,6 +308,7 @@ def run(program: str, request: dict) -> dict:
         "relay": code,
         "status": status,
         "descriptors": descriptors,
+        "ticks": ticks,
     }
 
 

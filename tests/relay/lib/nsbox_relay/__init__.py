@@ -46,6 +46,7 @@ class Answer:
     relay: int  # its exit status
     status: str
     descriptors: int
+    ticks: int  # hundredths of a second of its processor time
 
     def lines(self) -> list[str]:
         """Return what the client printed."""

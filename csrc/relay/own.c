@@ -1,0 +1,86 @@
+/* own.c: which addresses are the host's own: what the host's routes deliver to itself, whatever interface that is on. */
+#include "relay.h"
+#include <errno.h>
+#include <stddef.h>
+#include <linux/rtnetlink.h>
+#include <string.h>
+#include <unistd.h>
+
+struct request {
+    struct nlmsghdr head;
+    struct rtmsg body;
+    struct rtattr attribute;
+    uint8_t address[16];
+};
+
+static int kernel = -1;
+static uint32_t number;
+
+/* An IPv6 address that stands for an IPv4 one is that one. */
+static union target unmapped(const union target *target)
+{
+    union target four = {.four = {.sin_family = AF_INET}};
+    if (target->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&target->six.sin6_addr))
+        return *target;
+    memcpy(&four.four.sin_addr, target->six.sin6_addr.s6_addr + 12, 4);
+    return four;
+}
+
+/* Ask for the route to an address, rtnetlink(7). 0 or -errno. */
+static int ask(const union target *target)
+{
+    int is_six = target->any.sa_family == AF_INET6;
+    size_t size = is_six ? 16 : 4;
+    struct request request = {
+        .head = {.nlmsg_type = RTM_GETROUTE, .nlmsg_flags = NLM_F_REQUEST, .nlmsg_seq = ++number},
+        .body = {.rtm_family = (uint8_t)target->any.sa_family, .rtm_dst_len = (uint8_t)(size * 8)},
+        .attribute = {.rta_type = RTA_DST, .rta_len = (uint16_t)RTA_LENGTH(size)}};
+    request.head.nlmsg_len = (uint32_t)(offsetof(struct request, address) + size);
+    memcpy(request.address, is_six ? (const void *)&target->six.sin6_addr : (const void *)&target->four.sin_addr, size);
+    if (kernel < 0)
+        kernel = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+    return kernel < 0 || send(kernel, &request, request.head.nlmsg_len, 0) < 0 ? -errno : 0;
+}
+
+/* The type of the route; RTN_UNREACHABLE where there is none. -errno */
+static int answer(void)
+{
+    _Alignas(struct nlmsghdr) uint8_t bytes[4096];
+    const struct nlmsghdr *head = (const void *)bytes;
+    do {
+        ssize_t n = recv(kernel, bytes, sizeof bytes, 0);
+        if (n < (ssize_t)sizeof *head)
+            return n < 0 ? -errno : -EIO;
+    } while (head->nlmsg_seq != number);
+    if (head->nlmsg_type == NLMSG_ERROR)
+        return RTN_UNREACHABLE;
+    return head->nlmsg_type == RTM_NEWROUTE ? ((const struct rtmsg *)NLMSG_DATA(head))->rtm_type : -EIO;
+}
+
+/* In a sandbox in a sandbox, where the names of the outer one's list are. */
+static int is_invented(const union target *target)
+{
+    return target->any.sa_family == AF_INET && ntohl(target->four.sin_addr.s_addr) >> 16 == INVENTED >> 16;
+}
+
+int is_own_address(const union target *target)
+{
+    union target plain = unmapped(target);
+    if (is_invented(&plain))
+        return 0;
+    int type = ask(&plain);
+    if (type == 0)
+        type = answer();
+    return type != RTN_UNICAST &&
+           type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or nobody can tell */
+}
+
+int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason)
+{
+    int is_six = target->any.sa_family == AF_INET6, is_own = is_own_address(target);
+    const uint8_t *bytes = is_six ? target->six.sin6_addr.s6_addr : (const uint8_t *)&target->four.sin_addr;
+    if (rules_may_resolve(&list, bytes, is_six ? 16 : 4, port, protocol, is_own))
+        return 1;
+    *reason = is_own ? NSBOX_NET_OWN_ADDRESS : NSBOX_NET_ADDRESS;
+    return 0;
+}
