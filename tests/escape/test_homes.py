@@ -186,7 +186,7 @@ def test_names_of_mount_points_are_out_of_reach(workspace: Path, homes: Path, ho
 def test_mode_of_a_home(mode: str, workspace: Path, homes: Path) -> None:
     """A command can close its home, or open it to others; the next one has it with the mode that it had."""
     policy = Policy.workspace(workspace, home="private:a")
-    look = "touch ~/x && ls ~ && stat -c %a ~"
+    look = "cd ~ && touch x && ls x && stat -c %a ."
     with Sandbox(Policy.workspace(workspace)) as box:
         for way in (policy, box):
             assert sh(f"{look}; chmod {mode} ~", way) == "x\n700\n"
