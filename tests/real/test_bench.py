@@ -190,7 +190,8 @@ def test_part(name: str, tiny: parts.Bench) -> None:
     assert part.name == name
     for row in part.rows:
         assert row.samples or row.note, row
-        assert all(math.isfinite(sample) and sample > 0 for sample in row.samples)
+        is_difference = name == "front"  # of two times, which may be anything on a busy machine
+        assert all(math.isfinite(sample) and (sample > 0 or is_difference) for sample in row.samples)
     expected = [row for row in part.rows if row.name.startswith(("Popen", "nsbox", "import"))]
     assert all(row.samples for row in expected if "landlock" not in row.name)  # which not every kernel has
     assert part.comparisons or needs.find("bwrap") is None  # some parts compare with nothing else
