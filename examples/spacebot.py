@@ -90,7 +90,7 @@ def files(agent: Agent, instance: Path) -> Iterator[tuple[str, bool]]:
     yield "so are other files of the host", shell(f"cat {instance}/config.toml; ls /var/log").stdout == ""
     yield (
         "/tmp is private to each command",
-        shell("echo x > /tmp/x").returncode == 0 and shell("cat /tmp/x").returncode != 0,
+        shell("echo x > /tmp/gone").returncode == 0 and shell("cat /tmp/gone").returncode != 0,
     )
     yield "/dev has the standard nodes", shell("head -c 1 /dev/urandom > /dev/null").returncode == 0
     yield "tools are on PATH", shell("hello").stdout == f"hello from {instance}/tools/bin/hello\n"
