@@ -20,7 +20,7 @@ class Command:
 
     uid, gid, groups: None means the plan's own, which _spawn fills in. flags: abi.h's, of the command. preexec: called
     in the command before its exec; flags have PREEXEC then. inherits_env: what it changes in the environment counts,
-    but for these variables, which the policy sets; None: it doesn't count. places: instead of cwd and envp, directories
+    except these variables, which the policy sets; None: it doesn't count. places: instead of cwd and envp, directories
     to start in with the environment for each; the last is taken where none can be entered. hold_fd: a
     pipe's end by which somebody lets the command go on, who is told by report_fd, a socket's, that all is set up.
     filters: ahead of the plan's. owners: a list that the owners of all descriptors that the spawn leaves are put into

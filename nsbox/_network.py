@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from nsbox._checks import is_iterable
+from nsbox._checks import sequence
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen_by_name
 from nsbox._network_entries import MOST_SINGLE_PORTS, Entry, parse
 from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Literal
 
 _MOST_ENTRIES = 10_000
@@ -60,7 +60,8 @@ class Network(Frozen):
             raise PolicyError("network.connections", f"{count!r} is no number from 1 to {_MOST_CONNECTIONS}")
         if self.bytes is not None:
             object.__setattr__(self, "bytes", check_size("network.bytes", self.bytes))
-        for what, ports in (("UDP", set(_udp_ports(self.entries))), ("localhost", set(_local_ports(self.entries)))):
+        for what in ("UDP", "localhost"):
+            ports = _single_ports(self.entries, is_udp=what == "UDP")
             if len(ports) > MOST_SINGLE_PORTS:
                 raise PolicyError("network", f"has {len(ports)} ports of {what}, at most {MOST_SINGLE_PORTS}")
 
@@ -87,32 +88,18 @@ class Network(Frozen):
 
 
 def _texts(name: str, given: object) -> tuple[str, ...]:
-    if isinstance(given, str | bytes) or not is_iterable(given):
-        raise PolicyError("network", f"{name} is a {type(given).__name__}, must be a sequence of entries")
-    found: dict[str, None] = {}
-    for text in _each(given):
-        parse("network", text)
-        found[str(text)] = None
-        if len(found) > _MOST_ENTRIES:
-            raise PolicyError("network", f"has more than {_MOST_ENTRIES} entries: a '*.name' is one")
-    return tuple(found)
+    texts = sequence(f"network.{name}", given)
+    for text in texts:
+        if not isinstance(text, str):
+            parse("network", text)  # which says what it must be
+    found = tuple(dict.fromkeys(texts))
+    if len(found) > _MOST_ENTRIES:
+        raise PolicyError("network", f"has more than {_MOST_ENTRIES} entries: a '*.name' is one")
+    return found
 
 
-def _each(given: object) -> Iterable[object]:
-    return given if is_iterable(given) else ()
-
-
-def _udp_ports(entries: Iterable[Entry]) -> Iterator[int]:
-    for entry in entries:
-        if entry.is_udp and not entry.is_denied:
-            yield from range(entry.first, entry.last + 1)
-
-
-def _local_ports(entries: Iterable[Entry]) -> Iterator[int]:
-    for entry in entries:
-        if entry.kind == "localhost" and not entry.is_denied:
-            yield from range(entry.first, entry.last + 1)
-
-
-PUBLIC = ("*:*",)
-"""What network="public" stands for."""
+def _single_ports(entries: Iterable[Entry], *, is_udp: bool) -> set[int]:
+    """Return the ports for each of which the relay has a socket in the sandbox."""
+    kept = (entry for entry in entries if not entry.is_denied)
+    chosen = [entry for entry in kept if (entry.is_udp if is_udp else entry.kind == "localhost")]
+    return {port for entry in chosen for port in range(entry.first, entry.last + 1)}

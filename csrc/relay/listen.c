@@ -91,7 +91,7 @@ void let_in(struct connection *c)
     send_packet(c->sandbox, c->syn.bytes, c->syn.size, c->syn.target);
 }
 
-/* Who has come and isn't expected: the client had given up, or its connection was ended meanwhile. */
+/* Nobody expects this client: it had given up, or its connection was ended meanwhile. */
 static void turn_away(int fd)
 {
     const struct linger reset = {1, 0};

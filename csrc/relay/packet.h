@@ -21,7 +21,7 @@ struct syn {
     uint32_t source, target;
     uint16_t source_port, target_port;
     uint32_t sequence, data;    /* data: bytes that came with it (TCP Fast Open, RFC 7413) */
-    uint8_t bytes[PACKET_MOST]; /* its headers, as they came, but for the length */
+    uint8_t bytes[PACKET_MOST]; /* its headers, as they came, except the length */
     size_t size;
 };
 

@@ -164,6 +164,8 @@ def test_lists() -> None:
         ({"allow": ["!a.example"]}, "allows nothing"),
         ({"allow": "a.example"}, "a sequence"),
         ({"allow": 3}, "a sequence"),
+        ({"allow": [["a.example"]]}, "must be a str"),
+        ({"allow": ["a.example"], "deny": [None]}, "must be a str"),
         ({"allow": [f"h{i}.example" for i in range(10_001)]}, "more than 10000"),
         ({"allow": ["a.example"], "tls": "mitm"}, "'sni'"),
         ({"allow": ["a.example"], "connections": 0}, "1 to 10000"),
