@@ -54,13 +54,14 @@ def ip(*words: str) -> None:
 
 
 def echo(connection: socket.socket, greeting: bytes = b"") -> None:
-    """Say what has come, with the server's address before it, until the other end is shut."""
+    """Say what has come, until the other end is shut; before a first word that is short, the server's address."""
     with connection:
-        name = connection.getsockname()[0]
+        name, is_first = connection.getsockname()[0], True
         try:
             connection.sendall(greeting)
             while data := connection.recv(1 << 20):
-                connection.sendall(f"{name} ".encode() + data if len(data) < 1000 else data)
+                connection.sendall((f"{name} ".encode() if is_first and len(data) < 1000 else b"") + data)
+                is_first = False
         except OSError:
             pass
 
