@@ -27,11 +27,14 @@ class Command:
     before a signal's handler can run; None: they are the caller's, as numbers.
     """
 
-    __slots__ = (
-        *("argv", "cgroup_fd", "cwd", "envp", "filters", "flags", "gid", "groups", "hold_fd", "inherits_env", "leaf"),
-        *("owners", "parked", "pass_fds", "pgid", "places", "preexec", "profile", "programs", "progress", "report_fd"),
-        *("result", "stdio", "terminal", "uid", "umask"),
-    )
+    result: Result | None = None  # what came of it, until somebody answers for that
+    cgroup_fd = -1
+    terminal = 0
+    parked: Any = None  # _template's, the sandbox that waits for it
+    park_stamps: Any = None  # _core's, for a sandbox that is made to wait: what the ops have found goes into these
+    profile: Any = None  # _core_darwin's, what confines it
+    leaf: Any = None  # _cgroup's, which the descriptor is of
+    progress: Any = None  # set by spawn(): where pid, init_pid and set_up_pid are, as soon as they are known
 
     def __init__(
         self,
@@ -63,12 +66,6 @@ class Command:
         self.preexec, self.inherits_env = preexec, inherits_env
         self.places, self.hold_fd, self.report_fd, self.filters = places, hold_fd, report_fd, filters
         self.owners = owners
-        self.result: Result | None = None  # what came of it, until somebody answers for that
-        self.cgroup_fd, self.terminal = -1, 0
-        self.parked: Any = None  # _template's, the sandbox that waits for it
-        self.profile: Any = None  # _core_darwin's, what confines it
-        self.leaf: Any = None  # _cgroup's, which the descriptor is of
-        self.progress: Any = None  # set by spawn(): where pid, init_pid and set_up_pid are, as soon as they are known
 
 
 class Result:
@@ -97,4 +94,4 @@ class Result:
         self.warm = False  # in a copy of a sandbox that is kept
         self.plan: Any = None  # what was carried out, if that isn't the plan for the policy alone
         self.entered: Any = None  # _session's, of a command that isn't our child
-        self.on_end: Callable[[], object] = bool  # called when its sandbox has gone, before its pidfd is closed
+        self.on_end: Callable[[], object] = bool  # called when its sandbox has gone

@@ -12,6 +12,7 @@ import _signal as signal  # signal itself makes enums of the numbers
 import gc
 import sys
 import time
+from itertools import repeat
 
 from nsbox._command import Command as Command
 from nsbox._command import Result as Result
@@ -89,6 +90,9 @@ def _give_back(arena: _Arena, nops: int) -> None:
         _arenas.append(arena)
 
 
+_characters = repeat("char[]")
+
+
 class Strings:
     """A char*[] that ends in NULL. Its pointers lead into the bytes objects, whose buffers end in NUL."""
 
@@ -96,7 +100,7 @@ class Strings:
 
     def __init__(self, items: Sequence[bytes]) -> None:
         self.items = items
-        self._keep = [ffi.from_buffer("char[]", item) for item in items]
+        self._keep = [*map(ffi.from_buffer, _characters, items)]
         self.array = ffi.new("char *[]", [*self._keep, ffi.NULL])
 
 
@@ -118,15 +122,13 @@ class Stamps:
 class Entered:
     """A sandbox that is kept. fds: its user and mount namespace and its /dev/null; plan: the blob that made it.
 
-    root_id: the mount that the caller's root was then. parked: what the stamps of a copy to be parked go into, or None.
+    root_id: the mount that the caller's root was then.
     """
 
-    __slots__ = ("blob", "fds", "parked", "plan", "root_id", "stamps")
+    __slots__ = ("blob", "fds", "plan", "root_id", "stamps")
 
-    def __init__(
-        self, fds: tuple[int, int, int], plan: bytes, stamps: Stamps, root_id: int, parked: Stamps | None
-    ) -> None:
-        self.fds, self.plan, self.stamps, self.root_id, self.parked = fds, plan, stamps, root_id, parked
+    def __init__(self, fds: tuple[int, int, int], plan: bytes, stamps: Stamps, root_id: int) -> None:
+        self.fds, self.plan, self.stamps, self.root_id = fds, plan, stamps, root_id
         self.blob = ffi.from_buffer("uint8_t[]", plan)
 
 
@@ -194,7 +196,7 @@ class Template:
             r.caps = caps = ffi.new("nsbox_caps *", capabilities)
             self._keep.append(caps)
         r.user_fd, r.user2_fd, r.pid_fd, r.mnt_fd = joined
-        r.null_fd = r.park_fd = r.go_fd = -1
+        r.null_fd = r.park_fd = r.go_fd = r.hold_fd = r.report_fd = r.cgroup_fd = -1
         r.kernel_uid, r.kernel_gid = kernel_ids
         r.inotify_instances = inotify_instances
         self.idmaps = idmaps
@@ -211,8 +213,6 @@ class Template:
         r.user_fd, r.mnt_fd, r.null_fd = entered.fds
         r.stamps, r.template_plan, r.template_plan_len = entered.stamps.array, entered.blob, len(entered.plan)
         r.root_id = entered.root_id
-        if entered.parked is not None:
-            r.park_stamps = entered.parked.array
         self._keep.append(entered)
 
     def _ruleset(self, files: int, net: int, scoped: int, rules: Sequence[tuple[bytes, int, int]]) -> object:
@@ -230,7 +230,8 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
     r.programs = _strings(q.programs, keep)
     spare = [b"sh"] if q.flags & constants.SHELL else []  # the name of a shell comes before a script's
     r.argv = _strings([*spare, *q.argv], keep) + len(spare)
-    r.hold_fd, r.report_fd = q.hold_fd, q.report_fd
+    if q.hold_fd >= 0 or q.report_fd >= 0:
+        r.hold_fd, r.report_fd = q.hold_fd, q.report_fd
     if q.places:
         names = [ffi.from_buffer("char[]", path) for path, _ in q.places]
         places = ffi.new("nsbox_place[]", [(name, env.array) for name, (_, env) in zip(names, q.places, strict=True)])
@@ -243,10 +244,14 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
     r.flags |= q.flags
     r.stdin_fd, r.stdout_fd, r.stderr_fd = q.stdio
     r.umask, r.pgid, r.uid, r.gid = q.umask, q.pgid, q.uid, q.gid
-    r.cgroup_fd, r.terminal = q.cgroup_fd, q.terminal
-    if q.parked is not None:
-        r.park_fd, r.go_fd, r.user2_fd = q.parked.result.init_pidfd, q.parked.result.go_fd, q.parked.user2_fd
-        r.stamps = q.parked.stamps.array
+    if q.cgroup_fd >= 0 or q.terminal:
+        r.cgroup_fd, r.terminal = q.cgroup_fd, q.terminal
+    if q.park_stamps is not None:
+        r.park_stamps = q.park_stamps.array
+    parked = q.parked
+    if parked is not None:
+        r.park_fd, r.go_fd, r.user2_fd = parked.result.init_pidfd, parked.result.go_fd, parked.user2_fd
+        r.stamps = parked.stamps.array
     if q.profile is not None:
         q.profile.fill(r, keep)
     if q.filters:
@@ -379,9 +384,7 @@ _DESCRIPTORS = ("init_pidfd", "init_says", "go_fd", "pidfd")  # that a spawn lea
 
 
 def _owners() -> Any:
-    from nsbox import _owners  # loaded by those who have any; a command line that starts one command has none
-
-    return _owners
+    return sys.modules["nsbox._owners"]  # loaded by those who have any; a program that starts one command has none
 
 
 def abandon(command: Command) -> None:

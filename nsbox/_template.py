@@ -131,6 +131,8 @@ class Kept:
         self._renewed = renewed
         self._anew = replace(prepared, ops=renewed, template=self._request(renewed, {"user"}))
         self._entering = replace(prepared, ops=(), template=self._request((), {"user"}, is_parked=True))
+        # Once, not for each copy: to encode the ops takes longer than all else that Python does for one.
+        self._parking = self._request(renewed, {"user", "cgroup"}, flags=c.PARK)
 
     def _request(
         self,
@@ -138,7 +140,6 @@ class Kept:
         without: set[str],
         *,
         flags: int = 0,
-        parked: _core.Stamps | None = None,
         is_parked: bool = False,
     ) -> _core.Template:
         user, mnt, null = self._fds
@@ -147,9 +148,7 @@ class Kept:
             ops,
             flags=flags,
             without=frozenset(without),
-            entered=_core.Entered(
-                (user, -1 if is_parked else mnt, null), self._blob, self._stamps, self._root_id, parked
-            ),
+            entered=_core.Entered((user, -1 if is_parked else mnt, null), self._blob, self._stamps, self._root_id),
             last_maps=_renew.last_maps(self._plan.identity),
         )
 
@@ -181,8 +180,7 @@ class Kept:
 
     def _park(self) -> Parked:
         stamps = _core.Stamps(self._watched)
-        request = self._request(self._renewed, {"user", "cgroup"}, flags=c.PARK, parked=stamps)
-        result, held, sent = made(request, "make a sandbox ready", self._renewed)
+        result, held, sent = made(self._parking, "make a sandbox ready", self._renewed, stamps)
         parked = Parked(result, stamps, held)
         held += sent
         parked.user2_fd = sent[0].fileno() if len(sent) == 1 else -1
@@ -250,7 +248,9 @@ class Kept:
             self.forget()
 
 
-def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.Result, list[Any], list[Any]]:
+def made(
+    request: _core.Template, what: str, ops: Sequence[Op], park_stamps: _core.Stamps | None = None
+) -> tuple[_core.Result, list[Any], list[Any]]:
     """Have something made that has no command yet. Raises SetupError.
 
     Returns it, the owners of its descriptors if it goes on, and of those that it sends.
@@ -260,7 +260,7 @@ def made(request: _core.Template, what: str, ops: Sequence[Op]) -> tuple[_core.R
     command = _core.Command(programs=[], argv=[], envp=nothing, cwd=None, owners=held)
     ours, theirs = pair()
     try:
-        command.report_fd = theirs.fileno()
+        command.report_fd, command.park_stamps = theirs.fileno(), park_stamps
         command.flags = c.CLOSE_FDS | (c.ADOPT_INIT if _core.adopt_inits else 0)
         command.uid = command.gid = 0
         result = _core.spawn(request, command)
