@@ -28,8 +28,8 @@ def points() -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def use(policy: Policy, host: Host) -> None:
-    """Use them, so that they are mounted now. What can't be is told by whoever uses it inside."""
+def use(policy: Policy, host: Host) -> Host:
+    """Use them, so that they are mounted now; return the host. What can't be is told by whoever uses it inside."""
     shown = (*policy.write, *policy.read, *(path for path, link in host.directories if link is None), *host.prefixes)
     below = [point for point in host.automounts if any(is_below(point, path) for path in shown)]
     above = [path for path in shown if any(path != point and is_below(path, point) for point in host.automounts)]
@@ -38,3 +38,4 @@ def use(policy: Policy, host: Host) -> None:
             os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError:
             continue
+    return host

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 from nsbox import _core
 from nsbox._checks import is_below
 from nsbox._early import os
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from nsbox._policy import Policy
 
 _MOST_KEPT = 64  # built ones of one policy
+_f_ok = repeat(os.F_OK)
 
 
 @frozen
@@ -41,11 +44,12 @@ class Built(Frozen):
 class Environment:
     """Those of one policy's commands. Threads may share it."""
 
-    __slots__ = ("_built", "_left_out", "_plan", "_policy", "_search", "_taken", "_values")
+    __slots__ = ("_built", "_left_out", "_marks", "_plan", "_policy", "_search", "_taken", "_values")
 
     def __init__(self, policy: Policy, host: Host, plan: Plan) -> None:
         self._policy, self._plan = policy, plan
-        self._search = _search(policy, host, plan)
+        self._search = search = _search(policy, host, plan)
+        self._marks = tuple(map(_mark_of, search.venvs))
         # What a built one depends on, of the caller's.
         self._taken = tuple(map(os.fsencode, (*policy.taken_from_caller(), "PATH", "VIRTUAL_ENV", "HOME")))
         # Certificates are named where they are, and left out where that isn't shown.
@@ -56,22 +60,19 @@ class Environment:
             self._values["USER"] = user_of(policy, host)
         is_built = policy.base == "workspace" and not policy.inherit_env
         self._left_out = {*CERTIFICATES} - self._values.keys() - {*policy.pass_env} if is_built else set()
-        self._built: dict[tuple[tuple[str, ...], tuple[bytes | None, ...]], Built] = {}  # by the caller's values
+        # By which of the workspace's venvs are there, and the caller's values.
+        self._built: dict[tuple[tuple[bool, ...], tuple[bytes | None, ...]], Built] = {}
 
     def of(self, env: Mapping[Any, Any] | None) -> tuple[_core.Strings, Callable[[], list[str]]]:
         """Return a command's, and what lists where a program is looked for in it. env: what it was given."""
-        if env is None:
-            return self.strings(), self.directories
-        return _core.Strings(encode_environment(env)), lambda: os.get_exec_path(env)
-
-    def strings(self) -> _core.Strings:
-        """Return it as execve(2) takes it."""
+        if env is not None:
+            return _core.Strings(encode_environment(env)), lambda: os.get_exec_path(env)
         policy = self._policy
-        if policy.inherit_env and not policy.env:
-            return _inherited()
-        if policy.inherit_env:
-            return _core.Strings(encode_environment(self.variables(_copy(os.environ))))
-        return self._of_now().strings
+        if not policy.inherit_env:
+            return self._of_now().strings, self.directories
+        if not policy.env:
+            return _inherited(), self.directories
+        return _core.Strings(encode_environment(self.variables(_copy(os.environ)))), self.directories
 
     def directories(self) -> list[str]:
         """Return the directories that a program without a slash is looked for in."""
@@ -87,7 +88,7 @@ class Environment:
         # nsbox's own is none of the project's, unless it is in the caller's PATH.
         is_other = bool(active) and f"{active}/bin" not in search.own
         venvs = [active] if is_other and any(is_below(active, path) for path in search.shown) else []
-        venvs += filter(_is_venv, search.venvs)
+        venvs += [path for path in search.venvs if os.access(_mark_of(path), os.F_OK)]
         first = (*search.tools, *(f"{path}/bin" for path in venvs))
         path = search_path(first, caller.get("PATH"), search.own, search.shown, search.hidden)
         caller = {name: value for name, value in caller.items() if name not in self._left_out} | self._values
@@ -98,15 +99,14 @@ class Environment:
         callers = _kept_by(os.environ)
         if callers is None:
             callers = {os.fsencode(name): os.fsencode(value) for name, value in _copy(os.environ).items()}
-        venvs = tuple(filter(_is_venv, self._search.venvs))
-        given = tuple(map(callers.get, self._taken))
-        known = self._built.get((venvs, given))
+        key = tuple(map(os.access, self._marks, _f_ok)), tuple(map(callers.get, self._taken))
+        known = self._built.get(key)
         if known is None:
-            values = zip(self._taken, given, strict=True)
+            values = zip(self._taken, key[1], strict=True)
             env = self.variables({os.fsdecode(name): os.fsdecode(value) for name, value in values if value is not None})
             known = Built(_core.Strings(encode_environment(env)), os.get_exec_path(env))
             if len(self._built) < _MOST_KEPT:
-                self._built[venvs, given] = known
+                self._built[key] = known
         return known
 
 
@@ -121,12 +121,9 @@ def _search(policy: Policy, host: Host, plan: Plan) -> Search:
     return Search(tools, venvs, own, shown, policy.deny)
 
 
-def _is_venv(path: str) -> bool:
-    try:
-        os.stat(f"{path}/pyvenv.cfg")
-    except OSError:
-        return False
-    return True
+def _mark_of(venv: str) -> str:
+    """Return the file by which a directory is a virtual environment."""
+    return f"{venv}/pyvenv.cfg"
 
 
 def encode_environment(env: Mapping[Any, Any]) -> list[bytes]:

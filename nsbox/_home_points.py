@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 POINTS = "points"  # in nsbox's directory for state: for each home, an empty file of each name
 _MOST = 256  # each is a mount
 _latest: dict[Policy, tuple[Host, dict[str, list[str]]]] = {}
-_of_boxes: dict[str, set[str]] = {}  # by the name of a Sandbox's home, which no other process has
+of_boxes: dict[str, set[str]] = {}  # the points, by the name of a Sandbox's home, which no other process has
 
 
 def _parts(policy: Policy, host: Host) -> dict[str, list[str]]:
@@ -53,7 +53,7 @@ def _fits(mode: int, is_file: bool) -> bool:
 
 def are_there(policy: Policy, host: Host, source: str) -> bool:
     """Say if the policy's own are made, and known, of a policy for which that has been done once."""
-    if is_of_box(policy.home) and name_of(policy.home) not in _of_boxes:
+    if is_of_box(policy.home) and name_of(policy.home) not in of_boxes:
         return True  # then it had none: this is asked for each command
     kinds = _kinds(policy, host)
     if not kinds:
@@ -99,12 +99,12 @@ def foreign(policy: Policy, host: Host) -> tuple[str, ...]:
 
 def forget(name: str) -> None:
     """Forget those of a Sandbox's home that has been removed."""
-    _of_boxes.pop(name, None)
+    of_boxes.pop(name, None)
 
 
 def _known(policy: Policy, host: Host) -> set[str]:
     if is_of_box(policy.home):
-        return _of_boxes.get(name_of(policy.home) or "", set())
+        return of_boxes.get(name_of(policy.home) or "", set())
     try:
         return set(os.listdir(f"{host.state}/{POINTS}/{name_of(policy.home)}"))
     except (FileNotFoundError, NotADirectoryError):
@@ -121,7 +121,7 @@ def _remember(policy: Policy, host: Host, names: Iterable[str]) -> None:
         raise PolicyError("home", f"{what}: choose another name, or remove {where} while no command runs in it")
     if is_of_box(policy.home):
         if new:
-            _of_boxes.setdefault(name_of(policy.home) or "", set()).update(new)
+            of_boxes.setdefault(name_of(policy.home) or "", set()).update(new)
         return
     for name in new:
         directory = f"{host.state}/{POINTS}/{name_of(policy.home)}"

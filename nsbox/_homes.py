@@ -21,7 +21,7 @@ from nsbox import _home_points as home_points
 from nsbox._descriptors import high
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree
-from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._home import HOMES, PRIVATE, is_of_box, name_of, of_box
 from nsbox._layout import wants_full
 from nsbox._probe import probe
@@ -32,18 +32,47 @@ if TYPE_CHECKING:
     from nsbox._host import Host
     from nsbox._policy import Policy
 
+_MODE = stat.S_IFDIR | 0o700
 _ATTEMPTS = 20  # to remove what a command that has just been killed still writes to
 _log = logging.getLogger("nsbox")
 _made: dict[tuple[Policy, str], int] = {}
 _MOST_KEPT = 256
 _latest: dict[Policy, tuple[Host, Host]] = {}
+_bare: dict[Policy, _Bare] = {}  # of Sandboxes
+
+
+@frozen
+class _Bare(Frozen):
+    """A Sandbox's home that was made, without mount points: what most commands have."""
+
+    host: Host
+    name: str
+    source: str
+    reached: int  # how much commands of any policy had reached by then
+
+    def is_there(self, host: Host) -> bool:
+        """Say if with_home() has nothing to do. A command can have changed the home itself, not what it is in."""
+        if self.host is not host or self.reached != len(_spawn.reached) or self.name in home_points.of_boxes:
+            return False
+        try:
+            found = os.lstat(self.source)
+        except OSError:
+            return False
+        return found.st_mode == _MODE and found.st_uid == host.euid
 
 
 def with_home(policy: Policy, host: Host) -> Host:
     """Make a policy's home, as make() does; return the host with the mount points that are other policies' in it."""
-    make(policy, host)
+    bare = _bare.get(policy)
+    if bare is not None and bare.is_there(host):
+        return host
+    source = make(policy, host)
     points = home_points.foreign(policy, host)
     if not points:
+        if is_of_box(policy.home):
+            if len(_bare) >= _MOST_KEPT:
+                _bare.clear()
+            _bare[policy] = _Bare(host, name_of(policy.home) or "", source, len(_spawn.reached))
         return host
     known = _latest.get(policy)
     if known is not None and known[0] is host and known[1].home_points == points:
@@ -55,8 +84,8 @@ def with_home(policy: Policy, host: Host) -> Host:
     return new
 
 
-def make(policy: Policy, host: Host) -> None:
-    """Make the directory of a policy's home, with mount points for what the policy shows in it.
+def make(policy: Policy, host: Host) -> str:
+    """Make the directory of a policy's home, with mount points for what the policy shows in it; return where it is.
 
     Raises PolicyError for a home that commands could reach in another way, or in which something else is where a mount
     point has to be; UnavailableError where it can't be made.
@@ -65,7 +94,7 @@ def make(policy: Policy, host: Host) -> None:
     assert source is not None
     known = _made.get((policy, source))
     if known == len(_spawn.reached) and _is_ready(policy, host, source):
-        return
+        return source
     _check_ids(policy, host)
     if known != len(_spawn.reached):  # commands of other policies may reach more by now
         state = os.path.dirname(base := os.path.dirname(source))
@@ -85,6 +114,7 @@ def make(policy: Policy, host: Host) -> None:
             )
         ) from None
     _made[policy, source] = len(_spawn.reached)
+    return source
 
 
 def _is_ready(policy: Policy, host: Host, source: str) -> bool:
@@ -95,7 +125,7 @@ def _is_ready(policy: Policy, host: Host, source: str) -> bool:
         is_closed = is_of_box(policy.home) or not os.lstat(os.path.dirname(source)).st_mode & 0o022
     except OSError:
         return False
-    is_own = found.st_mode == stat.S_IFDIR | 0o700 and found.st_uid == os.geteuid()
+    is_own = found.st_mode == _MODE and found.st_uid == os.geteuid()
     return is_own and is_closed and home_points.are_there(policy, host, source)
 
 

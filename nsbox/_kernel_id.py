@@ -6,14 +6,16 @@ policy names are its own by an idmapped mount (mount_setattr(2), Linux 5.12). Wh
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from operator import itemgetter
 
 from nsbox import _core, _core_linux
 from nsbox._backends import namespaces
 from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read
 from nsbox._layout import home_source, with_matches
 from nsbox._mounts import mounts
@@ -34,9 +36,22 @@ _MOST = 256  # policies that are remembered
 
 _ids: dict[Policy, int] = {}
 _next = 0
-_hosts: dict[tuple[Policy, Host], tuple[object, Host]] = {}
+_hosts: dict[tuple[Policy, Host], _Mapped] = {}
 _namespaces: dict[tuple[int, int, int], _core_linux.UserNamespace] = {}  # a few: each is a descriptor
 _MOST_NAMESPACES = 4
+
+
+_stamp = itemgetter(1, 2, 4, 5)  # of os.stat(): inode and device numbers, user and group
+
+
+@frozen
+class _Mapped(Frozen):
+    """A host with kernel ids for one policy's commands, and what it was made from."""
+
+    host: Host
+    paths: list[str]
+    stamps: list[tuple[int, ...]]  # of those that are there
+    is_dumpable: bool
 
 
 def _after_fork() -> None:
@@ -203,25 +218,29 @@ def mapped(policy: Policy, host: Host) -> Host:
 
     Raises OSError where that can't be told just now, UnavailableError where a user's mount stands in the way.
     """
-    if not host.is_kernel_root or policy.backend not in ("auto", "namespaces") or namespaces.missing(host):
-        return host
     known = _hosts.get((policy, host))
-    found, state = [], []
-    for path in _paths(policy, host):
+    if known is not None:
         try:
-            st = os.stat(path)
+            stamps = [*map(_stamp, map(os.stat, known.paths))]
         except OSError:  # the spawn tells
-            if known is not None:
-                return known[1]
-            continue
-        found.append((path, st.st_uid, st.st_gid))
-        state.append((st.st_dev, st.st_ino))
-    now = found, state, _core_linux.is_dumpable()
-    if known is None or known[0] != now:
-        new = _with_ids(policy, host, found)
-        if not new.kernel_id:  # that may be another time
-            return new
+            return known.host
+        if stamps == known.stamps and _core_linux.is_dumpable() == known.is_dumpable:
+            return known.host
+    elif not host.is_kernel_root or policy.backend not in ("auto", "namespaces") or namespaces.missing(host):
+        return host
+    return _mapped(policy, host)
+
+
+def _mapped(policy: Policy, host: Host) -> Host:
+    """Return what mapped() does, by what is there now."""
+    found, paths = {}, _paths(policy, host)
+    for path in paths:
+        with contextlib.suppress(OSError):  # the spawn tells
+            found[path] = _stamp(os.stat(path))
+    is_dumpable = _core_linux.is_dumpable()
+    new = _with_ids(policy, host, [(path, uid, gid) for path, (_, _, uid, gid) in found.items()])
+    if new.kernel_id:  # else it may be another time
         if len(_hosts) >= _MOST:
             _hosts.clear()
-        _hosts[policy, host] = known = now, new
-    return known[1]
+        _hosts[policy, host] = _Mapped(new, paths, [*found.values()], is_dumpable)
+    return new

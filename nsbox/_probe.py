@@ -24,10 +24,10 @@ from nsbox._identity import (
     read,
 )
 from nsbox._links import detours
-from nsbox._plan import Identity, Plan
 from nsbox._policy import Policy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Literal
 
 _SECRETS = (
@@ -40,7 +40,6 @@ _PUBLIC = ("/var/lib/dpkg", "/var/lib/pacman/local", "/var/lib/rpm")  # large, a
 _MOST_ENTRIES = 50_000  # that are looked at below each of them
 _MOST_MASKS = 64  # in one directory, each of which is a mount; one with more is hidden as a whole
 _PARTS = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg")  # of an interpreter's prefix
-_BWRAPS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 _LIMITS = ("AS", "NPROC", "CPU", "FSIZE", "NOFILE", "CORE")
 _HANDLERS: dict[str, Literal["pipe", "socket"]] = {"|": "pipe", "@": "socket"}  # core(5); sockets: Linux 6.16
 
@@ -54,51 +53,80 @@ def probe(*, refresh: bool = False) -> Host:
 
         return Host(system=platform.system(), kernel=(0, 0), machine=platform.machine(), core_problem=_core.problem)
     key = (os.geteuid(), os.getegid())
-    if (refresh or key not in _known) and _core.on_darwin:
-        _known[key] = _darwin()
-    elif refresh or key not in _known:
+    known = _known.get(key)
+    if known is not None and not refresh:
+        return known
+    if _core.on_darwin:
+        host = _darwin()
+    else:
         host = _linux()
         error, at = _try_sandbox(host)
         host = replace(host, userns_error=error, userns_error_at=at)
         if host.is_filtered and not host.core_problem and at in ("", "mount"):
             host = replace(host, refused_calls=_core_linux.refused_calls())
         host = _accounts.with_user(host, host.euid, host.egid)
-        _known[key] = _with_bwrap(host) if namespaces.missing(host) else host
-    return _known[key]
+        host = _with_bwrap(host) if namespaces.missing(host) else host
+    _known[key] = host
+    return host
+
+
+def _with_bwrap(host: Host) -> Host:
+    from nsbox._system_bwrap import with_bwrap  # seldom needed
+
+    return with_bwrap(host)
+
+
+# What host_for() looks up: which of it, depends on the policy and on what probe() has said.
+_latest: tuple[Policy, Host, tuple[Callable[[Policy, Host], Host], ...]] | None = None
 
 
 def host_for(policy: Policy) -> Host:
     """Return probe(), with what has to be known for this policy: what its patterns match, of bubblewrap, kernel ids."""
-    host = probe()
-    if host.automounts and policy.base == "workspace":
-        _automounts.use(policy, host)
-    if policy.has_patterns or policy.strict:
-        from nsbox._matches import matched  # seldom needed
+    global _latest
+    host, latest = probe(), _latest
+    if latest is None or latest[0] is not policy or latest[1] is not host:
+        _latest = latest = policy, host, tuple(_lookups(policy, host))
+    for look in latest[2]:
+        host = look(policy, host)
+    return host
 
-        host = matched(policy, host)
+
+def _lookups(policy: Policy, host: Host) -> Iterator[Callable[[Policy, Host], Host]]:
+    """Yield what is looked up for each command of a policy, in this order. Most of it is seldom needed."""
+    if host.automounts and policy.base == "workspace":
+        yield _automounts.use
+    if policy.has_patterns or policy.strict:
+        from nsbox._matches import matched
+
+        yield matched
     if policy.devices:
         from nsbox._device_nodes import with_devices
 
-        host = with_devices(policy, host)
+        yield with_devices
     if _core.on_darwin:
         from nsbox import _probe_darwin
 
-        return _probe_darwin.host_for(policy, host)
+        yield _probe_darwin.host_for
+        return
     if policy.backend == "bwrap" and not host.bwrap_version:
-        known = _known[os.geteuid(), os.getegid()] = _with_bwrap(probe())
-        host = replace(known, matches=host.matches, devices=host.devices)
+        yield _with_version
     if policy.base != "workspace":
-        return host
-    host = _accounts.host_for(policy, host)
+        return
+    if (policy.uid, policy.gid, policy.network) != (None, None, "none"):
+        yield _accounts.host_for
     if name_of(policy.home) is not None:
-        from nsbox._homes import with_home  # seldom needed
+        from nsbox._homes import with_home
 
-        host = with_home(policy, host)
+        yield with_home
     if host.euid == 0:
-        from nsbox._kernel_id import mapped  # seldom needed
+        from nsbox._kernel_id import mapped
 
-        return mapped(policy, host)
-    return host
+        yield mapped
+
+
+def _with_version(_: Policy, host: Host) -> Host:
+    known = _known[os.geteuid(), os.getegid()] = _with_bwrap(probe())
+    return replace(known, matches=host.matches, devices=host.devices)
 
 
 def _status(name: str) -> str:
@@ -330,60 +358,6 @@ def _try_sandbox(host: Host) -> tuple[int, Literal["", "unshare", "map", "mount"
         if result.step == getattr(_core.constants, f"STEP_{name}") and result.error in _REFUSALS:
             return result.error, at
     return 0, ""
-
-
-def _ask_bwrap(path: str, *options: str) -> tuple[int, str]:
-    """Run bwrap; return its wait status and what it printed. Not by subprocess, which a sandbox may be in force for."""
-    import contextlib  # these three are seldom needed, and not small
-    import select
-    import signal
-
-    ids = Identity(os.geteuid(), os.getegid(), "", "", deny_setgroups=False)
-    plan = Plan((), frozenset(), ids, plain=True, wrapper=(path,))
-    said, end = os.pipe()
-    try:
-        command = _core.Command(
-            programs=[os.fsencode(path)],
-            argv=[b"bwrap", *map(os.fsencode, options)],
-            envp=_core.Strings([]),
-            cwd=None,
-            flags=_core.constants.CLOSE_FDS | _core.constants.SETSID,
-            stdio=(_core.constants.DEVNULL, end, end),
-            uid=ids.uid,
-            gid=ids.gid,
-        )
-        result = _core.spawn(_request.template(plan, ()), command)
-        os.close(end)
-        end = -1
-        if result.error:
-            return 0xFF00, os.strerror(result.error)
-        text = b""
-        while (in_time := select.select([said], [], [], 20)[0]) and (chunk := os.read(said, 4096)):
-            text += chunk
-        if not in_time:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(result.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):  # reaped by somebody else: what it printed has to do
-            return os.waitpid(result.pid, 0)[1], text.decode(errors="replace")
-        return 0, text.decode(errors="replace")
-    finally:
-        os.close(said)
-        if end >= 0:
-            os.close(end)
-
-
-def _with_bwrap(host: Host) -> Host:
-    """Find bubblewrap, and try it: that it is there, and its version, doesn't say whether it may make sandboxes."""
-    path = next((path for path in _BWRAPS if os.access(path, os.X_OK)), "")
-    if not path or host.core_problem:
-        return replace(host, bwrap=path)
-    binds_fds = "--bind-fd" in _ask_bwrap(path, "--help")[1]
-    version = "".join(ch if ch.isdigit() else " " for ch in _ask_bwrap(path, "--version")[1]).split()
-    options = ("--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
-    status, text = _ask_bwrap(path, "--setenv", "PATH", "/usr/bin:/bin", *options)
-    problem = "" if status == 0 else text.strip().rpartition("\n")[2] or f"it ended with the wait status {status}"
-    numbers = tuple(map(int, version[:3]))
-    return replace(host, bwrap=path, bwrap_version=numbers, bwrap_binds_fds=binds_fds, bwrap_problem=problem)
 
 
 def _linux() -> Host:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -90,6 +91,24 @@ def test_of_a_sandbox(workspace: Path, homes: Path) -> None:
         box.update(Policy.workspace(workspace, hostname="h"))
         assert sh("cat ~/a", box) == ["one", "two"]
     assert list(homes.iterdir()) == []
+
+
+@pytest.mark.parametrize("change", ["chmod 0 ~", "chmod 777 ~", "rm -rf ~ || true"])
+def test_of_a_sandbox_that_a_command_changes(change: str, workspace: Path, homes: Path) -> None:
+    with nsbox.Sandbox(Policy.workspace(workspace)) as box:
+        box.run(["sh", "-c", "true"], check=True)
+        box.run(["sh", "-c", change], check=True)
+        box.run(["sh", "-c", "echo 1 > ~/file"], check=True)
+        assert stat.S_IMODE(next(homes.glob("box-*[0-9a-f]")).stat().st_mode) == 0o700
+
+
+def test_of_a_sandbox_that_is_gone(workspace: Path, homes: Path) -> None:
+    with nsbox.Sandbox(Policy.workspace(workspace)) as box:
+        box.run(["sh", "-c", "echo 1 > ~/file"], check=True)
+        home = next(path for path in homes.iterdir() if path.is_dir())
+        shutil.rmtree(home)
+        box.run(["sh", "-c", "echo 2 > ~/file"], check=True)
+        assert (home / "file").read_text() == "2\n"
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -1,0 +1,67 @@
+"""Asks for the system's own bubblewrap, where namespaces of this process's own can't be made, or a policy names it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+
+from nsbox import _core, _request
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._plan import Identity, Plan
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+
+_PATHS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
+
+
+def with_bwrap(host: Host) -> Host:
+    """Find bubblewrap, and try it: that it is there, and its version, doesn't say whether it may make sandboxes."""
+    path = next((path for path in _PATHS if os.access(path, os.X_OK)), "")
+    if not path or host.core_problem:
+        return replace(host, bwrap=path)
+    binds_fds = "--bind-fd" in _ask(path, "--help")[1]
+    version = "".join(ch if ch.isdigit() else " " for ch in _ask(path, "--version")[1]).split()
+    options = ("--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
+    status, text = _ask(path, "--setenv", "PATH", "/usr/bin:/bin", *options)
+    problem = "" if status == 0 else text.strip().rpartition("\n")[2] or f"it ended with the wait status {status}"
+    numbers = tuple(map(int, version[:3]))
+    return replace(host, bwrap=path, bwrap_version=numbers, bwrap_binds_fds=binds_fds, bwrap_problem=problem)
+
+
+def _ask(path: str, *options: str) -> tuple[int, str]:
+    """Run bwrap; return its wait status and what it printed. Not by subprocess, which a sandbox may be in force for."""
+    ids = Identity(os.geteuid(), os.getegid(), "", "", deny_setgroups=False)
+    plan = Plan((), frozenset(), ids, plain=True, wrapper=(path,))
+    said, end = os.pipe()
+    try:
+        command = _core.Command(
+            programs=[os.fsencode(path)],
+            argv=[b"bwrap", *map(os.fsencode, options)],
+            envp=_core.Strings([]),
+            cwd=None,
+            flags=_core.constants.CLOSE_FDS | _core.constants.SETSID,
+            stdio=(_core.constants.DEVNULL, end, end),
+            uid=ids.uid,
+            gid=ids.gid,
+        )
+        result = _core.spawn(_request.template(plan, ()), command)
+        os.close(end)
+        end = -1
+        if result.error:
+            return 0xFF00, os.strerror(result.error)
+        text = b""
+        while (in_time := select.select([said], [], [], 20)[0]) and (chunk := os.read(said, 4096)):
+            text += chunk
+        if not in_time:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(result.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # reaped by somebody else: what it printed has to do
+            return os.waitpid(result.pid, 0)[1], text.decode(errors="replace")
+        return 0, text.decode(errors="replace")
+    finally:
+        os.close(said)
+        if end >= 0:
+            os.close(end)
