@@ -39,9 +39,8 @@ def arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:
     return items, items[0] if executable is None else executable
 
 
-def programs(program: Any, directories: Callable[[], Iterable[str | bytes]]) -> list[bytes]:
+def programs(name: bytes, directories: Callable[[], Iterable[str | bytes]]) -> list[bytes]:
     """Return the paths to try: the program itself if it has a slash, else one in each directory of PATH."""
-    name = null_free(os.fsencode(program))
     if b"/" in name:
         return [name]
     return [os.path.join(os.fsencode(directory), name) for directory in directories()]
@@ -49,7 +48,7 @@ def programs(program: Any, directories: Callable[[], Iterable[str | bytes]]) -> 
 
 def check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
     """Raise what the standard library does for numbers that no id has."""
-    if (uid, gid, groups) == (None, None, None):
+    if uid is None and gid is None and groups is None:
         return
     for name, value in (("uid", uid), ("gid", gid)):
         if value is not None and value >= 2**32:

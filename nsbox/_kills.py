@@ -31,7 +31,7 @@ _TRACED = 5.0  # seconds in which a session's command is freed of its tracers, b
 
 def check_grace(grace: float) -> float:
     """Return seconds from SIGTERM to SIGKILL; raises ValueError for what is none, or too many."""
-    is_number = isinstance(grace, int | float) and not isinstance(grace, bool)
+    is_number = type(grace) is int or (isinstance(grace, int | float) and not isinstance(grace, bool))
     if not is_number or not 0 <= grace <= MOST_GRACE:
         raise ValueError(f"grace is {grace!r}, must be a number of seconds from 0 to {MOST_GRACE:g}")
     return grace

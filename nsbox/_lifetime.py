@@ -57,27 +57,28 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     _on_kill: Callable[[], object] = bool  # for who waits in another way than by calling wait()
     _is_green = False  # gevent waits, for all of this process's children
     _watcher: Any = None  # gevent's, which has the status when that has reaped the command
+    _way: Way | None = None  # during the start, and until it has ended
+    _on_end: Callable[[], object] = bool
+    _init_pidfd = _init_says = -1
+    _holds = False  # _held owns both
+    _pidfd = -1  # of the command, where SIGCHLD is ignored: nothing else tells how it ended
+    _is_lost = False  # nobody knows how it ended
+    _raw_status: int | None = None  # of the command, once it has been reaped
+    _returncode: int | None = None
+    _timed_out = False
+    _last_signal = 0  # that was sent after a TimeoutExpired
+    _ended = 0.0
+    _rusage: resource.struct_rusage | None = None  # of the command
+    _last_word = b""  # of the init, about the others
+    _leaf: Leaf | None = None  # the sandbox's cgroup
+    _spent: Spent | None = None  # what that said at the end
 
     def begin(self) -> None:
-        """Set what is known before the start."""
-        self._way: Way | None = None
-        self._on_end: Callable[[], object] = bool
-        self._init_pidfd = self._init_says = -1
-        self._held: list[Any] = []  # what owns these
-        self._pidfd = -1  # of the command, where SIGCHLD is ignored: nothing else tells how it ended
-        self._is_lost = False  # nobody knows how it ended
+        """Set what no other object has, before the start. All else is the class's until something is known."""
+        self._held: list[Any] = []  # what owns the init's descriptors
         self._init_lock = RLock()  # who signals the init uses its descriptor; who releases it takes that away
-        self._raw_status: int | None = None  # of the command, once it has been reaped
-        self._returncode: int | None = None
-        self._timed_out = False
-        self._last_signal = 0  # that was sent after a TimeoutExpired
         self._creator = os.getpid()
         self._began = time.monotonic()
-        self._ended = 0.0
-        self._rusage: resource.struct_rusage | None = None  # of the command
-        self._last_word = b""  # of the init, about the others
-        self._leaf: Leaf | None = None  # the sandbox's cgroup
-        self._spent: Spent | None = None  # what that said at the end
 
     @property
     def returncode(self) -> int | None:
@@ -116,9 +117,11 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         """Own the descriptors of the init from here on, those that aren't owned yet."""
         known = [owner.fileno() for owner in self._held]
         own([fd for fd in (self._init_pidfd, self._init_says) if fd >= 0 and fd not in known], self._held)
+        self._holds = True
 
     def _release(self) -> None:
-        self.hold()
+        if not self._holds:
+            self.hold()
         is_ours = self._creator == os.getpid()  # what the parent of a forked copy will read isn't taken from it
         # Once it is closed its number can be another sandbox's. In a forked copy the lock may be a lost thread's.
         with self._init_lock if is_ours else contextlib.nullcontext():
@@ -134,13 +137,19 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             watcher, self._watcher = self._watcher, None
             if watcher is not None:
                 watcher.close()
-            if is_ours:
-                on_end()
-            if pidfd >= 0:
-                self._give_up(next(owner for owner in held if owner.fileno() == pidfd), is_ours)
-            leaf, self._leaf = self._leaf, None
-            if leaf is not None and is_ours:
-                self._spent = leaf.end(kill=self._plan.kill_on_exit)
+            try:
+                while held:
+                    owner = held.pop()
+                    if owner.fileno() == pidfd:
+                        self._give_up(owner, is_ours)
+                    else:
+                        owner.close()
+                leaf, self._leaf = self._leaf, None
+                if leaf is not None and is_ours:
+                    self._spent = leaf.end(kill=self._plan.kill_on_exit)
+            finally:
+                if is_ours:
+                    on_end()  # last: it may wake a thread, which then has the interpreter whenever this one lets go
 
     def _give_up(self, pidfd: Any, is_ours: bool) -> None:
         if not is_ours:
@@ -309,10 +318,10 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             return super()._internal_poll(_deadstate, *more, **helpers)  # type: ignore[misc, no-any-return]
         if _is_late():
             return self._last_status(False)
-        if self.returncode is not None or not self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
-            return self.returncode
+        if self._returncode is not None or not self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+            return self._returncode
         try:
-            if self.returncode is None:
+            if self._returncode is None:
                 pid, status = self._try_wait(os.WNOHANG)
                 if pid == self.pid:
                     self._handle_exitstatus(status)  # type: ignore[attr-defined]
@@ -323,10 +332,12 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             self._waitpid_lock.release()  # type: ignore[attr-defined]
         if self._returncode is None and self._killed is not None:
             self._press()
-        return self.returncode
+        return self._returncode
 
     def wait(self, timeout: float | None = None, *, _is_late: Any = is_finalizing) -> int:
         """Wait for the end of the command and its sandbox, and return the exit status."""
+        if self._returncode is not None:
+            return self._returncode
         late = _is_late() and not self._is_plain
         return self._last_wait(timeout) if late else super().wait(timeout)  # type: ignore[return-value]
 

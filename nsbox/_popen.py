@@ -136,15 +136,18 @@ class Confinable(Lifetime["AnyStr"]):
         envp, directories = prepared.environment.of(env)
         directory, required = _arguments.directory(policy, prepared, cwd)
         passed: Sequence[int] = _arguments.descriptors(pass_fds) if pass_fds else ()
+        words = [null_free(os.fsencode(arg)) for arg in argv]
+        name = words[0] if program is argv[0] else null_free(os.fsencode(program))
+        stdio: tuple[int, int, int] = (p2cread, c2pwrite, errwrite)
         command = _core.Command(
-            programs=_arguments.programs(program, directories),
-            argv=[null_free(os.fsencode(arg)) for arg in argv],
+            programs=_arguments.programs(name, directories),
+            argv=words,
             envp=envp,
             cwd=directory,
             flags=_spawn.command_flags(
                 close_fds=close_fds, restore_signals=signals, new_session=session, cwd_required=required
             ),
-            stdio=(self._stdio(p2cread), self._stdio(c2pwrite), self._stdio(errwrite)),
+            stdio=stdio if stdio == (-1, -1, -1) else self._stdio(*stdio),
             pass_fds=passed,
             umask=umask,
             pgid=group,
@@ -153,10 +156,11 @@ class Confinable(Lifetime["AnyStr"]):
             groups=gids,
             preexec=preexec_fn,
             inherits_env=_environment.set_by(policy) if preexec_fn is not None and env is None else None,
-            filters=_terminal.filters(policy, prepared.plan, (p2cread, c2pwrite, errwrite, *passed)),
+            filters=_terminal.filters(policy, prepared.plan, (*stdio, *passed)),
             owners=self._held,
         )
-        self._claim_terminal(command)
+        if self._terminal_of:
+            self._claim_terminal(command)
         try:
             self._start(policy, prepared, command, program, directory if cwd is None else cwd)
             self._take_over(prepared, positional)
@@ -247,9 +251,10 @@ class Confinable(Lifetime["AnyStr"]):
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         self.adopt()
 
-    def _stdio(self, fd: int) -> int:
-        """Return what the C core takes for a descriptor: DEVNULL is opened there, without a way to the host's node."""
-        return _core.constants.DEVNULL if fd >= 0 and fd == getattr(self, "_devnull", -1) else fd
+    def _stdio(self, *fds: int) -> Any:
+        """Return what the C core takes for descriptors: DEVNULL is opened there, without a way to the host's node."""
+        devnull = getattr(self, "_devnull", -1)
+        return tuple([_core.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds])
 
     @property
     def sandbox(self) -> _containment.Containment | None:

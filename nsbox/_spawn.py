@@ -229,7 +229,7 @@ def _ids_error(step: str, hint: str) -> SetupError:
 def _id_flags(plan: Plan, command: _core.Command) -> int:
     """Return the flags for the ids that the command is to have; raises SetupError for one that isn't mapped."""
     identity = plan.identity
-    if (command.uid, command.gid, command.groups) == (None, None, None) and not identity.change_ids:
+    if command.uid is None and command.gid is None and command.groups is None and not identity.change_ids:
         return 0
     flags = 0
     for name, value, own in (("uid", command.uid, identity.uid), ("gid", command.gid, identity.gid)):
@@ -265,12 +265,12 @@ def _complete(command: _core.Command, plan: Plan) -> None:
         flags |= c.SETSID_LAST if plan.new_session else 0
     elif plan.new_session:
         flags |= c.SETSID
-    if not plan.plain:
-        flags |= c.ADOPT_INIT if _core.adopt_inits else 0
-    has_init = not plan.plain and "pid" in plan.namespaces
-    wants_end = plan.kill_on_exit if plan.plain else plan.die_with_parent
-    if not has_init and wants_end and get_native_id() == os.getpid():
-        flags |= c.DIE_WITH_THREAD  # the main one, which lasts as long as the process
+    if _core.adopt_inits and not plan.plain:
+        flags |= c.ADOPT_INIT
+    if plan.plain or "pid" not in plan.namespaces:  # there is no init to end it
+        wants_end = plan.kill_on_exit if plan.plain else plan.die_with_parent
+        if wants_end and get_native_id() == os.getpid():
+            flags |= c.DIE_WITH_THREAD  # the main one, which lasts as long as the process
     if plan.new_session and command.pgid >= 0:
         if command.pgid > 0:
             raise SetupError(errno.EPERM, "setpgid", None, "the command has a session of its own; see new_session=")

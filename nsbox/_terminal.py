@@ -35,8 +35,10 @@ def filters(policy: Policy, plan: Plan, fds: Iterable[int]) -> list[bytes]:
     """
     if not _core.on_linux or not policy.new_session or plan.wrapper:
         return []
-    numbers = (i if i < 3 and fd == -1 else fd for i, fd in enumerate(fds))
-    if not any(map(_is_ours, numbers)):
+    for i, fd in enumerate(fds):
+        if os.isatty(number := i if i < 3 and fd == -1 else fd) and _is_ours(number):
+            break
+    else:
         return []
     wish = policy.filter  # which takes long to make
     return [] if wish.base == "off" or "ioctl" in wish.allow else _request.assembled((Program(_RULES),))
@@ -44,6 +46,6 @@ def filters(policy: Policy, plan: Plan, fds: Iterable[int]) -> list[bytes]:
 
 def _is_ours(fd: int) -> bool:
     try:
-        return fd >= 0 and os.isatty(fd) and os.tcgetpgrp(fd) >= 0
+        return os.tcgetpgrp(fd) >= 0
     except OSError:  # ENOTTY: another terminal
         return False
