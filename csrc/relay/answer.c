@@ -1,6 +1,7 @@
 /* answer.c: the name server of a sandbox, at 198.19.0.53. Names that aren't listed never leave the sandbox. */
 #include "events.h"
 #include "stream.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,21 @@ static void tell_question(const struct sandbox *sandbox, const char *name, uint3
         &(struct event){.sandbox = sandbox, .what = NSBOX_NET_DNS, .verdict = verdict, .reason = reason, .name = name});
 }
 
+/* One that has failed, or was refused for an address that it has. */
+static void tell_trouble(const struct sandbox *sandbox, const struct name *name, uint32_t reason)
+{
+    int has_failed = reason == NSBOX_NET_UPSTREAM;
+    tell(&(struct event){.sandbox = sandbox,
+                         .what = NSBOX_NET_DNS,
+                         .verdict = has_failed ? NSBOX_NET_FAILED : NSBOX_NET_REFUSED,
+                         .reason = reason,
+                         .error = !has_failed                  ? 0
+                                  : name->code == DNS_NXDOMAIN ? ENOENT
+                                                               : EAGAIN,
+                         .target = has_failed ? NULL : &name->targets[name->n_targets - 1],
+                         .name = name->text});
+}
+
 static void send_answer(struct question *q, const struct dns_answer *answer)
 {
     uint8_t bytes[DNS_MOST];
@@ -32,6 +48,17 @@ static void send_answer(struct question *q, const struct dns_answer *answer)
         stream_send(q->stream, bytes, size);
     else
         sendto(q->sandbox->dns_udp.fd, bytes, size, 0, (struct sockaddr *)&q->client, sizeof q->client);
+}
+
+static int is_asked(void)
+{
+    return (list.head->flags & NSBOX_NET_ASKS) != 0;
+}
+
+static int is_known(const char *text)
+{
+    enum verdict verdict = rules_name(&list, text);
+    return verdict == VERDICT_YES || (verdict == VERDICT_NO && is_asked());
 }
 
 /* Can any address of a name be connected to? For which port isn't known yet. */
@@ -43,20 +70,27 @@ static int has_target(const struct name *name, uint32_t *reason)
     return 0;
 }
 
-static struct dns_answer answer_of(const struct sandbox *sandbox, const struct name *name, unsigned type)
+static struct dns_answer answer_of(struct sandbox *sandbox, struct name *name, unsigned type)
 {
     uint32_t reason = NSBOX_NET_UPSTREAM;
+    if (!is_known(name->text)) { /* there is another list meanwhile */
+        tell_question(sandbox, name->text, NSBOX_NET_REFUSED, NSBOX_NET_NOT_LISTED);
+        return (struct dns_answer){.code = DNS_NXDOMAIN, .reason = NOT_LISTED};
+    }
     if (name->code != DNS_NOERROR) {
-        tell_question(sandbox, name->text, NSBOX_NET_FAILED, reason);
+        tell_trouble(sandbox, name, reason);
         return (struct dns_answer){.code = name->code};
     }
     if (!has_target(name, &reason)) {
-        tell_question(sandbox, name->text, NSBOX_NET_REFUSED, reason);
+        tell_trouble(sandbox, name, reason);
         return (struct dns_answer){.code = DNS_NXDOMAIN, .reason = "its addresses are refused"};
     }
     tell_question(sandbox, name->text, NSBOX_NET_ALLOWED, 0);
     /* There is IPv4 inside and nothing else; and without records of type HTTPS nobody is told a key for ECH. */
-    return (struct dns_answer){.address = type == DNS_A ? name->address : 0};
+    if (type != DNS_A)
+        return (struct dns_answer){.code = DNS_NOERROR};
+    name_tell(sandbox, name);
+    return (struct dns_answer){.address = name->address};
 }
 
 static void on_name(struct waiter *waiter, struct name *name)
@@ -85,12 +119,31 @@ static struct name *known(struct sandbox *sandbox, const char *text)
         sandbox->names_since = second;
         sandbox->new_names = 0;
     }
-    if (sandbox->n_names == MOST_NAMES_OF_ONE || sandbox->new_names == NEW_NAMES_PER_SECOND)
+    if (sandbox->n_names >= MOST_NAMES_OF_ONE || sandbox->new_names == NEW_NAMES_PER_SECOND)
         return NULL;
     name = name_add(text);
-    sandbox->n_names += name != NULL;
     sandbox->new_names += name != NULL;
     return name;
+}
+
+/* The caller is asked about it at the first connection: until then nothing leaves the host, and it has an address. */
+static void answer_unasked(struct sandbox *sandbox, const struct dns_question *question, struct dns_answer *answer)
+{
+    struct name *name = known(sandbox, question->name);
+    tell_question(sandbox, question->name, name ? NSBOX_NET_ALLOWED : NSBOX_NET_REFUSED,
+                  name ? NSBOX_NET_ASKED : NSBOX_NET_LIMIT);
+    answer->code = name ? DNS_NOERROR : DNS_SERVFAIL;
+    if (!name || question->type != DNS_A)
+        return;
+    name_tell(sandbox, name);
+    answer->address = name->address;
+}
+
+/* The name that has an address; not one that only another sandbox has asked for. */
+static const char *reverse_of(const struct sandbox *sandbox, uint32_t address)
+{
+    const struct name *name = name_by_address(address);
+    return name && (name_is_told(sandbox, name) || rules_spells(&list, name->text)) ? name->text : NULL;
 }
 
 /* What can be answered at once. 0: the host is to be asked, for *name. */
@@ -102,9 +155,8 @@ static int answer_at_once(struct sandbox *sandbox, const struct dns_question *qu
     if (question->code != DNS_NOERROR)
         return 1;
     if (dns_reverse(question->name, &address)) {
-        const struct name *its = question->type == DNS_PTR ? name_by_address(address) : NULL;
-        answer->name = its ? its->text : NULL;
-        answer->code = its ? DNS_NOERROR : DNS_NXDOMAIN;
+        answer->name = question->type == DNS_PTR ? reverse_of(sandbox, address) : NULL;
+        answer->code = answer->name ? DNS_NOERROR : DNS_NXDOMAIN;
         return 1;
     }
     if (!strcmp(question->name, "localhost")) { /* RFC 6761, 6.3 */
@@ -112,6 +164,10 @@ static int answer_at_once(struct sandbox *sandbox, const struct dns_question *qu
         return 1;
     }
     enum verdict verdict = question->name[0] ? rules_name(&list, question->name) : VERDICT_NO;
+    if (verdict == VERDICT_NO && question->name[0] && is_asked()) {
+        answer_unasked(sandbox, question, answer);
+        return 1;
+    }
     if (verdict != VERDICT_YES) {
         *answer = (struct dns_answer){.code = DNS_NXDOMAIN, .reason = NOT_LISTED};
         tell_question(sandbox, question->name, NSBOX_NET_REFUSED,
@@ -127,8 +183,8 @@ static int answer_at_once(struct sandbox *sandbox, const struct dns_question *qu
 }
 
 /* Answer a question, at once or later. */
-void ask(struct sandbox *sandbox, const uint8_t *bytes, size_t size, const struct sockaddr_in *client,
-         struct stream *stream)
+void answer_question(struct sandbox *sandbox, const uint8_t *bytes, size_t size, const struct sockaddr_in *client,
+                     struct stream *stream)
 {
     struct question now_it = {.sandbox = sandbox, .stream = stream};
     struct dns_answer answer;
@@ -165,6 +221,6 @@ void on_dns_udp(struct source *source, uint32_t events)
         if (n < 0)
             return;
         if (n <= DNS_MOST)
-            ask(sandbox, bytes, (size_t)n, &client, NULL);
+            answer_question(sandbox, bytes, (size_t)n, &client, NULL);
     }
 }

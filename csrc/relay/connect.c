@@ -7,37 +7,12 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { NEXT_ATTEMPT = 250 /* RFC 8305 */, CONNECT = 130 * SECOND, GONE = 300 * SECOND };
-
-/* ---- answers to the client */
-
-void send_packet(const struct sandbox *sandbox, const uint8_t *packet, size_t size, uint32_t target)
-{
-    const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(target)};
-    sendto(sandbox->out, packet, size, 0, (const struct sockaddr *)&to, sizeof to); /* one that is lost is sent again */
-}
-
-/* Answer a SYN so that connect(2) fails with this errno, or one that says the same. */
-void refuse(const struct sandbox *sandbox, const struct syn *syn, int error)
-{
-    uint8_t packet[64];
-    size_t size;
-    switch (error) {
-    case ENETUNREACH:
-        size = packet_unreachable(packet, syn, ICMP_NET);
-        break;
-    case EHOSTUNREACH:
-    case ETIMEDOUT:
-        size = packet_unreachable(packet, syn, ICMP_HOST);
-        break;
-    case EACCES:
-        size = packet_unreachable(packet, syn, ICMP_POLICY);
-        break;
-    default:
-        size = packet_reset(packet, syn);
-    }
-    send_packet(sandbox, packet, size, syn->source);
-}
+enum { IDLE = 300, INTERVAL = 75 }; /* seconds: a server that says nothing is asked whether it is there */
+enum {
+    NEXT_ATTEMPT = 250 /* RFC 8305 */,
+    CONNECT = 130 * SECOND,
+    GONE = 924 * SECOND /* as tcp_retries2 has it, tcp(7) */
+};
 
 /* ---- the end */
 
@@ -86,27 +61,46 @@ void connection_end(struct connection *c)
 
 void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason, int error)
 {
+    const union target asked = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(c->syn.target)}};
     tell(&(struct event){.sandbox = c->sandbox,
-                         .what = NSBOX_NET_CONNECT,
+                         .id = c->publication,
+                         .what = c->publication ? NSBOX_NET_PUBLISHED : NSBOX_NET_CONNECT,
                          .verdict = verdict,
                          .reason = reason,
                          .error = error,
                          .port = c->syn.target_port,
-                         .target = c->n_attempts ? &c->targets[c->winner] : NULL,
+                         .target = c->n_attempts               ? &c->targets[c->winner]
+                                   : c->name || c->publication ? NULL
+                                                               : &asked,
                          .name = c->name ? c->name->text : NULL,
                          .milliseconds = now() - c->started});
 }
 
 void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t reason)
 {
-    refuse(c->sandbox, &c->syn, error);
-    tell_connect(c, verdict, reason, error);
+    tell_connect(c, verdict, reason, error); /* first: whoever looks at the client's end has it by then */
+    c->is_told = 1;
+    syn_reject(c->sandbox, &c->syn, error);
+    connection_end(c);
+}
+
+void connection_abort(struct connection *c, int error)
+{
+    const struct linger reset = {1, 0};
+    setsockopt(c->server.source.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    tell_connect(c, NSBOX_NET_FAILED, NSBOX_NET_NO_REASON, error);
     c->is_told = 1;
     connection_end(c);
 }
 
+/* A command may send something last, and be gone. */
 void connections_end(struct sandbox *sandbox)
 {
+    for (int i = 0; i < BUCKETS; i++)
+        for (struct connection *c = sandbox->connections[i], *next; c; c = next) {
+            next = c->next;
+            pump_rest(c);
+        }
     for (int i = 0; i < BUCKETS; i++)
         while (sandbox->connections[i])
             connection_end(sandbox->connections[i]);
@@ -124,7 +118,7 @@ struct connection *connection_find(const struct sandbox *sandbox, const struct s
 /* ---- outside */
 
 /* A connection to oneself, which a port of the host's own may come to that nobody listens at (RFC 9293, 3.5). */
-static int is_to_itself(int fd)
+int is_to_itself(int fd)
 {
     union target here, there;
     socklen_t size = sizeof here, its = sizeof there;
@@ -134,19 +128,25 @@ static int is_to_itself(int fd)
            !memcmp(&here, &there, sizeof here);
 }
 
+void set_patience(int fd)
+{
+    int room = BUFFER, on = 1, idle = IDLE, interval = INTERVAL, patience = GONE;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+}
+
 static void won(struct attempt *attempt)
 {
     struct connection *c = attempt->connection;
-    int room = BUFFER, on = 1, patience = GONE;
     c->winner = (int)(attempt - c->attempts);
     c->server.source.fd = attempt->source.fd;
     attempt->source.fd = -1;
     loop_change(&c->server.source, 0);
     close_attempts(c);
-    /* What a server that never reads costs the host is bounded; one that has gone is noticed. */
-    setsockopt(c->server.source.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-    setsockopt(c->server.source.fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    setsockopt(c->server.source.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+    set_patience(c->server.source.fd);
     let_in(c);
 }
 
@@ -171,18 +171,31 @@ static void on_attempt(struct source *source, uint32_t events)
     try_next(c);
 }
 
+/* A nonblocking connect(2) never waits for the answer; on this machine it is there by the time it returns. */
+int connect_now(int fd, const struct sockaddr *to, socklen_t size)
+{
+    if (connect(fd, to, size) == 0)
+        return 0;
+    if (errno != EINPROGRESS)
+        return -errno;
+    if (connect(fd, to, size) == 0 || errno == EISCONN)
+        return 0;
+    return errno == EALREADY ? -EINPROGRESS : -errno;
+}
+
 /* Begin to connect to one address. 1: it is, at once, as on the host's loopback; 0, or -errno of what failed at once. */
 static int begin_attempt(struct attempt *attempt, const union target *target)
 {
     int is_six = target->any.sa_family == AF_INET6;
     socklen_t size = is_six ? sizeof target->six : sizeof target->four;
-    attempt->source = (struct source){on_attempt, -1};
-    int fd = socket(target->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    attempt->source = (struct source){on_attempt, -1, attempt->connection->sandbox};
+    int fd = within_share(socket(target->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return -errno;
     attempt->source.fd = fd;
-    int is_open = connect(fd, &target->any, size) == 0;
-    int ret = is_open || errno == EINPROGRESS ? loop_add(&attempt->source, is_open ? 0 : EPOLLOUT) : -errno;
+    int ret = connect_now(fd, &target->any, size), is_open = ret == 0;
+    if (is_open || ret == -EINPROGRESS)
+        ret = loop_add(&attempt->source, is_open ? 0 : EPOLLOUT);
     if (!ret && is_open && is_to_itself(fd))
         ret = -ECONNREFUSED;
     if (ret < 0)
@@ -270,33 +283,65 @@ static void add_target(struct connection *c, int family)
     set_port(target, c->syn.target_port);
 }
 
-void connection_begin(struct sandbox *sandbox, const struct syn *syn, struct name *name)
+/* It may connect: find out where to. */
+void connection_proceed(struct connection *c)
 {
-    struct connection *c = calloc(1, sizeof *c), **first = &sandbox->connections[syn->source_port % BUCKETS];
-    if (!c) {
-        refuse(sandbox, syn, ECONNREFUSED);
+    c->state = RESOLVING;
+    c->deadline = now() + CONNECT;
+    if (c->name) {
+        c->is_waiting = 1;
+        c->waiter.done = on_name;
+        resolve(c->sandbox, c->name, &c->waiter);
         return;
     }
-    *c =
-        (struct connection){.sandbox = sandbox, .name = name, .syn = *syn, .started = now(), .next_attempt = INT64_MAX};
-    c->client = c->server = (struct side){.source = {on_side, -1}, .connection = c};
+    add_target(c, AF_INET);
+    if (c->syn.target == INADDR_LOOPBACK)
+        add_target(c, AF_INET6);
+    begin_connect(c);
+}
+
+struct connection *connection_new(struct sandbox *sandbox, const struct syn *syn)
+{
+    struct connection *c = calloc(1, sizeof *c), **first = &sandbox->connections[syn->source_port % BUCKETS];
+    if (!c)
+        return NULL;
+    *c = (struct connection){
+        .sandbox = sandbox, .syn = *syn, .started = now(), .deadline = INT64_MAX, .next_attempt = INT64_MAX};
+    c->client = c->server = (struct side){.source = {on_side, -1, sandbox}, .connection = c};
     c->next = *first;
     c->link = first;
     if (c->next)
         c->next->link = &c->next;
     *first = c;
     sandbox->n_connections++;
-    c->deadline = c->started + CONNECT;
-    if (name) {
-        c->is_waiting = 1;
-        c->waiter.done = on_name;
-        resolve(sandbox, name, &c->waiter);
+    return c;
+}
+
+void connection_begin(struct sandbox *sandbox, const struct syn *syn, struct name *name, struct ask *ask)
+{
+    struct connection *c = connection_new(sandbox, syn);
+    if (!c) {
+        syn_reject(sandbox, syn, ECONNREFUSED);
         return;
     }
-    add_target(c, AF_INET);
-    if (syn->target == INADDR_LOOPBACK)
-        add_target(c, AF_INET6);
-    begin_connect(c);
+    c->name = name;
+    c->ask = ask;
+    if (!ask || ask->answer == ANSWER_YES)
+        connection_proceed(c);
+}
+
+void connections_answered(const struct ask *ask)
+{
+    for (int i = 0; i < BUCKETS; i++)
+        for (struct connection *c = ask->sandbox->connections[i], *next; c; c = next) {
+            next = c->next;
+            if (c->state != ASKING || c->ask != ask)
+                continue;
+            if (ask->answer == ANSWER_YES)
+                connection_proceed(c);
+            else
+                connection_fail(c, error_of_refusal(&c->syn, c->name), NSBOX_NET_REFUSED, NSBOX_NET_ASKED);
+        }
 }
 
 /* ---- time */
@@ -310,6 +355,8 @@ static void tick(struct connection *c, int64_t time)
         connection_end(c); /* the client has gone meanwhile */
     else if (c->state < ACCEPTING && c->deadline <= time)
         connection_fail(c, ETIMEDOUT, NSBOX_NET_FAILED, NSBOX_NET_UPSTREAM);
+    else if (c->state == DIALING && c->deadline <= time)
+        connection_abort(c, ETIMEDOUT);
     else if (c->state == CONNECTING && c->next_attempt <= time)
         try_next(c);
 }

@@ -4,11 +4,13 @@
 
 #include "events.h"
 #include "hello.h"
+#include "judge.h"
 #include "relay.h"
 
 enum { HOLD = 30 * SECOND }; /* for which a client may keep back whom it wants */
 
-enum state { RESOLVING, CONNECTING, ACCEPTING, RELAYING, ENDED };
+/* DIALING: to a server inside, for a client of a published port. */
+enum state { ASKING, RESOLVING, CONNECTING, ACCEPTING, DIALING, RELAYING, ENDED };
 
 /* How far the client of a TLS server is watched: its first hello; what comes before the server has answered that; a second
  * hello, if the server wants one (HelloRetryRequest, RFC 8446, 4.1.4); nothing any more. */
@@ -24,6 +26,8 @@ struct side {
     int is_out;      /* of the loop's set, for the time being */
     int is_read;     /* to its end */
     int is_shut;     /* nothing more is sent to it */
+    int is_bulk;     /* much came from it the last time */
+    int is_broken;   /* it has reset the connection */
     uint8_t *rest;
     size_t rest_at, rest_size;
     uint64_t bytes; /* that came from it */
@@ -40,7 +44,9 @@ struct connection {
     struct side client, server;
     enum state state;
     struct sandbox *sandbox;
-    struct name *name; /* or NULL: the command named an address */
+    struct name *name;    /* or NULL: the command named an address */
+    uint64_t publication; /* that its client came by; or 0 */
+    struct ask *ask;      /* whose answer let it through, or will; or NULL: an entry did */
     struct waiter waiter;
     struct syn syn;
     struct attempt attempts[MOST_TARGETS];
@@ -66,17 +72,35 @@ struct connection {
 /* connect.c */
 void connection_end(struct connection *c); /* closes all, without a word */
 void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t reason);
-void connection_begin(struct sandbox *sandbox, const struct syn *syn, struct name *name);
+struct connection *connection_new(struct sandbox *sandbox, const struct syn *syn); /* NULL: there is no memory */
+void connection_abort(struct connection *c, int error); /* before anything was relayed; both sides are reset */
+void connection_begin(struct sandbox *sandbox, const struct syn *syn, struct name *name, struct ask *ask);
+void connection_proceed(struct connection *c); /* it may connect */
+void connections_answered(const struct ask *ask);
 struct connection *connection_find(const struct sandbox *sandbox, const struct syn *syn);
 void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason, int error);
-void send_packet(const struct sandbox *sandbox, const uint8_t *packet, size_t size, uint32_t target);
-void refuse(const struct sandbox *sandbox, const struct syn *syn, int error);
+
+/* reject.c: answer a SYN so that connect(2) fails with this errno, or one that says the same. */
+void syn_reject(const struct sandbox *sandbox, const struct syn *syn, int error);
+int error_of_refusal(const struct syn *syn, const struct name *name);
+
+int is_to_itself(int fd); /* is a socket connected to itself? */
+
+/* 0: connected, as to a server on this machine; -EINPROGRESS, or another -errno. */
+int connect_now(int fd, const struct sockaddr *to, socklen_t size);
+
+/* What a peer that never reads costs the host is bounded; one that has gone is noticed. */
+void set_patience(int fd);
+
+/* publish.c */
+void publication_fail(struct connection *c, int error);
 
 /* listen.c */
 void let_in(struct connection *c);
 
 /* pump.c */
 void on_side(struct source *source, uint32_t events);
+void pump_rest(struct connection *c); /* what the client has sent before it ended */
 void pump_start(struct connection *c, int client);
 int pump_send(struct side *from, const uint8_t *bytes, size_t size);
 void connection_reset(struct connection *c, uint32_t reason, int error); /* both sides hear of it as ECONNRESET */

@@ -14,8 +14,10 @@
 enum { STACK = 65536 };
 
 struct visit {
+    int (*make)(struct visit *);
     struct sandbox *sandbox;
-    const struct rules *rules; /* or NULL: only spares */
+    const struct rules *old, *rules;
+    int listener;
     const char **step;
     int ret;
 };
@@ -32,24 +34,51 @@ static int bind_to(int fd, uint32_t address, uint16_t port)
     return bind(fd, (const struct sockaddr *)&to, sizeof to) < 0 ? -errno : 0;
 }
 
-static int make_tap(struct visit *v)
+static int raw_socket(int protocol)
 {
-    int room = 1 << 20, fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+    int room = 1 << 20, fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol);
     if (fd < 0)
         return -errno;
-    v->sandbox->tap.fd = fd;
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
-    return filter_tap(fd, v->rules);
+    return fd;
+}
+
+/* *tap stays what it was if that fails: none is there without its filter. */
+static int set_tap(struct source *tap, int fd, int ret)
+{
+    if (ret)
+        close(fd);
+    else
+        tap->fd = fd;
+    return ret;
+}
+
+static int make_tap(struct visit *v)
+{
+    int fd = raw_socket(IPPROTO_TCP);
+    return fd < 0 ? fd : set_tap(&v->sandbox->tap, fd, filter_tap(fd, v->sandbox));
+}
+
+static int make_udp_tap(struct visit *v)
+{
+    int is_needed = v->rules->has_udp && v->sandbox->udp_tap.fd < 0, fd = is_needed ? raw_socket(IPPROTO_UDP) : 0;
+    return fd <= 0 ? fd : set_tap(&v->sandbox->udp_tap, fd, filter_udp_tap(fd));
+}
+
+/* Here, where we have power over the namespace (CAP_NET_ADMIN, socket(7)). */
+static int mark_socket(int fd)
+{
+    const uint32_t mark = MARK;
+    return setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof mark) < 0 ? -errno : 0;
 }
 
 static int make_out(struct visit *v)
 {
-    uint32_t mark = MARK;
     int fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
     if (fd < 0)
         return -errno;
     v->sandbox->out = fd;
-    return setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof mark) < 0 ? -errno : 0;
+    return mark_socket(fd);
 }
 
 static int make_dns(struct visit *v)
@@ -64,87 +93,120 @@ static int make_dns(struct visit *v)
     return listen(s->dns_tcp.fd, 16) < 0 ? -errno : 0;
 }
 
-/* One listener for each port of an entry "localhost:PORT". */
+/* Slots stay where they are: events name them. */
+static struct listener *free_slot(struct sandbox *s)
+{
+    for (int i = 0; i < s->n_localhost; i++)
+        if (s->localhost[i].source.fd < 0)
+            return &s->localhost[i];
+    return s->n_localhost < MOST_PORTS ? &s->localhost[s->n_localhost++] : NULL;
+}
+
+/* A listener for the port of an entry "localhost:PORT". */
 static int make_localhost(struct visit *v, uint16_t port)
 {
-    struct listener *l = &v->sandbox->localhost[v->sandbox->n_localhost];
     int room = BUFFER;
-    for (int i = 0; i < v->sandbox->n_localhost; i++)
-        if (v->sandbox->localhost[i].port == port)
-            return 0;
-    *l = (struct listener){.source = {on_listener, tcp_socket()}, .sandbox = v->sandbox, .port = port};
+    if (sandbox_listens(v->sandbox, port))
+        return 0;
+    struct listener *l = free_slot(v->sandbox);
+    if (!l)
+        return -E2BIG;
+    *l = (struct listener){.source = {on_listener, tcp_socket(), v->sandbox}, .sandbox = v->sandbox, .port = port};
     l->address = INADDR_LOOPBACK;
     if (l->source.fd < 0)
         return l->source.fd;
-    v->sandbox->n_localhost++;
     setsockopt(l->source.fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
     int ret = filter_listener(l->source.fd);
     if (!ret)
         ret = bind_to(l->source.fd, INADDR_LOOPBACK, port);
-    return ret ? ret : listen(l->source.fd, 4096) < 0 ? -errno : 0;
+    if (!ret && listen(l->source.fd, 4096) < 0)
+        ret = -errno;
+    if (ret)
+        loop_close(&l->source);
+    return ret;
 }
 
-/* One socket for each UDP port that is listed: it says for which address a datagram was (IP_PKTINFO, ip(7)). */
-static int make_udp(struct visit *v, uint16_t port)
-{
-    int on = 1;
-    struct udp_port *u = &v->sandbox->udp[v->sandbox->n_udp];
-    for (int i = 0; i < v->sandbox->n_udp; i++)
-        if (v->sandbox->udp[i].port == port)
-            return 0;
-    *u = (struct udp_port){.source = {on_udp, -1}, .sandbox = v->sandbox, .port = port};
-    u->source.fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (u->source.fd < 0)
-        return -errno;
-    v->sandbox->n_udp++;
-    if (setsockopt(u->source.fd, IPPROTO_IP, IP_PKTINFO, &on, sizeof on) < 0)
-        return -errno;
-    return bind_to(u->source.fd, INADDR_ANY, port);
-}
-
-/* The sockets for single ports. The caller's side has seen to it that there are no more than MOST_PORTS. */
+/* The listeners that there aren't yet. The caller's side has seen to it that there are no more than MOST_PORTS. One port
+ * less is no failure where the command listens there itself: it stays the command's. */
 static int make_ports(struct visit *v)
 {
     for (uint32_t i = 0; i < v->rules->head->n_rules; i++) {
         const nsbox_net_rule *rule = &v->rules->rules[i];
-        int is_udp = rule->flags & NSBOX_NET_UDP, is_local = rule->kind == NSBOX_NET_LOCALHOST;
-        if (rule->flags & NSBOX_NET_DENY || (!is_udp && !is_local))
+        if (rule->flags & NSBOX_NET_DENY || rule->kind != NSBOX_NET_LOCALHOST)
             continue;
         for (uint32_t port = rule->first_port; port <= rule->last_port; port++) {
-            int is_full = (is_local ? v->sandbox->n_localhost : v->sandbox->n_udp) == MOST_PORTS;
-            int ret = is_full ? -E2BIG : is_local ? make_localhost(v, (uint16_t)port) : make_udp(v, (uint16_t)port);
-            if (ret)
+            int ret = make_localhost(v, (uint16_t)port);
+            if (ret && ret != -EADDRINUSE)
                 return ret;
         }
     }
     return 0;
 }
 
-static int make_spares(struct visit *v)
+static int add_spares(struct visit *v, int n)
 {
     struct sandbox *s = v->sandbox;
-    while (s->n_spares < MOST_SPARES) {
-        int fd = tcp_socket();
-        if (fd < 0)
-            return s->n_spares ? 0 : fd;
+    while (s->n_spares < n) {
+        int fd = tcp_socket(), ret = fd < 0 ? fd : mark_socket(fd);
+        if (ret < 0) {
+            if (fd >= 0)
+                close(fd);
+            return s->n_spares ? 0 : ret;
+        }
         s->spares[s->n_spares++] = fd;
     }
     return 0;
 }
 
-static int set_up(struct visit *v)
+static int make_first_spares(struct visit *v)
 {
-    static const struct {
-        const char *step;
-        int (*make)(struct visit *);
-    } steps[] = {{"tap", make_tap}, {"raw socket", make_out}, {"names", make_dns}, {"ports", make_ports}};
-    *v->step = "routes";
-    int ret = netlink_set_up(v->rules);
-    for (size_t i = 0; i < sizeof steps / sizeof *steps && !ret; i++) {
-        *v->step = steps[i].step;
+    return add_spares(v, FIRST_SPARES);
+}
+
+static int make_spares(struct visit *v)
+{
+    return add_spares(v, MOST_SPARES);
+}
+
+struct step {
+    const char *name;
+    int (*make)(struct visit *);
+};
+
+static int make_all(struct visit *v, const struct step *steps, size_t n)
+{
+    int ret = 0;
+    for (size_t i = 0; i < n && !ret; i++) {
+        *v->step = steps[i].name;
         ret = steps[i].make(v);
     }
     return ret;
+}
+
+static int make_routes(struct visit *v)
+{
+    return v->old ? netlink_update(v->old, v->rules) : netlink_set_up(v->rules);
+}
+
+static int set_up(struct visit *v)
+{
+    static const struct step steps[] = {{"routes", make_routes},       {"raw socket", make_out}, {"names", make_dns},
+                                        {"ports", make_ports},         {"tap", make_tap},        {"udp", make_udp_tap},
+                                        {"sockets", make_first_spares}};
+    return make_all(v, steps, sizeof steps / sizeof *steps);
+}
+
+/* The tap's filter is locked, and has the ports in it: there is a new one. What the old one has seen isn't lost. */
+static int update(struct visit *v)
+{
+    static const struct step steps[] = {
+        {"ports", make_ports}, {"tap", make_tap}, {"udp", make_udp_tap}, {"routes", make_routes}};
+    return make_all(v, steps, sizeof steps / sizeof *steps);
+}
+
+static int filter(struct visit *v)
+{
+    return filter_listener(v->listener);
 }
 
 static int visit(void *argument)
@@ -156,12 +218,8 @@ static int visit(void *argument)
         return 0;
     *v->step = "net namespace";
     v->ret = setns(v->sandbox->net_namespace, CLONE_NEWNET) < 0 ? -errno : 0;
-    if (!v->ret && v->rules)
-        v->ret = set_up(v);
-    if (v->ret)
-        return 0;
-    *v->step = "sockets";
-    v->ret = make_spares(v);
+    if (!v->ret)
+        v->ret = v->make(v);
     return 0;
 }
 
@@ -180,10 +238,22 @@ static int enter(struct visit *v)
 
 int enter_set_up(struct sandbox *sandbox, const struct rules *rules, const char **step)
 {
-    return enter(&(struct visit){.sandbox = sandbox, .rules = rules, .step = step});
+    return enter(&(struct visit){.make = set_up, .sandbox = sandbox, .rules = rules, .step = step});
+}
+
+int enter_update(struct sandbox *sandbox, const struct rules *old, const struct rules *rules, const char **step)
+{
+    return enter(&(struct visit){.make = update, .sandbox = sandbox, .old = old, .rules = rules, .step = step});
 }
 
 int enter_spares(struct sandbox *sandbox, const char **step)
 {
-    return enter(&(struct visit){.sandbox = sandbox, .step = step});
+    *step = "sockets";
+    return enter(&(struct visit){.make = make_spares, .sandbox = sandbox, .step = step});
+}
+
+int enter_filter(struct sandbox *sandbox, int listener)
+{
+    const char *step;
+    return enter(&(struct visit){.make = filter, .sandbox = sandbox, .listener = listener, .step = &step});
 }

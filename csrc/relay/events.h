@@ -5,7 +5,8 @@
 #include "relay.h"
 
 struct event {
-    const struct sandbox *sandbox;
+    const struct sandbox *sandbox; /* or NULL: of none */
+    uint64_t id;                   /* of what is published; or 0 */
     uint32_t what, verdict, reason;
     int error;
     int protocol;

@@ -11,7 +11,7 @@
 #define YES(bytes) BPF_STMT(BPF_RET | BPF_K, (uint32_t)(bytes))
 #define ITS_MARK (SKF_AD_OFF + SKF_AD_MARK)
 
-enum { SYN = 0x02, ACK = 0x10, AT_FRAGMENT = 6, AT_TARGET = 16, TCP_TARGET_PORT = 2, TCP_FLAGS = 13 };
+enum { SYN = 0x02, ACK = 0x10, AT_FRAGMENT = 6, AT_TARGET = 16, TARGET_PORT = 2, TCP_FLAGS = 13 };
 
 static int attach(int fd, struct sock_filter *filter, size_t n)
 {
@@ -23,8 +23,8 @@ static int attach(int fd, struct sock_filter *filter, size_t n)
     return 0;
 }
 
-/* Each SYN without our mark, but not to our own addresses, and to 127/8 only at listed ports. */
-int filter_tap(int fd, const struct rules *rules)
+/* Each SYN without our mark, but not to our own addresses, and to 127/8 only at the ports that we listen at. */
+int filter_tap(int fd, const struct sandbox *sandbox)
 {
     struct sock_filter filter[32 + 2 * MOST_PORTS] = {
         LOAD(BPF_W, ITS_MARK),
@@ -45,20 +45,36 @@ int filter_tap(int fd, const struct rules *rules)
         LOAD(BPF_B, AT_TARGET),
         IS(127, 1, 0),
         YES(65535),
-        LOAD_BEHIND(BPF_H, TCP_TARGET_PORT),
+        LOAD_BEHIND(BPF_H, TARGET_PORT),
     };
     size_t n = 19;
-    for (uint32_t i = 0; i < rules->head->n_rules; i++) {
-        const nsbox_net_rule *rule = &rules->rules[i];
-        if (rule->kind != NSBOX_NET_LOCALHOST || rule->flags & (NSBOX_NET_DENY | NSBOX_NET_UDP))
+    for (int i = 0; i < sandbox->n_localhost; i++) {
+        if (sandbox->localhost[i].source.fd < 0)
             continue;
-        for (uint32_t port = rule->first_port; port <= rule->last_port && n < 30 + 2 * MOST_PORTS; port++) {
-            filter[n++] = (struct sock_filter)IS(port, 0, 1);
-            filter[n++] = (struct sock_filter)YES(65535);
-        }
+        filter[n++] = (struct sock_filter)IS(sandbox->localhost[i].port, 0, 1);
+        filter[n++] = (struct sock_filter)YES(65535);
     }
     filter[n++] = (struct sock_filter)NO;
     return attach(fd, filter, n);
+}
+
+/* Each datagram without our mark, but not to our own addresses, nor to 127/8. */
+int filter_udp_tap(int fd)
+{
+    struct sock_filter filter[] = {
+        LOAD(BPF_W, ITS_MARK),
+        IS(MARK, 0, 1),
+        NO,
+        LOAD(BPF_W, AT_TARGET),
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, UINT32_MAX << (32 - OWN_BITS)),
+        IS(OWN_NET, 0, 1),
+        NO,
+        LOAD(BPF_B, AT_TARGET),
+        IS(127, 0, 1),
+        NO,
+        YES(65535),
+    };
+    return attach(fd, filter, sizeof filter / sizeof *filter);
 }
 
 /* Of a listener's packets, which begin at the TCP header: a SYN needs our mark. */

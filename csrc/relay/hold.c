@@ -36,7 +36,7 @@ static uint32_t reason_of(const struct connection *c, enum hello found)
     return NSBOX_NET_SNI;
 }
 
-static int turn_away(struct connection *c, uint32_t reason)
+static int abort_handshake(struct connection *c, uint32_t reason)
 {
     uint8_t alert[8];
     if (reason == NSBOX_NET_NO_TLS) {
@@ -44,8 +44,9 @@ static int turn_away(struct connection *c, uint32_t reason)
         return -ECANCELED;
     }
     size_t size = hello_alert(alert);
+    tell_close(c, reason, 0);                             /* first: whoever looks at the client's end has it by then */
     send(c->client.source.fd, alert, size, MSG_NOSIGNAL); /* one that doesn't arrive is followed by the end */
-    connection_close(c, reason, 0);
+    connection_end(c);
     return -ECANCELED;
 }
 
@@ -71,7 +72,7 @@ static ssize_t hold_hello(struct connection *c, const uint8_t *bytes, size_t siz
         return (ssize_t)part;
     uint32_t reason = reason_of(c, found);
     if (reason)
-        return turn_away(c, reason);
+        return abort_handshake(c, reason);
     *is_right = 1;
     c->hello_size = used;
     return (ssize_t)(used - before); /* it wasn't whole before */
@@ -97,12 +98,12 @@ static ssize_t pass_record(struct connection *c, const uint8_t *bytes, size_t si
         memcpy(c->record + c->record_size, bytes, part);
         c->record_size += part;
         if (c->record[0] != CHANGE_CIPHER && c->record[0] != ALERT && c->record[0] != DATA)
-            return turn_away(c, NSBOX_NET_SNI);
+            return abort_handshake(c, NSBOX_NET_SNI);
         if (c->record_size == sizeof c->record) {
             c->record_left = (size_t)(c->record[3] << 8 | c->record[4]);
             c->record_size = 0;
             if (c->record_left > MOST_PART)
-                return turn_away(c, NSBOX_NET_SNI);
+                return abort_handshake(c, NSBOX_NET_SNI);
         }
     } else {
         c->record_left -= part;

@@ -5,7 +5,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { ACCEPTS_PER_TURN = 256, ACCEPT = 5 * SECOND, BACKLOG = 4096 };
+enum { ACCEPTS_PER_TURN = 64, ACCEPT = 5 * SECOND, BACKLOG = 4096 };
 
 /* A free one, or the one that was used longest ago: none that somebody is on the way to. NULL: all are. */
 static struct listener *oldest(struct sandbox *sandbox)
@@ -24,16 +24,15 @@ static struct listener *oldest(struct sandbox *sandbox)
 static int open_listener(struct listener *l, int fd)
 {
     int on = 1, room = BUFFER;
-    uint32_t mark = MARK;
     const struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_port = htons(l->port), .sin_addr.s_addr = htonl(l->address)};
-    l->source = (struct source){on_listener, fd};
+    l->source = (struct source){on_listener, fd, l->sandbox};
     /* A server that never reads so costs the host little: what is accepted inherits this. */
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof mark) < 0)
-        return -errno;
     int ret = filter_listener(fd);
+    if (ret == -EPERM) /* since Linux 6.18 or so this needs power over the namespace, which root's relay lacks */
+        ret = enter_filter(l->sandbox, fd);
     if (ret)
         return ret;
     if (bind(fd, (const struct sockaddr *)&at, sizeof at) < 0 || listen(fd, BACKLOG) < 0)
@@ -92,7 +91,7 @@ void let_in(struct connection *c)
 }
 
 /* Nobody expects this client: it had given up, or its connection was ended meanwhile. */
-static void turn_away(int fd)
+static void close_with_reset(int fd)
 {
     const struct linger reset = {1, 0};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
@@ -107,12 +106,12 @@ static void come(struct listener *l, int fd, const struct sockaddr_in *from)
                             .target_port = l->port};
     struct connection *c = connection_find(l->sandbox, &syn);
     if (!c || c->state != ACCEPTING) {
-        turn_away(fd);
+        close_with_reset(fd);
         return;
     }
     if (c->listener)
         c->listener->n_expected--;
-    tell_connect(c, NSBOX_NET_ALLOWED, NSBOX_NET_NO_REASON, 0);
+    tell_connect(c, NSBOX_NET_ALLOWED, c->ask ? NSBOX_NET_ASKED : NSBOX_NET_NO_REASON, 0);
     pump_start(c, fd);
 }
 
@@ -123,7 +122,7 @@ void on_listener(struct source *source, uint32_t events)
     for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
         struct sockaddr_in from;
         socklen_t size = sizeof from;
-        int fd = accept4(source->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = within_share(accept4(source->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
             l->is_paused = 1; /* no descriptor is free: what waits would be told for ever */
             loop_change(source, 0);

@@ -3,10 +3,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_EVENTS = 256 };
+enum { MOST_EVENTS = 256, BUDGET = 2000000 /* nanoseconds of a turn, for one sandbox */, RESERVE = 256 };
 
 /* What is to be freed: its first bytes are used for the list. */
 struct dead {
@@ -16,11 +17,16 @@ struct dead {
 static int set = -1;
 static struct dead *dead;
 
-int64_t now(void)
+static int64_t nanoseconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t now(void)
+{
+    return nanoseconds() / 1000000;
 }
 
 int loop_add(struct source *source, uint32_t events)
@@ -49,6 +55,19 @@ void loop_close(struct source *source)
     source->fd = -1;
 }
 
+int within_share(int fd)
+{
+    static int end;
+    struct rlimit limit;
+    if (!end && !getrlimit(RLIMIT_NOFILE, &limit))
+        end = (int)(limit.rlim_cur - (limit.rlim_cur < 4 * RESERVE ? limit.rlim_cur / 4 : RESERVE));
+    if (fd < end || !end)
+        return fd;
+    close(fd);
+    errno = EMFILE;
+    return -1;
+}
+
 void later_free(void *memory)
 {
     struct dead *one = memory;
@@ -56,16 +75,38 @@ void later_free(void *memory)
     dead = one;
 }
 
+/* A sandbox that has had its share of a turn waits for the next one: what there is for it is told again. */
+static int has_spent(struct sandbox *sandbox, uint64_t turn)
+{
+    if (sandbox->turn != turn) {
+        sandbox->turn = turn;
+        sandbox->spent = 0;
+    }
+    return sandbox->spent > BUDGET;
+}
+
+static void serve(const struct epoll_event *events, int n, uint64_t turn)
+{
+    int64_t before = nanoseconds();
+    for (int i = 0; i < n; i++) {
+        struct source *source = events[i].data.ptr;
+        struct sandbox *sandbox = source->sandbox;
+        if (source->fd < 0 || (sandbox && has_spent(sandbox, turn)))
+            continue;
+        source->ready(source, events[i].events);
+        int64_t after = nanoseconds();
+        if (sandbox)
+            sandbox->spent += after - before;
+        before = after;
+    }
+}
+
 void loop_run(int (*tick)(void))
 {
     struct epoll_event events[MOST_EVENTS];
+    uint64_t turn = 0;
     for (int wait = 0;; wait = tick()) {
-        int n = epoll_wait(set, events, MOST_EVENTS, wait);
-        for (int i = 0; i < n; i++) {
-            struct source *source = events[i].data.ptr;
-            if (source->fd >= 0)
-                source->ready(source, events[i].events);
-        }
+        serve(events, epoll_wait(set, events, MOST_EVENTS, wait), ++turn);
         while (dead) {
             struct dead *one = dead;
             dead = one->next;

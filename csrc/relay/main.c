@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { CONTROL = 3, LIST = 4, CALLER = 5 };
@@ -21,25 +20,6 @@ static int fail(const char *step, int error)
 {
     tell_ready(-1, 0, error, step);
     return 1;
-}
-
-static int read_list(void)
-{
-    struct stat found;
-    if (fstat(LIST, &found) < 0)
-        return -errno;
-    if (found.st_size <= 0 || found.st_size > NSBOX_NET_MOST)
-        return -EINVAL;
-    size_t size = (size_t)found.st_size, at = 0;
-    uint8_t *blob = malloc(size);
-    while (blob && at < size) {
-        ssize_t n = pread(LIST, blob + at, size - at, (off_t)at);
-        if (n <= 0)
-            return n < 0 ? -errno : -EIO;
-        at += (size_t)n;
-    }
-    close(LIST);
-    return blob ? rules_read(&list, blob, size) : -ENOMEM;
 }
 
 /* A connection has two descriptors or so: as many as the user may have. */
@@ -56,7 +36,8 @@ static int tick(void)
 {
     if (control_is_over() && !sandboxes_left())
         exit(0);
-    return sandboxes_tick();
+    int is_waiting = control_tick(), later = sandboxes_tick();
+    return is_waiting ? 0 : later;
 }
 
 int main(void)
@@ -67,12 +48,16 @@ int main(void)
     int ret = control_start(CONTROL, CALLER);
     if (ret)
         return fail("control", ret);
-    if ((ret = read_list()) < 0)
+    if ((ret = list_read(LIST)) < 0)
         return fail("list", ret);
+    if ((ret = confine_capabilities()) < 0)
+        return fail("capabilities", ret);
     if ((ret = resolve_start()) < 0)
         return fail("resolver", ret);
-    if ((ret = confine()) < 0)
-        return fail("confinement", ret);
+    if ((ret = confine_files()) < 0)
+        return fail("Landlock", ret);
+    if ((ret = confine_calls()) < 0)
+        return fail("seccomp", ret);
     tell_ready(-1, 0, 0, "");
     loop_run(tick);
 }

@@ -27,14 +27,15 @@ static union target unmapped(const union target *target)
 }
 
 /* Ask for the route to an address, rtnetlink(7). 0 or -errno. */
-static int ask(const union target *target)
+static int ask_kernel(const union target *target)
 {
     int is_six = target->any.sa_family == AF_INET6;
     size_t size = is_six ? 16 : 4;
-    struct request request = {
-        .head = {.nlmsg_type = RTM_GETROUTE, .nlmsg_flags = NLM_F_REQUEST, .nlmsg_seq = ++number},
-        .body = {.rtm_family = (uint8_t)target->any.sa_family, .rtm_dst_len = (uint8_t)(size * 8)},
-        .attribute = {.rta_type = RTA_DST, .rta_len = (uint16_t)RTA_LENGTH(size)}};
+    struct request request = {.head = {.nlmsg_type = RTM_GETROUTE, .nlmsg_flags = NLM_F_REQUEST, .nlmsg_seq = ++number},
+                              .body = {.rtm_family = (uint8_t)target->any.sa_family,
+                                       .rtm_dst_len = (uint8_t)(size * 8),
+                                       .rtm_flags = is_six ? 0 : RTM_F_FIB_MATCH},
+                              .attribute = {.rta_type = RTA_DST, .rta_len = (uint16_t)RTA_LENGTH(size)}};
     request.head.nlmsg_len = (uint32_t)(offsetof(struct request, address) + size);
     memcpy(request.address, is_six ? (const void *)&target->six.sin6_addr : (const void *)&target->four.sin_addr, size);
     if (kernel < 0)
@@ -42,8 +43,8 @@ static int ask(const union target *target)
     return kernel < 0 || send(kernel, &request, request.head.nlmsg_len, 0) < 0 ? -errno : 0;
 }
 
-/* The type of the route; RTN_UNREACHABLE where there is none. -errno */
-static int answer(void)
+/* The type of the route, and how long its prefix is; RTN_UNREACHABLE where there is none. -errno */
+static int read_answer(int *bits)
 {
     _Alignas(struct nlmsghdr) uint8_t bytes[4096];
     const struct nlmsghdr *head = (const void *)bytes;
@@ -54,7 +55,11 @@ static int answer(void)
     } while (head->nlmsg_seq != number);
     if (head->nlmsg_type == NLMSG_ERROR)
         return RTN_UNREACHABLE;
-    return head->nlmsg_type == RTM_NEWROUTE ? ((const struct rtmsg *)NLMSG_DATA(head))->rtm_type : -EIO;
+    if (head->nlmsg_type != RTM_NEWROUTE)
+        return -EIO;
+    const struct rtmsg *route = NLMSG_DATA(head);
+    *bits = route->rtm_dst_len;
+    return route->rtm_type;
 }
 
 /* In a sandbox in a sandbox, where the names of the outer one's list are. */
@@ -66,11 +71,11 @@ static int is_invented(const union target *target)
 int is_own_address(const union target *target)
 {
     union target plain = unmapped(target);
-    if (is_invented(&plain))
-        return 0;
-    int type = ask(&plain);
+    int bits = 0, type = ask_kernel(&plain);
     if (type == 0)
-        type = answer();
+        type = read_answer(&bits);
+    if (type == RTN_LOCAL && bits < 32 && is_invented(&plain))
+        return 0; /* an address that the host has itself has a route of 32 bits */
     return type != RTN_UNICAST &&
            type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or nobody can tell */
 }

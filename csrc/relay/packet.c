@@ -6,6 +6,7 @@ enum {
     IP_HEAD = 20,
     TCP_HEAD = 20,
     ICMP_HEAD = 8,
+    UDP_HEAD = 8,
     QUOTED = IP_HEAD + 8,
     PROTO_ICMP = 1,
     PROTO_TCP = 6,
@@ -57,12 +58,17 @@ static uint32_t tcp_checksum(const uint8_t *ip, const uint8_t *tcp, size_t size)
     return folded(add(sum, tcp, size));
 }
 
+static size_t ip_head(const uint8_t *bytes)
+{
+    return (bytes[0] & 15u) * 4u;
+}
+
 int packet_syn(const uint8_t *bytes, size_t size, struct syn *syn)
 {
     size_t there = size < PACKET_MOST ? size : PACKET_MOST;
     if (there < IP_HEAD + TCP_HEAD || bytes[0] >> 4 != 4 || bytes[9] != PROTO_TCP)
         return 0;
-    size_t head = (bytes[0] & 15u) * 4u;
+    size_t head = ip_head(bytes);
     if (head < IP_HEAD || head + TCP_HEAD > there || get16(bytes + 2) != size || get16(bytes + 6) & 0x3fff)
         return 0;
     const uint8_t *tcp = bytes + head;
@@ -81,11 +87,6 @@ int packet_syn(const uint8_t *bytes, size_t size, struct syn *syn)
     return 1;
 }
 
-static size_t ip_head(const uint8_t *bytes)
-{
-    return (bytes[0] & 15u) * 4u;
-}
-
 void packet_seal(struct syn *syn)
 {
     size_t head = ip_head(syn->bytes);
@@ -97,7 +98,7 @@ void packet_seal(struct syn *syn)
 /* An IP header of ours. Its checksum is the kernel's to write, raw(7). */
 static void put_ip(uint8_t *to, uint32_t source, uint32_t target, uint8_t protocol, size_t size)
 {
-    memset(to, 0, size);
+    memset(to, 0, IP_HEAD);
     to[0] = 0x45;
     put16(to + 2, (uint32_t)size);
     to[6] = 0x40; /* don't fragment */
@@ -110,6 +111,7 @@ static void put_ip(uint8_t *to, uint32_t source, uint32_t target, uint8_t protoc
 size_t packet_reset(uint8_t *to, const struct syn *syn)
 {
     uint8_t *tcp = to + IP_HEAD;
+    memset(tcp, 0, TCP_HEAD);
     put_ip(to, syn->target, syn->source, PROTO_TCP, IP_HEAD + TCP_HEAD);
     put16(tcp, syn->target_port);
     put16(tcp + 2, syn->source_port);
@@ -123,6 +125,7 @@ size_t packet_reset(uint8_t *to, const struct syn *syn)
 /* The beginning of an "unreachable", which quotes the header and eight bytes of what it is about. */
 static uint8_t *put_icmp(uint8_t *to, uint32_t source, uint32_t target, int code)
 {
+    memset(to, 0, IP_HEAD + ICMP_HEAD + QUOTED);
     put_ip(to, source, target, PROTO_ICMP, IP_HEAD + ICMP_HEAD + QUOTED);
     to[IP_HEAD] = 3;
     to[IP_HEAD + 1] = (uint8_t)code;
@@ -146,15 +149,44 @@ size_t packet_unreachable(uint8_t *to, const struct syn *syn, int code)
     return seal_icmp(to);
 }
 
-size_t packet_unreachable_udp(uint8_t *to, uint32_t source, uint16_t source_port, uint32_t target, uint16_t target_port,
-                              size_t size)
+int packet_datagram(const uint8_t *bytes, size_t size, struct datagram *datagram)
 {
-    uint8_t *quoted = put_icmp(to, target, source, ICMP_PORT);
-    put_ip(quoted, source, target, PROTO_UDP, QUOTED);
-    put16(quoted + 2, (uint32_t)(QUOTED + size));
+    if (size < DATAGRAM_HEAD || size > DATAGRAM_MOST || bytes[0] >> 4 != 4 || bytes[9] != PROTO_UDP)
+        return 0;
+    size_t head = ip_head(bytes);
+    if (head < IP_HEAD || head + UDP_HEAD > size || get16(bytes + 2) != size || get16(bytes + 6) & 0x3fff)
+        return 0;
+    const uint8_t *udp = bytes + head;
+    size_t length = get16(udp + 4);
+    if (length < UDP_HEAD || length > size - head)
+        return 0;
+    *datagram = (struct datagram){.source = get32(bytes + 12),
+                                  .target = get32(bytes + 16),
+                                  .source_port = get16(udp),
+                                  .target_port = get16(udp + 2),
+                                  .data = udp + UDP_HEAD,
+                                  .size = length - UDP_HEAD};
+    return 1;
+}
+
+static void put_udp(uint8_t *to, const struct datagram *datagram)
+{
+    put16(to, datagram->source_port);
+    put16(to + 2, datagram->target_port);
+    put16(to + 4, (uint32_t)(UDP_HEAD + datagram->size));
+    put16(to + 6, 0); /* no checksum, RFC 768 */
+}
+
+void packet_datagram_head(uint8_t *to, const struct datagram *datagram)
+{
+    put_ip(to, datagram->source, datagram->target, PROTO_UDP, DATAGRAM_HEAD + datagram->size);
+    put_udp(to + IP_HEAD, datagram);
+}
+
+size_t packet_unreachable_udp(uint8_t *to, const struct datagram *datagram, int code)
+{
+    uint8_t *quoted = put_icmp(to, datagram->target, datagram->source, code);
+    packet_datagram_head(quoted, datagram);
     put16(quoted + 10, folded(add(0, quoted, IP_HEAD)));
-    put16(quoted + IP_HEAD, source_port);
-    put16(quoted + IP_HEAD + 2, target_port);
-    put16(quoted + IP_HEAD + 4, (uint32_t)(8 + size));
     return seal_icmp(to);
 }

@@ -14,8 +14,9 @@ enum {
     ICMP_NET = 0,
     ICMP_HOST = 1,
     ICMP_PORT = 3,
+    ICMP_NET_PROHIBITED = 9,
     ICMP_POLICY = 13
-}; /* codes of "unreachable", RFC 792 and RFC 1812 */
+}; /* codes of "unreachable", RFC 792, RFC 1122 and RFC 1812 */
 
 struct syn {
     uint32_t source, target;
@@ -38,8 +39,22 @@ size_t packet_reset(uint8_t *to, const struct syn *syn);
 /* Write the ICMP "unreachable" that answers a SYN; returns its size, 56. */
 size_t packet_unreachable(uint8_t *to, const struct syn *syn, int code);
 
-/* The same for a UDP datagram of this many bytes of data, which was sent from source to target. */
-size_t packet_unreachable_udp(uint8_t *to, uint32_t source, uint16_t source_port, uint32_t target, uint16_t target_port,
-                              size_t size);
+struct datagram {
+    uint32_t source, target;
+    uint16_t source_port, target_port;
+    const uint8_t *data;
+    size_t size;
+};
+
+enum { DATAGRAM_HEAD = 28, DATAGRAM_MOST = 65535 }; /* with its headers */
+
+/* Is this a whole datagram of UDP? Its checksum isn't looked at: the kernel leaves it out on the way through lo. */
+int packet_datagram(const uint8_t *bytes, size_t size, struct datagram *datagram);
+
+/* Write the headers of a datagram, DATAGRAM_HEAD bytes; its data isn't looked at. */
+void packet_datagram_head(uint8_t *to, const struct datagram *datagram);
+
+/* Write the ICMP "unreachable" that answers a datagram; returns its size, 56. */
+size_t packet_unreachable_udp(uint8_t *to, const struct datagram *datagram, int code);
 
 #endif

@@ -1,14 +1,17 @@
 /* pump.c: bytes from one side of a connection to the other. What a side doesn't take is kept, and no more is read then. */
 #include "connection.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
-enum { BUFFERS_PER_TURN = 16 };
+enum { BUFFERS_PER_TURN = 16, LEAST_SPLICED = BUFFER / 4 };
 
-static uint8_t buffer[BUFFER]; /* of all connections */
+static uint8_t buffer[BUFFER];      /* of all connections */
+static int pipe_ends[2] = {-1, -1}; /* of all too: empty except during a call */
 
 static struct side *other(const struct side *side)
 {
@@ -21,6 +24,7 @@ void tell_close(struct connection *c, uint32_t reason, int error)
     uint32_t verdict = reason && reason != NSBOX_NET_UPSTREAM ? NSBOX_NET_REFUSED : NSBOX_NET_ALLOWED;
     c->is_told = 1;
     tell(&(struct event){.sandbox = c->sandbox,
+                         .id = c->publication,
                          .what = NSBOX_NET_CLOSE,
                          .verdict = verdict,
                          .reason = reason,
@@ -81,6 +85,12 @@ static int keep(struct side *from, const uint8_t *bytes, size_t size)
     return 0;
 }
 
+static int broken(struct side *side, int error)
+{
+    side->is_broken = 1;
+    return -error;
+}
+
 /* Send what came from a side on to the other. 0, or -errno. */
 int pump_send(struct side *from, const uint8_t *bytes, size_t size)
 {
@@ -89,7 +99,7 @@ int pump_send(struct side *from, const uint8_t *bytes, size_t size)
     if (!from->rest_size) {
         ssize_t n = send(other(from)->source.fd, bytes, size, MSG_NOSIGNAL);
         if (n < 0 && errno != EAGAIN)
-            return -errno;
+            return broken(other(from), errno);
         sent = n < 0 ? 0 : (size_t)n;
     }
     return sent == size ? 0 : keep(from, bytes + sent, size - sent);
@@ -99,7 +109,7 @@ static int send_rest(struct side *from)
 {
     ssize_t n = send(other(from)->source.fd, from->rest + from->rest_at, from->rest_size, MSG_NOSIGNAL);
     if (n < 0)
-        return errno == EAGAIN ? 0 : -errno;
+        return errno == EAGAIN ? 0 : broken(other(from), errno);
     from->rest_at += (size_t)n;
     from->rest_size -= (size_t)n;
     if (!from->rest_size) {
@@ -126,25 +136,99 @@ static int pass(struct side *side, size_t size)
     return side == &c->client && c->watch != WATCH_OVER ? hold(c, buffer, size) : pump_send(side, buffer, size);
 }
 
+/* -ECANCELED: the connection has ended, by its sandbox's limit. */
+static int count(struct side *side, size_t size)
+{
+    struct connection *c = side->connection;
+    if (!sandbox_is_over_limit(c->sandbox, size))
+        return 0;
+    connection_reset(c, NSBOX_NET_LIMIT, 0);
+    return -ECANCELED;
+}
+
+static void drop_pipe(void)
+{
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+    pipe_ends[0] = pipe_ends[1] = -1;
+}
+
+/* Keep what is left in the pipe. */
+static int keep_pipe(struct side *from, size_t size)
+{
+    while (size) {
+        ssize_t n = read(pipe_ends[0], buffer, size < sizeof buffer ? size : sizeof buffer);
+        int ret = n <= 0 ? -EIO : keep(from, buffer, (size_t)n);
+        if (ret < 0)
+            return ret;
+        size -= (size_t)n;
+    }
+    return 0;
+}
+
+/* Send what is in the pipe. 0, or -errno. */
+static int send_pipe(struct side *from, size_t size)
+{
+    while (size) {
+        ssize_t n = splice(pipe_ends[0], NULL, other(from)->source.fd, NULL, size, SPLICE_F_NONBLOCK);
+        if (n < 0 && errno != EAGAIN)
+            return broken(other(from), errno);
+        if (n <= 0)
+            return keep_pipe(from, size);
+        size -= (size_t)n;
+    }
+    return 0;
+}
+
+/* Pass on much without a copy, by splice(2). Returns how much came; 0: what there is, if anything, is for recv(2); -errno.
+ *
+ * What is spliced keeps whole pages of its sender's from being freed, and only its bytes are counted. The pipe is left as
+ * small as it is made: in its 16 pieces there are either many bytes, or that was the last time until much comes again. */
+static ssize_t splice_side(struct side *side)
+{
+    if (pipe_ends[0] < 0 && pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK) < 0)
+        return 0;
+    ssize_t n = splice(side->source.fd, NULL, pipe_ends[1], NULL, BUFFER, SPLICE_F_NONBLOCK);
+    side->is_bulk = n >= LEAST_SPLICED;
+    if (n < 0 && errno == ECONNRESET) /* recv(2) isn't told again, and would call it the end */
+        return broken(side, errno);
+    if (n <= 0)
+        return 0;
+    int ret = count(side, (size_t)n);
+    if (!ret) {
+        side->bytes += (uint64_t)n;
+        ret = send_pipe(side, (size_t)n);
+    }
+    if (ret)
+        drop_pipe(); /* what is in it is nobody else's */
+    return ret ? ret : n;
+}
+
+/* Pass on what recv(2) has. Returns how much; 0: the end, or nothing for now; -errno. */
+static ssize_t receive_side(struct side *side)
+{
+    ssize_t n = recv(side->source.fd, buffer, sizeof buffer, 0);
+    if (n < 0)
+        return errno == EAGAIN ? 0 : broken(side, errno);
+    side->is_read = n == 0;
+    side->is_bulk = n == sizeof buffer;
+    int ret = n ? count(side, (size_t)n) : 0;
+    if (!ret && n)
+        ret = pass(side, (size_t)n);
+    return ret ? ret : n;
+}
+
 /* 0, or -errno; -ECANCELED: the connection has ended. */
 static int read_side(struct side *side)
 {
     struct connection *c = side->connection;
     for (int i = 0; i < BUFFERS_PER_TURN && !side->rest_size && !side->is_read; i++) {
-        ssize_t n = recv(side->source.fd, buffer, sizeof buffer, 0);
-        if (n < 0)
-            return errno == EAGAIN ? 0 : -errno;
-        side->is_read = n == 0;
+        ssize_t n = side->is_bulk && c->watch == WATCH_OVER ? splice_side(side) : 0;
         if (n == 0)
-            break;
-        if (sandbox_is_over_limit(c->sandbox, (size_t)n)) {
-            connection_reset(c, NSBOX_NET_LIMIT, 0);
-            return -ECANCELED;
-        }
-        int ret = pass(side, (size_t)n);
-        if (ret < 0)
-            return ret;
-        if ((size_t)n < sizeof buffer)
+            n = receive_side(side);
+        if (n < 0)
+            return (int)n;
+        if (!side->is_bulk)
             break; /* more would be told again */
     }
     return 0;
@@ -157,7 +241,7 @@ static int turn(struct side *side, uint32_t events)
         int error = 0;
         socklen_t size = sizeof error;
         getsockopt(side->source.fd, SOL_SOCKET, SO_ERROR, &error, &size);
-        return error ? -error : -ECONNRESET;
+        return broken(side, error ? error : ECONNRESET);
     }
     if (events & (EPOLLOUT | EPOLLHUP) && other(side)->rest_size)
         ret = send_rest(other(side));
@@ -166,10 +250,38 @@ static int turn(struct side *side, uint32_t events)
     return ret;
 }
 
+/* What a side had sent before it reset the connection is still there to be read, and so it is for who is connected to it
+ * directly: a server that refuses a request may answer, and close without having read all of it. 0, or -ECANCELED. */
+static int drain(struct side *side)
+{
+    int ret = 0;
+    for (uint64_t before = side->bytes - 1; side->is_broken && !ret && before != side->bytes && !side->is_read;) {
+        before = side->bytes;
+        ret = read_side(side);
+    }
+    return ret == -ECANCELED ? ret : 0;
+}
+
+/* A side has reset the connection. Of the client it is no trouble of the server's. */
+static void reset_by(struct connection *c, int ret)
+{
+    if (drain(&c->server) < 0 || drain(&c->client) < 0)
+        return;
+    if (c->client.is_broken && !c->server.is_broken)
+        connection_reset(c, NSBOX_NET_NO_REASON, 0);
+    else
+        connection_reset(c, NSBOX_NET_UPSTREAM, -ret);
+}
+
 void on_side(struct source *source, uint32_t events)
 {
     struct side *side = (struct side *)(void *)source;
     struct connection *c = side->connection;
+    if (c->state == DIALING) { /* the client outside has gone again */
+        if (events & (EPOLLERR | EPOLLHUP))
+            connection_abort(c, ECONNABORTED);
+        return;
+    }
     if (c->state == ACCEPTING) { /* the server has ended it before the client knew of it */
         if (events & (EPOLLERR | EPOLLHUP))
             connection_fail(c, ECONNREFUSED, NSBOX_NET_FAILED, NSBOX_NET_UPSTREAM);
@@ -179,7 +291,7 @@ void on_side(struct source *source, uint32_t events)
     if (ret == -ECANCELED)
         return;
     if (ret < 0) {
-        connection_reset(c, NSBOX_NET_UPSTREAM, -ret);
+        reset_by(c, ret);
         return;
     }
     if (c->client.is_read && hold_end(c)) {
@@ -196,6 +308,22 @@ void on_side(struct source *source, uint32_t events)
     await(&c->server);
 }
 
+/* A client that has shut its end may be a socket that nobody has any more, which lo alone can tell: it answers at once. */
+static void watch_client(int fd)
+{
+    const int on = 1, idle = 60, interval = 15, count = 4;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+void pump_rest(struct connection *c)
+{
+    if (c->state == RELAYING)
+        on_side(&c->client.source, EPOLLIN);
+}
+
 void pump_start(struct connection *c, int client)
 {
     int on = 1;
@@ -205,6 +333,7 @@ void pump_start(struct connection *c, int client)
     c->deadline = now() + HOLD;
     setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(c->server.source.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    watch_client(client);
     c->client.events = c->server.events = EPOLLIN;
     if (loop_add(&c->client.source, EPOLLIN) < 0) {
         connection_reset(c, NSBOX_NET_LIMIT, ENOMEM);

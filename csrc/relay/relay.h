@@ -26,6 +26,7 @@ enum {
     MOST_FLOWS = 256,
     MOST_LISTENERS = 64,
     MOST_SPARES = 8,
+    FIRST_SPARES = 2, /* most sandboxes need no more */
     MOST_PORTS = 64
 };
 enum { BUFFER = 256 * 1024, SECOND = 1000, BUCKETS = 256 };
@@ -33,7 +34,8 @@ enum { BUFFER = 256 * 1024, SECOND = 1000, BUCKETS = 256 };
 /* What epoll tells about. ready() may free its source only by later_free(): events in the same batch name it. */
 struct source {
     void (*ready)(struct source *source, uint32_t events);
-    int fd; /* or -1 */
+    int fd;                  /* or -1 */
+    struct sandbox *sandbox; /* whose time it takes; or NULL */
 };
 
 /* An address of either family, as the kernel takes it. */
@@ -52,6 +54,8 @@ struct name {
     enum dns_code code;
     int64_t fresh_until;
     int is_busy; /* somebody is looking it up */
+    int is_told; /* somebody knows its address: it is kept */
+    struct name *next_untold;
     struct waiter *waiters;
 };
 
@@ -69,38 +73,39 @@ struct listener {
     uint64_t used;  /* when, by a counter */
     int n_expected; /* connections on their way to it */
     int is_paused;  /* no descriptor was free for what has come */
-};
-
-struct udp_port {
-    struct source source;
-    struct sandbox *sandbox;
-    uint16_t port;
+    int is_watched; /* by the loop */
 };
 
 struct connection;
 
 /* A sandbox, from the message that it is there to the end of its first process. */
 struct sandbox {
-    uint64_t id;
+    uint64_t id, serial; /* serial: of its coming, from 1 */
     int user_namespace, net_namespace;
-    struct source end; /* its first process */
-    struct source tap; /* sees each SYN */
-    int out;           /* sends packets of ours */
+    struct source end;     /* its first process */
+    struct source tap;     /* sees each SYN */
+    struct source udp_tap; /* sees each datagram, if any may be allowed */
+    int out;               /* sends packets of ours */
     struct source dns_udp, dns_tcp;
     int spares[MOST_SPARES], n_spares;
     struct listener listeners[MOST_LISTENERS];
-    struct udp_port udp[MOST_PORTS];
     struct listener localhost[MOST_PORTS];
-    int n_udp, n_localhost;
+    int n_localhost;
     struct connection *connections[BUCKETS]; /* by the client's port */
+    struct ask *asks[BUCKETS];               /* by destination */
+    uint32_t n_asks, n_pending;
     struct flow *flows;
     struct stream *streams;
     uint32_t n_connections, n_flows, n_questions, n_streams;
     int is_ended;
     int64_t next_tick; /* of its connections */
     uint64_t bytes;
-    uint32_t n_names;   /* that it was the first to ask for */
-    int n_jobs, n_busy; /* names that are looked up for it; of them, by a thread just now */
+    uint32_t n_names;             /* that it was the first to be told the address of */
+    uint8_t told[MOST_NAMES / 8]; /* a bit for each name: it knows the address */
+    uint8_t used[MOST_NAMES / 8]; /* it has connected to it, whoever told it the address */
+    uint64_t turn;                /* of the loop, in which it had something to do */
+    int64_t spent;                /* nanoseconds in that turn */
+    int n_jobs, n_busy;           /* names that are looked up for it; of them, by a thread just now */
     int is_dns_paused;
     int64_t names_since;
     uint32_t new_names; /* in this second */
@@ -114,23 +119,35 @@ void loop_change(struct source *source, uint32_t events);
 void loop_remove(struct source *source);
 void loop_close(struct source *source); /* closes its descriptor, if there is one */
 void later_free(void *memory);
+
+/* A new descriptor for what a sandbox wants; or -1 with EMFILE, and it is closed. The last ones are kept: by them the caller's
+ * messages and new sandboxes come, whoever has used up all others. */
+int within_share(int fd);
 void loop_run(int (*tick)(void)); /* tick: after each batch; returns after how many milliseconds at the latest again */
 
 /* enter.c: what needs the sandbox's namespaces. Each returns 0 or -errno, and *step says at what. */
 int enter_set_up(struct sandbox *sandbox, const struct rules *rules, const char **step);
+int enter_update(struct sandbox *sandbox, const struct rules *old, const struct rules *rules, const char **step);
 int enter_spares(struct sandbox *sandbox, const char **step);
+int enter_filter(struct sandbox *sandbox, int listener);
 
 /* netlink.c */
 int netlink_set_up(const struct rules *rules);
+int netlink_update(const struct rules *old, const struct rules *rules);
 
 /* filter.c */
-int filter_tap(int fd, const struct rules *rules);
+int filter_tap(int fd, const struct sandbox *sandbox);
+int filter_udp_tap(int fd);
 int filter_listener(int fd);
 
 /* names.c */
 struct name *name_by_text(const char *text);
-struct name *name_by_address(uint32_t address);
-struct name *name_add(const char *text); /* NULL: there are too many */
+struct name *name_by_address(uint32_t address);             /* one that somebody was told */
+struct name *name_add(const char *text);                    /* NULL: there are too many */
+void name_tell(struct sandbox *sandbox, struct name *name); /* it is told the address */
+int name_is_told(const struct sandbox *sandbox, const struct name *name);
+void name_use(struct sandbox *sandbox, const struct name *name); /* it is kept for this one too */
+void names_tick(int64_t time);
 
 /* own.c */
 int is_own_address(const union target *target); /* one of the host's, or nobody can tell */
@@ -139,9 +156,7 @@ int may_reach(const union target *target, uint16_t port, int protocol, uint32_t 
 /* resolve.c: done() is called at once, or later from the loop. sandbox: for which a thread is taken. */
 int resolve_start(void);
 void resolve(struct sandbox *sandbox, struct name *name, struct waiter *waiter);
-void resolve_forget(struct waiter *waiter);                                               /* it isn't told any more */
-int is_own_address(const union target *target);                                           /* one of the host's */
-int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
+void resolve_forget(struct waiter *waiter); /* it isn't told any more */
 
 /* answer.c */
 void on_dns_udp(struct source *source, uint32_t events);
@@ -163,13 +178,24 @@ void listeners_resume(struct sandbox *sandbox);
 void connections_end(struct sandbox *sandbox);
 int64_t connections_tick(struct sandbox *sandbox); /* returns when it is to be called again */
 
+/* reject.c */
+void send_packet(const struct sandbox *sandbox, const uint8_t *packet, size_t size, uint32_t target);
+
 /* udp.c */
-void on_udp(struct source *source, uint32_t events);
+void on_udp_tap(struct source *source, uint32_t events);
 void flows_end(struct sandbox *sandbox);
+void flows_revoke(struct sandbox *sandbox);
 void flows_tick(struct sandbox *sandbox, int64_t time);
 
-/* sandbox.c */
+/* list.c */
 extern struct rules list;
+int list_read(int fd); /* 0 or -errno: then nothing has changed */
+void list_replace(int fd, int answer);
+
+/* sandbox.c */
+struct sandbox *sandbox_newest(void);
+int sandbox_listens(const struct sandbox *sandbox, uint16_t port); /* at 127.0.0.1, for the host */
+int sandbox_watch(struct listener *listener);                      /* if it isn't yet */
 void sandbox_open(uint64_t id, int net_namespace, int process, int answer);
 int sandbox_is_over_limit(struct sandbox *sandbox, size_t bytes); /* counts them */
 void sandbox_free(struct sandbox *sandbox);                       /* if it has ended, and nobody has it any more */

@@ -2,10 +2,12 @@
  *
  * A thread gets a copy of the name and gives back what it found; all else is done in the one thread of the loop.
  */
+#include "hosts.h"
 #include "relay.h"
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -36,11 +38,33 @@ static struct job *todo, *done; /* under the lock; todo in the order of their co
 static int n_threads, n_idle;
 static struct source found = {.fd = -1};
 
+/* Is it in the host's table? */
+static int is_in_hosts(const char *name)
+{
+    char *line = NULL;
+    size_t room = 0;
+    int is_there = 0;
+    FILE *file = fopen("/etc/hosts", "re");
+    while (file && !is_there && getline(&line, &room, file) >= 0)
+        is_there = hosts_line_has(line, name);
+    free(line);
+    if (file)
+        fclose(file);
+    return is_there;
+}
+
+/* A name is listed as it is: a dot at its end keeps the host's search domains away, resolv.conf(5). The host's table has no
+ * names with one. */
 static void look_up(struct job *job)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *all = NULL;
-    job->error = getaddrinfo(job->text, NULL, &hints, &all);
+    char text[DNS_NAME + 1] = {0};
+    size_t size = strnlen(job->text, DNS_NAME - 1);
+    memcpy(text, job->text, size);
+    if (!is_in_hosts(job->text))
+        text[size] = '.';
+    job->error = getaddrinfo(text, NULL, &hints, &all);
     for (struct addrinfo *one = all; one && job->n_targets < MOST_TARGETS; one = one->ai_next) {
         union target *to = &job->targets[job->n_targets];
         if ((one->ai_family != AF_INET && one->ai_family != AF_INET6) || one->ai_addrlen > sizeof *to)
@@ -172,6 +196,29 @@ static int enqueue(struct sandbox *sandbox, struct name *name)
     return can;
 }
 
+/* Another sandbox waits for this name too. If the one for which it is to be looked up has its share of the threads, and many
+ * names before it, that is no reason for this one to wait as well. */
+static void adopt(struct sandbox *sandbox, const struct name *name)
+{
+    struct sandbox *before = NULL;
+    pthread_mutex_lock(&lock);
+    struct job *job = todo;
+    while (job && job->name != name)
+        job = job->next;
+    if (job && job->sandbox->n_busy == MOST_OF_ONE && sandbox->n_busy < MOST_OF_ONE) {
+        before = job->sandbox;
+        job->sandbox = sandbox;
+        add_thread();
+        pthread_cond_signal(&is_work);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!before)
+        return;
+    sandbox->n_jobs++;
+    before->n_jobs--;
+    sandbox_free(before);
+}
+
 void resolve(struct sandbox *sandbox, struct name *name, struct waiter *waiter)
 {
     if (!name->is_busy && name->fresh_until > now()) {
@@ -184,6 +231,8 @@ void resolve(struct sandbox *sandbox, struct name *name, struct waiter *waiter)
         waiter->done(waiter, name);
         return;
     }
+    if (name->is_busy)
+        adopt(sandbox, name);
     name->is_busy = 1;
     waiter->next = name->waiters;
     waiter->link = &name->waiters;
@@ -201,6 +250,6 @@ void resolve_forget(struct waiter *waiter)
 
 int resolve_start(void)
 {
-    found = (struct source){on_found, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    found = (struct source){on_found, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), NULL};
     return found.fd < 0 ? -errno : loop_add(&found, EPOLLIN);
 }

@@ -27,9 +27,13 @@ int rules_read(struct rules *rules, const void *blob, size_t size)
     *rules = (struct rules){.head = head, .rules = (const void *)(head + 1)};
     size_t names = size - sizeof *head - head->n_rules * sizeof(nsbox_net_rule);
     rules->names = (const char *)(rules->rules + head->n_rules);
-    for (uint32_t i = 0; i < head->n_rules; i++)
-        if (!is_sound(&rules->rules[i], names))
+    for (uint32_t i = 0; i < head->n_rules; i++) {
+        const nsbox_net_rule *rule = &rules->rules[i];
+        if (!is_sound(rule, names))
             return -EINVAL;
+        rules->has_any |= rule->kind == NSBOX_NET_ANY;
+        rules->has_udp |= rule->flags & NSBOX_NET_UDP && !(rule->flags & NSBOX_NET_DENY);
+    }
     return 0;
 }
 
@@ -81,6 +85,17 @@ enum verdict rules_name(const struct rules *rules, const char *name)
     return found;
 }
 
+int rules_spells(const struct rules *rules, const char *name)
+{
+    size_t size = strlen(name);
+    for (uint32_t i = 0; i < rules->head->n_rules; i++) {
+        const nsbox_net_rule *rule = &rules->rules[i];
+        if (rule->kind == NSBOX_NET_NAME && !(rule->flags & NSBOX_NET_DENY) && names(rules, rule, name, size))
+            return rules_name(rules, name) == VERDICT_YES;
+    }
+    return 0;
+}
+
 enum verdict rules_name_port(const struct rules *rules, const char *name, uint16_t port, int protocol)
 {
     enum verdict found = VERDICT_NO;
@@ -91,10 +106,12 @@ enum verdict rules_name_port(const struct rules *rules, const char *name, uint16
     return found;
 }
 
-static int has(const nsbox_net_rule *rule, uint32_t address)
+/* An address of the host's is meant only by an entry for nothing else: whoever lists a network means others in it. */
+static int has(const nsbox_net_rule *rule, uint32_t address, int is_own)
 {
     uint32_t mask = rule->bits ? UINT32_MAX << (32 - rule->bits) : 0;
-    return rule->kind == NSBOX_NET_ADDRESSES && (address & mask) == rule->address;
+    int is_meant = !is_own || rule->bits == 32 || rule->flags & NSBOX_NET_DENY;
+    return is_meant && rule->kind == NSBOX_NET_ADDRESSES && (address & mask) == rule->address;
 }
 
 static void in_network_order(uint8_t to[4], uint32_t address)
@@ -108,10 +125,12 @@ enum verdict rules_address(const struct rules *rules, uint32_t address, uint16_t
     enum verdict found = VERDICT_NO;
     uint8_t bytes[4];
     in_network_order(bytes, address);
+    if (address_is_loopback(bytes, sizeof bytes))
+        return VERDICT_NO;
     int is_public = !is_own && !address_is_special(bytes, sizeof bytes);
     for (uint32_t i = 0; i < rules->head->n_rules; i++) {
         const nsbox_net_rule *rule = &rules->rules[i];
-        if (is_for(rule, port, protocol) && (has(rule, address) || (rule->kind == NSBOX_NET_ANY && is_public)))
+        if (is_for(rule, port, protocol) && (has(rule, address, is_own) || (rule->kind == NSBOX_NET_ANY && is_public)))
             found = judge(found, rule);
     }
     return found;
@@ -158,9 +177,15 @@ static const struct prefix SPECIAL4[] = {{{0}, 8},          {{127}, 8},         
                                          {{192, 0, 0}, 24}, {{192, 88, 99}, 24}, {{224}, 3}};
 static const struct prefix SPECIAL6[] = {{{0xfe, 0x80}, 10}, {{0xfe, 0xc0}, 10}, {{0xff}, 8}, {{0x20, 1, 0, 0}, 32}};
 
-/* IPv6 addresses that stand for IPv4 ones: ::/96 with ::1, ::ffff:0:0/96, 64:ff9b::/96, 64:ff9b:1::/48, 2002::/16. */
-static const struct prefix MAPPED[] = {
-    {{0}, 96}, {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 96}, {{0, 0x64, 0xff, 0x9b}, 96}};
+/* These are the host itself: who connects to 0.0.0.0 or to :: comes to its loopback (Linux). */
+static const struct prefix LOOPBACK4[] = {{{0}, 8}, {{127}, 8}};
+
+/* IPv6 addresses that stand for IPv4 ones: ::/96 with :: and ::1, ::ffff:0:0/96, ::ffff:0:0:0/96 (RFC 2765), 64:ff9b::/96,
+ * 64:ff9b:1::/48, 2002::/16. */
+static const struct prefix MAPPED[] = {{{0}, 96},
+                                       {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 96},
+                                       {{0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 96},
+                                       {{0, 0x64, 0xff, 0x9b}, 96}};
 static const struct prefix TRANSLATED = {{0, 0x64, 0xff, 0x9b, 0, 1}, 48}, SIX_TO_FOUR = {{0x20, 2}, 16};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -171,6 +196,12 @@ static const uint8_t *inner(const uint8_t *address)
     if (is_in_any(address, MAPPED, COUNT(MAPPED)))
         return address + 12;
     return is_in(address, &SIX_TO_FOUR) ? address + 2 : NULL;
+}
+
+int address_is_loopback(const uint8_t *address, size_t size)
+{
+    const uint8_t *four = size == 4 ? address : inner(address);
+    return four && is_in_any(four, LOOPBACK4, COUNT(LOOPBACK4));
 }
 
 static int is_private(const uint8_t *address, size_t size)
@@ -197,7 +228,8 @@ int address_is_special(const uint8_t *address, size_t size)
 }
 
 /* Does an entry for addresses list it, and none deny it? */
-static enum verdict listed(const struct rules *rules, const uint8_t *address, size_t size, uint16_t port, int protocol)
+static enum verdict listed(const struct rules *rules, const uint8_t *address, size_t size, uint16_t port, int protocol,
+                           int is_own)
 {
     const uint8_t *four = size == 4 ? address : inner(address);
     enum verdict found = VERDICT_NO;
@@ -205,7 +237,7 @@ static enum verdict listed(const struct rules *rules, const uint8_t *address, si
         return found;
     uint32_t value = (uint32_t)four[0] << 24 | (uint32_t)four[1] << 16 | (uint32_t)four[2] << 8 | four[3];
     for (uint32_t i = 0; i < rules->head->n_rules; i++)
-        if (may_be_for(&rules->rules[i], port, protocol) && has(&rules->rules[i], value))
+        if (may_be_for(&rules->rules[i], port, protocol) && has(&rules->rules[i], value, is_own))
             found = judge(found, &rules->rules[i]);
     return found;
 }
@@ -213,7 +245,9 @@ static enum verdict listed(const struct rules *rules, const uint8_t *address, si
 int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t size, uint16_t port, int protocol,
                       int is_own)
 {
-    enum verdict said = listed(rules, address, size, port, protocol);
+    if (address_is_loopback(address, size))
+        return 0;
+    enum verdict said = listed(rules, address, size, port, protocol, is_own);
     if (said != VERDICT_NO)
         return said == VERDICT_YES;
     if (is_own || is_nobodys(address, size))

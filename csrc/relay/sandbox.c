@@ -1,5 +1,7 @@
 /* sandbox.c: sandboxes that are served, from the message that one is there to the end of its first process. */
 #include "control.h"
+#include "judge.h"
+#include "publish.h"
 #include "relay.h"
 #include <errno.h>
 #include <linux/nsfs.h>
@@ -7,8 +9,6 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-
-struct rules list;
 
 static struct sandbox *sandboxes;
 static int64_t next_tick;
@@ -23,15 +23,15 @@ static void close_all(struct sandbox *s)
     connections_end(s);
     flows_end(s);
     streams_end(s);
-    struct source *sources[] = {&s->end, &s->tap, &s->dns_udp, &s->dns_tcp};
+    asks_end(s);
+    publications_end(s->id);
+    struct source *sources[] = {&s->end, &s->tap, &s->udp_tap, &s->dns_udp, &s->dns_tcp};
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
         loop_close(sources[i]);
     for (int i = 0; i < MOST_LISTENERS; i++)
         loop_close(&s->listeners[i].source);
     for (int i = 0; i < s->n_localhost; i++)
         loop_close(&s->localhost[i].source);
-    for (int i = 0; i < s->n_udp; i++)
-        loop_close(&s->udp[i].source);
     while (s->n_spares)
         close(s->spares[--s->n_spares]);
     const int others[] = {s->out, s->user_namespace, s->net_namespace};
@@ -52,7 +52,7 @@ int sandbox_is_over_limit(struct sandbox *s, size_t bytes)
     return list.head->bytes && s->bytes > list.head->bytes;
 }
 
-static void end(struct sandbox *s)
+static void sandbox_end(struct sandbox *s)
 {
     struct sandbox **link = &sandboxes;
     while (*link && *link != s)
@@ -68,19 +68,38 @@ static void end(struct sandbox *s)
 static void on_end(struct source *source, uint32_t events)
 {
     (void)events;
-    end((struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, end)));
+    sandbox_end((struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, end)));
+}
+
+struct sandbox *sandbox_newest(void)
+{
+    return sandboxes;
+}
+
+int sandbox_listens(const struct sandbox *s, uint16_t port)
+{
+    for (int i = 0; i < s->n_localhost; i++)
+        if (s->localhost[i].source.fd >= 0 && s->localhost[i].port == port)
+            return 1;
+    return 0;
+}
+
+int sandbox_watch(struct listener *listener)
+{
+    if (listener->source.fd < 0 || listener->is_watched)
+        return 0;
+    listener->is_watched = 1;
+    return loop_add(&listener->source, EPOLLIN);
 }
 
 static int watch_all(struct sandbox *s)
 {
-    struct source *sources[] = {&s->end, &s->tap, &s->dns_udp, &s->dns_tcp};
+    struct source *sources[] = {&s->end, &s->tap, &s->udp_tap, &s->dns_udp, &s->dns_tcp};
     int ret = 0;
     for (size_t i = 0; i < sizeof sources / sizeof *sources && !ret; i++)
-        ret = loop_add(sources[i], EPOLLIN);
+        ret = sources[i]->fd < 0 ? 0 : loop_add(sources[i], EPOLLIN);
     for (int i = 0; i < s->n_localhost && !ret; i++)
-        ret = loop_add(&s->localhost[i].source, EPOLLIN);
-    for (int i = 0; i < s->n_udp && !ret; i++)
-        ret = loop_add(&s->udp[i].source, EPOLLIN);
+        ret = sandbox_watch(&s->localhost[i]);
     return ret;
 }
 
@@ -89,12 +108,15 @@ static struct sandbox *make(uint64_t id, int net_namespace, int process)
     struct sandbox *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
+    static uint64_t last;
     s->id = id;
+    s->serial = ++last;
     s->net_namespace = net_namespace;
-    s->end = (struct source){on_end, process};
-    s->tap = (struct source){on_tap, -1};
-    s->dns_udp = (struct source){on_dns_udp, -1};
-    s->dns_tcp = (struct source){on_dns_tcp, -1};
+    s->end = (struct source){on_end, process, NULL};
+    s->tap = (struct source){on_tap, -1, s};
+    s->udp_tap = (struct source){on_udp_tap, -1, s};
+    s->dns_udp = (struct source){on_dns_udp, -1, s};
+    s->dns_tcp = (struct source){on_dns_tcp, -1, s};
     s->out = -1;
     for (int i = 0; i < MOST_LISTENERS; i++)
         s->listeners[i].source.fd = -1;
@@ -121,7 +143,7 @@ void sandbox_open(uint64_t id, int net_namespace, int process, int answer)
     }
     tell_ready(answer, id, ret, step);
     if (ret)
-        end(s);
+        sandbox_end(s);
 }
 
 int sandboxes_tick(void)
@@ -129,6 +151,9 @@ int sandboxes_tick(void)
     int64_t time = now();
     if (time >= next_tick) {
         next_tick = time + SECOND;
+        asks_tick(time);
+        names_tick(time);
+        publications_resume();
         for (struct sandbox *s = sandboxes; s; s = s->next) {
             flows_tick(s, time);
             streams_tick(s, time);

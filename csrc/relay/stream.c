@@ -8,7 +8,7 @@
 
 enum { MOST_STREAMS = 64, IDLE = 10 * SECOND };
 
-static void end(struct stream *stream)
+static void stream_end(struct stream *stream)
 {
     if (stream->is_over)
         return;
@@ -28,7 +28,7 @@ void stream_send(struct stream *stream, const uint8_t *answer, size_t size)
     memcpy(bytes + STREAM_LENGTH, answer, size);
     size += STREAM_LENGTH;
     if (send(stream->source.fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size)
-        end(stream); /* who doesn't take so little has gone */
+        stream_end(stream); /* who doesn't take so little has gone */
 }
 
 /* Answer what has been asked, until one has to wait. */
@@ -38,13 +38,13 @@ static void serve(struct stream *stream)
         uint8_t question[DNS_MOST];
         size_t length = (size_t)(stream->bytes[0] << 8 | stream->bytes[1]), whole = STREAM_LENGTH + length;
         if (length > DNS_MOST)
-            end(stream);
+            stream_end(stream);
         if (length > DNS_MOST || stream->size < whole)
             return;
         memcpy(question, stream->bytes + STREAM_LENGTH, length);
         stream->size -= whole;
         memmove(stream->bytes, stream->bytes + whole, stream->size);
-        ask(stream->sandbox, question, length, NULL, stream);
+        answer_question(stream->sandbox, question, length, NULL, stream);
     }
 }
 
@@ -70,7 +70,7 @@ static void on_stream(struct source *source, uint32_t events)
     struct stream *stream = (struct stream *)(void *)source;
     ssize_t n = recv(source->fd, stream->bytes + stream->size, sizeof stream->bytes - stream->size, 0);
     if (events & (EPOLLERR | EPOLLHUP) || n == 0 || (n < 0 && errno != EAGAIN)) {
-        end(stream);
+        stream_end(stream);
         return;
     }
     stream->used = now();
@@ -83,14 +83,14 @@ void streams_tick(struct sandbox *sandbox, int64_t time)
     for (struct stream *stream = sandbox->streams, *next; stream; stream = next) {
         next = stream->next;
         if (time - stream->used > IDLE && !stream->is_busy)
-            end(stream);
+            stream_end(stream);
     }
 }
 
 void streams_end(struct sandbox *sandbox)
 {
     while (sandbox->streams)
-        end(sandbox->streams);
+        stream_end(sandbox->streams);
 }
 
 void on_dns_tcp(struct source *source, uint32_t events)
@@ -108,14 +108,15 @@ void on_dns_tcp(struct source *source, uint32_t events)
             close(fd);
         return;
     }
-    *stream = (struct stream){.source = {on_stream, fd}, .sandbox = sandbox, .used = now(), .next = sandbox->streams};
+    *stream = (struct stream){
+        .source = {on_stream, fd, sandbox}, .sandbox = sandbox, .used = now(), .next = sandbox->streams};
     stream->link = &sandbox->streams;
     if (stream->next)
         stream->next->link = &stream->next;
     sandbox->streams = stream;
     sandbox->n_streams++;
     if (loop_add(&stream->source, EPOLLIN) < 0)
-        end(stream);
+        stream_end(stream);
 }
 
 void streams_resume(struct sandbox *sandbox)

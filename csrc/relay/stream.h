@@ -22,7 +22,7 @@ void stream_pause(struct stream *stream);
 void stream_resume(struct stream *stream);
 
 /* answer.c: answer a question, at once or later: to a client of UDP, or by a stream. */
-void ask(struct sandbox *sandbox, const uint8_t *bytes, size_t size, const struct sockaddr_in *client,
-         struct stream *stream);
+void answer_question(struct sandbox *sandbox, const uint8_t *bytes, size_t size, const struct sockaddr_in *client,
+                     struct stream *stream);
 
 #endif

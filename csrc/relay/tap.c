@@ -1,43 +1,22 @@
 /* tap.c: each SYN of a sandbox's, held: the verdict on it, before anything else happens. */
 #include "connection.h"
-#include <errno.h>
 #include <sys/socket.h>
 
-enum { SYNS_PER_TURN = 256 };
+enum { SYNS_PER_TURN = 64 };
 
-static int is_loopback(uint32_t address)
+static void deny(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
 {
-    return address >> 24 == 127;
-}
-
-static enum verdict judge(const struct syn *syn, const struct name *name)
-{
-    if (name)
-        return rules_name_port(&list, name->text, syn->target_port, PROTOCOL_TCP);
-    if (is_loopback(syn->target))
-        return syn->target == INADDR_LOOPBACK ? rules_localhost(&list, syn->target_port) : VERDICT_NO;
-    if (syn->target >> 17 == INVENTED >> 17) /* 198.18.0.0/15: nobody's that isn't a name's */
-        return VERDICT_NO;
-    enum verdict strict = rules_address(&list, syn->target, syn->target_port, PROTOCOL_TCP, 1);
-    if (strict != VERDICT_NO)
-        return strict;
     const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(syn->target)}};
-    return rules_address(&list, syn->target, syn->target_port, PROTOCOL_TCP, is_own_address(&target));
-}
-
-static void turn_away(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
-{
-    /* A name that is known has closed ports; an address that isn't listed is none that leads anywhere. */
-    int error = name || is_loopback(syn->target) ? ECONNREFUSED : EACCES;
-    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(syn->target)}};
-    refuse(sandbox, syn, error);
+    int error = error_of_refusal(syn, name);
     tell(&(struct event){.sandbox = sandbox,
                          .what = NSBOX_NET_CONNECT,
                          .verdict = NSBOX_NET_REFUSED,
                          .reason = reason,
+                         .error = error,
                          .port = syn->target_port,
                          .target = name ? NULL : &target,
                          .name = name ? name->text : NULL});
+    syn_reject(sandbox, syn, error); /* last: whoever looks at the client's end has the event by then */
 }
 
 static void on_syn(struct sandbox *sandbox, const struct syn *syn)
@@ -51,13 +30,25 @@ static void on_syn(struct sandbox *sandbox, const struct syn *syn)
     if (c)
         connection_end(c); /* the client has given it up, and its port has another one */
     struct name *name = name_by_address(syn->target);
-    enum verdict verdict = judge(syn, name);
-    if (verdict != VERDICT_YES)
-        turn_away(sandbox, syn, name, verdict == VERDICT_DENIED ? NSBOX_NET_DENIED : NSBOX_NET_NOT_LISTED);
-    else if (sandbox->n_connections >= list.head->connections)
-        turn_away(sandbox, syn, name, NSBOX_NET_LIMIT);
+    if (name)
+        name_use(sandbox, name);
+    const struct destination to = {name, syn->target, syn->target_port, PROTOCOL_TCP};
+    enum verdict verdict = judge(&to);
+    uint32_t reason = reason_of_refusal(&to, verdict);
+    int is_asked = verdict == VERDICT_NO && may_ask(&to);
+    if (verdict != VERDICT_YES && !is_asked) {
+        deny(sandbox, syn, name, reason);
+        return;
+    }
+    if (sandbox->n_connections >= list.head->connections) {
+        deny(sandbox, syn, name, NSBOX_NET_LIMIT);
+        return;
+    }
+    struct ask *ask = is_asked ? ask_about(sandbox, &to, &reason) : NULL;
+    if (is_asked && (!ask || ask->answer == ANSWER_NO))
+        deny(sandbox, syn, name, reason);
     else
-        connection_begin(sandbox, syn, name);
+        connection_begin(sandbox, syn, name, ask);
 }
 
 void on_tap(struct source *source, uint32_t events)

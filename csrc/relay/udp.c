@@ -1,55 +1,64 @@
-/* udp.c: datagrams to listed ports. Each client and destination is a flow, with a socket of the host's, until it is idle. */
+/* udp.c: datagrams, as a raw socket sees them. Each client and destination is a flow, with a socket of the host's, until it
+ * is idle. No port inside is ours: a command may have any of them for a server of its own.
+ */
 #include "events.h"
+#include "judge.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { DATAGRAMS_PER_TURN = 64, IDLE = 60 * SECOND, MOST_DATAGRAM = 65536, MOST_WAITING = 4096 };
+enum { DATAGRAMS_PER_TURN = 64, IDLE = 60 * SECOND, MOST_HELD = 64 };
+
+/* Who sends to where. */
+struct path {
+    uint32_t client, target;
+    uint16_t client_port, port;
+};
 
 struct flow {
     struct source source;
     struct sandbox *sandbox;
-    int inside; /* the socket in the sandbox that its datagrams came by */
-    struct sockaddr_in client;
-    uint32_t target;
-    uint16_t port;
+    struct path path;
     struct name *name;
+    union target server;
     int64_t used, started;
     uint64_t sent, received;
     struct flow *next, **link;
 };
 
 /* A name's first datagram, until it is known where to. Others that come meanwhile are lost, as they may be. */
-struct datagram {
+struct held_datagram {
     struct waiter waiter;
     struct sandbox *sandbox;
-    const struct udp_port *port;
-    struct sockaddr_in client;
+    struct path path;
     size_t size;
-    uint8_t bytes[MOST_WAITING];
+    uint8_t bytes[];
 };
 
-static uint8_t buffer[MOST_DATAGRAM];
+static uint8_t buffer[DATAGRAM_MOST + 1]; /* what comes, with its headers; or what goes in, with room for them */
 
-static void tell_flow(const struct flow *flow, const union target *target, uint32_t what)
+static void tell_flow(const struct flow *flow, uint32_t what, uint32_t reason, int error)
 {
+    uint32_t verdict = reason && reason != NSBOX_NET_UPSTREAM ? NSBOX_NET_REFUSED : NSBOX_NET_ALLOWED;
     tell(&(struct event){.sandbox = flow->sandbox,
                          .what = what,
-                         .verdict = NSBOX_NET_ALLOWED,
+                         .verdict = verdict,
+                         .reason = reason,
+                         .error = error,
                          .protocol = PROTOCOL_UDP,
-                         .port = flow->port,
-                         .target = target,
+                         .port = flow->path.port,
+                         .target = &flow->server,
                          .name = flow->name ? flow->name->text : NULL,
                          .sent = flow->sent,
                          .received = flow->received,
                          .milliseconds = now() - flow->started});
 }
 
-static void end(struct flow *flow)
+static void flow_end(struct flow *flow, uint32_t reason, int error)
 {
-    tell_flow(flow, NULL, NSBOX_NET_CLOSE);
+    tell_flow(flow, NSBOX_NET_CLOSE, reason, error);
     loop_close(&flow->source);
     *flow->link = flow->next;
     if (flow->next)
@@ -61,7 +70,7 @@ static void end(struct flow *flow)
 void flows_end(struct sandbox *sandbox)
 {
     while (sandbox->flows)
-        end(sandbox->flows);
+        flow_end(sandbox->flows, 0, 0);
 }
 
 void flows_tick(struct sandbox *sandbox, int64_t time)
@@ -69,39 +78,70 @@ void flows_tick(struct sandbox *sandbox, int64_t time)
     for (struct flow *flow = sandbox->flows, *next; flow; flow = next) {
         next = flow->next;
         if (time - flow->used > IDLE)
-            end(flow);
+            flow_end(flow, 0, 0);
     }
 }
 
-/* An answer, from the address that the client has asked: ip(7), IP_PKTINFO. */
-static void answer(const struct flow *flow, size_t size)
+/* Why it may not go on; 0: it may. Another entry may have allowed the address of its name. */
+static uint32_t revoked(const struct flow *flow)
 {
-    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct in_pktinfo))] = {0};
-    struct sockaddr_in to = flow->client;
-    struct iovec part = {buffer, size};
-    struct msghdr message = {.msg_name = &to,
-                             .msg_namelen = sizeof to,
-                             .msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control,
-                             .msg_controllen = sizeof control};
-    const struct in_pktinfo from = {.ipi_spec_dst.s_addr = htonl(flow->target)};
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = IPPROTO_IP;
-    head->cmsg_type = IP_PKTINFO;
-    head->cmsg_len = CMSG_LEN(sizeof from);
-    memcpy(CMSG_DATA(head), &from, sizeof from);
-    sendmsg(flow->inside, &message, 0);
+    const struct destination to = {flow->name, flow->path.target, flow->path.port, PROTOCOL_UDP};
+    enum verdict verdict = judge(&to);
+    uint32_t reason = 0;
+    if (verdict != VERDICT_YES)
+        return reason_of_refusal(&to, verdict);
+    return !flow->name || may_reach(&flow->server, flow->path.port, PROTOCOL_UDP, &reason) ? 0 : reason;
 }
 
-static void refuse(const struct sandbox *sandbox, const struct sockaddr_in *client, uint32_t target, uint16_t port,
-                   size_t size)
+/* After a new list: what it doesn't allow any more ends. */
+void flows_revoke(struct sandbox *sandbox)
+{
+    for (struct flow *flow = sandbox->flows, *next; flow; flow = next) {
+        next = flow->next;
+        uint32_t reason = revoked(flow);
+        if (reason)
+            flow_end(flow, reason, 0);
+    }
+}
+
+/* An answer, from the address that the client has asked; its data is in the buffer, behind room for the headers. */
+static void answer(const struct flow *flow, size_t size)
+{
+    const struct path *path = &flow->path;
+    packet_datagram_head(buffer, &(struct datagram){.source = path->target,
+                                                    .source_port = path->port,
+                                                    .target = path->client,
+                                                    .target_port = path->client_port,
+                                                    .size = size});
+    send_packet(flow->sandbox, buffer, DATAGRAM_HEAD + size, path->client);
+}
+
+/* Of the codes that say so, those that a socket of UDP is told of without having asked for it (IP_RECVERR, ip(7)). */
+static int code_of(int error)
+{
+    if (error == ENETUNREACH)
+        return ICMP_NET_PROHIBITED;
+    return error == ECONNREFUSED ? ICMP_PORT : ICMP_POLICY; /* the client gets EHOSTUNREACH by this */
+}
+
+static void datagram_reject(const struct sandbox *sandbox, const struct path *path, size_t size, int error)
 {
     uint8_t packet[64];
-    size_t n =
-        packet_unreachable_udp(packet, ntohl(client->sin_addr.s_addr), ntohs(client->sin_port), target, port, size);
-    const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = client->sin_addr};
-    sendto(sandbox->out, packet, n, 0, (const struct sockaddr *)&to, sizeof to);
+    const struct datagram its = {.source = path->client,
+                                 .source_port = path->client_port,
+                                 .target = path->target,
+                                 .target_port = path->port,
+                                 .size = size};
+    send_packet(sandbox, packet, packet_unreachable_udp(packet, &its, code_of(error)), path->client);
+}
+
+/* Nobody listens there. It is told first: whoever sees what the client does has it by then. */
+static void flow_end_refused(struct flow *flow)
+{
+    const struct path path = flow->path;
+    const struct sandbox *sandbox = flow->sandbox;
+    flow_end(flow, NSBOX_NET_UPSTREAM, ECONNREFUSED);
+    datagram_reject(sandbox, &path, 0, ECONNREFUSED);
 }
 
 static void on_answer(struct source *source, uint32_t events)
@@ -109,10 +149,9 @@ static void on_answer(struct source *source, uint32_t events)
     struct flow *flow = (struct flow *)(void *)source;
     (void)events;
     for (int i = 0; i < DATAGRAMS_PER_TURN; i++) {
-        ssize_t n = recv(source->fd, buffer, sizeof buffer, 0);
+        ssize_t n = recv(source->fd, buffer + DATAGRAM_HEAD, sizeof buffer - DATAGRAM_HEAD, 0);
         if (n < 0 && errno == ECONNREFUSED) {
-            refuse(flow->sandbox, &flow->client, flow->target, flow->port, 0);
-            end(flow);
+            flow_end_refused(flow);
             return;
         }
         if (n < 0)
@@ -124,36 +163,41 @@ static void on_answer(struct source *source, uint32_t events)
     }
 }
 
-static struct flow *find(const struct sandbox *sandbox, const struct sockaddr_in *client, uint32_t target,
-                         uint16_t port)
+static struct flow *find(const struct sandbox *sandbox, const struct path *path)
 {
     struct flow *flow = sandbox->flows;
-    while (flow && !(flow->target == target && flow->port == port && flow->client.sin_port == client->sin_port &&
-                     flow->client.sin_addr.s_addr == client->sin_addr.s_addr))
+    while (flow && !(flow->path.target == path->target && flow->path.port == path->port &&
+                     flow->path.client == path->client && flow->path.client_port == path->client_port))
         flow = flow->next;
     return flow;
 }
 
-static struct flow *begin(const struct udp_port *port, const struct sockaddr_in *client, uint32_t target,
-                          struct name *name, union target *to)
+/* Connect a flow's socket; 0 or the errno of the host's that says why not. */
+static int flow_connect(struct flow *flow)
 {
-    struct sandbox *sandbox = port->sandbox;
+    const union target *to = &flow->server;
+    flow->source.fd = within_share(socket(to->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (flow->source.fd < 0)
+        return errno;
+    socklen_t size = to->any.sa_family == AF_INET6 ? sizeof to->six : sizeof to->four;
+    return connect(flow->source.fd, &to->any, size) < 0 || loop_add(&flow->source, EPOLLIN) < 0 ? errno : 0;
+}
+
+/* NULL: error says why not; 0: a limit of the sandbox's, or of descriptors. */
+static struct flow *flow_begin(struct sandbox *sandbox, const struct path *path, struct name *name, union target *to,
+                               int *error)
+{
     struct flow *flow = sandbox->n_flows < MOST_FLOWS ? calloc(1, sizeof *flow) : NULL;
-    int is_six = to->any.sa_family == AF_INET6;
+    *error = 0;
     if (!flow)
         return NULL;
-    *(is_six ? &to->six.sin6_port : &to->four.sin_port) = htons(port->port);
-    *flow = (struct flow){.sandbox = sandbox,
-                          .inside = port->source.fd,
-                          .client = *client,
-                          .target = target,
-                          .port = port->port,
-                          .name = name,
-                          .started = now(),
-                          .used = now()};
-    flow->source = (struct source){on_answer, socket(to->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-    if (flow->source.fd < 0 || connect(flow->source.fd, &to->any, is_six ? sizeof to->six : sizeof to->four) < 0 ||
-        loop_add(&flow->source, EPOLLIN) < 0) {
+    *(to->any.sa_family == AF_INET6 ? &to->six.sin6_port : &to->four.sin_port) = htons(path->port);
+    *flow = (struct flow){.sandbox = sandbox, .path = *path, .name = name, .server = *to};
+    flow->started = flow->used = now();
+    flow->source = (struct source){on_answer, -1, sandbox};
+    int ret = flow_connect(flow);
+    if (ret) {
+        *error = flow->source.fd < 0 ? 0 : ret;
         loop_close(&flow->source);
         free(flow);
         return NULL;
@@ -164,7 +208,7 @@ static struct flow *begin(const struct udp_port *port, const struct sockaddr_in 
         flow->next->link = &flow->next;
     sandbox->flows = flow;
     sandbox->n_flows++;
-    tell_flow(flow, to, NSBOX_NET_DATAGRAM);
+    tell_flow(flow, NSBOX_NET_DATAGRAM, 0, 0);
     return flow;
 }
 
@@ -176,111 +220,108 @@ static void pass(struct flow *flow, const uint8_t *bytes, size_t size)
         send(flow->source.fd, bytes, size, 0);
 }
 
-static void turn_away(const struct udp_port *port, const struct sockaddr_in *client, uint32_t target,
-                      const struct name *name, size_t size, uint32_t reason)
+static void deny_datagram(struct sandbox *sandbox, const struct path *path, const struct name *name, size_t size,
+                          uint32_t reason, int error)
 {
-    const union target to = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(target)}};
-    refuse(port->sandbox, client, target, port->port, size);
-    tell(&(struct event){.sandbox = port->sandbox,
+    const union target to = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(path->target)}};
+    tell(&(struct event){.sandbox = sandbox,
                          .what = NSBOX_NET_DATAGRAM,
-                         .verdict = NSBOX_NET_REFUSED,
+                         .verdict = reason == NSBOX_NET_UPSTREAM ? NSBOX_NET_FAILED : NSBOX_NET_REFUSED,
                          .reason = reason,
+                         .error = error,
                          .protocol = PROTOCOL_UDP,
-                         .port = port->port,
+                         .port = path->port,
                          .target = name ? NULL : &to,
                          .name = name ? name->text : NULL});
+    datagram_reject(sandbox, path, size, error); /* last: whoever sees what the client does has the event by then */
+}
+
+/* Begin a flow with its first datagram. */
+static void open_flow(struct sandbox *sandbox, const struct path *path, struct name *name, union target to,
+                      const uint8_t *data, size_t size)
+{
+    int error;
+    struct flow *flow = flow_begin(sandbox, path, name, &to, &error);
+    if (flow)
+        pass(flow, data, size);
+    else
+        deny_datagram(sandbox, path, name, size, error ? NSBOX_NET_UPSTREAM : NSBOX_NET_LIMIT,
+                      error ? error : ECONNREFUSED);
+}
+
+static void send_held(const struct held_datagram *held, struct name *name)
+{
+    uint32_t reason = NSBOX_NET_UPSTREAM;
+    int i = 0;
+    while (i < name->n_targets && !may_reach(&name->targets[i], held->path.port, PROTOCOL_UDP, &reason))
+        i++;
+    if (i < name->n_targets)
+        open_flow(held->sandbox, &held->path, name, name->targets[i], held->bytes, held->size);
+    else
+        deny_datagram(held->sandbox, &held->path, name, held->size, reason,
+                      reason == NSBOX_NET_UPSTREAM ? EHOSTUNREACH : EACCES);
 }
 
 static void on_name(struct waiter *waiter, struct name *name)
 {
-    struct datagram *d = (struct datagram *)(void *)waiter;
-    struct sandbox *sandbox = d->sandbox;
-    uint32_t reason = NSBOX_NET_UPSTREAM;
-    int i = 0;
-    if (!sandbox->is_ended) {
-        while (i < name->n_targets && !may_reach(&name->targets[i], d->port->port, PROTOCOL_UDP, &reason))
-            i++;
-        if (i < name->n_targets && sandbox->n_flows == MOST_FLOWS)
-            reason = NSBOX_NET_LIMIT;
-        union target to = name->targets[i < name->n_targets ? i : 0];
-        struct flow *flow = i < name->n_targets ? begin(d->port, &d->client, name->address, name, &to) : NULL;
-        if (flow)
-            pass(flow, d->bytes, d->size);
-        else
-            turn_away(d->port, &d->client, name->address, name, d->size, reason);
-    }
-    free(d);
+    struct held_datagram *held = (struct held_datagram *)(void *)waiter;
+    struct sandbox *sandbox = held->sandbox;
+    const struct destination to = {name, 0, held->path.port, PROTOCOL_UDP};
+    if (!sandbox->is_ended && judge(&to) == VERDICT_YES)
+        send_held(held, name);
+    free(held);
     sandbox->n_questions--;
     sandbox_free(sandbox);
 }
 
-static void look_up(const struct udp_port *port, const struct sockaddr_in *client, struct name *name, size_t size)
+static void hold_datagram(struct sandbox *sandbox, const struct path *path, struct name *name, const uint8_t *data,
+                          size_t size)
 {
-    int can = size <= MOST_WAITING && !name->is_busy && port->sandbox->n_questions < MOST_FLOWS;
-    struct datagram *d = can ? malloc(sizeof *d) : NULL;
-    if (!d)
+    int can = !name->is_busy && sandbox->n_questions < MOST_HELD;
+    struct held_datagram *held = can ? malloc(sizeof *held + size) : NULL;
+    if (!held)
         return;
-    *d = (struct datagram){.waiter = {.done = on_name}, .sandbox = port->sandbox, .port = port, .client = *client};
-    d->size = size;
-    memcpy(d->bytes, buffer, size);
-    port->sandbox->n_questions++;
-    resolve(port->sandbox, name, &d->waiter);
+    held->waiter = (struct waiter){.done = on_name};
+    held->sandbox = sandbox;
+    held->path = *path;
+    held->size = size;
+    memcpy(held->bytes, data, size);
+    sandbox->n_questions++;
+    resolve(sandbox, name, &held->waiter);
 }
 
-static void on_datagram(const struct udp_port *port, const struct sockaddr_in *client, uint32_t target, size_t size)
+static void on_datagram(struct sandbox *sandbox, const struct datagram *datagram)
 {
-    struct flow *flow = find(port->sandbox, client, target, port->port);
-    struct name *name = name_by_address(target);
-    union target to = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(target)}};
+    const struct path path = {datagram->source, datagram->target, datagram->source_port, datagram->target_port};
+    struct flow *flow = find(sandbox, &path);
+    struct name *name = name_by_address(path.target);
+    if (name)
+        name_use(sandbox, name);
+    const struct destination to = {name, path.target, path.port, PROTOCOL_UDP};
+    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(path.target)}};
     if (flow) {
-        pass(flow, buffer, size);
+        pass(flow, datagram->data, datagram->size);
         return;
     }
-    enum verdict verdict = name ? rules_name_port(&list, name->text, port->port, PROTOCOL_UDP)
-                                : rules_address(&list, target, port->port, PROTOCOL_UDP, 1);
+    enum verdict verdict = judge(&to);
     if (verdict != VERDICT_YES)
-        turn_away(port, client, target, name, size,
-                  verdict == VERDICT_DENIED ? NSBOX_NET_DENIED : NSBOX_NET_NOT_LISTED);
+        deny_datagram(sandbox, &path, name, datagram->size, reason_of_refusal(&to, verdict), ECONNREFUSED);
     else if (name)
-        look_up(port, client, name, size);
-    else if ((flow = begin(port, client, target, NULL, &to)))
-        pass(flow, buffer, size);
+        hold_datagram(sandbox, &path, name, datagram->data, datagram->size);
     else
-        turn_away(port, client, target, NULL, size, NSBOX_NET_LIMIT);
+        open_flow(sandbox, &path, NULL, target, datagram->data, datagram->size);
 }
 
-/* The address that a datagram was for. 0: it isn't said. */
-static uint32_t target_of(struct msghdr *message)
+void on_udp_tap(struct source *source, uint32_t events)
 {
-    for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head; head = CMSG_NXTHDR(message, head)) {
-        struct in_pktinfo info;
-        if (head->cmsg_level != IPPROTO_IP || head->cmsg_type != IP_PKTINFO)
-            continue;
-        memcpy(&info, CMSG_DATA(head), sizeof info);
-        return ntohl(info.ipi_addr.s_addr);
-    }
-    return 0;
-}
-
-void on_udp(struct source *source, uint32_t events)
-{
-    struct udp_port *port = (struct udp_port *)(void *)source;
+    struct sandbox *sandbox = (struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, udp_tap));
     (void)events;
     for (int i = 0; i < DATAGRAMS_PER_TURN; i++) {
-        _Alignas(struct cmsghdr) char control[256];
-        struct sockaddr_in client;
-        struct iovec part = {buffer, sizeof buffer};
-        struct msghdr message = {.msg_name = &client,
-                                 .msg_namelen = sizeof client,
-                                 .msg_iov = &part,
-                                 .msg_iovlen = 1,
-                                 .msg_control = control,
-                                 .msg_controllen = sizeof control};
-        ssize_t n = recvmsg(source->fd, &message, 0);
+        struct datagram datagram;
+        ssize_t n = recv(source->fd, buffer, sizeof buffer, 0);
         if (n < 0)
             return;
-        uint32_t target = target_of(&message);
-        if (target && target >> 24 != 127)
-            on_datagram(port, &client, target, (size_t)n);
+        if (packet_datagram(buffer, (size_t)n, &datagram))
+            on_datagram(sandbox, &datagram);
     }
 }

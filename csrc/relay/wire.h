@@ -18,7 +18,7 @@ enum {
 
 /* Flags of an entry, and of the list. */
 enum { NSBOX_NET_DENY = 1, NSBOX_NET_UDP = 2 };
-enum { NSBOX_NET_PRIVATE = 1 };
+enum { NSBOX_NET_PRIVATE = 1, NSBOX_NET_ASKS = 2 /* the caller is asked about what no entry decides */ };
 
 /* How names of TLS servers are checked. */
 enum { NSBOX_NET_TLS_SNI = 0, NSBOX_NET_TLS_ECH = 1 /* one with ECH passes */, NSBOX_NET_TLS_OFF = 2 };
@@ -47,25 +47,48 @@ typedef struct {
 
 /* ---- messages, by a socket of type SOCK_SEQPACKET: one packet each, a head and what its kind has behind it */
 
-/* To the relay. */
+/* To the relay; in brackets the descriptors that come with it. */
 enum {
-    NSBOX_NET_OPEN = 1, /* a sandbox is there; with descriptors of its net namespace, its first process, and a socket */
+    /* A sandbox is there [its net namespace, its first process as a pidfd, a socket for READY]. */
+    NSBOX_NET_OPEN = 1,
+    /* A new list, for all that runs too [the list as a file, a socket for READY]. */
+    NSBOX_NET_RULES = 2,
+    /* The answer to the ASK of this id: value is 0 for no, 1 for yes, which holds for as long as the sandbox does. */
+    NSBOX_NET_VERDICT = 3,
+    /* Clients of a listening socket of the host's come to port `value` of 127.0.0.1 in this sandbox [that socket]. 0 as
+     * the sandbox: in the newest one that listens there. The caller chooses the id. */
+    NSBOX_NET_PUBLISH = 4,
+    /* No more of them: the socket of this id is closed. What is open stays. */
+    NSBOX_NET_UNPUBLISH = 5,
+    /* READY is to come when all is told that has happened by now [a socket for READY]. */
+    NSBOX_NET_SETTLE = 6,
+    /* Of csrc/proxy alone, which is told by a stream, without descriptors: the list follows RULES, in `value` bytes; OPEN
+     * has the sandbox's secret as its id; and this sandbox has ended, with all its connections. */
+    NSBOX_NET_END = 7,
 };
 
-/* From the relay. */
+/* From the relay: each is an event whose head has that kind. */
 enum {
-    NSBOX_NET_READY = 1, /* by the socket that came with OPEN: value is 0, or -errno; name says at what */
+    NSBOX_NET_READY = 1, /* by the socket that came with OPEN or RULES: value is 0, or -errno; name says at what */
     NSBOX_NET_EVENT = 2, /* value: how many weren't taken in time so far */
+    NSBOX_NET_ASK = 3,   /* of this id: may the sandbox connect to that name or address, at that port? */
 };
 
 typedef struct {
     uint32_t kind;
     int32_t value;
     uint64_t sandbox;
+    uint64_t id; /* of an ASK, or of what is published; else 0 */
 } nsbox_net_message;
 
 /* What an event is about, how it ended, and why. */
-enum { NSBOX_NET_DNS = 1, NSBOX_NET_CONNECT = 2, NSBOX_NET_CLOSE = 3, NSBOX_NET_DATAGRAM = 4 };
+enum {
+    NSBOX_NET_DNS = 1,
+    NSBOX_NET_CONNECT = 2,
+    NSBOX_NET_CLOSE = 3,
+    NSBOX_NET_DATAGRAM = 4,
+    NSBOX_NET_PUBLISHED = 5 /* a client of a published port: come, failed; its end is a CLOSE with the same id */
+};
 enum { NSBOX_NET_ALLOWED = 1, NSBOX_NET_REFUSED = 2, NSBOX_NET_FAILED = 3 };
 enum {
     NSBOX_NET_NO_REASON = 0,
@@ -78,6 +101,7 @@ enum {
     NSBOX_NET_ECH = 7,
     NSBOX_NET_PORT_TAKEN = 8, /* by a server of the command's on all addresses */
     NSBOX_NET_LIMIT = 9,
+    NSBOX_NET_ASKED = 10,    /* the caller said so; or, if it was refused, said nothing */
     NSBOX_NET_UPSTREAM = 11, /* the server, or the host's resolver */
 };
 

@@ -19,7 +19,12 @@ static void must(int holds)
 static void a_packet(const uint8_t *bytes, size_t size)
 {
     struct syn syn;
+    struct datagram datagram;
     uint8_t to[64];
+    if (packet_datagram(bytes, size, &datagram)) {
+        must(datagram.data >= bytes && datagram.data + datagram.size <= bytes + size);
+        must(packet_unreachable_udp(to, &datagram, ICMP_PORT) == 56);
+    }
     if (!packet_syn(bytes, size, &syn))
         return;
     must(syn.size >= 40 && syn.size <= PACKET_MOST && syn.size + syn.data == size);
@@ -74,6 +79,7 @@ static void a_list(const uint8_t *bytes, size_t size)
     memcpy(blob, &head, 12);
     if (rules_read(&rules, blob, size) == 0) {
         rules_name(&rules, "a.example");
+        rules_spells(&rules, "a.example");
         rules_name_port(&rules, "a.example", 443, PROTOCOL_TCP);
         rules_address(&rules, 0x0a000001, 443, PROTOCOL_TCP, 0);
         rules_may_resolve(&rules, bytes, 16, 443, PROTOCOL_TCP, 0);

@@ -112,13 +112,61 @@ static void unreachable(void)
     CHECK(bytes[9] == 1 && bytes[20] == 3 && bytes[21] == ICMP_HOST && sum(bytes + 20, 36, 0) == 0xffff);
     CHECK(bytes[28] == 0x45 && bytes[37] == 6 && sum(bytes + 28, 20, 0) == 0xffff);
     CHECK(!memcmp(bytes + 40, sample + 12, 8) && !memcmp(bytes + 48, sample + 20, 8));
-    CHECK(packet_unreachable_udp(bytes, 0xc6130001, 5000, 0xc6120100, 123, 48) == 56);
+    const struct datagram datagram = {0xc6130001, 0xc6120100, 5000, 123, NULL, 48};
+    CHECK(packet_unreachable_udp(bytes, &datagram, ICMP_PORT) == 56);
     CHECK(bytes[21] == ICMP_PORT && bytes[37] == 17 && sum(bytes + 20, 36, 0) == 0xffff);
     CHECK(bytes[31] == 76 && bytes[53] == 56 && bytes[51] == 123);
 }
 
+/* 198.19.0.1:40000 -> 198.18.1.0:123, five bytes of data. */
+static const uint8_t udp_sample[33] = {0x45, 0, 0, 33,   0,    1, 0x40, 0, 64, 17,   0,    0,   198, 19,  0,   1,  198,
+                                       18,   1, 0, 0x9c, 0x40, 0, 123,  0, 13, 0xab, 0xcd, 'h', 'e', 'l', 'l', 'o'};
+
+static int takes_datagram_with(size_t at, uint8_t value)
+{
+    struct datagram datagram;
+    uint8_t bytes[sizeof udp_sample];
+    memcpy(bytes, udp_sample, sizeof bytes);
+    bytes[at] = value;
+    return packet_datagram(bytes, sizeof bytes, &datagram);
+}
+
+static void a_datagram(void)
+{
+    struct datagram datagram;
+    uint8_t bytes[64];
+    CHECK(packet_datagram(udp_sample, sizeof udp_sample, &datagram));
+    CHECK(datagram.source == 0xc6130001 && datagram.target == 0xc6120100);
+    CHECK(datagram.source_port == 40000 && datagram.target_port == 123);
+    CHECK(datagram.size == 5 && !memcmp(datagram.data, "hello", 5));
+    memset(bytes, 0xff, sizeof bytes);
+    packet_datagram_head(bytes, &datagram);
+    CHECK(bytes[26] == 0 && bytes[27] == 0 && bytes[DATAGRAM_HEAD] == 0xff);
+    memcpy(bytes + DATAGRAM_HEAD, "world", 5);
+    CHECK(packet_datagram(bytes, 33, &datagram) && datagram.size == 5 && datagram.target_port == 123);
+}
+
+static void no_datagram(void)
+{
+    struct datagram datagram;
+    for (size_t size = 0; size < sizeof udp_sample; size++)
+        CHECK(!packet_datagram(udp_sample, size, &datagram));
+    CHECK(!takes_datagram_with(0, 0x65));
+    CHECK(!takes_datagram_with(0, 0x44));
+    CHECK(!takes_datagram_with(0, 0x4f));
+    CHECK(!takes_datagram_with(9, 6)); /* TCP */
+    CHECK(!takes_datagram_with(6, 0x20));
+    CHECK(!takes_datagram_with(7, 1));
+    CHECK(!takes_datagram_with(25, 14)); /* longer than its packet */
+    CHECK(!takes_datagram_with(25, 7));
+    CHECK(takes_datagram_with(25, 8)); /* shorter: what is behind it means nothing */
+    CHECK(takes_datagram_with(26, 0));
+}
+
 int main(void)
 {
+    a_datagram();
+    no_datagram();
     a_syn();
     no_syn();
     with_data();

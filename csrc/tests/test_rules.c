@@ -78,6 +78,10 @@ static void names(void)
     CHECK(rules_name(&rules, "x.hub.example") == VERDICT_YES && rules_name(&rules, "x.y.hub.example") == VERDICT_YES);
     CHECK(rules_name(&rules, "hub.example") == VERDICT_NO && rules_name(&rules, ".hub.example") == VERDICT_NO);
     CHECK(rules_name(&rules, "xhub.example") == VERDICT_NO);
+    CHECK(rules_spells(&rules, "a.example") && rules_spells(&rules, "time.example"));
+    CHECK(!rules_spells(&rules, "x.hub.example") && !rules_spells(&rules, "gist.hub.example"));
+    CHECK(!rules_spells(&rules, "b.a.example") && !rules_spells(&rules, ""));
+    CHECK(rules.has_udp && !rules.has_any);
     CHECK(rules_name(&rules, "gist.hub.example") == VERDICT_DENIED);
     CHECK(rules_name(&rules, "b.hub.example") == VERDICT_YES);
     CHECK(rules_name_port(&rules, "a.example", 443, PROTOCOL_TCP) == VERDICT_YES);
@@ -96,13 +100,16 @@ static void addresses(void)
     add_addresses(0x0a010200, 24, 5432);
     add_addresses(0x0a0102ff, 32, 5432)->flags = NSBOX_NET_DENY;
     add(NSBOX_NET_LOCALHOST, 8000, 8001);
+    add_addresses(0x0a010202, 32, 5433);
     CHECK(!seal());
     CHECK(rules_address(&rules, 0x0a010201, 5432, PROTOCOL_TCP, 0) == VERDICT_YES);
-    CHECK(rules_address(&rules, 0x0a010201, 5432, PROTOCOL_TCP, 1) == VERDICT_YES); /* named, so meant */
+    CHECK(rules_address(&rules, 0x0a010201, 5432, PROTOCOL_TCP, 1) == VERDICT_NO); /* others of the network are meant */
+    CHECK(rules_address(&rules, 0x0a010202, 5433, PROTOCOL_TCP, 1) == VERDICT_YES); /* named, so meant */
     CHECK(rules_address(&rules, 0x0a0102ff, 5432, PROTOCOL_TCP, 0) == VERDICT_DENIED);
     CHECK(rules_address(&rules, 0x0a010300, 5432, PROTOCOL_TCP, 0) == VERDICT_NO);
     CHECK(rules_address(&rules, 0x0a0101ff, 5432, PROTOCOL_TCP, 0) == VERDICT_NO);
     CHECK(rules_address(&rules, 0x0a010201, 5433, PROTOCOL_TCP, 0) == VERDICT_NO);
+    CHECK(rules_address(&rules, 0x0a0102ff, 5432, PROTOCOL_TCP, 1) == VERDICT_DENIED);
     CHECK(rules_localhost(&rules, 8001) == VERDICT_YES && rules_localhost(&rules, 8002) == VERDICT_NO);
     CHECK(rules_address(&rules, 0x7f000001, 8000, PROTOCOL_TCP, 0) == VERDICT_NO);
     CHECK(rules_name(&rules, "localhost") == VERDICT_NO);
@@ -114,6 +121,7 @@ static void all_that_is_public(void)
     add(NSBOX_NET_ANY, 1, 65535);
     CHECK(!seal());
     CHECK(rules_name(&rules, "any.example") == VERDICT_YES);
+    CHECK(rules.has_any && !rules.has_udp && !rules_spells(&rules, "any.example"));
     CHECK(rules_address(&rules, 0xcb007101, 80, PROTOCOL_TCP, 0) == VERDICT_YES);
     CHECK(rules_address(&rules, 0xcb007101, 80, PROTOCOL_TCP, 1) == VERDICT_NO);
     CHECK(rules_address(&rules, 0xcb007101, 80, PROTOCOL_UDP, 0) == VERDICT_NO);
@@ -172,14 +180,55 @@ static void addresses_of_names(void)
             CHECK(!rules_may_resolve(&rules, kind->bytes, kind->size, 443, PROTOCOL_TCP, 1));
         }
     }
-    add_addresses(0x7f000000, 8, 443);
+    add_addresses(0xa9fe0000, 16, 443);
+    add_addresses(0x0a010203, 32, 443);
     add_addresses(0xcb007101, 32, 0)->flags = NSBOX_NET_DENY;
     CHECK(!seal());
-    CHECK(rules_may_resolve(&rules, (const uint8_t *)"\x7f\0\0\1", 4, 443, PROTOCOL_TCP, 1));
-    CHECK(!rules_may_resolve(&rules, (const uint8_t *)"\x7f\0\0\1", 4, 444, PROTOCOL_TCP, 1));
-    CHECK(rules_may_resolve(&rules, (const uint8_t *)"\x7f\0\0\1", 4, 0, PROTOCOL_TCP, 1));
+    CHECK(rules_may_resolve(&rules, (const uint8_t *)"\xa9\xfe\1\1", 4, 443, PROTOCOL_TCP, 0));
+    CHECK(!rules_may_resolve(&rules, (const uint8_t *)"\xa9\xfe\1\1", 4, 444, PROTOCOL_TCP, 0));
+    CHECK(rules_may_resolve(&rules, (const uint8_t *)"\xa9\xfe\1\1", 4, 0, PROTOCOL_TCP, 0));
+    CHECK(!rules_may_resolve(&rules, (const uint8_t *)"\xa9\xfe\1\1", 4, 443, PROTOCOL_TCP, 1));
+    CHECK(rules_may_resolve(&rules, (const uint8_t *)"\x0a\1\2\3", 4, 443, PROTOCOL_TCP, 1));
     CHECK(!rules_may_resolve(&rules, (const uint8_t *)"\xcb\0\x71\1", 4, 0, PROTOCOL_TCP, 0));
     CHECK(!rules_may_resolve(&rules, (const uint8_t *)"\xcb\0\x71\1", 4, 443, PROTOCOL_TCP, 0));
+}
+
+static const struct address LOOPBACK[] = {
+    {{127, 0, 0, 1}, 4, 0, 1},
+    {{127, 255, 255, 255}, 4, 0, 1},
+    {{0}, 4, 0, 1}, /* a connection to it comes to 127.0.0.1 */
+    {{0, 0, 0, 1}, 4, 0, 1},
+    {{0}, 16, 0, 1},
+    {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 16, 0, 1},
+    {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 127, 0, 0, 1}, 16, 0, 1},
+    {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}, 16, 0, 1},
+    {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0}, 16, 0, 1},
+    {{0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 127, 0, 0, 1}, 16, 0, 1},
+    {{0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, 127, 1, 2, 3}, 16, 0, 1},
+    {{0x20, 2, 127, 0, 0, 1}, 16, 0, 1},
+};
+
+/* Whatever is listed, even all of it: no name has the host's loopback, and no number leads there. */
+static void loopback(void)
+{
+    clear();
+    add_name(NSBOX_NET_NAME, "a.example", 443);
+    add_addresses(0, 0, 443);
+    add_addresses(0x7f000001, 32, 443);
+    add_addresses(0, 32, 443);
+    list.head.flags = NSBOX_NET_PRIVATE;
+    CHECK(!seal());
+    for (size_t i = 0; i < sizeof LOOPBACK / sizeof *LOOPBACK; i++)
+        for (int port = 0; port < 444; port += 443)
+            for (int is_own = 0; is_own < 2; is_own++)
+                CHECK(!rules_may_resolve(&rules, LOOPBACK[i].bytes, LOOPBACK[i].size, (uint16_t)port, PROTOCOL_TCP,
+                                         is_own));
+    CHECK(rules_address(&rules, 0x7f000001, 443, PROTOCOL_TCP, 1) == VERDICT_NO);
+    CHECK(rules_address(&rules, 0, 443, PROTOCOL_TCP, 0) == VERDICT_NO);
+    CHECK(rules_address(&rules, 0x0a010203, 443, PROTOCOL_TCP, 0) == VERDICT_YES);
+    CHECK(rules_address(&rules, 0x0a010203, 443, PROTOCOL_TCP, 1) == VERDICT_NO);
+    CHECK(rules_may_resolve(&rules, (const uint8_t *)"\x0a\1\2\3", 4, 443, PROTOCOL_TCP, 0));
+    CHECK(!rules_may_resolve(&rules, (const uint8_t *)"\x0a\1\2\3", 4, 443, PROTOCOL_TCP, 1));
 }
 
 /* A sound list with one field changed isn't one. */
@@ -226,6 +275,7 @@ int main(void)
     addresses();
     all_that_is_public();
     addresses_of_names();
+    loopback();
     unsound();
     free(blob);
     fprintf(stderr, "%d checks, %d failed\n", checks, failures);

@@ -40,7 +40,7 @@ def ask(relay: str) -> Ask:
         needs.require(program)
 
     def request(rules: list[tuple[object, ...]], client: str, **options: object) -> Answer:
-        text = json.dumps({"rules": rules, "client": CLIENT + client, **options})
+        text = json.dumps({"rules": rules, "client": client, "prelude": CLIENT, **options})
         command = ["unshare", "-Urnmpf", "--mount-proc", "--kill-child", sys.executable]
         done = subprocess.run(
             [*command, str(Path(__file__).with_name("world.py")), relay],
@@ -51,6 +51,8 @@ def ask(relay: str) -> Ask:
             timeout=55,
         )
         assert done.stdout, done.stderr
-        return Answer(**json.loads(done.stdout))
+        answer = Answer(**json.loads(done.stdout))
+        assert answer.relay == 0 or answer.ready["value"], f"the relay ended with {answer.relay}: {done.stderr}"
+        return answer
 
     return request

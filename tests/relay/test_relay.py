@@ -87,9 +87,30 @@ def test_addresses_that_no_name_may_have(ask: Ask, host: str, reason: str) -> No
     found = ask([name(f"{host}.example")], client, on_host=[443])
     assert found.lines() == ["-2"] and found.of("dns")[0] == (f"{host}.example", f"refused {reason}", 0)
     addresses_of = {"metadata": "169.254.169.254", "lan": "10.1.2.3", "rebound": "127.0.0.1", "own": "192.0.2.1"}
+    assert next(e["address"] for e in found.events if e["kind"] == "dns") == addresses_of[host]
     rules = [name(f"{host}.example"), addresses(addresses_of[host], 32, 443)]
     found = ask(rules, client, tls=2, on_host=[443])
-    assert found.lines() == [f"b'{addresses_of[host]} hi'"]
+    assert found.lines() == ["-2" if host == "rebound" else f"b'{addresses_of[host]} hi'"]
+
+
+def test_what_a_prefix_has_of_this_host(ask: Ask) -> None:
+    """A prefix leads to others of its network: to no address of the host's own, by number or by name, nor to loopback."""
+    hosts = ("rebound", "own", "lan", "metadata")
+    client = """
+print(*(ask(f"{host}.example", 443) for host in %r))
+print(ask("192.0.2.1", 443), ask("10.1.2.3", 443), ask("127.0.0.1", 443), ask("0.0.0.0", 443))
+"""
+    rules = [addresses("0.0.0.0", 0, 443), *(name(f"{host}.example") for host in hosts)]
+    found = ask(rules, client % (hosts,), tls=2, on_host=[443])
+    refused = errno.ECONNREFUSED
+    assert found.lines() == [
+        "-2 -2 b'10.1.2.3 hi' b'169.254.169.254 hi'",
+        f"{errno.EHOSTUNREACH} b'10.1.2.3 hi' {refused} {refused}",
+    ]
+    assert ("192.0.2.1", "refused own-address", 443) in found.of("connect")
+    rules = [addresses("192.0.2.0", 24, 443), addresses("192.0.2.1", 32, 8443)]
+    found = ask(rules, "print(ask('192.0.2.1', 443), ask('192.0.2.1', 8443))", on_host=[443, 8443])
+    assert found.lines() == [f"{errno.EHOSTUNREACH} b'192.0.2.1 hi'"]
 
 
 def test_private_addresses_by_name(ask: Ask) -> None:
@@ -305,10 +326,50 @@ def send(host, port):
             return error.errno or type(error).__name__
 
 print(send("a.example", 123), send("203.0.113.1", 123), send("a.example", 124), send("203.0.113.9", 123))
+print(send("down.example", 123), send("nowhere.example", 123), send("198.51.100.7", 123))
 """
-    found = ask([name("a.example", 123, udp=True), addresses("203.0.113.1", 32, 123, udp=True)], client)
+    rules = [name(f"{host}.example", 123, udp=True) for host in ("a", "down", "nowhere")]
+    rules += [addresses(f"{net}.0", 24, 123, udp=True) for net in ("203.0.113", "198.51.100")]
+    found = ask(rules, client)
     assert found.lines()[0].startswith(f"b'pong ping' b'pong ping' {errno.ECONNREFUSED} ")
+    assert found.lines()[1] == f"{errno.ECONNREFUSED} {errno.EHOSTUNREACH} {errno.EHOSTUNREACH}"
     assert ("a.example", "allowed", 123) in found.of("datagram")
+    told = {(e["name"], e["reason"], e["errno"]) for e in found.events if e["kind"] in ("datagram", "close")}
+    assert told >= {
+        ("a.example", "not-listed", errno.ECONNREFUSED),
+        ("down.example", "upstream", errno.ECONNREFUSED),
+        ("nowhere.example", "upstream", errno.EHOSTUNREACH),
+        ("", "upstream", errno.EHOSTUNREACH),
+    }
+
+
+def test_resets(ask: Ask) -> None:
+    """What was sent before a reset arrives before it, both ways; whose reset it was is told."""
+    client = """
+def upload():
+    with socket.create_connection(("203.0.113.1", 9004), 5) as s:
+        try:
+            while True:
+                s.sendall(bytes(1 << 20))
+        except OSError as error:
+            sent = error.errno in (errno.ECONNRESET, errno.EPIPE)
+        return sent, s.recv(99)
+
+found = [upload() for _ in range(20)]
+print(found.count((True, b"early")))
+with socket.create_connection(("203.0.113.1", 9003), 5) as s:
+    s.sendall(b"x")
+    s.recv(10)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+"""
+    found = ask([addresses("203.0.113.1", 32, 9003, 9004)], client)
+    assert found.lines() == ["20"]
+    told = {
+        (e["port"], e["reason"], e["errno"] in (errno.ECONNRESET, errno.EPIPE))
+        for e in found.events
+        if e["kind"] == "close"
+    }
+    assert told == {(9004, "upstream", True), (9003, "", False)}
 
 
 def test_questions(ask: Ask) -> None:
@@ -361,6 +422,46 @@ print(len(got) == len(data), bytes(got) == data)
     assert found.lines() == ["True True"]
 
 
+def test_much_at_once_is_nobody_else_s(ask: Ask) -> None:
+    """Of many megabytes on several connections none is another's, also while some are reset with bytes on their way."""
+    client = """
+import struct
+size, right, lock = 12_000_000, [], threading.Lock()
+def work(number):
+    mine = bytes([number]) * size
+    with socket.create_connection(("203.0.113.1", 5432), 20) as s:
+        sender = threading.Thread(target=send, args=(s, mine))
+        sender.start()
+        got, is_mine = 0, True
+        while got < (size if number % 2 else size // 3) and (part := s.recv(1 << 18)):
+            got += len(part)
+            is_mine = is_mine and part == mine[:len(part)]
+            if number % 3 == 0:
+                time.sleep(0.001)  # so that the relay has to keep some
+        if number % 2 == 0:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sender.join()
+    with lock:
+        right.append(is_mine and (got == size or not number % 2))
+def send(s, data):
+    try:
+        s.sendall(data)
+    except OSError:
+        pass
+for _ in range(2):
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print(right == [True] * 12, ask("203.0.113.1", 5432))
+"""
+    found = ask([addresses("203.0.113.1", 32, 5432)], client)
+    assert found.lines() == ["True b'203.0.113.1 hi'"]
+    received = [event["received"] for event in found.events if event["kind"] == "close"]
+    assert received.count(12_000_000) == 6
+
+
 def test_many_connections(ask: Ask) -> None:
     """Hundreds at once, and no more than the limit; all gone at the end."""
     client = """
@@ -390,6 +491,33 @@ def test_a_limit_of_bytes(ask: Ask) -> None:
     found = ask([addresses("203.0.113.1", 32, 5432)], client, bytes=2_000_000)
     assert str(errno.ECONNRESET) in found.lines()[0]
     assert "refused limit" in [row[1] for row in found.of("close")]
+
+
+def test_a_limit_of_many_bytes(ask: Ask) -> None:
+    """Beyond it the connection is reset, also while many megabytes are on their way; another one is then too."""
+    client = """
+def send(s, errors):
+    try:
+        s.sendall(bytes(60_000_000))
+    except OSError as error:
+        errors.append(error.errno)
+def is_reset():
+    errors = []  # of whichever call the kernel tells it
+    with socket.create_connection(("203.0.113.1", 5432), 20) as s:
+        sender = threading.Thread(target=send, args=(s, errors))
+        sender.start()
+        try:
+            while s.recv(1 << 18):
+                pass
+        except OSError as error:
+            errors.append(error.errno)
+        sender.join()
+    return errno.ECONNRESET in errors
+print(is_reset(), is_reset())
+"""
+    found = ask([addresses("203.0.113.1", 32, 5432)], client, bytes=40_000_000)
+    assert found.lines() == ["True True"]
+    assert [row[1] for row in found.of("close")] == ["refused limit"] * 2
 
 
 def test_servers_inside(ask: Ask) -> None:

@@ -2,6 +2,7 @@
 
 Run in a user, a mount and a net namespace of its own (the host): world.py RELAY < request > answer, both JSON. A request has
 the entries of a list, and a client: Python that runs in the sandbox. The answer is what that printed, and the events.
+What clients ask of the world meanwhile is in caller.py; the internet's name server is resolver.py.
 
 No packet leaves these namespaces. Addresses are of the documentation's ranges (RFC 5737, RFC 3849).
 """
@@ -17,21 +18,16 @@ import threading
 import time
 from pathlib import Path
 
-LIST = struct.Struct("<8IQ")
-RULE = struct.Struct("<8I")
-MESSAGE = struct.Struct("<IiQ")
-EVENT = struct.Struct("<IiQQIIIiIIIIQQ16s256s256s")
-KINDS = {1: "dns", 2: "connect", 3: "close", 4: "datagram"}
-VERDICTS = {0: "", 1: "allowed", 2: "refused", 3: "failed"}
-REASONS = (
-    *("", "not-listed", "denied", "address", "own-address", "sni", "no-tls", "ech", "port-taken", "limit", "asked"),
-    "upstream",
-)
+from caller import MESSAGE, Caller, pack, read_event
+from resolver import serve_names
+
 NAMES = """\
 127.0.0.1 localhost
 203.0.113.1 a.example b.example c.a.example
+203.0.113.1 Short
 203.0.113.2 ssh.example
 203.0.113.3 down.example
+203.0.113.4 web.example hidden.example
 203.0.113.77 silent.example
 203.0.113.77 two.example
 203.0.113.1 two.example
@@ -42,7 +38,12 @@ NAMES = """\
 192.0.2.1 own.example
 2001:db8::1 six.example
 """
-INTERNET = ("203.0.113.1", "203.0.113.2", "203.0.113.3", "10.1.2.3", "169.254.169.254")
+# In the domain name system alone: what comes first for a name is the answer to all questions for it.
+ZONE = {"dns.example": "203.0.113.1", "corp.search.example": "203.0.113.1", "later.example": "203.0.113.1"}
+# And of those above, for clients that ask it themselves.
+ZONE |= {"web.example": "203.0.113.4", "hidden.example": "203.0.113.4", "nowhere.example": "198.51.100.1"}
+ZONE |= {"down.example": "203.0.113.3"}
+INTERNET = (*(f"203.0.113.{number}" for number in (1, 2, 3, 4, 53)), "10.1.2.3", "169.254.169.254")
 
 
 def ip(*words: str) -> None:
@@ -70,6 +71,13 @@ def reset(connection: socket.socket) -> None:
     """Read something, and end the connection by force."""
     connection.recv(1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def refuse(connection: socket.socket) -> None:
+    """Answer, and end the connection without having read all: the client is reset behind the answer."""
+    connection.recv(1)
+    connection.sendall(b"early")
     connection.close()
 
 
@@ -142,23 +150,36 @@ def internet(ready: int, link: int) -> None:
     text = os.environ["ANSWERS"]
     serve("203.0.113.1", 443, *((answer_once, bytes.fromhex(text)) if text else (echo,)))
     serve("203.0.113.1", 9003, flood)
+    serve("203.0.113.1", 9004, refuse)
     serve("203.0.113.2", 22, echo, b"SSH-2.0-server\r\n")
     serve("203.0.113.1", 9001, reset)
     serve("203.0.113.1", 9002, sink)
     for address in ("10.1.2.3", "169.254.169.254", "2001:db8::1"):
         serve(address, 443, echo)
     serve_datagrams("203.0.113.1", 123)
+    serve_datagrams("203.0.113.1", 5353)
+    serve_datagrams("10.1.2.3", 123)
+    serve_names("203.0.113.53", ZONE, Path("/run/queries"))
+    if os.environ["SERVED"]:
+        import servers
+
+        servers.start(Path(os.environ["SERVED"]))
     os.write(ready, b"s")
     signal.pause()
 
 
-def start_internet(answers: str) -> int:
-    """Make it and the cable to it; return its pid. answers: what its server of HTTPS says, in hexadecimal; "": an echo."""
+def start_internet(answers: str, served: str = "") -> int:
+    """Make it and the cable to it; return its pid.
+
+    answers: what its server of HTTPS says, in hexadecimal; "": an echo. served: a directory, for what is in servers.py.
+    """
     ready, there = os.pipe()
     link, here = os.pipe()
     command = [sys.executable, __file__, "--internet", str(there), str(link)]
     pid = subprocess.Popen(
-        ["unshare", "-n", *command], pass_fds=(there, link), env={**os.environ, "ANSWERS": answers}
+        ["unshare", "-nm", *command],
+        pass_fds=(there, link),
+        env={**os.environ, "ANSWERS": answers, "SERVED": served},
     ).pid
     os.read(ready, 1)
     ip("link", "add", "h0", "type", "veth", "peer", "name", "i0")
@@ -178,18 +199,6 @@ def start_internet(answers: str) -> int:
 # ---- the relay, and a sandbox
 
 
-def blob(request: dict) -> bytes:
-    """Return a list as the relay reads it."""
-    names, rules = b"", b""
-    for kind, flags, first, last, address, bits, name in request["rules"]:
-        text = name.encode()
-        rules += RULE.pack(kind, flags, first, last, address, bits, len(names) if text else 0, len(text))
-        names += text
-    size = LIST.size + len(rules) + len(names)
-    head = (request.get("flags", 0), request.get("tls", 0), request.get("connections", 256), 0, request.get("bytes", 0))
-    return LIST.pack(0x746E736E, 1, size, len(request["rules"]), *head) + rules + names
-
-
 def start_relay(program: str, content: bytes) -> tuple[socket.socket, int]:
     """Start it; return the socket to it, and its pid."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -207,71 +216,31 @@ def start_relay(program: str, content: bytes) -> tuple[socket.socket, int]:
     return ours, pid
 
 
-def read_event(control: socket.socket) -> dict:
-    """Return the next message from the relay."""
-    kind, value, _, _, *rest = EVENT.unpack(control.recv(4096))
-    what, verdict, reason, error, protocol, port, family, _, sent, received, address, name, sni = rest
-    text = {
-        4: lambda: socket.inet_ntop(socket.AF_INET, address[:4]),
-        6: lambda: socket.inet_ntop(socket.AF_INET6, address),
-    }
-    return {
-        "message": kind,
-        "value": value,
-        "kind": KINDS.get(what, ""),
-        "verdict": VERDICTS[verdict],
-        "reason": REASONS[reason],
-        "errno": error,
-        "udp": bool(protocol),
-        "port": port,
-        "address": text[family]() if family else "",
-        "sent": sent,
-        "received": received,
-        "name": name.rstrip(b"\0").decode(),
-        "sni": sni.rstrip(b"\0").decode(),
-    }
+RESOLV = "nameserver 198.19.0.53\nsearch .\n"
+INSIDE = """\
+import os, socket, sys
+world = socket.socket(fileno=int(sys.argv[1]))
+world.send(b"u")
+size, code = int(world.recv(8, socket.MSG_WAITALL)), b""
+while len(code) < size:
+    code += world.recv(size - len(code))
+exec(code)
+"""
 
 
-class Told:
-    """Events, read as they come."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self.events: list[dict] = []
-        self._control = control
-        self._last = time.monotonic()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                self.events.append(read_event(self._control))
-            except (OSError, struct.error):
-                return  # it is shut
-            self._last = time.monotonic()
-
-    def end(self) -> list[dict]:
-        """Return them, once nothing has come for a while."""
-        while time.monotonic() - self._last < 0.3:
-            time.sleep(0.05)
-        return self.events
-
-
-def start_sandbox(control: socket.socket) -> tuple[subprocess.Popen, socket.socket, dict]:
+def start_sandbox(control: socket.socket, number: int) -> tuple[subprocess.Popen, socket.socket, dict]:
     """Make namespaces in which nobody has a capability any more, and have the relay serve them."""
     ours, theirs = socket.socketpair()
-    code = "import os, sys; os.write(3, b'u'); os.read(3, 1); exec(os.fdopen(3).read())"
-    own = "printf 'nameserver 198.19.0.53\\nsearch .\\n' > /run/r; mount --bind /run/r /etc/resolv.conf; "
-    own += "printf '127.0.0.1 localhost\\n' > /run/h; mount --bind /run/h /etc/hosts; "
-    own += f'exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all {sys.executable} -c "{code}"'
-    os.dup2(theirs.fileno(), 3)
+    own = f"printf '{RESOLV}' > /run/r; mount --bind /run/r /etc/resolv.conf; "
+    own += "printf '127.0.0.1 localhost\n' > /run/h; mount --bind /run/h /etc/hosts; "
+    own += f"exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all {sys.executable} -c '{INSIDE}' {theirs.fileno()}"
     command = ["unshare", "-Urnm", "sh", "-c", f"mount -t tmpfs tmpfs /run; {own}"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(3,))
-    os.close(3)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(theirs.fileno(),))
     theirs.close()
     ours.recv(1)
     answer, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fds = [os.open(f"/proc/{child.pid}/ns/net", os.O_RDONLY), os.pidfd_open(child.pid), its.detach()]
-    socket.send_fds(control, [MESSAGE.pack(1, 0, 7)], fds)
+    socket.send_fds(control, [MESSAGE.pack(1, 0, number, 0)], fds)
     for fd in fds:
         os.close(fd)
     return child, ours, read_event(answer)
@@ -280,32 +249,40 @@ def start_sandbox(control: socket.socket) -> tuple[subprocess.Popen, socket.sock
 def run(program: str, request: dict) -> dict:
     """Do what is asked for."""
     Path("/run/names").write_text(NAMES)
+    Path("/run/resolv").write_text("nameserver 203.0.113.53\nsearch search.example\noptions timeout:1 attempts:1\n")
     subprocess.run(["mount", "--bind", "/run/names", "/etc/hosts"], check=True)
+    subprocess.run(["mount", "--bind", "/run/resolv", "/etc/resolv.conf"], check=True)
     start_internet(request.get("answers", ""))
-    control, relay = start_relay(program, blob(request))
+    control, relay = start_relay(program, pack(request, request["rules"]))
     started = read_event(control)
     if started["value"]:
         code = os.waitstatus_to_exitcode(os.waitpid(relay, 0)[1])
         return {"output": "", "events": [], "ready": started, "relay": code, "status": "", "descriptors": 0, "ticks": 0}
-    child, go, ready = start_sandbox(control)
+    clients = [request["client"], *request.get("others", ())]
+    sandboxes = [start_sandbox(control, 7 + i) for i in range(len(clients))]
     for port in request.get("on_host", ()):
         serve("0.0.0.0", port, echo)
-    told = Told(control)
-    go.sendall(b"g" + request["client"].encode())
-    go.shutdown(socket.SHUT_WR)
-    output, _ = child.communicate(timeout=40)
-    events = told.end()
+    caller = Caller(control, request, lambda port: serve("127.0.0.1", port, echo))
+    for (_, go, _), client in zip(sandboxes, clients, strict=True):
+        code = (request["prelude"] + client).encode()
+        go.sendall(f"{len(code):8}".encode() + code)
+        caller.obey(go)
+    outputs = [child.communicate(timeout=40)[0].decode() for child, _, _ in sandboxes]
+    ends = caller.ends()
+    events = caller.end()
     with open(f"/proc/{relay}/status") as file:
         status = file.read()
     with open(f"/proc/{relay}/stat") as file:
         ticks = sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
     descriptors = len(os.listdir(f"/proc/{relay}/fd")) if os.access(f"/proc/{relay}/fd", os.R_OK) else -1
-    control.shutdown(socket.SHUT_RDWR)
+    caller.close()
     code = os.waitstatus_to_exitcode(os.waitpid(relay, 0)[1])
     return {
-        "output": output.decode(),
+        "output": outputs[0],
+        "others": outputs[1:],
         "events": events,
-        "ready": ready,
+        "ends": ends,
+        "ready": sandboxes[0][2],
         "relay": code,
         "status": status,
         "descriptors": descriptors,
