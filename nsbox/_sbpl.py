@@ -71,6 +71,19 @@ def param(name: str, kind: str = "subpath") -> str:
     return f"({kind} (param {text(name)}))"
 
 
+_PORT = "localhost:0"  # stands for the port of a network list's proxy, which a plan doesn't know; nobody listens there
+
+
+def proxy() -> str:
+    """Return the filter for the proxy of a network list."""
+    return f"(remote ip {text(_PORT)})"
+
+
+def with_port(profile: str, port: int) -> str:
+    """Return a profile with the port of its proxy, if it has one."""
+    return profile.replace(proxy(), f'(remote ip "localhost:{port}")') if port else profile
+
+
 def all_of(*filters: str) -> str:
     """Return the filter for what fits all of these."""
     return f"(require-all {' '.join(filters)})"

@@ -22,7 +22,7 @@ from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import Plan
 from nsbox._policy import Policy
 from nsbox._rare_errors import AccessError
-from nsbox._sbpl import Seatbelt
+from nsbox._sbpl import Seatbelt, with_port
 
 if TYPE_CHECKING:
     from typing import Any
@@ -34,12 +34,17 @@ _MOST_KEPT = 64
 
 
 class Place:
-    """A directory for temporary files ("" for none), and the profile in which its path is."""
+    """A directory for temporary files ("" for none), and the profile in which its path is.
 
-    __slots__ = ("compiled", "params", "path")
+    port: of the proxy that is in the profile; 0: none is.
+    """
 
-    def __init__(self, path: str, params: tuple[tuple[bytes, bytes], ...], compiled: Any) -> None:
-        self.path, self.params, self.compiled = path, params, compiled
+    __slots__ = ("compiled", "params", "path", "port", "profile")
+
+    def __init__(
+        self, path: str, params: tuple[tuple[bytes, bytes], ...], profile: bytes, port: int, compiled: Any
+    ) -> None:
+        self.path, self.params, self.profile, self.port, self.compiled = path, params, profile, port, compiled
 
 
 class Places:
@@ -57,12 +62,15 @@ class Places:
         self._owner = os.getpid()
         self._only: Place | None = None  # without a directory: many commands may have the same
 
-    def take(self) -> Place:
-        """Return one with a fresh directory; raises SetupError or OSError."""
+    def take(self, port: int = 0) -> Place:
+        """Return one with a fresh directory; raises SetupError or OSError. port: of the proxy of its network list."""
         if not any(value is None for _, value in self.op.params):
-            self._only = self._only or self._made("")
+            if self._only is None or self._only.port != port:
+                self._only = self._made("", port)
             return self._only
         while (place := self._reused()) is not None:
+            if place.port != port:  # of a proxy that has ended
+                continue
             try:
                 os.mkdir(place.path, 0o700)
             except FileExistsError:  # not ours
@@ -72,7 +80,7 @@ class Places:
         _sweep(directory)
         path = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=directory)
         try:
-            return self._made(path)
+            return self._made(path, port)
         except BaseException:
             os.rmdir(path)
             raise
@@ -85,12 +93,13 @@ class Places:
         except IndexError:
             return None
 
-    def _made(self, path: str) -> Place:
+    def _made(self, path: str, port: int) -> Place:
         params = tuple((k.encode(), os.fsencode(path if v is None else v)) for k, v in self.op.params)
+        profile = with_port(self.op.profile, port).encode()
         if self.op.way != "compiled":
-            return Place(path, params, None)
+            return Place(path, params, profile, port, None)
         try:
-            return Place(path, params, _core_darwin.compile(self.op.profile.encode(), params))
+            return Place(path, params, profile, port, _core_darwin.compile(profile, params))
         except ValueError as error:
             raise SetupError(errno.EINVAL, "compile the profile", self.op.describe(), str(error)) from None
 
@@ -162,13 +171,17 @@ def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> N
             name + os.fsencode(plan.tmpdir): name + os.fsencode(place.path) for name in (b"TMPDIR=", b"HOME=")
         }  # the latter, where a home is to be empty
         command.envp = _core.Strings([own.get(entry, entry) for entry in command.envp.items])
+    if command.line is not None:
+        own = {os.fsencode(name): os.fsencode(value) for name, value in command.line.environment.items()}
+        kept = [entry for entry in command.envp.items if entry.partition(b"=")[0] not in own]
+        command.envp = _core.Strings([*kept, *(name + b"=" + value for name, value in own.items())])
     if op.way != "compiled" and command.preexec is not None:
         raise UnavailableError(Reason(f"seatbelt: preexec_fn would be called outside of the sandbox ({op.way})"))
     told = -1
     if op.way == "helper":
-        told = _told(op, place, command)
+        told = _told(place, command)
     elif op.way == "sandbox-exec":
-        _by_program(op, place, command, program)
+        _by_program(place, command, program)
     flags = c.UNCONFINED if op.way == "sandbox-exec" else 0  # which confines it
     flags |= c.LIFELINE | (c.LIFELINE_GROUP if plan.new_session else 0) | (0 if plan.kill_on_exit else c.STAY)
     read, write = os.pipe()
@@ -176,13 +189,13 @@ def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> N
     command.profile = _core_darwin.Profile(place.compiled, os.fsencode(HELPER), told, flags, pipe)
 
 
-def _told(op: Seatbelt, place: Place, command: _core.Command) -> int:
+def _told(place: Place, command: _core.Command) -> int:
     """Return a file with what the helper is told.
 
     Not by arguments, which others can see, nor by an environment that its loader obeys (DYLD_INSERT_LIBRARIES).
     """
     flat = [part for pair in place.params for part in pair]
-    lists = ([op.profile.encode(), *flat], command.programs, command.argv, command.envp.items)
+    lists = ([place.profile, *flat], command.programs, command.argv, command.envp.items)
     texts = [b"nsbox 1"]
     for items in lists:
         texts += [str(len(items)).encode(), *items]
@@ -193,7 +206,7 @@ def _told(op: Seatbelt, place: Place, command: _core.Command) -> int:
         return high(os.dup(file.fileno()))
 
 
-def _by_program(op: Seatbelt, place: Place, command: _core.Command, program: Any) -> None:
+def _by_program(place: Place, command: _core.Command, program: Any) -> None:
     """Have sandbox-exec(1) execute the command. What it can't find itself is said before."""
     path = next((found for found in command.programs if os.path.isfile(_at(command, found))), None)
     if path is None or not os.access(_at(command, path), os.X_OK):
@@ -202,7 +215,7 @@ def _by_program(op: Seatbelt, place: Place, command: _core.Command, program: Any
     if command.argv and os.fsencode(program) != command.argv[0]:
         raise UnavailableError(Reason("seatbelt: executable= needs more than sandbox-exec, which tells no other name"))
     defined = [part for key, value in place.params for part in (b"-D", key + b"=" + value)]
-    command.argv = [b"sandbox-exec", b"-p", op.profile.encode(), *defined, _at(command, path), *command.argv[1:]]
+    command.argv = [b"sandbox-exec", b"-p", place.profile, *defined, _at(command, path), *command.argv[1:]]
     command.programs = [os.fsencode(PROGRAM)]
 
 

@@ -15,6 +15,7 @@ from nsbox._home import PRIVATE, is_of_box, name_of
 from nsbox._host import Host
 from nsbox._layout import home, pinned_paths, with_matches
 from nsbox._limits import check_lacking, rlimits
+from nsbox._network_plan import enforced_by_proxy, left_open, listed
 from nsbox._plan import Identity, Plan, Rlimit
 from nsbox._policy import Policy
 from nsbox._sbpl import Seatbelt, param, rule
@@ -70,6 +71,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         backend=NAME,
         enforced=_enforced(policy, limits),
         not_enforced=(*_not_enforced(policy, host), *not_granted),
+        network=listed(policy),
     )
 
 
@@ -107,6 +109,15 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     if policy.ids == "full" or not _is_own(policy, host):
         found["ids"] = Reason(
             f"seatbelt: ids: only the caller's own uid and gid are there, {host.euid} and {host.egid}"
+        )
+    network = listed(policy)
+    datagrams = (
+        [] if network is None else [entry.text for entry in network.entries if entry.is_udp and not entry.is_denied]
+    )
+    if datagrams:
+        found["network"] = Reason(
+            f"seatbelt: network: {datagrams[0]!r}: on macOS a list is enforced by a proxy, which has no UDP; with "
+            "best_effort the others are"
         )
     if policy.landlock:
         found["landlock"] = Reason("seatbelt: landlock: that is Linux's")
@@ -215,6 +226,8 @@ class _Profile:
         lines += self._sockets()
         if self._policy.network == "host":
             lines += _sets(NETWORK)
+        elif listed(self._policy) is not None:
+            lines.append(rule("allow", "network-outbound", [_sbpl.proxy()], "the proxy that enforces the network list"))
         for name in sorted(self._policy.seatbelt):
             lines += _sets(PRESETS[name])
         lines += _sets(EXCEPTIONS, "deny")
@@ -360,6 +373,11 @@ def _enforced(policy: Policy, limits: tuple[Rlimit, ...]) -> tuple[str, ...]:
             "network: none, not even on loopback"
             + ("; unix sockets where files may be written" if policy.base == "workspace" else "")
         )
+    elif (network := listed(policy)) is not None:
+        said.append(
+            "network: one port of 127.0.0.1, where a proxy outside is; no other connection, no server (Seatbelt)"
+        )
+        said += enforced_by_proxy(network)
     elif policy.base == "workspace":
         said.append("sockets: no unix sockets but where files may be written, and the one that tells names of hosts")
     if policy.base == "workspace":
@@ -391,6 +409,13 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
         )
     if policy.network == "host":
         said.append("network: the host's")
+    if (network := listed(policy)) is not None:
+        said.append(
+            "network: for programs that don't use a proxy there is none: names are unknown, connections refused"
+        )
+        said.append("network: names of hosts and UDP aren't there; ssh and databases need a proxy command or SOCKS5")
+        said.append("network: after the caller's end there is none")
+        said += left_open(network)
     for name in sorted(policy.seatbelt):
         said.append(f"services: {name}: {PRESETS[name][0].about}")
     left = "outside of its process group" if policy.new_session and policy.kill_on_exit else "in the background"

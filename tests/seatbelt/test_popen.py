@@ -219,7 +219,7 @@ def test_doctor(mac: Any, site: Path) -> None:
     """Each part is tried, and the default policy as a whole."""
     fake_program(site)
     out = mac("from nsbox._doctor import doctor\nfor c in doctor(): print(c.name, c.state, c.said)\n")
-    assert len(out.splitlines()) == 6
+    assert len(out.splitlines()) == 7
     assert all(" works" in line for line in out.splitlines()), out
     assert "the default policy, whole works by seatbelt" in out
 

@@ -21,6 +21,7 @@ from nsbox_seatbelt.sbpl import rules
 from nsbox import Filter, Host, Limits, Policy, RoBind, UnavailableError, explain
 from nsbox._backends import compile_policy
 from nsbox._policy import PRESETS
+from nsbox._sbpl import with_port
 from nsbox._seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK
 from nsbox._seatbelt_rules import PRESETS as SETS
 
@@ -28,6 +29,7 @@ REPO = "/Users/me/repo"
 GOLDEN: dict[str, tuple[Policy, Host]] = {
     "workspace": (workspace(), MAC),
     "network": (workspace(network="host"), MAC),
+    "network-list": (workspace(network=["*.files.example", "!old.files.example", "db.corp:5432"]), MAC),
     "presets": (workspace(network="host", seatbelt=PRESETS), MAC),
     "read-write": (workspace(read=["/opt/sdk", "/Users/me/data", f"{REPO}/vendor"], write=["/Users/me/out"]), MAC),
     "deny": (workspace(deny=[f"{REPO}/.env", f"{REPO}/a/b/secret.key", "/opt/private"]), MAC),
@@ -211,6 +213,22 @@ def test_network() -> None:
         assert model.allows("network-outbound", path="/private/var/run/mDNSResponder") is expected
         assert not model.allows("network-outbound", path="/private/var/run/docker.sock")
         assert model.allows("network-outbound", path=f"{REPO}/s")
+
+
+def test_network_list() -> None:
+    """One port of loopback is open, which is the proxy's: no other address, no server, and nobody who tells names."""
+    op = profile(workspace(network=["a.example"]))
+    model = Evaluator(with_port(op.profile, 3128), values(op))
+    assert model.allows("network-outbound", protocol="tcp", remote="127.0.0.1:3128")
+    for profiled in (model, Evaluator(op.profile, values(op))):
+        for address in ("192.0.2.1:3128", "127.0.0.1:80", "127.0.0.1:3129", "192.0.2.1:443"):
+            assert not profiled.allows("network-outbound", protocol="tcp", remote=address)
+        for address in ("127.0.0.1:3128", "127.0.0.1:0", "192.0.2.1:80"):
+            assert not profiled.allows("network-bind", protocol="tcp", local=address)
+            assert not profiled.allows("network-inbound", protocol="tcp", local=address)
+        for path in ("/private/var/run/mDNSResponder", "/private/var/run/docker.sock"):
+            assert not profiled.allows("network-outbound", path=path)
+    assert not Evaluator(op.profile, values(op)).allows("network-outbound", protocol="tcp", remote="127.0.0.1:3128")
 
 
 def test_null_is_a_device() -> None:

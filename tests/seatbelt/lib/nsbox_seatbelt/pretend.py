@@ -58,6 +58,7 @@ def site(build: Path, directory: Path) -> Path:
     built = build / "csrc/darwin"
     shutil.copy(built / "_nsbox.abi3.so", package)
     shutil.copy(built / "_helper", package)
+    shutil.copy(build / "csrc/proxy/nsbox-proxy", package)
     backend = importlib.util.find_spec("_cffi_backend")
     assert backend is not None and backend.origin is not None
     shutil.copy(backend.origin, directory)
