@@ -172,7 +172,8 @@ enum nsbox_step {
     NSBOX_STEP_IDMAP = 45,        /* an op: its source, mapped to these */
     NSBOX_STEP_INOTIFY = 46,      /* inotify's instances can't be limited */
     NSBOX_STEP_TERMINAL = 47,     /* the command's terminal isn't one, or is another session's */
-    NSBOX_STEP_END = 48
+    NSBOX_STEP_NET = 48,          /* the relay: it doesn't answer, or its side of the net namespace can't be made */
+    NSBOX_STEP_END = 49
 };
 
 typedef struct nsbox_rlimit {
@@ -346,7 +347,10 @@ typedef struct nsbox_request {
     int32_t pipe_read;   /* macOS: a pipe of the caller's alone, close-on-exec, from 3 up. The call closes both. */
     int32_t pipe_write;  /* 0: it makes one, which what another thread starts meanwhile could inherit */
     uint32_t inotify_instances; /* Linux: not 0: so many of the user's, in the first user namespace */
-    uint32_t terminal; /* 1 + the standard descriptor that its session has, or without SETSID its group; 0: none */
+    uint32_t terminal;    /* 1 + the standard descriptor that its session has, or without SETSID its group; 0: none */
+    uint32_t relay_later; /* the relay is told of the sandbox, and nobody waits for what it says */
+    uint64_t relay_id;    /* which the sandbox has there */
+    int32_t relay_fd;     /* a socket to the relay (../relay/wire.h), which the new net namespace is shown to; or -1 */
     uint32_t reserved;
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */

@@ -33,6 +33,13 @@ int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t siz
  * system there can't be, EPERM when the caller may not, or it is mapped already. */
 int nsbox_try_idmap(const char *path, int userns);
 
+/* Starts the relay of network lists: a process that nobody has for a child, with a null device as 0 to 2 and these
+ * descriptors from 3 up. A pidfd of it, from 3 up, or -errno. is_child: after all it is the caller's, since nobody else
+ * reaps orphans. stack: for two processes, up to their exec or end. */
+enum nsbox_relay { NSBOX_RELAY_FDS = 3 };
+int nsbox_relay_start(const char *program, const int32_t *fds, int devnull, int is_child, uint8_t *stack,
+                      uint64_t size);
+
 /* Calls that a sandbox is made of. */
 enum nsbox_call {
     NSBOX_CALL_MOUNT_SETATTR,

@@ -27,7 +27,8 @@ static int check_fds(struct job *j, int32_t *op)
     TRY(&j->b, NSBOX_STEP_STDIO, is_open(j, r->stderr_fd));
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         TRY(&j->b, NSBOX_STEP_FDS, is_open(j, r->pass_fds[i]));
-    const int32_t joined[] = {r->user_fd, r->user2_fd, r->pid_fd, r->mnt_fd, r->null_fd, r->park_fd, r->go_fd};
+    const int32_t joined[] = {r->user_fd, r->user2_fd, r->pid_fd, r->mnt_fd,
+                              r->null_fd, r->park_fd,  r->go_fd,  r->relay_fd};
     for (unsigned i = 0; i < sizeof joined / sizeof joined[0]; i++)
         TRY(&j->b, NSBOX_STEP_JOIN, is_open(j, joined[i]));
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
@@ -61,8 +62,8 @@ static int next_needed(const struct job *j, int from)
     lower(&least, r->stderr_fd, from);
     for (uint32_t i = 0; i < r->n_idmaps; i++)
         lower(&least, r->idmaps[i].userns_fd, from);
-    const int32_t given[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,    r->mnt_fd,
-                             r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1]};
+    const int32_t given[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,     r->mnt_fd,
+                             r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1], r->relay_fd};
     for (unsigned i = 0; i < sizeof given / sizeof given[0]; i++)
         lower(&least, given[i], from);
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
@@ -191,7 +192,7 @@ static int close_up(struct job *j, int32_t *op)
     ret = limit_inotify(j); /* while the command prepares itself */
     if (ret < 0)
         return ret;
-    if (init_is_up(j))
+    if (init_is_up(j) && !wants_relay(j->req))
         set_gate(j, GATE_OPEN);
     int with_lo = init_leaves_lo(j);
     ret = is_warm(j->req) ? 0 : drop_old_root(&j->b);
@@ -202,6 +203,9 @@ static int close_up(struct job *j, int32_t *op)
     TRY(&j->b, NSBOX_STEP_INIT, init_await(j));
     if (j->req->flags & NSBOX_TEMPLATE)
         return template_finish(j, op);
+    ret = relay_await(j, op);
+    if (ret < 0)
+        return ret;
     if (j->req->flags & NSBOX_PARK)
         return park(j, op);
     set_gate(j, GATE_OPEN);
@@ -258,9 +262,11 @@ int after_op(struct builder *b)
 static int start_first(struct job *j, int32_t *op)
 {
     int ret = 0;
-    if (j->req->namespaces & CLONE_NEWPID)
+    if (wants_relay(j->req))
+        ret = relay_prepare(j);
+    if (ret >= 0 && j->req->namespaces & CLONE_NEWPID)
         ret = init_start(j);
-    else
+    else if (ret >= 0)
         j->init_up = 1;
     if (ret >= 0 && !(j->req->namespaces & CLONE_NEWPID))
         ret = net_without_init(j, op);

@@ -39,6 +39,7 @@ struct job {
     int lifeline;         /* pidfd of it */
     int said[2];          /* of the init: see nsbox_word */
     int setup_pipe[2];    /* ends when the mediator has gone; a byte in it: enum nsbox_told */
+    int answer[2];        /* of the relay's: the first end is ours, the second goes to it; -1 when closed */
     int parked_pipe[2];   /* the same, when it is the caller's: its descriptors, or -1 */
     uint32_t mediator;    /* futex: enum mediator; cleared by the kernel when it has ended */
     uint32_t init_tid;    /* cleared by the kernel when the init has executed or died */
@@ -164,6 +165,12 @@ static inline int makes_net(const nsbox_request *r)
     return (r->namespaces & CLONE_NEWNET) && !is_parked(r);
 }
 
+/* Is that one to be shown to the relay, who makes its side of it? */
+static inline int wants_relay(const nsbox_request *r)
+{
+    return r->relay_fd >= 0 && !is_parked(r);
+}
+
 /* The most that the command may ever have of capabilities. */
 static inline uint64_t bounding_set(const nsbox_request *r)
 {
@@ -257,6 +264,12 @@ int init_join_net(struct job *j, uint32_t *step, int32_t *op);
 int init_join_net_first(struct job *j, int32_t *op);
 int init_leaves_lo(struct job *j);
 int init_finish_net(struct job *j, int32_t *op);
+int own_net(void);
+
+/* relay.c */
+int relay_prepare(struct job *j);
+int relay_show(struct job *j);
+int relay_await(struct job *j, int32_t *op);
 
 /* template.c */
 int template_prepare(struct job *j);
@@ -282,6 +295,16 @@ int drop_capabilities(const nsbox_request *r, uint32_t *step);
 void command(void *job);
 int needs_root_first(const nsbox_request *r);
 _Noreturn void command_after_preexec(struct job *j, int failed);
+
+/* A descriptor from 3 up in place of one that may be lower, or -errno. */
+static inline int move_high(int fd)
+{
+    if (fd < 0 || fd > 2)
+        return fd;
+    int high = sys_dupfd_cloexec(fd, 3);
+    sys_close(fd);
+    return high;
+}
 
 extern const char nsbox_syscall_table[];
 extern const unsigned char nsbox_init_image[];

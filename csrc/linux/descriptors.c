@@ -22,10 +22,10 @@ void close_own_places(struct job *j)
 void close_own(struct job *j)
 {
     const nsbox_request *r = j->req;
-    const int made[] = {j->lifeline, j->said[0], j->said[1],    j->setup_pipe[0], j->init_pidfd,
-                        j->b.proc,   j->devnull, j->userns2_fd, j->net_settings};
+    const int made[] = {j->lifeline, j->said[0], j->said[1],    j->setup_pipe[0], j->init_pidfd, j->answer[0],
+                        j->b.proc,   j->devnull, j->userns2_fd, j->net_settings,  j->answer[1]};
     const int borrowed[] = {r->user_fd, r->user2_fd, r->pid_fd,  r->hold_fd, r->report_fd,
-                            r->mnt_fd,  r->null_fd,  r->park_fd, r->go_fd};
+                            r->mnt_fd,  r->null_fd,  r->park_fd, r->go_fd,   r->relay_fd};
     close_each(made, sizeof made / sizeof made[0]);
     close_own_places(j);
     for (uint32_t i = 0, n = j->b.is_early ? plan_nops(r->plan) : 0; i < n; i++) /* as many as are still open */

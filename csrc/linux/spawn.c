@@ -65,16 +65,6 @@ int nsbox_open_in_root(int root, const char *path)
     return sys_openat2(root, path, O_RDONLY | SYS_O_CLOEXEC | O_NONBLOCK, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
 }
 
-/* A descriptor from 3 up in place of one that may be lower, or -errno. */
-static int move_high(int fd)
-{
-    if (fd < 0 || fd > 2)
-        return fd;
-    int high = sys_dupfd_cloexec(fd, 3);
-    sys_close(fd);
-    return high;
-}
-
 static int open_pidfd(int pid)
 {
     return move_high(sys_pidfd_open(pid));
@@ -304,6 +294,7 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     j->helper_stack = j->command_stack + HELPER_STACK;
     j->caller = sys_getpid();
     j->lifeline = j->said[0] = j->said[1] = j->setup_pipe[0] = j->setup_pipe[1] = -1;
+    j->answer[0] = j->answer[1] = -1;
     j->has_handlers = 1;
     j->devnull = j->init_pidfd = j->userns2_fd = j->net_fd = j->net_settings = -1;
     for (unsigned i = 0; i < MAX_PROCS; i++)
@@ -349,6 +340,10 @@ int nsbox_spawn(const nsbox_request *req)
     }
     if (is_warm(req) && nsbox_plan_check(req->template_plan, req->template_plan_len, &bad) < 0) {
         report(res, -EINVAL, NSBOX_STEP_STALE, bad);
+        return 0;
+    }
+    if (wants_relay(req) && !(makes_net(req) && req->namespaces & CLONE_NEWPID)) {
+        report(res, -EINVAL, NSBOX_STEP_NET, -1);
         return 0;
     }
     uint32_t nops = plan_nops(req->plan);
