@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from nsbox._explain import explain
     from nsbox._guarded import Attachment, Binary
     from nsbox._host import Host
+    from nsbox._network import Network
+    from nsbox._network_events import NetworkEvent, NetworkRequest
+    from nsbox._network_log import NetworkRecord
     from nsbox._path_rules import PathRule
     from nsbox._patterns import SECRET_FILES
     from nsbox._plan import (
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     )
     from nsbox._policy import Policy
     from nsbox._probe import probe
+    from nsbox._publish import Published
     from nsbox._rare_errors import (
         AccessError,
         CommitError,
@@ -142,6 +146,10 @@ __all__ = [
     "Loopback",
     "Mask",
     "Mqueue",
+    "Network",
+    "NetworkEvent",
+    "NetworkRecord",
+    "NetworkRequest",
     "NsboxError",
     "Op",
     "Overlay",
@@ -152,6 +160,7 @@ __all__ = [
     "Popen",
     "Proc",
     "ProcessesError",
+    "Published",
     "Reason",
     "RemountRo",
     "RoBind",
@@ -205,6 +214,10 @@ _HOMES = {
     "_explain": ("explain",),
     "_guarded": ("Attachment", "Binary"),
     "_host": ("Host",),
+    "_network": ("Network",),
+    "_network_events": ("NetworkEvent", "NetworkRequest"),
+    "_network_log": ("NetworkRecord",),
+    "_publish": ("Published",),
     "_path_rules": ("PathRule",),
     "_patterns": ("SECRET_FILES",),
     "_plan": (

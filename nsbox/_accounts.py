@@ -50,6 +50,12 @@ def of_system(path: str) -> bytes | None:
     return contents(path) if is_below(os.path.realpath(path), "/etc") else None
 
 
+def resolv_conf() -> str | None:
+    """Return what /etc/resolv.conf leads to, when that is a file outside of /etc."""
+    target = os.path.realpath("/etc/resolv.conf")
+    return target if not target.startswith("/etc/") and os.path.isfile(target) else None
+
+
 # ---- users
 
 

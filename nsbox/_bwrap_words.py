@@ -59,6 +59,8 @@ def command_line(plan: Plan, put: Callable[[bytes | int], int] | None = None) ->
 def _namespaces(plan: Plan) -> list[str]:
     """Return what doesn't depend on the order."""
     identity = plan.identity
+    if plan.network is not None:
+        raise PolicyError("network", "is a list, which bwrap doesn't have")
     if "time" in plan.namespaces:
         raise PolicyError("unshare", "has time, a namespace that bwrap doesn't make")
     hidden = {"mount", *({"user"} if identity.by_helper else ())}  # all ids of root's: without a user namespace

@@ -6,7 +6,7 @@ import os
 
 from nsbox._checks import is_below
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, fields
+from nsbox._frozen import TYPE_CHECKING, fields, replace
 from nsbox._path_rules import PathRule
 from nsbox._policy import BACKENDS, REQUIRE
 from nsbox._wished_limits import SMALL_LIMITS, Limits
@@ -39,6 +39,8 @@ def child(policy: Policy, attach: Iterable[str | os.PathLike[str]], wishes: dict
         given["limits"] = _limits(policy.limits, given["limits"])
     if "env" in given:
         given["env"] = dict(given["env"])
+    if "network" in given:
+        given["network"] = _network(policy, given["network"])
     made = policy.with_(**_fitting(policy, given))
     if attached:
         more = [path for path in attached if policy.sees(path) and not made.sees(path)]
@@ -65,6 +67,21 @@ def _fitting(policy: Policy, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def _network(policy: Policy, wished: Any) -> Any:
+    """Return a child's list with all that the parent's denies, and in the parent's amounts where it says none."""
+    if wished in ("none", "host") or policy.network in ("none", "host"):
+        return wished
+    from nsbox._network import Network
+    from nsbox._network import wished as as_list
+
+    made, parents = as_list(wished, policy.base), policy.network
+    assert isinstance(parents, Network)
+    denied = tuple(entry.text for entry in parents.entries if entry.is_denied)
+    if wished is not made:
+        return replace(parents, allow=made.allow, deny=denied)
+    return replace(made, deny=(*made.deny, *denied), bytes=parents.bytes if made.bytes is None else made.bytes)
+
+
 def _limits(parents: Limits, wished: Limits) -> Limits:
     values = {f.name: getattr(wished, f.name) for f in fields(Limits)}
     return Limits(**{name: getattr(parents, name) if value is None else value for name, value in values.items()})
@@ -83,8 +100,7 @@ def check(parent: Policy, policy: Policy) -> None:
         raise PolicyError(
             "write" if more in policy.write else "read", f"{more} is hidden from the parent, or read-only"
         )
-    if parent.network == "none" and policy.network != "none":
-        raise PolicyError("network", f"{policy.network!r} is more than the parent's 'none'")
+    _check_network(parent, policy)
     for name, order in _STRICTNESS.items():
         ours, theirs = getattr(policy, name), getattr(parent, name)
         known = ours in order and theirs in order
@@ -97,6 +113,24 @@ def check(parent: Policy, policy: Policy) -> None:
         raise PolicyError("nested", "True is more than the parent's False")
     _check_backend(parent, policy)
     _check_values(parent, policy)
+
+
+def _check_network(parent: Policy, policy: Policy) -> None:
+    """Refuse a network that is more: "none" is less than a list, and that is less than the host's."""
+    if policy.network == "none" or parent.network == "host":
+        return
+    said = repr(policy.network) if isinstance(policy.network, str) else "a list"
+    if isinstance(parent.network, str):
+        raise PolicyError("network", f"{said} is more than the parent's 'none'")
+    if isinstance(policy.network, str):
+        raise PolicyError("network", f"{said} is more than the parent's list")
+    from nsbox._network import Network
+
+    assert isinstance(parent.network, Network)
+    assert isinstance(policy.network, Network)
+    more = parent.network.covers(policy.network)
+    if more:
+        raise PolicyError("network", more)
 
 
 def _check_paths(parent: Policy, policy: Policy) -> None:

@@ -34,6 +34,9 @@ class Command:
     park_stamps: Any = None  # _core's, for a sandbox that is made to wait: what the ops have found goes into these
     profile: Any = None  # _core_darwin's, what confines it
     leaf: Any = None  # _cgroup's, which the descriptor is of
+    relay: Any = None  # _relay's, for a network list; None: that which is shared
+    line: Any = None  # its, of this sandbox
+    line_mark: Any = None  # how far that was at the start, where the sandbox is older
     progress: Any = None  # set by spawn(): where pid, init_pid and set_up_pid are, as soon as they are known
 
     def __init__(

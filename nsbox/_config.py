@@ -11,9 +11,10 @@ import stat
 
 from nsbox._checks import check_text, is_below
 from nsbox._config_errors import ConfigError, Problem
-from nsbox._config_formats import LARGEST, MalformedError, Odd, check_format, dotted, format_of, read
-from nsbox._config_keys import KEYS, RULES, Key, schema
+from nsbox._config_formats import LARGEST, MalformedError, check_format, dotted, format_of, read
+from nsbox._config_keys import KEYS, NETWORK, RULES, Key, schema
 from nsbox._config_paths import expanded
+from nsbox._config_values import check_entry, kind_of, must_be, unknown_key, word_of
 from nsbox._config_write import dump, dumps
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name
@@ -133,7 +134,7 @@ class _Reading:
         except MalformedError as error:
             raise ConfigError(self.source, [Problem(error.key, error.problem, error.line)]) from None
         if not isinstance(tree, dict):
-            self.give_up((), f"is {_kind(tree)}, must be a table")
+            self.give_up((), f"is {kind_of(tree)}, must be a table")
         values = self.table(KEYS, self.chosen(tree), self.at)
         if "require" in values and "require_os_sandbox" in values:
             self.wrong((*self.at, "require_os_sandbox"), "doesn't go with require, which says more")
@@ -192,7 +193,7 @@ class _Reading:
             value = self.entered(value if name.startswith("[") else self.single(value), name)
         value = self.single(value)
         if not isinstance(value, dict):
-            self.give_up(self.at, f"is {_kind(value)}, must be a table")
+            self.give_up(self.at, f"is {kind_of(value)}, must be a table")
         return value
 
     def single(self, value: object) -> object:
@@ -226,7 +227,7 @@ class _Reading:
         found = {}
         for name, value in given.items():
             if name not in known:
-                self.wrong((*at, name), _unknown(name, keys))
+                self.wrong((*at, name), unknown_key(name, keys))
                 continue
             try:
                 found[name] = self.value(known[name], value, (*at, name))
@@ -237,41 +238,43 @@ class _Reading:
     def value(self, key: Key, value: Any, at: At) -> Any:
         """Return what a value means; raises PolicyError, or tells problems of its own, for one that means nothing."""
         if key.kind == "word":
-            return _word(key, value)
+            return word_of(key, value)
         if key.kind == "size":
             if not isinstance(value, str):
-                _must_be(value, int, "a number of bytes, or a text such as '64M'")
+                must_be(value, int, "a number of bytes, or a text such as '64M'")
             return value if (key.least, value) == (0, 0) else check_size(key.name, value)
         if key.kind in ("texts", "paths"):
-            items = [self.item(key, item, (*at, i)) for i, item in enumerate(_must_be(value, list, "a list of texts"))]
+            items = [self.item(key, item, (*at, i)) for i, item in enumerate(must_be(value, list, "a list of texts"))]
             return [item for item in items if item is not None]
         if key.kind == "map":
-            table = _must_be(value, dict, "a table of texts")
+            table = must_be(value, dict, "a table of texts")
             return {name: self.text(text, (*at, name)) for name, text in table.items()}
         if key.kind == "table":
-            return self.limits(key, _must_be(value, dict, "a table"), at)
+            return self.limits(key, must_be(value, dict, "a table"), at)
         if key.kind == "tables":
-            return self.rules(_must_be(value, dict, "a table of tables"), at)
+            return self.rules(must_be(value, dict, "a table of tables"), at)
+        if key.kind in ("network", "entries"):
+            return (self.network if key.kind == "network" else self.entries)(key, value, at)
         if key.kind == "path":
             return self.place(key.name, value, at, key.must_exist)
         if key.kind == "home":
-            text = _must_be(value, str, "a text")
+            text = must_be(value, str, "a text")
             is_word = text in WORDS or name_of(text) is not None
             chosen = text if is_word else self.place(key.name, text, at, key.must_exist)
             return check_home(key.name, chosen, is_workspace=True)
         if key.kind == "count":
-            number = _must_be(value, int, "a whole number")
+            number = must_be(value, int, "a whole number")
             if not key.least <= number <= key.most:
                 raise PolicyError(key.name, f"{number} is out of range, must be {key.least} to {key.most}")
             return number
         if key.kind == "number":
-            return value if type(value) is int else _must_be(value, float, "a number")
+            return value if type(value) is int else must_be(value, float, "a number")
         kind, what = (bool, "true or false") if key.kind == "flag" else (str, "a text")
-        return _must_be(value, kind, what)
+        return must_be(value, kind, what)
 
     def text(self, value: object, at: At) -> str:
         try:
-            return str(_must_be(value, str, "a text"))
+            return str(must_be(value, str, "a text"))
         except PolicyError as error:
             self.wrong(at, error.problem)
             return ""
@@ -280,7 +283,9 @@ class _Reading:
         try:
             if key.kind == "paths":
                 return self.pattern(key, value) or self.place(key.name, value, at, key.must_exist)
-            return _word(key, value) if key.words else check_text(key.name, _must_be(value, str, "a text"))
+            if key.kind == "entries":
+                return check_entry(must_be(value, str, "a text"))
+            return word_of(key, value) if key.words else check_text(key.name, must_be(value, str, "a text"))
         except PolicyError as error:
             self.wrong(at, error.problem)
             return None
@@ -295,13 +300,38 @@ class _Reading:
                 self.wrong((*at, name), error.problem)
         return right
 
+    def network(self, key: Key, value: Any, at: At) -> Any:
+        """Return the policy's network: a word, or a list of entries, which a table says more about."""
+        if not isinstance(value, list | dict):
+            return word_of(key, value)
+        from nsbox._network import Network  # seldom needed
+
+        before = len(self.problems)
+        if isinstance(value, list):
+            values: dict[str, Any] = {"allow": self.entries(NETWORK[0], value, at)}
+        else:
+            values = self.table(NETWORK, value, at)
+        if len(self.problems) > before:
+            return "none"
+        try:
+            return Network(**values)
+        except PolicyError as error:
+            inner = error.field.partition(".")[2]
+            self.wrong((*at, inner) if inner else at, error.problem)
+            return "none"
+
+    def entries(self, key: Key, value: object, at: At) -> tuple[str, ...]:
+        """Return the entries of a network list; each that is wrong is a problem of its own."""
+        items = enumerate(must_be(value, list, "a list of texts"))
+        return tuple(text for i, item in items if (text := self.item(key, item, (*at, i))) is not None)
+
     def rules(self, given: dict[str, Any], at: At) -> list[tuple[PathRule, str]]:
         """Return the rules of `paths`, each with the policy's field that has its root."""
         found = []
         for name, value in given.items():
             here = (*at, name)
             try:
-                values = self.table(RULES, _must_be(value, dict, "a table"), here)
+                values = self.table(RULES, must_be(value, dict, "a table"), here)
             except PolicyError as error:
                 self.wrong(here, error.problem)
                 continue
@@ -331,7 +361,7 @@ class _Reading:
         return based(key.name, self.names.entry(key.field, base, must_exist=False), rest)
 
     def place(self, name: str, value: object, at: At, must_exist: bool) -> str:
-        path = os.path.join(self.base, expanded(check_text("path", _must_be(value, str, "a text"))))
+        path = os.path.join(self.base, expanded(check_text("path", must_be(value, str, "a text"))))
         return self.names.entry(name, path, at=at, must_exist=must_exist)
 
     # ---- the policy
@@ -413,57 +443,6 @@ def _start(base: str, named: tuple[str, ...], deny: Iterable[str]) -> str:
     """Return where commands start that have no workspace: in the file's directory, if there is one inside."""
     is_there = any(is_below(base, path) or is_below(path, base) for path in named)
     return base if is_there and not any(is_below(base, path) for path in deny) else "/"
-
-
-def _kind(value: object) -> str:
-    names = {
-        str: "a text",
-        bool: "true or false",
-        int: "a number",
-        float: "a fraction",
-        list: "a list",
-        dict: "a table",
-    }
-    what = value.what if isinstance(value, Odd) else type(value).__name__
-    return "null" if value is None else names.get(type(value), f"a {what}")
-
-
-def _must_be(value: object, kind: type, what: str) -> Any:
-    if type(value) is not kind:
-        hint = "; leave the key out, or quote it if it is ~" if value is None else ""
-        hint = "; quote it" if kind is str and isinstance(value, int | float | Odd) else hint
-        such = f", such as [{value!r}]" if kind is list and isinstance(value, str) and len(value) < 80 else ""
-        is_what = f"{str(value).lower()}" if isinstance(value, bool) else _kind(value)
-        raise PolicyError("", f"is {is_what}, must be {what}{such}{hint}")
-    return value
-
-
-def _word(key: Key, value: object) -> str:
-    for word, meaning in key.words.items():
-        if type(word) is type(value) and word == value:
-            return meaning
-    allowed = ", ".join(f"{word!r}" if isinstance(word, str) else str(word).lower() for word in key.words)
-    if isinstance(value, str) and value in key.refused:
-        raise PolicyError(key.name, f"{value!r} {key.refused[value]}")
-    if not isinstance(value, str):
-        is_what = str(value).lower() if isinstance(value, bool) else _kind(value)
-        raise PolicyError(key.name, f"is {is_what}, must be one of {allowed}")
-    near = _nearest(value, [word for word in key.words if isinstance(word, str)])
-    raise PolicyError(key.name, f"{value[:80]!r} is unknown, must be one of {allowed}{near}")
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    import difflib  # seldom needed
-
-    found = difflib.get_close_matches(name[:80], list(names), 1)
-    return f"; did you mean {found[0]}?" if found else ""
-
-
-def _unknown(name: str, keys: tuple[Key, ...]) -> str:
-    meant = next((key.name for key in keys if key.field == name and key.name != name), None)
-    if near := f"; did you mean {meant}?" if meant else _nearest(name, [key.name for key in keys]):
-        return f"is no key here{near}"
-    return f"is no key here; there are {', '.join(key.name for key in keys)}"
 
 
 def _parts(section: str) -> list[str]:

@@ -14,7 +14,21 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     Kind: TypeAlias = Literal[
-        "text", "path", "home", "flag", "count", "number", "size", "word", "texts", "paths", "map", "table", "tables"
+        "text",
+        "path",
+        "home",
+        "flag",
+        "count",
+        "number",
+        "size",
+        "word",
+        "texts",
+        "paths",
+        "map",
+        "table",
+        "tables",
+        "network",
+        "entries",
     ]
 
 MOST_ID = 2**32 - 2
@@ -26,8 +40,7 @@ class Key(Frozen):
 
     default: what holds without it, where that isn't the field's. example: for a starter file, where there is no
     default. words: the values of a "word", or the items of "texts" (any, if empty), and what the field is then.
-    refused: values that one could expect, and why they aren't there. must_exist: a path that has to be there. keys: of
-    a "table", or of each of "tables". most: of a "count".
+    must_exist: a path that has to be there. keys: of a "table", or of each of "tables". most: of a "count".
     """
 
     name: str
@@ -37,11 +50,15 @@ class Key(Frozen):
     default: object = None
     example: object = None
     words: Mapping[str | bool, str] = {}
-    refused: Mapping[str, str] = {}
     must_exist: bool = True
     keys: tuple[Key, ...] = ()
     least: int = 1
     most: int = 2**63 - 1
+
+    @property
+    def or_else(self) -> str:
+        """Say what a value may be besides one of the words."""
+        return ", or a list of entries such as ['api.example:443']" if self.kind == "network" else ""
 
 
 def _same(words: Iterable[str]) -> dict[str | bool, str]:
@@ -62,6 +79,26 @@ LIMITS = (
     Key(name="pending_signals", kind="count", example=1024, about="signals and timers that wait"),
     Key(name="total_memory", kind="size", example="4G", about="of all processes together; needs a delegated cgroup"),
     Key(name="cpus", kind="number", example=1.5, about="processors' time of all together; needs a delegated cgroup"),
+)
+
+NETWORK = (
+    Key(
+        name="allow",
+        kind="entries",
+        example=["api.example:443", "*.files.example"],
+        about="what may be connected to: NAME, *.NAME, IPv4[/n], localhost or *; then :PORT, or it is 443 (required)",
+    ),
+    Key(name="deny", kind="entries", default=(), about="entries that are denied although others allow them"),
+    Key(name="private", kind="flag", default=False, about="names may have addresses of private networks"),
+    Key(
+        name="tls",
+        kind="word",
+        default="sni",
+        words=_same(("sni", "sni-ech", "off")),
+        about="whether the server's name in TLS is checked: sni, sni-ech (encrypted hellos pass), off",
+    ),
+    Key(name="connections", kind="count", default=256, most=10_000, about="at once, of a sandbox"),
+    Key(name="bytes", kind="size", example="1G", about="of a sandbox, both ways together"),
 )
 
 RULES = (
@@ -112,11 +149,12 @@ KEYS = (
     Key(name="devices", kind="texts", field="devices", default=(), about="device nodes, such as '/dev/dri'"),
     Key(
         name="network",
-        kind="word",
+        kind="network",
         field="network",
-        words={"none": "none", "host": "host", "full": "host", False: "none", True: "host"},
-        refused={"restricted": "isn't there: there is no network to some hosts only; 'none' or 'host'"},
-        about="none (false): only a loopback of its own; host (full, true): the host's",
+        words={"none": "none", "host": "host", "full": "host", "public": "public", False: "none", True: "host"},
+        keys=NETWORK,
+        about="none (false): only a loopback of its own; host (full, true): the host's; public: every public address; "
+        "a list of what may be connected to, such as ['api.example:443']; a table: that list as allow, and more",
     ),
     Key(name="passthrough_env", kind="texts", field="pass_env", about="variables taken from the caller's environment"),
     Key(name="inherit_env", kind="flag", field="inherit_env", about="take the caller's whole environment"),
@@ -259,10 +297,13 @@ def _of_key(key: Key) -> dict[str, Any]:
         found["default"] = value
     if key.kind == "word":
         return found | _item(key.words)
-    if key.kind in ("texts", "paths"):
-        return found | {"type": "array", "items": _item(key.words)}
+    if key.kind in ("texts", "paths", "entries"):
+        least = {"minItems": 1} if key is NETWORK[0] else {}
+        return found | {"type": "array", "items": _item(key.words)} | least
     if key.kind == "map":
         return found | {"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": {"type": "string"}}
+    if key.kind == "network":
+        return found | {"anyOf": [_item(key.words), _of_key(NETWORK[0]), _of_keys(key.keys, ("allow",))]}
     if key.kind == "table":
         return found | _of_keys(key.keys)
     if key.kind == "tables":

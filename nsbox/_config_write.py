@@ -8,7 +8,7 @@ import os
 
 from nsbox._checks import check_text
 from nsbox._config_formats import check_format, format_of, write
-from nsbox._config_keys import KEYS, LIMITS, RULES, Key, default, listed
+from nsbox._config_keys import KEYS, LIMITS, NETWORK, RULES, Key, default, listed
 from nsbox._config_paths import written
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING
@@ -17,6 +17,8 @@ from nsbox._policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
+
+    from nsbox._network import Network
 
 
 def dumps(policy: Policy, format: str, *, mode: str = "enabled", base: str | os.PathLike[str] | None = None) -> str:
@@ -112,7 +114,18 @@ def _said(key: Key, value: Any, path: Callable[[str], str]) -> Any:
         return _without_none((limit.name, _said(limit, getattr(value, limit.name), path)) for limit in LIMITS)
     if key.kind == "tables":
         return {}
-    return dict(value) if key.kind == "map" else listed(value) if key.kind == "texts" else value
+    if key.kind == "network":
+        return value if isinstance(value, str) else _network(value)
+    return dict(value) if key.kind == "map" else listed(value) if key.kind in ("texts", "entries") else value
+
+
+def _network(value: Network) -> Any:
+    """Return a network list as a file says it: as a word, a list, or a table of what isn't the default."""
+    said = {key.name: _said(key, getattr(value, key.name), str) for key in NETWORK}
+    more = {key.name: said[key.name] for key in NETWORK[1:] if said[key.name] not in (None, default(key))}
+    if not more:
+        return "public" if value.allow == ("*:*",) else said["allow"]
+    return {"allow": said["allow"]} | more
 
 
 def _without_none(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

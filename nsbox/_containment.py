@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen
+from nsbox._network_log import NetworkRecord
 from nsbox._plan import Plan
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ class Containment(Frozen):
     backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
     pid, init_pid: the command and pid 1 of the sandbox, as this process numbers them. usage: what was used up; None
     until the end. reaped: whether the command itself has ended and been waited for. is_warm: it was started in a
-    copy of what a Sandbox keeps, not anew.
+    copy of what a Sandbox keeps, not anew. network: what it has connected to, or tried to, under a network list so far;
+    empty without one.
     """
 
     backend: str
@@ -30,6 +32,7 @@ class Containment(Frozen):
     usage: Usage | None
     reaped: bool = False
     is_warm: bool = False
+    network: NetworkRecord = field(default=NetworkRecord(), repr=False)
 
     def processes(self) -> list[psutil.Process]:
         """Return what runs in the sandbox now, the command first; [] when it has ended. Needs psutil (ImportError)."""

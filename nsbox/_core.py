@@ -196,7 +196,7 @@ class Template:
             r.caps = caps = ffi.new("nsbox_caps *", capabilities)
             self._keep.append(caps)
         r.user_fd, r.user2_fd, r.pid_fd, r.mnt_fd = joined
-        r.null_fd = r.park_fd = r.go_fd = r.hold_fd = r.report_fd = r.cgroup_fd = -1
+        r.null_fd = r.park_fd = r.go_fd = r.hold_fd = r.report_fd = r.cgroup_fd = r.relay_fd = -1
         r.kernel_uid, r.kernel_gid = kernel_ids
         r.inotify_instances = inotify_instances
         self.idmaps = idmaps
@@ -252,6 +252,8 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
     if parked is not None:
         r.park_fd, r.go_fd, r.user2_fd = parked.result.init_pidfd, parked.result.go_fd, parked.user2_fd
         r.stamps = parked.stamps.array
+    elif q.line is not None:
+        r.relay_fd, r.relay_id, r.relay_later = q.line.fileno(), q.line.id, q.line.is_later
     if q.profile is not None:
         q.profile.fill(r, keep)
     if q.filters:

@@ -6,6 +6,7 @@ import errno
 import sys
 from _weakref import ref
 
+from nsbox import _core
 from nsbox._core import constants, ffi, lib
 from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING, remembered
@@ -199,3 +200,19 @@ def used_by_others(text: bytes) -> tuple[int, int, int] | None:
         return None
     word = ffi.from_buffer("nsbox_word *", text)
     return (word.user_us, word.system_us, word.max_rss) if word.said == constants.SAID_EMPTY else None
+
+
+def start_relay(program: bytes, fds: tuple[int, int, int], devnull: int) -> int:
+    """Start the program, a relay of network lists, with these descriptors; return a pidfd of it. Raises OSError.
+
+    It is no child of this process, unless nobody else reaps orphans here: see nsbox_relay_start() in calls.h.
+    """
+    size = 1 << 15
+    stack = ffi.new("uint8_t[]", size + 64)  # for two processes, up to their exec or end
+    start = ffi.cast("uint8_t *", (int(ffi.cast("uintptr_t", stack)) + 63) // 64 * 64)
+    given = ffi.new("int32_t[]", fds)
+    path = ffi.from_buffer("char[]", program + b"\0")
+    pidfd = int(lib.nsbox_relay_start(path, given, devnull, _core.adopt_inits, start, size))
+    if pidfd < 0:
+        raise OSError(-pidfd, os.strerror(-pidfd), os.fsdecode(program))
+    return pidfd

@@ -111,3 +111,28 @@ class Capabilities(Frozen):
     permitted: int
     inheritable: int
     bounding: int
+
+
+@frozen
+class Identity(Frozen):
+    """Who the command is: the lines of the user namespaces' maps, "inside outside count" each.
+
+    The second pair, when there is one, is for a namespace entered after the mounts, whose parent is the first.
+    by_helper: the maps hold more than one id and are written by a process outside of the namespace (map2_by_helper: so
+    do the second ones); map_programs: the paths of newuidmap(1) and newgidmap(1), when it has to be these. userns,
+    userns2: descriptors of namespaces to be joined instead of the first and of the second; then without maps.
+    """
+
+    uid: int
+    gid: int
+    uid_map: str
+    gid_map: str
+    uid_map2: str | None = None
+    gid_map2: str | None = None
+    deny_setgroups: bool = True
+    by_helper: bool = False
+    change_ids: bool = False
+    map_programs: tuple[str, str] | None = None
+    map2_by_helper: bool = False
+    userns: int | None = None
+    userns2: int | None = None

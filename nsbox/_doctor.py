@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -172,6 +173,27 @@ def _cgroups() -> str:
     return place.directory
 
 
+_GET_RULE, _RULE, _ERROR = 34, 32, 2  # <linux/rtnetlink.h>, <linux/netlink.h>
+_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+
+
+def _network_lists() -> str:
+    """Look for the relay's program, and for the kernel's rules about routes, by which a sandbox's packets find it."""
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nsbox-net")
+    if not os.access(program, os.X_OK):
+        raise OSError(errno.ENOENT, "the program nsbox-net isn't in this package")
+    import socket
+
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as netlink:
+        netlink.settimeout(60)
+        netlink.send(struct.pack("=IHHIIB11x", 28, _GET_RULE, _DUMP, 1, 0, socket.AF_INET))
+        kind, number = struct.unpack_from("=4xH10xi", netlink.recv(1 << 16))
+    if kind != _RULE:
+        code = -number if kind == _ERROR else errno.EOPNOTSUPP
+        raise OSError(code, "the kernel has no rules about routes")
+    return program
+
+
 _OTHERS: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
     ("pidfds", True, _pidfds, "Linux 5.4 or later"),
     (
@@ -182,6 +204,12 @@ _OTHERS: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
     ),
     ("seccomp filters", True, _seccomp_actions, "a kernel with CONFIG_SECCOMP_FILTER"),
     ("Landlock", False, _landlock, "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK, and landlock in lsm= at boot"),
+    (
+        "network lists",
+        False,
+        _network_lists,
+        "a kernel with CONFIG_IP_MULTIPLE_TABLES, and nsbox from a wheel, or built with its relay",
+    ),
     (
         "cgroup v2, delegated",
         False,
@@ -243,6 +271,20 @@ def _helper() -> str:
     return HELPER
 
 
+def _proxy() -> str:
+    """Start it, and end it: it says at which port it was."""
+    from nsbox._network import nothing
+    from nsbox._proxy import PROGRAM
+    from nsbox._relay import Relay
+
+    relay = Relay(nothing())
+    try:
+        relay.line()
+    finally:
+        relay.close()
+    return PROGRAM
+
+
 def _sandbox_exec() -> str:
     from nsbox._seatbelt import PROGRAM
 
@@ -253,7 +295,8 @@ def _sandbox_exec() -> str:
 _OF_SEATBELT: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
     ("not in a sandbox already", True, _not_confined, "start it from outside of that one"),
     ("profiles compiled in this process", False, _compiles, "without it each start takes another program"),
-    ("the helper program", True, _helper, "install nsbox anew, from a wheel for macOS"),
+    ("the helper program", True, _helper, "install nsbox again, from a wheel for macOS"),
+    ("the proxy of network lists", False, _proxy, "install nsbox again, from a wheel for macOS"),
     ("sandbox-exec(1)", False, _sandbox_exec, "only needed where libsandbox's functions are missing"),
 )
 

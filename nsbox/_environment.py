@@ -8,7 +8,7 @@ from nsbox import _core
 from nsbox._checks import is_below
 from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._variables import CERTIFICATES, VENVS, search_path
+from nsbox._variables import CERTIFICATES, PROXIES, VENVS, search_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,6 +60,8 @@ class Environment:
             self._values["USER"] = user_of(policy, host)
         is_built = policy.base == "workspace" and not policy.inherit_env
         self._left_out = {*CERTIFICATES} - self._values.keys() - {*policy.pass_env} if is_built else set()
+        if policy.network not in ("none", "host"):  # the list says what is reached, and by no other way
+            self._left_out |= {*PROXIES} - {*policy.pass_env}
         # By which of the workspace's venvs are there, and the caller's values.
         self._built: dict[tuple[tuple[bool, ...], tuple[bytes | None, ...]], Built] = {}
 
@@ -70,7 +72,7 @@ class Environment:
         policy = self._policy
         if not policy.inherit_env:
             return self._of_now().strings, self.directories
-        if not policy.env:
+        if not policy.env and not self._left_out:
             return _inherited(), self.directories
         return _core.Strings(encode_environment(self.variables(_copy(os.environ)))), self.directories
 

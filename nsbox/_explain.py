@@ -26,6 +26,7 @@ def explain(policy: Policy, host: Host | None = None) -> str:
         *(f"not         {reason}" for reason in _backends.choose(policy, host)[1]),
         f"namespaces  {' '.join(sorted(plan.namespaces)) or 'none'}",
         f"identity    uid {identity.uid}, gid {identity.gid}",
+        *_network(plan),
         *(_names(policy) if is_here and policy.base == "workspace" else ()),
         *_user(policy, host, plan, is_here=is_here),
         "",
@@ -36,6 +37,14 @@ def explain(policy: Policy, host: Host | None = None) -> str:
         *(f"not enforced  {text}" for text in plan.not_enforced),
     ]
     return "\n".join(lines)
+
+
+def _network(plan: Plan) -> list[str]:
+    """Return the entries of a network list, one a line, as they are understood."""
+    if plan.network is None:
+        return []
+    lines = [f"{'denies' if entry.is_denied else 'allows'} {entry.spelled}" for entry in plan.network.entries]
+    return [f"network     {line}" for line in lines]
 
 
 def _names(policy: Policy) -> list[str]:
@@ -55,7 +64,7 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
     from nsbox._environment import Environment
     from nsbox._names import printable
     from nsbox._user import home_words, user_of
-    from nsbox._variables import PROXIES
+    from nsbox._variables import CERTIFICATES, PROXIES
 
     has_own = any(getattr(op, "dest", "") == "/etc/passwd" and type(op).__name__ == "BindData" for op in plan.ops)
     whose = f"the sandbox's own: {user_of(policy, host)}, {plan.home}" if has_own else "the host's"
@@ -65,6 +74,10 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
     lines += [f"passwd      {whose}"] if host.passwd is not None and plan.ops else []
     lines += [f"PATH        {':'.join(Environment(policy, host, plan).directories())}"] if is_here else []
     lines += [f"variable    {name}={value}" for name, value in host.certificates]
+    if is_here and policy.network != "none" and not policy.inherit_env:
+        shown = {*dict(host.certificates), *policy.pass_env}
+        lost = [name for name in CERTIFICATES if name not in shown and os.environ.get(name)]
+        lines += [f"variable    {name}: left out: what it names isn't shown in the sandbox" for name in lost]
     callers: set[str] = {*policy.taken_from_caller()} & os.environ.keys() if is_here else set()
     lines += [
         f"variable    {name}: the caller's, which can have a password in it" for name in PROXIES if name in callers

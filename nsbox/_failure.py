@@ -71,6 +71,7 @@ _STEPS = {
     "IDMAP": "map the owner of the source",
     "INOTIFY": "limit inotify's instances",
     "TERMINAL": "make it the command's terminal",
+    "NET": "network list",
 }
 
 

@@ -22,7 +22,7 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
         wish.base,
         nested=policy.may_give_children,
         may_nest=policy.may_nest,
-        for_net=policy.network == "none",
+        for_net=policy.network != "host",
         set_ids=policy.base != "host",
         allow=wish.allow,
         core_stays=core_stays(policy, host),

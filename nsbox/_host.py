@@ -98,6 +98,11 @@ class Host(Frozen):
 
     matches: tuple[tuple[str, tuple[str, ...]], ...] = ()  # for one policy: its patterns, and what they match
     devices: tuple[str, ...] = ()  # for one policy: the device nodes that it names, or that are in what it names
+    network_files: tuple[tuple[str, str], ...] = (  # for one policy with a network list: where these lead in a sandbox
+        ("/etc/resolv.conf", "/etc/resolv.conf"),
+        ("/etc/hosts", "/etc/hosts"),
+    )
+    hostname: str = ""  # for one policy with a network list: this machine's name
     home_points: tuple[str, ...] = ()  # for one policy: names in its kept home that others have something mounted on
 
     kernel_id: int = 0  # for uid 0 and one policy: a uid and gid that nobody has, for its commands; 0: none

@@ -16,15 +16,19 @@ if TYPE_CHECKING:
 
     from nsbox import _core
     from nsbox._policy import Policy
+    from nsbox._relay import Relay
     from nsbox._spawn import Prepared
     from nsbox._template import Kept
 
 
 class Way:
-    """How the commands of one policy are started. Threads may use it at the same time."""
+    """How the commands of one policy are started. Threads may use it at the same time.
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    relay: _relay's, for a network list; None: there is none, or it is that which is shared.
+    """
+
+    def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
+        self.policy, self.relay = policy, relay
 
     def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
         """Start a command; as _spawn.spawn()."""
@@ -41,8 +45,8 @@ class KeptWay(Way):
     about the kept one.
     """
 
-    def __init__(self, policy: Policy, stock: int) -> None:
-        super().__init__(policy)
+    def __init__(self, policy: Policy, stock: int, relay: Relay | None = None) -> None:
+        super().__init__(policy, relay)
         self.why_cold = ""  # why nothing is kept, if that is so
         self._stock = stock
         self._kept: Kept | None = None
@@ -97,7 +101,7 @@ class KeptWay(Way):
         from nsbox._template import Kept
 
         try:
-            kept = Kept(prepared, self._stock)
+            kept = Kept(prepared, self._stock, self.relay)
             kept.refill()
         except UnavailableError as error:  # the plan is none that anything can be kept of, ever
             self._is_hopeless = True

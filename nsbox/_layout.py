@@ -33,7 +33,7 @@ _PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "asound")  # as op
 def common(policy: Policy) -> list[Op]:
     """Return the ops that are about no file."""
     ops: list[Op] = []
-    if policy.network == "none":
+    if policy.network != "host":
         ops.append(Loopback())
     if policy.hostname is not None:
         ops.append(Hostname(policy.hostname))
@@ -79,6 +79,16 @@ def needs_no_userns(policy: Policy, host: Host) -> bool:
     """
     is_root = bool(host.kernel_id) or may_be_kernel_root(policy, host)
     return policy.base != "host" and (is_root or bool(pinned_paths(policy)))
+
+
+def without_list(policy: Policy, why: str) -> tuple[Policy, dict[str, Reason]]:
+    """Return the policy without a network where it has a list, for a backend that can't enforce one, and what lacks.
+
+    why: what the backend says about that.
+    """
+    if policy.network in ("none", "host"):
+        return policy, {}
+    return replace(policy, network="none"), {"network": Reason(f"{why}; with best_effort there is no network at all")}
 
 
 def completed(policy: Policy, host: Host) -> Policy:
@@ -221,6 +231,10 @@ def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:
     cover = may_be_kernel_root(policy, host)
     ops = tuple(made for op in policy.ops for made in (_proc(op, policy, cover) if isinstance(op, Proc) else (op,)))
     has_loopback = any(isinstance(op, Loopback) for op in ops)
+    if policy.network not in ("none", "host"):
+        from nsbox._network_plan import files  # seldom needed
+
+        ops += files(policy, host)
     return ops + tuple(op for op in common(policy) if not (has_loopback and isinstance(op, Loopback)))
 
 

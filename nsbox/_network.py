@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsbox._checks import sequence
 from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen_by_name
+from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name
 from nsbox._network_entries import MOST_SINGLE_PORTS, Entry, parse
 from nsbox._wished_limits import check_size
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _MOST_ENTRIES = 10_000
 _MOST_CONNECTIONS = 10_000
+_WORDS = ("none", "host", "public")
 _TLS = ("sni", "sni-ech", "off")
 
 
@@ -30,8 +31,8 @@ class Network(Frozen):
     ways together; None: no limit. Raises PolicyError.
     """
 
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
+    allow: list[str] | tuple[str, ...] = ()
+    deny: list[str] | tuple[str, ...] = ()
     private: bool = False
     tls: Literal["sni", "sni-ech", "off"] = "sni"
     connections: int = 256
@@ -42,6 +43,9 @@ class Network(Frozen):
         allow, deny = (_texts(name, getattr(self, name)) for name in ("allow", "deny"))
         if not allow:
             raise PolicyError("network", "lists nothing; network='none' is no network")
+        for word in _WORDS:
+            if word in allow:
+                raise PolicyError("network", f"{word!r} is no entry, but a word by itself; a host is '{word}:443'")
         deny = tuple(text if text.startswith("!") else f"!{text}" for text in deny)
         entries = tuple(entry for text in (*allow, *deny) for entry in parse("network", text))
         if all(entry.is_denied for entry in entries):
@@ -70,11 +74,15 @@ class Network(Frozen):
 
         What this one denies the other has to deny in its own words: an address may be one of a name's.
         """
+        from nsbox._network_cover import Cover  # seldom needed
+
+        allowed = Cover(entry for entry in self.entries if not entry.is_denied)
+        denied = Cover(entry for entry in other.entries if entry.is_denied)
         for entry in other.entries:
-            if not entry.is_denied and not any(own.covers(entry) for own in self.entries if not own.is_denied):
+            if not entry.is_denied and not allowed.has(entry):
                 return f"{entry.text!r} isn't in the parent's list"
         for own in self.entries:
-            if own.is_denied and not any(entry.is_denied and entry.covers(own) for entry in other.entries):
+            if own.is_denied and not denied.has(own):
                 return f"the parent denies {own.text!r}, and this list doesn't"
         if other.private and not self.private:
             return "private=True is more than the parent's False"
@@ -103,3 +111,49 @@ def _single_ports(entries: Iterable[Entry], *, is_udp: bool) -> set[int]:
     kept = (entry for entry in entries if not entry.is_denied)
     chosen = [entry for entry in kept if (entry.is_udp if is_udp else entry.kind == "localhost")]
     return {port for entry in chosen for port in range(entry.first, entry.last + 1)}
+
+
+def wished(given: object, base: str) -> Network:
+    """Return the list that a policy's network is, other than "none" and "host". base: that policy's."""
+    if isinstance(given, str):
+        if given != "public":
+            raise PolicyError("network", _instead(given))
+        given = ["*:*"]
+    if isinstance(given, list | tuple):
+        given = Network(allow=tuple(given))
+    if not isinstance(given, Network):
+        raise PolicyError("network", f"is a {type(given).__name__}, must be a str, a list of entries or nsbox.Network")
+    if base == "host":
+        raise PolicyError("network", "a list goes with Policy.workspace() and Policy.layers(), not with Policy.host()")
+    return given
+
+
+def entry_problem(text: str) -> str:
+    """Say what is wrong with an entry; "": nothing is."""
+    try:
+        parse("network", text)
+    except PolicyError as error:
+        return error.problem
+    return ""
+
+
+def network_entry(text: str) -> str:
+    """Say what to write for a text that is an entry, or meant as one, where a list has to be; "": it isn't."""
+    if not any(mark in text for mark in ".:*/!") and text != "localhost":
+        return ""
+    return entry_problem(text) or f'"{text}" is one entry, must be a list: ["{text}"]'
+
+
+def _instead(given: str) -> str:
+    """Say what to write for a text that is no word that network= knows."""
+    if entry := network_entry(given):
+        return entry.replace(": [", ": network=[")
+    return f"{given!r} is unknown, must be one of {', '.join(_WORDS)}, or a list such as network=['api.example:443']"
+
+
+def nothing() -> Network:
+    """Return a list that allows nothing by itself: for on_connect, and for ports that are published."""
+    found: Network = object.__new__(Network)
+    for each in fields(Network):
+        object.__setattr__(found, each.name, each.default)
+    return found

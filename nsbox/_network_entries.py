@@ -41,6 +41,17 @@ class Entry(Frozen):
     is_udp: bool = False
     is_denied: bool = False
 
+    @property
+    def spelled(self) -> str:
+        """Return the entry with its ports, as messages and explain() say it."""
+        named = self.name or ("*" if self.kind == "any" else "localhost")
+        if self.kind == "addresses":
+            named = dotted(self.address) + (f"/{self.bits}" if self.bits < 32 else "")
+        named = f"*.{named}" if self.kind == "below" else named
+        ports = str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+        ports = "*" if (self.first, self.last) == ALL_PORTS else ports
+        return f"{named}:{ports}{'/udp' if self.is_udp else ''}"
+
     def covers(self, other: Entry) -> bool:
         """Say if whatever the other allows is allowed by this one too."""
         if self.is_udp != other.is_udp or not (self.first <= other.first and other.last <= self.last):
@@ -154,12 +165,15 @@ def _addresses(text: str, refuse: Callable[[str], PolicyError]) -> tuple[int, in
     found = _ADDRESS.fullmatch(text)
     parts = [int(part) for part in found.groups()[:4]] if found else []
     bits = int(found[5] or 32) if found else 33
+    has_zeros = any(part != str(int(part)) for part in found.groups("0")[:5]) if found else False
+    if has_zeros:
+        raise refuse("has a zero before a number, which some programs read as octal")
     if max(parts, default=256) > 255 or bits > 32:
         raise refuse("is no IPv4 address, such as '10.1.2.3' or '10.1.2.0/24'")
     address = int.from_bytes(bytes(parts), "big")
     if _net(address, bits) != address:
         raise refuse(f"has bits behind its prefix: '{dotted(_net(address, bits))}/{bits}'")
-    if parts[0] == 127:
+    if parts[0] == 127 or (parts[0] == 0 and bits >= 8):
         raise refuse("is this host itself: 'localhost:PORT' is its 127.0.0.1")
     if bits >= _INSIDE[1] and _net(address, _INSIDE[1]) == _INSIDE[0]:
         raise refuse("has addresses that are the sandbox's own (198.18.0.0/15)")
@@ -184,4 +198,7 @@ def _name(text: str, refuse: Callable[[str], PolicyError]) -> str:
     name = plain.lower()
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise refuse("is no name of a host: letters, digits and hyphens, with dots between")
+    last = name.rpartition(".")[2]
+    if last.isdecimal() or re.fullmatch(r"0x[0-9a-f]*", last):
+        raise refuse("ends in a number, as an address does: write '10.1.2.3' or '10.1.2.0/24'")
     return name

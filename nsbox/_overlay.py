@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from nsbox._host import Host
     from nsbox._policy import Policy
+    from nsbox._relay import Relay
     from nsbox._spawn import Prepared
 
 _MOST_LOOKED_AT = 50_000  # files: some tenths of a second, once for each transaction
@@ -128,9 +129,11 @@ def _host(policy: Policy) -> Host:
 class OverlayWay(Way):
     """Starts commands that see the overlay where the workspace is."""
 
-    def __init__(self, policy: Policy, workspace: str, base: str, upper: str, work: str) -> None:
+    def __init__(
+        self, policy: Policy, workspace: str, base: str, upper: str, work: str, relay: Relay | None = None
+    ) -> None:
         """Mount it; raises UnavailableError and OSError. base: where upper and work are, hidden inside."""
-        super().__init__(policy)
+        super().__init__(policy, relay)
         self._workspace = workspace
         self._host = _host(policy)
         prepared = _spawn.prepare(policy, self._host)

@@ -19,6 +19,7 @@ from nsbox._checks import (
     check_target,
     is_iterable,
 )
+from nsbox._details import Identity as Identity
 from nsbox._details import Rlimit as Rlimit
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from nsbox._details import Capabilities
+    from nsbox._network import Network
     from nsbox._ruleset import Ruleset
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
@@ -412,31 +414,6 @@ def primitives(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 @frozen
-class Identity(Frozen):
-    """Who the command is: the lines of the user namespaces' maps, "inside outside count" each.
-
-    The second pair, when there is one, is for a namespace entered after the mounts, whose parent is the first.
-    by_helper: the maps hold more than one id and are written by a process outside of the namespace (map2_by_helper: so
-    do the second ones); map_programs: the paths of newuidmap(1) and newgidmap(1), when it has to be these. userns,
-    userns2: descriptors of namespaces to be joined instead of the first and of the second; then without maps.
-    """
-
-    uid: int
-    gid: int
-    uid_map: str
-    gid_map: str
-    uid_map2: str | None = None
-    gid_map2: str | None = None
-    deny_setgroups: bool = True
-    by_helper: bool = False
-    change_ids: bool = False
-    map_programs: tuple[str, str] | None = None
-    map2_by_helper: bool = False
-    userns: int | None = None
-    userns2: int | None = None
-
-
-@frozen
 class Plan(Frozen):
     """All that a backend has decided: the ops in their order, and what holds for the processes.
 
@@ -447,7 +424,8 @@ class Plan(Frozen):
     however confined. wrapper: arguments of a program that makes the sandbox. tmpdir, home: those of a built
     environment. kernel_id: the uid and gid that the sandbox has outside, which the first maps are of; 0: the caller's.
     owners: destinations of binds, with the uid and gid whose files are the command's own there. map_root: the command
-    may map its uid 0 in user namespaces of its own.
+    may map its uid 0 in user namespaces of its own. network: the list of what the command may connect to, which a
+    process outside enforces; None: there is none.
     """
 
     ops: tuple[Op, ...]
@@ -476,6 +454,7 @@ class Plan(Frozen):
     kernel_id: int = 0
     owners: tuple[tuple[str, int, int], ...] = ()
     map_root: bool = False
+    network: Network | None = None
     backend: str = "namespaces"
     enforced: tuple[str, ...] = ()
     not_enforced: tuple[str, ...] = ()

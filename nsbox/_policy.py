@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, Literal, TypeAlias, Unpack
 
+    from nsbox._network import Network
     from nsbox._path_rules import PathRule
     from nsbox._wishes import Changes, Layered, Wishes
 
@@ -47,7 +48,7 @@ BACKENDS = ("namespaces", "bwrap", "seatbelt", "landlock", "passthrough")  # fro
 REQUIRE = {"isolated": 2, "filesystem": 4, "nothing": 5}  # how many of these are acceptable
 BEST_EFFORT = (
     *("attributes", "deny", "hostname", "ids", "landlock", "limits.cpus", "limits.memory", "limits.processes"),
-    *("limits.total_memory", "processes", "read", "seccomp", "secrets", "tmp"),
+    *("limits.total_memory", "network", "processes", "read", "seccomp", "secrets", "tmp"),
 )
 PRESETS = ("fonts", "fsevents", "power", "preferences", "process-list", "tls")  # of _seatbelt_rules
 _BASES = ("workspace", "host", "layers")
@@ -79,7 +80,8 @@ class Policy(Questions, Frozen):
 
     base: which of the three it is. workdir: where commands start when they don't say. write, read, deny: absolute
     paths, in a workspace; the longest path that contains a file decides about it, and deny wins over the others on the
-    same path. ops: what layers() was given. network: "none" (an own net namespace with only lo) or "host". unshare:
+    same path. ops: what layers() was given. network: "none" (an own net namespace with only lo),
+    "host", or a list of what may be connected to, as Network has it: entries, a Network, or "public". unshare:
     namespaces besides user, mount and pid, which every sandbox has. ids: "single" maps one uid and gid, "full" all that
     the caller has (it needs CAP_SETUID and CAP_SETGID), "auto" the latter where possible. uid, gid: the command's,
     inside; None: the caller's. home: in a workspace "private" (the default: an empty directory of the sandbox's own; a
@@ -116,7 +118,7 @@ class Policy(Questions, Frozen):
     read: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     ops: tuple[Op, ...] = ()
-    network: Literal["none", "host"] = "none"
+    network: Literal["none", "host", "public"] | list[str] | tuple[str, ...] | Network = "none"
     unshare: frozenset[str] = frozenset({"user", "mount", "pid", "ipc", "uts", "cgroup"})
     tmp_size: int | str | None = None
     limits: Limits = Limits()
@@ -223,7 +225,10 @@ class Policy(Questions, Frozen):
 
     def __post_init__(self) -> None:
         _choice("base", self.base, _BASES)
-        _choice("network", self.network, ("none", "host"))
+        if not isinstance(self.network, str) or self.network not in ("none", "host"):
+            from nsbox._network import wished
+
+            self._set("network", wished(self.network, self.base))
         _choice("ids", self.ids, ("single", "full", "auto"))
         _choice("backend", self.backend, ("auto", *BACKENDS))
         _choice("require", self.require, REQUIRE)

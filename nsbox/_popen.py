@@ -43,6 +43,10 @@ class Confinable(Lifetime["AnyStr"]):
     """
 
     _is_warm = False
+    _hearers: Any = None  # on_connect and on_network
+    _relay: Any = None  # _relay's, for these
+    _line: Any = None  # its, of this sandbox, with a network list
+    _line_mark: Any = None  # where that was at the start, in a session
     _terminal_of = 0  # 1 + the standard descriptor that is the command's own terminal, if there is one
     _pair: Pair | None = None  # that terminal, during the start
 
@@ -61,6 +65,8 @@ class Confinable(Lifetime["AnyStr"]):
         policy: Policy | Keeper | None = None,
         kill_on_exit: bool | None = None,
         pty: bool | tuple[int, int] = False,
+        on_connect: Any = None,
+        on_network: Any = None,
         **options: Any,
     ) -> None:
         policy = _blocks.current() if policy is None else check_policy(policy)
@@ -70,12 +76,22 @@ class Confinable(Lifetime["AnyStr"]):
         if isinstance(policy, Keeper):
             self._way = way = policy.way()
             policy = way.policy
+        if on_connect is not None or on_network is not None:
+            self._hearers = self._checked_hearers(on_connect, on_network)
         self._policy = policy
         self._kill_on_exit = kill_on_exit
         if pty is False:
             super().__init__(args, *more, **options)
         else:
             self._init_with_terminal(args, more, pty, options)
+
+    def _checked_hearers(self, *given: Any) -> tuple[Any, ...]:
+        for name, one in zip(("on_connect", "on_network"), given, strict=True):
+            if one is not None and not callable(one):
+                raise TypeError(f"{name} is a {type(one).__name__}, must be a function")
+            if one is not None and self._way is not None:
+                raise ValueError(f"{name}= is the Sandbox's, for all of its commands: give it there")
+        return given
 
     def _init_with_terminal(
         self, args: Any, more: tuple[Any, ...], pty: bool | tuple[int, int], options: dict[str, Any]
@@ -159,6 +175,10 @@ class Confinable(Lifetime["AnyStr"]):
             filters=_terminal.filters(policy, prepared.plan, (*stdio, *passed)),
             owners=self._held,
         )
+        if self._way is not None:
+            command.relay = self._way.relay
+        elif self._hearers is not None:
+            command.relay = self._relay
         if self._terminal_of:
             self._claim_terminal(command)
         try:
@@ -181,7 +201,8 @@ class Confinable(Lifetime["AnyStr"]):
             self._says_empty = prepared.says_empty
             self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
             self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
-            self._leaf, self._pidfd = command.leaf, result.pidfd
+            self._leaf, self._pidfd, self._line = command.leaf, result.pidfd, command.line
+            self._line_mark = command.line_mark
             self._child_created = True
         except BaseException:
             _core.abandon(command)
@@ -194,6 +215,10 @@ class Confinable(Lifetime["AnyStr"]):
 
     def _prepare(self, policy: Policy) -> tuple[Policy, _spawn.Prepared]:
         """Return what is ready for this host, and the policy, which is another one if the command has a terminal."""
+        if self._hearers is not None:
+            from nsbox._relay import relayed  # for network lists alone
+
+            policy, self._relay = relayed(policy, None, *self._hearers)
         try:
             prepared = _spawn.prepare(policy, host_for(policy))
         except OSError:
@@ -262,6 +287,7 @@ class Confinable(Lifetime["AnyStr"]):
         plan: Plan | None = getattr(self, "_plan", None)
         if plan is None:
             return None
+        network = {} if self._line is None else {"network": self._line.record(self._line_mark)}
         return _containment.Containment(
             plan.backend,
             plan,
@@ -272,6 +298,7 @@ class Confinable(Lifetime["AnyStr"]):
             self._used(),
             self._raw_status is not None,
             self._is_warm,
+            **network,
         )
 
     def _used(self) -> _usage.Usage | None:
@@ -290,14 +317,15 @@ class Confinable(Lifetime["AnyStr"]):
 
 
 class Popen(Confinable["AnyStr"]):
-    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and `policy`, `kill_on_exit` and `pty`.
+    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and what follows.
 
     policy: what the command may do; None means that of the nsbox.confined() block around, or else Policy.workspace() of
     `cwd`, or of the current directory. kill_on_exit: instead of the policy's. pty: True, or rows and columns: a
     terminal of the command's own, as each of stdin, stdout and stderr that isn't given; `terminal` is the caller's end
-    of it. env=None gives the environment that the policy builds; a mapping is used as it is. wait(), communicate() and
-    poll() say that the command has ended when no process of its sandbox is left that could run; with
-    kill_on_exit=False, when the command has. `sandbox` says what contains it.
+    of it. on_connect, on_network: as Sandbox takes them, for this command. env=None gives the environment that the
+    policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the command has ended when no
+    process of its sandbox is left that could run; with kill_on_exit=False, when the command has. `sandbox` says what
+    contains it.
 
     Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError; when it was
     killed and doesn't end, wait() and communicate() without a timeout raise KillError.

@@ -110,6 +110,10 @@ def _lookups(policy: Policy, host: Host) -> Iterator[Callable[[Policy, Host], Ho
         return
     if policy.backend == "bwrap" and not host.bwrap_version:
         yield _with_version
+    if policy.network not in ("none", "host"):
+        from nsbox._network_files import with_network_files
+
+        yield with_network_files
     if policy.base != "workspace":
         return
     if (policy.uid, policy.gid, policy.network) != (None, None, "none"):
@@ -308,11 +312,6 @@ def _mode(entry: os.DirEntry[str]) -> int | None:
         return None
 
 
-def _resolv_conf() -> str | None:
-    target = os.path.realpath("/etc/resolv.conf")
-    return target if not target.startswith("/etc/") and os.path.isfile(target) else None
-
-
 def _open_files() -> int:
     import resource
 
@@ -413,7 +412,7 @@ def _linux() -> Host:
         state_detours=state[1],
         has_key=bool(state[0]) and os.path.lexists(os.path.join(state[0], "key")),
         automounts=_automounts.points(),
-        resolv_conf=_resolv_conf(),
+        resolv_conf=_accounts.resolv_conf(),
         open_files=_open_files(),
         inotify_instances=_inotify_instances(),
         core_handler=_HANDLERS.get((read("/proc/sys/kernel/core_pattern") or "")[:1], ""),
@@ -439,7 +438,7 @@ def _darwin() -> Host:
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
         package=os.path.realpath(os.path.dirname(__file__)),  # also in a prefix: the helper program is executed outside
         imports=_imports(),
-        resolv_conf=_resolv_conf(),
+        resolv_conf=_accounts.resolv_conf(),
         secrets=("/etc/master.passwd", *_secrets()),
         private=(private := _private())[0],
         private_unknown=private[1],

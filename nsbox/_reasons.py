@@ -12,8 +12,10 @@ import re
 from nsbox import _owner, _shell, _symptoms
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._names import printable
+from nsbox._network import Network
+from nsbox._network_log import NetworkRecord
 from nsbox._probe import host_for
-from nsbox._verdicts import Ending, Hint, ended, limited
+from nsbox._verdicts import Ending, Hint, ended, limited, network_hints
 from nsbox._view import view
 
 if TYPE_CHECKING:
@@ -121,11 +123,12 @@ def reasons(
     ending: Ending | None,
     args: str | Sequence[str] = (),
     shell: str | None = None,
+    network: NetworkRecord = NetworkRecord(),  # noqa: B008  (frozen)
 ) -> tuple[Hint, ...]:
     """Return what may have made a command fail; () for one that has not. ending: how, if it took too long.
 
     args: what was run. shell: what read it as a line; where that isn't bash, a line in bash's words doesn't have to
-    fail to do something else than it says.
+    fail to do something else than it says. network: what it has tried, under a network list.
     """
     line = args if isinstance(args, str) else " ".join(args)
     if status == 0 and ending is None:
@@ -134,6 +137,10 @@ def reasons(
     seen = view(policy)
     text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
     found = [*ended(policy, status, usage, ending), *limited(policy, text)]
+    wish: object = policy.network
+    if isinstance(wish, Network):
+        hints = network_hints(wish, network.events)
+        found += hints or [Hint(*row) for row in _symptoms.unreached(text)]
     missing = _missing(status, text)
     found += [Hint(*row) for row in _symptoms.symptoms(seen, text, line, shell, missing)]
     if (

@@ -21,6 +21,7 @@ from nsbox._wished_limits import Limits, check_size, with_small
 if TYPE_CHECKING:
     from typing import Any, Literal
 
+    from nsbox._network import Network
     from nsbox._policy import Path
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # build() looks programs up there, too
@@ -44,7 +45,7 @@ def policy(
     agent: Path | None = None,
     runtime: Mapping[str, Path] | None = None,
     bridge: Path | None = None,
-    network: Literal["none", "host"] = "none",
+    network: Literal["none", "host", "public"] | list[str] | tuple[str, ...] | Network = "none",
     tmp_size: int | str | None = None,
     env: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     uid: int = 1000,
@@ -57,8 +58,9 @@ def policy(
     dest: the root, from build() or elsewhere. workspace: the directory of this machine that is /workspace, the only one
     that commands can change. agent: a directory that is /agent, read-only. runtime: directories by their paths inside,
     read-only, such as {"/usr/local/node": "/opt/node-22"}; their bin comes first in PATH. bridge: a unix socket that is
-    /run/bridge.sock. network: "none", or the host's. tmp_size: the most bytes in /tmp, /dev/shm and /dev, each; None:
-    half of the memory. env: variables besides PATH, HOME, TMPDIR, USER, LANG and TERM, of which none is the caller's.
+    /run/bridge.sock. network: "none", the host's, or a list, as a policy's. tmp_size: the most bytes in /tmp, /dev/shm
+    and /dev, each; None: half of the memory. env: variables besides PATH, HOME, TMPDIR, USER, LANG and TERM, of which
+    none is the caller's.
     uid, gid: the command's, inside; outside it is the caller. wishes: fields of Policy.
 
     /proc, /dev and /tmp are the sandbox's own, and so are all namespaces. Raises PolicyError for a path that doesn't
@@ -92,12 +94,12 @@ def policy(
     ops += [Mask(f"/proc/{name}", optional=True) for name in _MASKED]
     if _is_file(f"{root}/{MANIFEST}"):
         ops.append(Mask(f"/{MANIFEST}", optional=True))
-    names = {"ipc", "uts", "cgroup"} | ({"net"} if network == "none" else set())
+    names = {"ipc", "uts", "cgroup"} | (set() if network == "host" else {"net"})
     chosen = _wishes(wishes, network) | {"network": network, "uid": uid, "gid": gid, "hostname": hostname}
     return Policy.layers(*ops, unshare=names, env=_environment(env, binds, uid, wishes.get("pass_env", ())), **chosen)
 
 
-def _wishes(wishes: dict[str, Any], network: str) -> dict[str, Any]:
+def _wishes(wishes: dict[str, Any], network: object) -> dict[str, Any]:
     """Return the fields that the policy has besides its mounts: what a workspace has by default."""
     if "unshare" in wishes:
         raise PolicyError("unshare", "is not to be chosen: a root file system comes with all namespaces")

@@ -25,6 +25,7 @@ from nsbox._descriptors import high, pair
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Way
+from nsbox._late_line import LateLine, joined
 from nsbox._plan import Tmpfs
 from nsbox._probe import host_for
 from nsbox._unread import Unread
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._policy import Policy
+    from nsbox._relay import Line, Relay
     from nsbox._spawn import Prepared
     from nsbox._verdicts import Fate
 
@@ -220,14 +222,15 @@ def _check(prepared: Prepared) -> None:
 class SessionWay(Way):
     """Has commands started by pid 1 of one sandbox."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         """Make the sandbox; raises what starting a command raises."""
-        super().__init__(policy)
+        super().__init__(policy, relay)
         host = host_for(policy)
         self._lock = RLock()
         self._prepared = prepared = _spawn.prepare(policy, host)
         _check(prepared)
         self._pidfd = -1
+        self._line: Line | LateLine | None = None  # None: it has the host's network
         self._unread = Unread()
         self._socket, theirs = pair()
         secret = int.from_bytes(os.urandom(8), "little")
@@ -248,12 +251,17 @@ class SessionWay(Way):
                 # Its commands have the filters of pid 1, which is there before them.
                 filters=[*_terminal.filters(policy, prepared.plan, (0, 1, 2)), _marks_filter(policy, secret)],
             )
+            command.relay = relay
+            if prepared.plan.network is None and "net" in prepared.plan.namespaces:
+                self._line = command.line = LateLine()
             try:
                 result = _spawn.spawn(policy, prepared, command, "nsbox-init", policy.workdir)
                 self.pid, self._leaf = result.pid, command.leaf
+                self._line = command.line
                 self._pidfd = high(os.pidfd_open(result.pid))
             except BaseException:
                 self._socket.close()
+                self._close_line()
                 raise
         self._ask_for(c.ASKED_SECRET, 0, secret)
 
@@ -264,11 +272,20 @@ class SessionWay(Way):
         poller.register(self._pidfd, select.POLLIN)
         return self._pidfd < 0 or bool(poller.poll(0))
 
+    def join(self, relay: Relay | None) -> Line:
+        """Have a relay serve the session, unless one does; None: one of its own."""
+        with self._lock:
+            self._line = line = joined(self._line, relay)
+            return line
+
     def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
         """Have a command started; as _spawn.spawn()."""
         if policy is not self.policy:
             raise ValueError("kill_on_exit= is no matter of a session's commands: what they leave behind goes on")
         _check_command(command)
+        line = self._line
+        if line is not None and not isinstance(line, LateLine):
+            command.line, command.line_mark = line, line.mark()
         ours, theirs = pair()
         try:
             reader, writer = (high(fd) for fd in os.pipe2(os.O_CLOEXEC))
@@ -396,6 +413,7 @@ class SessionWay(Way):
             with self._lock:
                 self._socket.close()
                 self._unread.close()
+                self._close_line()
             _kills.outlast(pidfd, self.pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED | _WALL)
@@ -410,9 +428,14 @@ class SessionWay(Way):
             if self._pidfd >= 0:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
+    def _close_line(self) -> None:
+        if isinstance(self._line, LateLine):
+            self._line.close()
+
     def forget(self) -> None:
         """Close what is the parent's, in a forked child."""
         self._unread.close()
+        self._close_line()
         self._lock = RLock()
         pidfd, self._pidfd = self._pidfd, -1
         self._socket.close()

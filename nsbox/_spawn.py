@@ -290,6 +290,8 @@ def template_of(prepared: Prepared, command: _core.Command) -> _core.Template:
 def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
     """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
     plan = prepared.plan
+    if plan.network is not None and command.parked is None:
+        _ask_for_line(plan, command)
     template = template_of(prepared, command)
     # Plain calls from here on: after one of C code a signal's handler could raise, and nobody would own the command.
     start = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
@@ -306,6 +308,16 @@ def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: A
         raise
 
 
+def _ask_for_line(plan: Plan, command: _core.Command) -> None:
+    from nsbox import _relay  # for network lists alone
+
+    assert plan.network is not None
+    if command.relay is None:
+        command.relay = _relay.shared(plan.network)
+    command.line = command.relay.line()
+    command.line.is_kept = not plan.kill_on_exit
+
+
 def _started(
     policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
 ) -> _core.Result:
@@ -314,6 +326,10 @@ def _started(
         from nsbox._failure import exception
         from nsbox._probe import host_for
 
+        if result.step == c.STEP_NET:
+            from nsbox._relay import spawn_error
+
+            raise spawn_error(result, command.line)
         raise exception(result, policy, prepared.plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
     return result
 
@@ -331,7 +347,7 @@ def _profiled(
         path = os.fsdecode(command.cwd)
         own = canonical(_probe_darwin.spelled(path), host_for(policy))
         _seatbelt.check_directory(policy, places.op, path, own)
-    place = places.take()
+    place = places.take(0 if command.line is None else command.line.port())
     try:
         _seatbelt.confine(plan, place, command, program)
         result = _started(policy, prepared, template, command, program, cwd)

@@ -28,6 +28,10 @@ _NETWORK = re.compile(
     r"failed to lookup address|Cannot assign requested address|Failed to establish a new connection|"
     r"network is unreachable|[Tt]emporary failure in name lookup|dns error|getaddrinfo"
 )
+_UNREACHED = re.compile(
+    r"Network is unreachable|ENETUNREACH|No route to host|EHOSTUNREACH|Connection refused|ECONNREFUSED|"
+    r"(?:Could not|Couldn't|Failed to|Can't|unable to) connect"
+)
 # Programs that wait and try again, often without a word, when there is no network.
 _NETWORKERS = re.compile(
     r"(?:^|[\s;&|(/\"'])(?:(?:pip[\d.]*|pipx|poetry|uv|conda|mamba|gem|bundle|cargo|composer|apt|apt-get|dnf|yum|apk|"
@@ -147,6 +151,16 @@ def not_bash(line: str, shell: str | None, text: str = "", missing: str | None =
 def _network(policy: Policy, text: str) -> Iterator[tuple[str, str]]:
     if policy.network == "none" and _NETWORK.search(text):
         yield "network", "the network is off in this sandbox (network='none')"
+
+
+def unreached(text: str) -> Iterator[tuple[str, str]]:
+    """Explain, under a network list, failures that the kernel decides inside, of which the relay doesn't know."""
+    if _UNREACHED.search(text):
+        yield (
+            "network",
+            "network= lists hosts: an address that is connected to by number needs an entry of its own, such as "
+            "'10.1.2.3:5432'; this machine's 127.0.0.1 is 'localhost:PORT'",
+        )
 
 
 def wants_network(policy: Policy, line: str) -> bool:

@@ -76,8 +76,9 @@ class Parked:
     others. Not __del__(), in which a signal's handler may raise.
     """
 
-    def __init__(self, result: _core.Result, stamps: _core.Stamps, held: list[Any]) -> None:
+    def __init__(self, result: _core.Result, stamps: _core.Stamps, held: list[Any], line: Any) -> None:
         self.result, self.stamps, self.user2_fd = result, stamps, -1
+        self.line = line  # _relay's, with a network list
         self.is_taken = False  # its command has been started
         self.held = held
         self._creator = os.getpid()
@@ -103,8 +104,12 @@ class Kept:
     Its descriptors are closed when nobody uses it any more.
     """
 
-    def __init__(self, prepared: Prepared, stock: int) -> None:
-        """Make it; raises UnavailableError for a plan that doesn't allow it, OSError when something fails."""
+    def __init__(self, prepared: Prepared, stock: int, relay: Any = None) -> None:
+        """Make it; raises UnavailableError for a plan that doesn't allow it, OSError when something fails.
+
+        relay: _relay's, that the sandboxes which are made ahead are shown to.
+        """
+        self._relay = relay
         self._fds: list[int] = []
         self._owners: list[Any] = []  # of these, and closed with this even if a signal's handler raises in __del__()
         self._ready: list[Parked] = []
@@ -180,8 +185,9 @@ class Kept:
 
     def _park(self) -> Parked:
         stamps = _core.Stamps(self._watched)
-        result, held, sent = made(self._parking, "make a sandbox ready", self._renewed, stamps)
-        parked = Parked(result, stamps, held)
+        line = None if self._relay is None else self._relay.line()
+        result, held, sent = made(self._parking, "make a sandbox ready", self._renewed, stamps, line)
+        parked = Parked(result, stamps, held, line)
         held += sent
         parked.user2_fd = sent[0].fileno() if len(sent) == 1 else -1
         if len(sent) != 1:
@@ -198,6 +204,9 @@ class Kept:
             command.parked = self._ready.pop(0)
         except IndexError:
             command.parked = None
+        if command.parked is not None and command.parked.line is not None and not command.parked.line.is_served():
+            command.parked = None  # the relay was killed, and with it all that was shown to it
+            self._ready.clear()
         if command.parked is None:
             self.refill()
             result = _spawn.spawn(policy, self._anew, command, program, cwd)
@@ -217,6 +226,7 @@ class Kept:
         result.init_says = copy.init_says
         if command.owners is not None:
             command.owners[:0] = parked.held[:2]
+        command.line = parked.line
         result.warm = parked.is_taken = True
         return result
 
@@ -249,9 +259,13 @@ class Kept:
 
 
 def made(
-    request: _core.Template, what: str, ops: Sequence[Op], park_stamps: _core.Stamps | None = None
+    request: _core.Template,
+    what: str,
+    ops: Sequence[Op],
+    park_stamps: _core.Stamps | None = None,
+    line: Any = None,
 ) -> tuple[_core.Result, list[Any], list[Any]]:
-    """Have something made that has no command yet. Raises SetupError.
+    """Have something made that has no command yet. line: _relay's, with a network list. Raises SetupError.
 
     Returns it, the owners of its descriptors if it goes on, and of those that it sends.
     """
@@ -260,7 +274,7 @@ def made(
     command = _core.Command(programs=[], argv=[], envp=nothing, cwd=None, owners=held)
     ours, theirs = pair()
     try:
-        command.report_fd, command.park_stamps = theirs.fileno(), park_stamps
+        command.report_fd, command.park_stamps, command.line = theirs.fileno(), park_stamps, line
         command.flags = c.CLOSE_FDS | (c.ADOPT_INIT if _core.adopt_inits else 0)
         command.uid = command.gid = 0
         result = _core.spawn(request, command)

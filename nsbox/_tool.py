@@ -336,10 +336,21 @@ def _record(
     shell: str | None,
 ) -> ToolResult:
     stdout, stderr = (output.text() for output in outputs)
-    status, usage = process.returncode, process.sandbox.usage
+    status, sandbox = process.returncode, process.sandbox
     if ending is not None:
         status = status or -signal.SIGTERM  # 0: by a handler, of a command that hasn't come to its end
-    why = _reasons.reasons(policy, status, stdout, stderr, cwd=cwd, usage=usage, ending=ending, args=args, shell=shell)
+    why = _reasons.reasons(
+        policy,
+        status,
+        stdout,
+        stderr,
+        cwd=cwd,
+        usage=sandbox.usage,
+        ending=ending,
+        args=args,
+        shell=shell,
+        network=sandbox.network,
+    )
     return ToolResult(
         args,
         status,
@@ -351,7 +362,7 @@ def _record(
         ending is not None,
         duration,
         why=why if background is None else (*why, background.hint()),
-        usage=usage,
+        usage=sandbox.usage,
         shell=shell,
         ended_by=ending.by if ending is not None else None,
         background_output=background.file if background is not None else None,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import IO, Any, Literal, TypeAlias, TypedDict
 
 from nsbox._keeper import Keeper
+from nsbox._network_asks import OnConnect
+from nsbox._network_events import NetworkEvent
 from nsbox._policy import Policy
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -68,19 +70,26 @@ class OwnRun(OwnTimed, total=False):
     check: bool
 
 
-class Popened(OwnPopened, total=False):
+class Hearers(TypedDict, total=False):
+    """Who is asked, and told, about the network, where no Sandbox has them."""
+
+    on_connect: OnConnect | None
+    on_network: Callable[[NetworkEvent], object] | None
+
+
+class Popened(OwnPopened, Hearers, total=False):
     """What Popen takes."""
 
     policy: Policy | Keeper | None
 
 
-class Timed(OwnTimed, total=False):
+class Timed(OwnTimed, Hearers, total=False):
     """What check_output() takes."""
 
     policy: Policy | Keeper | None
 
 
-class Run(OwnRun, total=False):
+class Run(OwnRun, Hearers, total=False):
     """What run() takes."""
 
     policy: Policy | Keeper | None
@@ -96,7 +105,7 @@ class OwnCalled(Start, total=False):
     errors: str | None
 
 
-class Called(OwnCalled, total=False):
+class Called(OwnCalled, Hearers, total=False):
     """What call() and check_call() take."""
 
     args: Command
@@ -123,6 +132,14 @@ class StreamedShell(Streamed, total=False):
     """What create_subprocess_shell() takes."""
 
     shell: Literal[True]
+
+
+class HeardExec(StreamedExec, Hearers, total=False):
+    """What create_subprocess_exec() takes where no Sandbox is."""
+
+
+class HeardShell(StreamedShell, Hearers, total=False):
+    """What create_subprocess_shell() takes where no Sandbox is."""
 
 
 class OwnStreams(TypedDict, total=False):

@@ -16,7 +16,7 @@ STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 VENVS = (".venv", "venv")  # in a workspace
 
 
-def taken(network: str) -> tuple[str, ...]:
+def taken(network: object) -> tuple[str, ...]:
     """Return the names that are taken from the caller, besides those that a policy names."""
     if network == "none":
         return TAKEN

@@ -1,4 +1,7 @@
-"""How a command ended, as hints: by its time limit, a signal, a limit of the policy's, or nobody knows."""
+"""How a command ended, as hints: by its time limit, a signal, a limit of the policy's, or nobody knows.
+
+And what the relay of a network list has reported of it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import re
 import signal
 
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._network_messages import messages
 from nsbox._usage import reaches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Literal
 
+    from nsbox._network import Network
+    from nsbox._network_events import NetworkEvent
     from nsbox._policy import Policy
     from nsbox._usage import Usage
 
@@ -152,3 +158,11 @@ def limited(policy: Policy, text: str) -> Iterator[Hint]:
             "no-space",
             f"/tmp is in memory, and has {policy.tmp_size} bytes (tmp_size); files belong into the workspace",
         )
+
+
+def network_hints(network: Network, events: Sequence[NetworkEvent], words: str = "network=") -> tuple[Hint, ...]:
+    """Tell what of a network list's events may have made a command fail.
+
+    words: as the list was given, "network=" or "--allow-net".
+    """
+    return tuple(Hint("network", text) for text in messages(network, events, words))

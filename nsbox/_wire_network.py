@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 _MAGIC, _VERSION = 0x746E736E, 1
 _HEAD, _RULE = Struct("=8IQ"), Struct("=8I")
 _KINDS = {"name": 1, "below": 2, "any": 3, "addresses": 4, "localhost": 5}
-_DENY, _UDP, _PRIVATE = 1, 2, 1
+_DENY, _UDP = 1, 2
+_PRIVATE, _ASKS = 1, 2
 _TLS = {"sni": 0, "sni-ech": 1, "off": 2}
 
 
-def blob(network: Network) -> bytes:
-    """Return the list."""
+def blob(network: Network, *, asks: bool = False) -> bytes:
+    """Return the list; asks: the relay asks its caller about what no entry decides."""
     names, rules = bytearray(), bytearray()
     for entry in network.entries:
         rules += _rule(entry, len(names))
         names += entry.name.encode("ascii")
     size = _HEAD.size + len(rules) + len(names)
-    flags = _PRIVATE if network.private else 0
+    flags = (_PRIVATE if network.private else 0) | (_ASKS if asks else 0)
     amounts = (_TLS[network.tls], network.connections, 0, int(network.bytes or 0))
     return _HEAD.pack(_MAGIC, _VERSION, size, len(network.entries), flags, *amounts) + bytes(rules + names)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias, TypedDict
 
 from nsbox._details import Details
+from nsbox._network import Network
 from nsbox._path_rules import PathRule
 from nsbox._plan import Op
 from nsbox._seccomp import Filter
@@ -19,7 +20,7 @@ class Layered(TypedDict, total=False):
     """The fields of Policy that layers() takes by name, besides unshare."""
 
     workdir: Path | None
-    network: Literal["none", "host"]
+    network: Literal["none", "host", "public"] | list[str] | tuple[str, ...] | Network
     tmp_size: int | str | None
     limits: Limits
     ids: Literal["single", "full", "auto"]

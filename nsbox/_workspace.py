@@ -170,5 +170,10 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     chosen |= _links(policy, host, chosen)
     chosen |= (ways := _ways(chosen))
     chosen |= _masked(policy, host)
+    if policy.network not in ("none", "host"):
+        from nsbox._network_plan import files  # seldom needed
+
+        own_files = {op.dest: op for op in files(policy, host)}
+        chosen |= {p: op for p, op in own_files.items() if not any(is_below(p, denied) for denied in policy.deny)}
     ordered = sorted(chosen.items(), key=lambda item: (_depth(item[0]), isinstance(item[1], Mask)))
     return (*(op for _, op in ordered), *fixed, *common(policy), *map(RemountRo, ways), RemountRo("/"))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from nsbox._pty import Terminal
-    from nsbox._typed import File, Path, StreamedExec, StreamedShell
+    from nsbox._typed import File, HeardExec, HeardShell, Path
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "create_subprocess_exec", "create_subprocess_shell"]
 
@@ -189,7 +189,7 @@ async def create_subprocess_exec(
     stderr: File = None,
     limit: int = 2**16,
     policy: Policy | Keeper | None = None,
-    **options: Unpack[StreamedExec],
+    **options: Unpack[HeardExec],
 ) -> Process:
     """Start a program in a sandbox; as asyncio.create_subprocess_exec, with policy= and nsbox.Popen's other options.
 
@@ -214,7 +214,7 @@ async def create_subprocess_shell(
     stderr: File = None,
     limit: int = 2**16,
     policy: Policy | Keeper | None = None,
-    **options: Unpack[StreamedShell],
+    **options: Unpack[HeardShell],
 ) -> Process:
     """Start a command line of the shell in a sandbox; as asyncio.create_subprocess_shell, with policy=.
 

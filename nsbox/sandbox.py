@@ -30,8 +30,13 @@ from nsbox._spawn import prepare
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import Any
 
     from nsbox._homes import BoxHome
+    from nsbox._network_asks import OnConnect
+    from nsbox._network_events import NetworkEvent
+    from nsbox._publish import Published
+    from nsbox._relay import Relay
     from nsbox.session import Session
     from nsbox.transaction import Transaction
 
@@ -54,12 +59,24 @@ class Sandbox(Commands, FileTools):
     noticed: that command is started as without a Sandbox, and then all is made anew.
     """
 
-    def __init__(self, policy: Policy, *, mode: str = "enabled", stock: int = 2) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        mode: str = "enabled",
+        stock: int = 2,
+        on_connect: OnConnect | None = None,
+        on_network: Callable[[NetworkEvent], object] | None = None,
+    ) -> None:
         """Take the policy; nothing happens before start() or the first command.
 
         mode: "disabled" starts commands without any containment, but in the environment and the directory that the
         policy says. stock: how many sandboxes, with net namespaces of their own where the policy has no network, are
         made ahead (0 to 64), each for one command; a command that finds none has its own made from what is kept.
+        on_connect: asked about each connection that the network list says nothing of, once for each name and port of a
+        sandbox, which waits: True allows it, "always" in all sandboxes of this object; a function, which is called in a
+        thread of ours, or one of a coroutine. Whatever else it returns or raises, and two minutes, are a no. With
+        network="none" it is asked about everything. on_network: told of each NetworkEvent, in a thread of ours.
         Raises TypeError, ValueError and PolicyError.
         """
         if isinstance(stock, bool) or not isinstance(stock, int) or not 0 <= stock <= 64:
@@ -67,6 +84,12 @@ class Sandbox(Commands, FileTools):
         self._stock = stock
         self._lock = RLock()
         self._is_closed = False
+        self._on_connect = _check_callable("on_connect", on_connect)
+        self._on_network = _check_callable("on_network", on_network)
+        self._relay: Relay | None = None
+        self._publishes = False
+        self._published: list[Published] = []
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._policy, self._mode = _checked(policy, mode)
         self._home: BoxHome | None = None
         self._way = self._new_way()
@@ -76,8 +99,25 @@ class Sandbox(Commands, FileTools):
         policy = self._policy
         self._has_home = False
         if self._mode == "disabled":
+            if policy.network not in ("none", "host"):  # a list that nothing enforces would be an error
+                policy = policy.with_(network="host")
             policy = policy.with_(backend="passthrough", require="nothing")
-        return KeptWay(policy, self._stock)
+            return KeptWay(policy, self._stock)
+        policy, relay = self._with_relay(policy)
+        return KeptWay(policy, self._stock, relay)
+
+    def _with_relay(self, policy: Policy) -> tuple[Policy, Relay | None]:
+        """Return the policy with the list that is enforced, and the relay that enforces it; None: there is no list."""
+        is_plain = self._on_connect is None and not self._publishes
+        if policy.network == "none" and is_plain and self._relay is None:
+            return policy, None
+        if policy.network == "host" and self._on_connect is None:
+            return policy, None
+        from nsbox._relay import relayed  # for network lists alone
+
+        policy, relay = relayed(policy, self._relay, self._on_connect, self._on_network, publishes=self._publishes)
+        self._relay = relay or self._relay
+        return policy, relay
 
     def way(self) -> KeptWay:
         """Return how commands are started now; raises ValueError when it is closed."""
@@ -155,7 +195,9 @@ class Sandbox(Commands, FileTools):
     def update(self, policy: Policy | None = None, *, mode: str | None = None) -> None:
         """Change the policy, the mode, or both: from one moment to the other, for commands that start from then on.
 
-        Those that run keep what they have. Raises TypeError, ValueError and PolicyError, and has changed nothing then.
+        Those that run keep what they have, except for a network list: theirs becomes the new one, and connections that
+        it doesn't allow end. Under network="none" that is all of them; "host" changes nothing for them. Raises
+        TypeError, ValueError, PolicyError and SetupError, and has changed nothing then.
         """
         with self._lock:
             if self._is_closed:
@@ -163,8 +205,13 @@ class Sandbox(Commands, FileTools):
             chosen = _checked(self._policy if policy is None else policy, self._mode if mode is None else mode)
             if chosen == (self._policy, self._mode):
                 return
+            before, old = (self._policy, self._mode), self._way
             self._policy, self._mode = chosen
-            old, self._way = self._way, self._new_way()
+            try:
+                self._way = self._new_way()
+            except BaseException:
+                self._policy, self._mode = before
+                raise
         old.close()
 
     def transaction(
@@ -182,7 +229,7 @@ class Sandbox(Commands, FileTools):
         if self._mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so nothing can be kept aside"))
         way = self.way()
-        transaction = Transaction(way.policy, None if workspace is None else os.fspath(workspace), dir)
+        transaction = Transaction(way.policy, None if workspace is None else os.fspath(workspace), dir, way.relay)
         transaction.keeps = self
         return transaction
 
@@ -195,9 +242,51 @@ class Sandbox(Commands, FileTools):
 
         if self._mode == "disabled":
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
-        session = Session(self.way().policy)
+        way = self.way()
+        session = Session(way.policy, way.relay)
         session.keeps = self  # its home goes with the Sandbox
+        session.relay_of = self.relay_of_sessions
+        self._sessions.add(session)
         return session
+
+    def relay_of_sessions(self) -> Relay:
+        """Return the relay that sessions have, once they need one."""
+        with self._lock:
+            if self._relay is None:
+                from nsbox._network import nothing
+                from nsbox._relay import Relay as OwnRelay  # seldom needed
+
+                self._relay = OwnRelay(nothing(), on_connect=self._on_connect, on_network=self._on_network)
+            return self._relay
+
+    def publish(self, port: int, to: int | str | None = None) -> Published:
+        """Make a server reachable on the host: of the newest sandbox in which one listens at 127.0.0.1:port.
+
+        port: inside. to: a port of the host's 127.0.0.1, "ADDRESS:PORT", or the path of a unix socket, for this user
+        alone; port 0 is any that is free. None: the same port, or any if that is taken: `address` of what comes back
+        says which. It is closed with this object, or by its own close(). Sandboxes that run have it too if they have a
+        network list or are sessions, or if something was published when they began. Raises PolicyError, SetupError and
+        OSError.
+        """
+        from nsbox import _publish  # seldom needed
+
+        inside = _publish.check_port(port)
+        with self._lock:
+            self.way()
+            if self._policy.network == "host" or self._mode == "disabled":
+                raise PolicyError("network", "is 'host': what listens there is reachable as it is")
+            if not self._publishes:
+                self._publishes = True
+                old, self._way = self._way, self._new_way()
+                old.close()
+            assert self._relay is not None
+            for session in self._sessions:
+                session.join(self._relay)
+            self._relay.line()  # it has a process
+            with _publish.listening(inside, to) as listener:
+                made = _publish.Published(self._relay, port, listener, None)
+            self._published.append(made)
+            return made
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         """Let go of what is kept. Commands that run go on; no new one can be started. Twice is no error."""
@@ -207,6 +296,10 @@ class Sandbox(Commands, FileTools):
         with self._lock:
             self._is_closed = True
         self._way.close()
+        for each in self._published:
+            each.close()
+        if self._relay is not None:
+            self._relay.retire()
         self._drop_home()
 
     def _drop_home(self) -> None:
@@ -260,6 +353,12 @@ def _finish_commits(workspace: str | None) -> None:
         from nsbox.transaction import recover_for  # seldom needed
 
         recover_for(workspace, base)
+
+
+def _check_callable(name: str, given: Any) -> Any:
+    if given is not None and not callable(given):
+        raise TypeError(f"{name} is a {type(given).__name__}, must be a function")
+    return given
 
 
 def _checked(policy: Policy, mode: str) -> tuple[Policy, str]:

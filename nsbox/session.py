@@ -27,6 +27,7 @@ from nsbox._shutdown import is_finalizing
 from nsbox._usage import processes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Any, Unpack
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from nsbox._commands import ToolOptions
     from nsbox._policy import Policy
+    from nsbox._publish import Published
+    from nsbox._relay import Line, Relay
     from nsbox._tool import ToolResult
     from nsbox._verdicts import Fate
 
@@ -165,12 +168,14 @@ class Session(Commands):
     """
 
     keeps: object = None  # the Sandbox of which it is a session, as long as it is open
+    relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self._way: SessionWay | None = None
+        self._published: list[Published] = []
         self._directory: str | None = None  # of the shell that is kept
         self._environment: dict[str, str] | None = None
-        self._way = SessionWay(policy)
+        self._way = SessionWay(policy, relay)
         _all.add(self)
 
     def way(self) -> SessionWay:
@@ -248,6 +253,20 @@ class Session(Commands):
                 found = {name: text for name, text in found.items() if not any(value in text for value in values)}
             self._environment = found
 
+    def publish(self, port: int, to: int | str | None = None) -> Published:
+        """Make a server in the session reachable on the host; as Sandbox.publish(). It is closed with the session."""
+        from nsbox import _publish  # seldom needed
+
+        with _publish.listening(_publish.check_port(port), to) as listener:
+            line = self.join(None if self.relay_of is None else self.relay_of())
+            made = _publish.Published(line.relay, port, listener, line)
+        self._published.append(made)
+        return made
+
+    def join(self, relay: Relay | None) -> Line:
+        """Have a relay serve it, unless one does; None: one of its own. Returns what connects them."""
+        return self.way().join(relay)
+
     @property
     def has_ended(self) -> bool:
         """Whether nothing can run in it any more: it was closed, or killed from outside."""
@@ -264,6 +283,8 @@ class Session(Commands):
         """
         way, self._way = self._way, None
         if way is not None and not _is_late():
+            for each in self._published:
+                each.close()
             way.close()
         self.keeps = None
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsbox._policy import Policy
+    from nsbox._relay import Relay
 
 __all__ = ["Change", "Transaction", "recover"]
 
@@ -87,7 +88,13 @@ class Transaction(Commands):
 
     keeps: object = None  # the Sandbox of which it is a transaction
 
-    def __init__(self, policy: Policy, workspace: str | None, dir: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        workspace: str | None,
+        dir: str | os.PathLike[str] | None,
+        relay: Relay | None = None,
+    ) -> None:
         self._way: OverlayWay | None = None
         self._creator = os.getpid()
         self._reviewed: list[Change] | None = None  # what diff() or patch() has told last
@@ -114,7 +121,7 @@ class Transaction(Commands):
             found = os.fstat(self._real.fd)
             self._mode = stat.S_IMODE(found.st_mode)
             self._store = store = Store.make(base, self.workspace, found)
-            self._way = OverlayWay(policy, self.workspace, base, store.upper, store.work)
+            self._way = OverlayWay(policy, self.workspace, base, store.upper, store.work, relay)
             if not os.path.samestat(found, os.lstat(self.workspace)):
                 raise FileNotFoundError(errno.ESTALE, "has become another directory", self.workspace)
             self._started = start_of_time(self._real)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable
 from nsbox._host import Host
-from nsbox._layout import completed, home, layout, pinned_paths, wants_full
+from nsbox._layout import completed, home, layout, pinned_paths, wants_full, without_list
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._plan import (
     Bind,
@@ -66,11 +66,12 @@ def missing(host: Host) -> tuple[Reason, ...]:
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
     given = policy.ops
+    policy, no_list = without_list(policy, "bwrap: network: no list: nobody can set up its net namespace from outside")
     policy = completed(policy, host)
     ops = layout(policy, host)
     _check_possible(policy, given, ops)
     in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)
-    not_granted = check_lacking(policy, _lacking(policy, host) | lacking)
+    not_granted = check_lacking(policy, _lacking(policy, host) | lacking | no_list)
     limits = rlimits(policy, host, own_userns=False)
     uid = host.euid if policy.uid is None else policy.uid
     gid = host.egid if policy.gid is None else policy.gid

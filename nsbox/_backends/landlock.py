@@ -14,7 +14,7 @@ from nsbox._filters import left_behind, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._home import PRIVATE, is_of_box
 from nsbox._host import Host
-from nsbox._layout import home, home_source, private_caveats, with_interpreter, with_matches
+from nsbox._layout import home, home_source, private_caveats, with_interpreter, with_matches, without_list
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy
@@ -45,9 +45,10 @@ def missing(host: Host) -> tuple[Reason, ...]:
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
     _check_possible(policy)
+    policy, no_list = without_list(policy, "landlock: network: no list: its rules know ports, and no hosts")
     policy = with_interpreter(with_matches(policy, host), host)
     in_cgroup, lacking = cgroup_limits(policy, host, own=0, own_userns=False)
-    not_granted = check_lacking(policy, _lacking(policy, host) | lacking)
+    not_granted = check_lacking(policy, _lacking(policy, host) | lacking | no_list)
     contains_files = policy.base == "workspace"
     limits = rlimits(policy, host, own_userns=False)
     return Plan(

@@ -27,6 +27,7 @@ from nsbox._policy import Policy
 
 if TYPE_CHECKING:
     from nsbox._bpf import Rule
+    from nsbox._network import Network
     from nsbox._ruleset import Ruleset
 
 NAME = "namespaces"
@@ -78,7 +79,7 @@ def compile(policy: Policy, host: Host) -> Plan:
     not_granted = check_lacking(policy, lacking)
     return Plan(
         ops=ops,
-        namespaces=policy.unshare | (frozenset({"net"}) if policy.network == "none" else frozenset()),
+        namespaces=policy.unshare | (frozenset() if policy.network == "host" else frozenset({"net"})),
         identity=identity,
         rlimits=limits,
         new_session=policy.new_session,
@@ -99,6 +100,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         kernel_id=host.kernel_id,
         owners=_owners(policy, host, ops),
         map_root=_may_map_root(policy, host, identity),
+        network=_network(policy),
         home=home(policy, host),
         backend=NAME,
         enforced=_enforced(policy, host, identity, limits, ruleset, in_cgroup),
@@ -269,6 +271,30 @@ def _last(ruleset: Ruleset | None) -> tuple[Rule, ...]:
     return beside_landlock(truncates=bool(ruleset.files & _TRUNCATE))
 
 
+def _network(policy: Policy) -> Network | None:
+    if policy.network in ("none", "host"):
+        return None
+    from nsbox._network_plan import listed  # seldom needed
+
+    for is_so, what, remedy in (
+        ("user" not in policy.unshare, "the relay can't set up the net namespace of a joined user namespace", "userns"),
+        (policy.details.userns2 is not None, "no list in a user namespace that is joined at the end", "userns2"),
+        (
+            bool(policy.details.capabilities),
+            "a list doesn't go with capabilities, by which the command could change its own net namespace",
+            "capabilities",
+        ),
+        (
+            "pid" not in policy.unshare,
+            "the relay goes by a sandbox's pid 1, which isn't there",
+            "share={'pid'}",
+        ),
+    ):
+        if is_so:
+            raise UnavailableError(Reason(f"network: {what}", f"leave {remedy} out"))
+    return listed(policy)
+
+
 # ---- what it amounts to
 
 
@@ -299,6 +325,10 @@ def _enforced(
         said.append("files: only what the plan mounts; the host's mounts are gone")
     if policy.network == "none":
         said.append("network: own net namespace, loopback only")
+    elif policy.network != "host":
+        from nsbox._network_plan import enforced  # seldom needed
+
+        said += enforced(policy)
     if ruleset is not None and ruleset.scoped:
         said.append("sockets: no abstract unix sockets from outside (Landlock)")
     if ruleset is not None and ruleset.files:
@@ -342,6 +372,10 @@ def _not_enforced(
     if policy.network == "host":
         abstract = "" if ruleset is not None and ruleset.scoped else ", with its abstract unix sockets"
         said.append(f"network: the host's{abstract}")
+    elif policy.network != "none":
+        from nsbox._network_plan import not_enforced  # seldom needed
+
+        said += not_enforced(policy)
     vsock = ", and AF_VSOCK," if policy.filter.base == "off" else ""
     said.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
     if ruleset is None or not ruleset.files:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._errors import Reason
+from nsbox._errors import Reason, UnavailableError
 from nsbox._host import Host
 from nsbox._plan import Identity, Plan
 from nsbox._policy import Policy
@@ -17,6 +17,9 @@ def missing(host: Host) -> tuple[Reason, ...]:
 
 def compile(policy: Policy, host: Host) -> Plan:
     """Return a plan that does nothing but say so."""
+    if policy.network not in ("none", "host"):
+        what = "passthrough: network: it contains nothing, so that no list would hold"
+        raise UnavailableError(Reason(what, "say network='host' if that is meant"))
     builds = not policy.inherit_env
     return Plan(
         ops=(),

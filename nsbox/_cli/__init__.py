@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from nsbox._cli.network import add_options as add_network_options
 from nsbox._cli.options import add_policy_options, policy_of
 from nsbox._cli.said import Parser, complain, flushed, unwritten
 from nsbox._errors import NsboxError, PolicyError
@@ -134,6 +135,7 @@ def _run_options(run: argparse.ArgumentParser, work: str) -> None:
         action="store_true",
         help="show at the end what has changed in the workspace; without --transaction nothing has",
     )
+    add_network_options(run)
     run.set_defaults(call=_run, parser=run, work=work, line=None)
 
 
@@ -175,8 +177,9 @@ def _other_commands(commands: Any) -> None:
     bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
-    parts = "spawn, overhead, warm, rate, memory, binds, threads, files, transaction, hardening, import, front, leaks"
-    bench.add_argument("--only", action="append", default=[], metavar="PART", help=f"of {parts}; may be repeated")
+    parts = "spawn, overhead, warm, rate, memory, binds, threads, files, transaction, hardening, import, front"
+    choice = f"of {parts}, network, leaks; may be repeated"
+    bench.add_argument("--only", action="append", default=[], metavar="PART", help=choice)
     bench.set_defaults(call=_bench, parser=bench)
 
 

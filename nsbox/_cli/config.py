@@ -14,6 +14,7 @@ from nsbox._config_keys import KEYS, Key, default, listed
 from nsbox._config_paths import written
 from nsbox._config_write import write_file
 from nsbox._errors import NsboxError, PolicyError
+from nsbox._network import Network
 from nsbox._policy import Policy
 from nsbox._variables import LOCALE
 from nsbox._wished_limits import Limits
@@ -74,7 +75,7 @@ def _rows(config: Config) -> Iterator[tuple[str, list[str]]]:
     yield "writable", [*policy.write, "/tmp (its own)"]
     yield "readable", [*policy.read, "system directories"]
     yield "hidden", _hidden(policy)
-    yield "network", [policy.network]
+    yield "network", _network(policy)
     yield "environment", [_environment(policy)]
     if policy.tools_bin is not None:
         yield "tools", [policy.tools_bin]
@@ -94,6 +95,17 @@ def _rows(config: Config) -> Iterator[tuple[str, list[str]]]:
         value = listed(value) if isinstance(value, tuple | frozenset) else value
         if value != default(key):
             yield key.name, [", ".join(value) if isinstance(value, list) else str(value)]
+
+
+def _network(policy: Policy) -> list[str]:
+    network = policy.network
+    if isinstance(network, str):
+        return [network]
+    assert isinstance(network, Network)
+    amounts = [f"private {'yes' if network.private else 'no'}", f"tls {network.tls}"]
+    amounts += [f"{network.connections} connections"]
+    amounts += [] if network.bytes is None else [f"{network.bytes} bytes"]
+    return [*network.allow, *network.deny, f"({', '.join(amounts)})"]
 
 
 def _environment(policy: Policy) -> str:

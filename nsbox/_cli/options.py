@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from nsbox._errors import NsboxError, PolicyError
+from nsbox._frozen import replace
 from nsbox._policy import Policy, default_workspace
 from nsbox._resolution import current_directory
 from nsbox._wished_limits import Limits
@@ -36,7 +37,19 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tools-bin", metavar="DIR", help="programs, read-only inside and the first of PATH")
     parser.add_argument("--tmp-size", metavar="SIZE", help="of /tmp, such as 64M")
     parser.add_argument("--host", action="store_true", help="the whole file system, writable, and the host's network")
-    parser.add_argument("--network", choices=("none", "host"), help="default: none, with --host: host")
+    parser.add_argument(
+        "--network",
+        choices=("none", "host", "public"),
+        help="default: none, with --host: host; public: every public address",
+    )
+    parser.add_argument(
+        "--allow-net",
+        action="append",
+        default=[],
+        metavar="ENTRY",
+        help="may be connected to, such as api.example:443, '*.files.example' or 10.1.2.0/24:5432; may be repeated. "
+        "With --policy, besides what the file lists",
+    )
 
 
 def _add_environment(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +113,12 @@ def _add_containment(parser: argparse.ArgumentParser) -> None:
     )
 
 
-OF_FILES = ("policy", "section", "workspace")  # what goes with --policy; and all that isn't about the policy
+OF_FILES = (
+    "policy",
+    "section",
+    "workspace",
+    "allow_net",
+)  # what goes with --policy; and all that isn't about the policy
 
 
 _OF_WORKSPACES = ("tmp_size", "hostname", "home", "tools_bin", "landlock", "strict", "device")
@@ -112,7 +130,7 @@ def _policy_of_file(options: argparse.Namespace, names: frozenset[str]) -> Polic
         if not (value is None or value is False or value == []):
             raise PolicyError(_option(name), "doesn't go with --policy: the file says it")
     try:
-        return Policy.load(options.policy, section=options.section, workspace=options.workspace)
+        policy = Policy.load(options.policy, section=options.section, workspace=options.workspace)
     except PolicyError as error:
         if error.field != "path":
             raise
@@ -121,6 +139,36 @@ def _policy_of_file(options: argparse.Namespace, names: frozenset[str]) -> Polic
         raise
     except OSError as error:
         raise PolicyError("--policy", f"{options.policy}: {error.strerror}") from None
+    return policy.with_(network=_added(policy.network, options.allow_net)) if options.allow_net else policy
+
+
+def _added(network: Any, entries: list[str]) -> Any:
+    """Return a file's network with more entries; raises PolicyError, since "host" has all of them."""
+    if network == "host":
+        raise PolicyError("--allow-net", "doesn't go with this file: its network is the host's, with all there is")
+    return _listed(entries, None if network == "none" else network)
+
+
+def _listed(entries: list[str], more: Any = None) -> Any:
+    """Return the network list that --allow-net makes, or adds to."""
+    from nsbox._network import Network, entry_problem  # seldom needed
+
+    for entry in entries:
+        if problem := entry_problem(entry):
+            raise PolicyError("--allow-net", problem)
+    try:
+        return Network(allow=tuple(entries)) if more is None else replace(more, allow=(*more.allow, *entries))
+    except PolicyError as error:
+        raise PolicyError("--allow-net", error.problem) from None
+
+
+def _network(options: argparse.Namespace) -> Any:
+    """Return the network of a policy that only options make."""
+    if not options.allow_net:
+        return options.network or "none"
+    if options.network in ("none", "host"):
+        raise PolicyError("--allow-net", f"doesn't go with --network {options.network}")
+    return _listed(["*:*", *options.allow_net] if options.network == "public" else options.allow_net)
 
 
 def _option(name: str) -> str:
@@ -151,18 +199,18 @@ def policy_of(options: argparse.Namespace) -> Policy:
     if options.keep_session:
         common["new_session"] = False
     if options.host:
-        for name in ("workspace", "read", "write", "deny", *_OF_WORKSPACES):
+        for name in ("workspace", "read", "write", "deny", "allow_net", *_OF_WORKSPACES):
             if getattr(options, name):
                 raise PolicyError(_option(name), "doesn't go with --host")
-        if options.network == "none":
-            raise PolicyError("--network", "none doesn't go with --host")
+        if options.network not in (None, "host"):
+            raise PolicyError("--network", f"{options.network} doesn't go with --host")
         return Policy.host(**common)
     return default_workspace(
         options.workspace or current_directory(),
         read=options.read,
         write=options.write,
         deny=options.deny,
-        network=options.network or "none",
+        network=_network(options),
         tmp_size=options.tmp_size,
         hostname=options.hostname,
         strict=options.strict,
@@ -222,6 +270,7 @@ def in_options(text: str) -> str:
         if values[2] is None:
             return f"{_option(name)} {values[0] if values[1] is None else values[1]}"
         items = [item.strip().strip("\"'") for item in values[2].split(",")]
+        name = "allow_net" if name == "network" else name
         return " ".join(f"{_option(name)} {item or '...'}" for item in items)
 
     text = _SAID.sub(said, text)

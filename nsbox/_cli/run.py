@@ -9,8 +9,9 @@ import sys
 from typing import Any
 
 from nsbox._cli.job import Job, NotStarted, started
+from nsbox._cli.network import Extras, Wiring, extras_of, refusals, wiring
 from nsbox._cli.options import policy_of
-from nsbox._cli.said import complain
+from nsbox._cli.said import complain, say
 from nsbox._errors import NsboxError, PolicyError
 from nsbox._policy import Policy
 
@@ -24,7 +25,7 @@ def main(options: argparse.Namespace) -> int:
     is none; 2: the options are wrong.
     """
     policy = policy_of(options)
-    work = Work(_command(options, policy), policy, options)
+    work = Work(_command(options, policy), policy, options, extras_of(options, policy))
     terminals = [fd for fd in range(3) if _is_terminal(fd)]
     is_kept = not policy.new_session and not (options.host and not options.keep_session)
     if terminals and not is_kept:
@@ -88,11 +89,12 @@ def _is_there(policy: Policy, path: str) -> bool:
 class Work:
     """What is done in the process that starts the command."""
 
-    def __init__(self, command: list[str], policy: Policy, options: argparse.Namespace) -> None:
+    def __init__(self, command: list[str], policy: Policy, options: argparse.Namespace, extras: Extras) -> None:
         """Take what the options say; nothing is checked or done yet."""
         self.command, self.policy = command, policy
-        self._options = options
+        self._options, self._extras = options, extras
         self._transaction: Any = None
+        self._wiring: Wiring | None = None
 
     def start(self, **options: Any) -> Job:
         """Start the command; raises NotStarted, PolicyError and UnavailableError."""
@@ -100,11 +102,16 @@ class Work:
         options |= {"cwd": asked.chdir, "timeout": asked.timeout, "grace": asked.grace}
         self._give_terminal([options.get(name) for name in _STREAMS])
         policy: Any = self.policy
-        if asked.transaction or asked.diff:
-            from nsbox.transaction import Transaction
-
-            policy = self._transaction = Transaction(self.policy, None, None)
         try:
+            self._wiring = wiring(policy, self._extras)
+            if self._wiring is not None:
+                policy = self._wiring
+            if asked.transaction or asked.diff:
+                from nsbox.transaction import Transaction
+
+                way = None if self._wiring is None else self._wiring.way()
+                own, relay = (policy, None) if way is None else (way.policy, way.relay)
+                policy = self._transaction = Transaction(own, None, None, relay)
             return started(self.command, lambda: Job(self.command, policy=policy, **options))
         except BaseException:
             self._drop()
@@ -125,6 +132,10 @@ class Work:
     def finish(self, job: Job) -> int:
         """Return the exit status, after having shown and brought in, or dropped, what a transaction has kept."""
         status = job.status
+        if status != 0 and self._options.work != "shell":  # a shell's own commands have had their failures shown
+            for text in refusals(self.policy, job):
+                say(text)
+        self._unwire()
         if job.timed_out:
             complain(PolicyError("--timeout", f"the command was ended after {self._options.timeout:g} s"), status)
         if self._transaction is None:
@@ -146,7 +157,13 @@ class Work:
         sys.stdout.buffer.write(os.fsencode(self._transaction.patch(escaped=is_seen)))
         sys.stdout.flush()
 
+    def _unwire(self) -> None:
+        wiring, self._wiring = self._wiring, None
+        if wiring is not None:
+            wiring.end()
+
     def _drop(self) -> None:
+        self._unwire()
         if self._transaction is not None:
             self._transaction.discard()
 

@@ -15,11 +15,15 @@ def complain(error: BaseException, status: int) -> int:
     """Print an error in one line on standard error; return the exit status."""
     from nsbox._cli.options import in_options
 
-    notes = getattr(error, "__notes__", [])
+    say(in_options("; ".join([str(error), *getattr(error, "__notes__", [])])))
+    return status
+
+
+def say(text: str) -> None:
+    """Print a line on standard error."""
     if sys.stderr is not None:  # else it is closed, and print() would take standard output
         with contextlib.suppress(OSError):  # nobody reads it
-            print("nsbox:", printable(in_options("; ".join([str(error), *notes]))), file=sys.stderr)
-    return status
+            print("nsbox:", printable(text), file=sys.stderr)
 
 
 def flush_streams() -> None:

@@ -1,8 +1,13 @@
 """What a frozen program needs of nsbox: it imports its modules by name and late, where PyInstaller doesn't see it."""
 
-from PyInstaller.utils.hooks import collect_submodules
+import os
+
+from PyInstaller.utils.hooks import collect_submodules, get_package_paths
 
 hiddenimports = [
     *collect_submodules("nsbox", filter=lambda name: not name.startswith(("nsbox._pyinstaller", "nsbox._gevent"))),
     "_cffi_backend",
 ]
+# What enforces network lists, a program of its own: on Linux, and on macOS.
+_programs = [os.path.join(get_package_paths("nsbox")[1], name) for name in ("nsbox-net", "nsbox-proxy")]
+binaries = [(path, "nsbox") for path in _programs if os.path.exists(path)]

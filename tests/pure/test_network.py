@@ -77,12 +77,20 @@ def test_denials_and_udp() -> None:
         ("api.example:\uff14\uff14\uff13", "a number"),
         (":443", "no host"),
         ("::1", "IPv6"),
+        ("0x7f.1", "ends in a number"),
+        ("0xc0a80001:80", "ends in a number"),
+        ("example.0x1", "ends in a number"),
+        ("example.1:80", "ends in a number"),
+        ("01.2.3.4", "octal"),
+        ("10.0.0.0/08", "octal"),
         ("[2001:db8::1]:443", "IPv6"),
         ("10.1.2.3/24", "'10.1.2.0/24'"),
         ("10.1.2", "no IPv4 address"),
         ("10.1.2.256", "no IPv4 address"),
         ("10.1.2.0/33", "no IPv4 address"),
         ("127.0.0.1:8000", "localhost:PORT"),
+        ("0.0.0.0:8000", "localhost:PORT"),
+        ("0.0.0.0/8:80", "localhost:PORT"),
         ("198.18.0.0/16", "the sandbox's own"),
         ("*.com", "top-level"),
         ("a.*.example", "at the beginning"),
@@ -235,3 +243,7 @@ def test_the_blob() -> None:
         (1, 1, 1, 1, 0, 32, 9, 9),
     ]
     assert content[40 + 96 :] == b"a.exampleb.example"
+    for listed, flags in ((network, 3), (Network(allow=["a.example"]), 2)):
+        asked = blob(listed, asks=True)
+        assert struct.unpack_from("=8IQ", asked)[4] == flags
+        assert asked[:16] + asked[20:] == blob(listed)[:16] + blob(listed)[20:]

@@ -41,6 +41,7 @@ from nsbox import (
     Limits,
     Loopback,
     Mask,
+    Network,
     Policy,
     PolicyError,
     Proc,
@@ -79,6 +80,17 @@ SNAPSHOTS: dict[str, tuple[Policy, Host]] = {
     "pyenv": (workspace(), PYENV),
     "network": (workspace(network="host"), RESOLVED),
     "network-etc": (workspace(network="host"), DEBIAN),
+    "network-list": (
+        workspace(network=["api.example", "*.files.example", "10.1.2.0/24:5432", "localhost:8000", "!x.files.example"]),
+        replace(DEBIAN, hostname="machine"),
+    ),
+    "network-list-resolved": (
+        workspace(network=Network(allow=["time.example:123/udp"], private=True, tls="off", bytes="1G"), hostname="box"),
+        replace(
+            RESOLVED, network_files=(("/etc/resolv.conf", RESOLVED.resolv_conf or ""), ("/etc/hosts", "/etc/hosts"))
+        ),
+    ),
+    "network-public-layers": (Policy.layers(RoBind("/", "/"), Dev("/dev"), Proc("/proc"), network="public"), DEBIAN),
     "deny": (workspace(deny=["/home/me/repo/.env", "/home/me/repo/secrets", "/opt/licences"]), DEBIAN),
     "deny-deep": (
         workspace(deny=["/home/me/repo/conf/prod/key"], read=["/home/me/repo/lib/vendor", "/home/me/repo/conf"]),

@@ -50,6 +50,23 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
         (["run", "--device", "/etc/passwd", "--", "true"], 2, "nsbox: --device: /etc/passwd isn't below /dev"),
         (["run", "--host", "--device", "/dev/null", "--", "true"], 2, "nsbox: --device: doesn't go with --host"),
         (["run", "--strict", "--deny", "*.nothing", "--", "true"], 2, "*.nothing matches nothing"),
+        (
+            ["run", "--allow-net", "https://a.example/x", "--", "true"],
+            2,
+            "nsbox: --allow-net: 'https://a.example/x': is a URL",
+        ),
+        (["run", "--allow-net", "a.example:0", "--", "true"], 2, "nsbox: --allow-net: 'a.example:0': ports go"),
+        (["run", "--allow-net", "", "--", "true"], 2, "nsbox: --allow-net: '': is empty"),
+        (["run", "--allow-net", "!a.example", "--", "true"], 2, "nsbox: --allow-net: denies alone"),
+        (["run", "--allow-net", "host", "--", "true"], 2, "nsbox: --allow-net: 'host' is no entry"),
+        (["run", "--allow-net", "a.example", "--network", "none", "--", "true"], 2, "doesn't go with --network none"),
+        (["run", "--allow-net", "a.example", "--network", "host", "--", "true"], 2, "doesn't go with --network host"),
+        (["run", "--allow-net", "a.example", "--host", "--", "true"], 2, "nsbox: --allow-net: doesn't go with --host"),
+        (["run", "--network", "public", "--host", "--", "true"], 2, "nsbox: --network: public doesn't go with --host"),
+        (["run", "--network", "restricted", "--", "true"], 2, "argument --network: invalid choice: 'restricted'"),
+        (["run", "--net-log", "log", "--", "true"], 2, "nsbox: --net-log: needs a network list: --allow-net ENTRY"),
+        (["run", "--publish", "http", "--", "true"], 2, "argument --publish: 'http': must be [ADDRESS:]PORT[:PORT]"),
+        (["run", "--publish", "3000", "--network", "host", "--", "true"], 2, "nsbox: --publish: doesn't go with"),
         (["run", "--", "nosuchprogram"], 127, "nosuchprogram"),
         (["run", "--chdir", "/nonexistent", "--", "true"], 125, "/nonexistent"),
         (["frob"], 2, "invalid choice: 'frob'"),
@@ -76,6 +93,7 @@ def test_remedies_are_options() -> None:
         == "say --best-effort limits.processes --best-effort tmp"
     )
     assert in_options("nested=True allows it, network='host' too") == "--nested allows it, --network host too"
+    assert in_options("say network=['a.example', 'b:1']") == "say --allow-net a.example --allow-net b:1"
     assert in_options("limits.total_memory: no cgroup") == "--total-memory: no cgroup"
     assert in_options("a=True; kill_on_exit=True; x: y") == "a=True; kill_on_exit=True; x: y"
 

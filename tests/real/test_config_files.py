@@ -511,7 +511,8 @@ def test_init_refuses(
 def test_schema(nsbox_says: Callable[..., tuple[int, str, str]]) -> None:
     """It is printed as JSON."""
     status, out, _ = nsbox_says("schema")
-    assert status == 0 and json.loads(out)["properties"]["network"]["enum"] == ["none", "host", "full", False, True]
+    words = json.loads(out)["properties"]["network"]["anyOf"][0]
+    assert status == 0 and words["enum"] == ["none", "host", "full", "public", False, True]
 
 
 # ---- nsbox run --policy

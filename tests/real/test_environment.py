@@ -243,7 +243,9 @@ def test_denied_certificates(
     policy = Policy.workspace(workspace, network="host", backend=backend, require="nothing")
     shown, value = seen_of(policy, store)
     assert shown and value == str((store / name).resolve())
-    assert seen_of(policy.with_(deny=[one.format(store=store) for one in deny]), store) == (set(), "")
+    denied = policy.with_(deny=[one.format(store=store) for one in deny])
+    assert seen_of(denied, store) == (set(), "")
+    assert "left out: what it names" in nsbox.explain(denied) and "left out: what it names" not in nsbox.explain(policy)
 
 
 @pytest.mark.parametrize("deny", ["**/*.key", "{store}/plain/*.pem"])

@@ -20,6 +20,8 @@ with nsbox.Sandbox(nsbox.Policy.workspace(".")) as box:
         box.Popen(["no-such-program"])
     except FileNotFoundError:
         print("missing")
+listed = nsbox.Policy.workspace(".", network=["a.example"])
+print(nsbox.run(["cat", "/etc/resolv.conf"], policy=listed, capture_output=True, text=True).stdout.split()[1])
 print(nsbox.explain(nsbox.Policy.workspace(".")).split()[0])
 """
 
@@ -39,4 +41,4 @@ def test_frozen(tmp_path: Path, kind: str) -> None:
     )
     app = tmp_path / "dist/app" if kind == "--onefile" else tmp_path / "dist/app/app"
     done = subprocess.run([app], cwd=tmp_path / "work", capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("run\nshell\nsession\nmissing\nbackend\n", "")
+    assert (done.stdout, done.stderr) == ("run\nshell\nsession\nmissing\n198.19.0.53\nbackend\n", "")

@@ -6,12 +6,15 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox import Limits, Policy, PolicyError, Sandbox
+from nsbox import Limits, NetworkEvent, NetworkRecord, Policy, PolicyError, Sandbox, _reasons
+from nsbox._network import Network
+from nsbox._verdicts import Ending
 
 
 @pytest.fixture
@@ -371,3 +374,68 @@ def test_bwrap(box: Sandbox) -> None:
     assert "nested=True" in hints(box.shell(command))["not-permitted"]
     with Sandbox(box.policy.with_(nested=True)) as other:
         assert other.shell(command).returncode == 0
+
+
+# ---- network lists
+
+
+NETWORK_WORDS = [
+    *("curl: (6) Could not resolve host: evil.example", "Network is unreachable", "getaddrinfo EAI_AGAIN evil.example"),
+    "curl: (7) Failed to connect to evil.example port 443: Connection refused",
+]
+
+
+def under_list(policy: Policy) -> Policy:
+    """Return a copy with a network list, on which reasons() alone is asked."""
+    listed = policy.with_()
+    vars(listed)["network"] = Network(allow=("packages.example",))
+    return listed
+
+
+def reasons(policy: Policy, text: str, *events: NetworkEvent, status: int = 1, ending: Any = None) -> dict[str, str]:
+    """Return the hints for what a command has printed, and what the relay has reported of it."""
+    found = _reasons.reasons(
+        policy,
+        status,
+        "",
+        text,
+        cwd=None,
+        usage=None,
+        ending=ending,
+        args="curl -s https://evil.example",
+        network=NetworkRecord(events),
+    )
+    return {hint.kind: hint.message for hint in found}
+
+
+REFUSED = NetworkEvent(1.0, 1, "dns", "evil.example", verdict="refused", reason="not-listed")
+
+
+@pytest.mark.parametrize("message", [*NETWORK_WORDS, "", "something else"])
+def test_network_events(policy: Policy, message: str) -> None:
+    """Under a list, what was refused is told by what the relay has reported, whatever the command says of it."""
+    found = reasons(under_list(policy), message, REFUSED)
+    assert found["network"].startswith("evil.example isn't in network= (packages.example:443); add 'evil.example:443'")
+
+
+@pytest.mark.parametrize("message", [*NETWORK_WORDS, ""])
+def test_network_is_not_guessed_under_a_list(policy: Policy, message: str) -> None:
+    """Without a report the network isn't said to be off; at most what the relay can't see. Without a list, as before."""
+    listed = under_list(policy)
+    late = Ending(5, "SIGTERM", 2, False)
+    assert reasons(listed, message).get("network", "network= lists hosts").startswith("network= lists hosts")
+    assert "off" not in reasons(listed, message, ending=late).get("network", "")
+    assert "network='none'" in reasons(policy, message, ending=late)["network"]
+
+
+def test_network_of_a_success(policy: Policy) -> None:
+    """A command that succeeds has no hint for what it was refused on the way."""
+    assert reasons(under_list(policy), "", REFUSED, status=0) == {}
+
+
+def test_network_of_a_command_without_a_list(box: Sandbox) -> None:
+    """Without a list there is an empty record, and no hint comes of it."""
+    command = box.Popen(["true"])
+    assert command.wait() == 0
+    assert command.sandbox.network == NetworkRecord()
+    assert box.shell("exit 3").why == ()

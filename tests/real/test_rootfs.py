@@ -649,8 +649,13 @@ def test_example(temporary: str, tmp_path: Path) -> None:
         pytest.skip("the tests were copied without the examples")
     done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    *threats, asked, agent, own = done.stdout.splitlines()
-    assert len(threats) == 10 and all(line.endswith("; sandbox: no") for line in threats)
+    *lines, asked, agent, own = done.stdout.splitlines()
+    threats, networks = lines[:10], lines[10:]
+    assert all(line.endswith("; sandbox: no") for line in threats)
+    what = ("another server of the host", "a name that isn't listed", "the cloud's metadata")
+    what += ("a server of the agent's, from the host",)
+    refused = [f"{each}: none: no; restricted: no" for each in what]
+    assert networks == ["a listed server: none: no; restricted: yes", *refused]
     depends = ("mount", "use host devices")
     assert all("plain child: yes" in line for line in threats if not line.startswith(depends))
     assert [asked, agent] == ["asks over the bridge: HELLO", "its agent: You are coder."]

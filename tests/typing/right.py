@@ -2,7 +2,7 @@
 
 import asyncio.subprocess
 import subprocess
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import nsbox
 import nsbox.asyncio
@@ -16,6 +16,11 @@ policy = nsbox.Policy.workspace(
     ".", network="host", shell_path="/bin/sh", read=["/opt"], env={"A": "b"}, limits=nsbox.Limits(cpu_seconds=1)
 )
 policy = policy.with_(network="none", deny=[".env"], tmp_size="64M")
+policy = policy.with_(network="public")
+policy = nsbox.Policy.workspace(".", network=["api.example:443", "!gist.example"])
+policy = nsbox.Policy.layers(nsbox.RoBind("/", "/"), network=("api.example",))
+policy = policy.with_(network=nsbox.Network(allow=["*.api.example"], deny=("x.api.example",), tls="off", bytes="1G"))
+policy = nsbox.Policy(network=nsbox.Network(allow=("a.example",), private=True, connections=3))
 assert_type(nsbox.Policy.host(nested=True), nsbox.Policy)
 assert_type(nsbox.Policy.layers(nsbox.RoBind("/", "/"), unshare={"net"}, hostname="box"), nsbox.Policy)
 
@@ -47,6 +52,28 @@ with nsbox.Sandbox(policy) as box, box.session() as session:
     assert_type(session.check_output("x"), bytes)
     assert_type(box.Popen(["x"], encoding="utf-8"), nsbox.Popen[str])
     assert_type(box.shell("x", timeout=5, shell_path="/bin/sh").shell, str | None)
+    published = box.publish(3000, "127.0.0.1:8080")
+    assert_type(published, nsbox.Published)
+    assert_type(session.publish(80).address, tuple[str, int] | str)
+    assert_type(box.Popen(["x"]).sandbox.network.events, tuple[nsbox.NetworkEvent, ...])
+
+
+def once(request: nsbox.NetworkRequest) -> bool:
+    return request.port == 443
+
+
+async def always(request: nsbox.NetworkRequest) -> Literal["always"]:
+    return "always"
+
+
+def hear(event: nsbox.NetworkEvent) -> None:
+    print(event.to_json())
+
+
+nsbox.Sandbox(policy, on_connect=once, on_network=hear)
+nsbox.run(["x"], policy=policy, on_connect=always)
+nsbox.Popen(["x"], policy=policy, on_network=hear)
+nsbox.call(["x"], on_connect=once)
 
 
 async def streams(box: nsbox.Sandbox, policy: nsbox.Policy | nsbox.Sandbox) -> None:
@@ -65,3 +92,4 @@ async def streams(box: nsbox.Sandbox, policy: nsbox.Policy | nsbox.Sandbox) -> N
     assert_type(await box.create_subprocess_exec("x", "y", stdout=nsbox.PIPE, text=False), nsbox.asyncio.Process)
     assert_type(await box.create_subprocess_shell("x", limit=10, bufsize=0), nsbox.asyncio.Process)
     assert_type(nsbox.asyncio.PIPE, int)
+    await nsbox.asyncio.create_subprocess_exec("x", on_connect=always)

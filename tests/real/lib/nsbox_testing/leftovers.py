@@ -16,6 +16,7 @@ import re
 import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -294,11 +295,25 @@ def own_mounts() -> None:
         assert not failed, os.strerror(ctypes.get_errno())
 
 
+def _end_relays() -> None:
+    """Let go of relays, which otherwise stay for policies that are used again, and see them end."""
+    if "nsbox._relay" not in sys.modules:
+        return
+    from nsbox import _reap
+
+    sys.modules["nsbox._relay"]._close_all()
+    end = time.monotonic() + PATIENCE
+    while _reap.leftovers.pidfds and time.monotonic() < end:
+        _reap.leftovers.sweep()
+        time.sleep(0.002)
+
+
 @contextmanager
 def nothing_left(temporary: str) -> Iterator[None]:
     """Assert that what runs in the block leaves nothing behind."""
     before = take(temporary)
     yield
+    _end_relays()
     found = complaints(before, temporary)
     assert not found, "left behind: " + "; ".join(found)
 

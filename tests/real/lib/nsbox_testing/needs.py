@@ -23,15 +23,27 @@ import pytest
 # By Debian's names; a program that is its own package isn't listed.
 PACKAGES = {
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    "busybox": "busybox or busybox-static",
     "bwrap": "bubblewrap",
     "cc": "gcc libc6-dev",
+    "dig": "bind9-dnsutils",
+    "dropbear": "dropbear-bin",
     "gcc": "gcc libc6-dev",
+    "go": "golang-go",
     "gpg": "gnupg",
+    "host": "bind9-host",
+    "ip": "iproute2",
+    "javac": "default-jdk-headless",
+    "musl-gcc": "musl-tools",
     "newuidmap": "uidmap",
     "node": "nodejs",
+    "nslookup": "bind9-dnsutils",
     "ps": "procps",
+    "psql": "postgresql-client",
     "rg": "ripgrep",
     "setpriv": "util-linux",
+    "ssh": "openssh-client",
+    "unshare": "util-linux",
 }
 # The oldest version that works, unless any does. meson.build requires meson's, meson requires ninja's, and
 # sandbox-runtime requires Node's.

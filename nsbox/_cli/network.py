@@ -1,0 +1,204 @@
+"""What `nsbox run` does about a command's network besides the policy: a log of it, and ports that are published."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+
+from nsbox import _spawn
+from nsbox._errors import PolicyError
+from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._keeper import Keeper, Way
+from nsbox._policy import Policy
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsbox import _core
+    from nsbox._network_events import NetworkEvent
+    from nsbox._popen import Popen
+    from nsbox._publish import Published
+    from nsbox._spawn import Prepared
+
+_LOCAL = "127.0.0.1"
+_MOST_PUBLISHED = 64
+_BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+
+
+@frozen
+class Publish(Frozen):
+    """One --publish. inside: the port of the server in the sandbox.
+
+    address: of this machine, or the path of a unix socket; outside: the port there, 0 for any that is free.
+    """
+
+    inside: int
+    address: str = _LOCAL
+    outside: int = 0
+
+    @property
+    def is_unix(self) -> bool:
+        """Say if it is a unix socket."""
+        return self.address.startswith("/")
+
+
+@frozen
+class Extras(Frozen):
+    """What the options ask for. log: the file that events are written to, a line each."""
+
+    log: str | None = None
+    publish: tuple[Publish, ...] = ()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options to a subcommand that runs something."""
+    parser.add_argument(
+        "--net-log", metavar="FILE", help="what the command looked up and connected to: JSON, a line each"
+    )
+    parser.add_argument(
+        "--publish",
+        type=publish,
+        action="append",
+        default=[],
+        metavar="[ADDRESS:]PORT[:PORT]",
+        help="a server of the command's is at this address (default: 127.0.0.1) and port, 0 for any; the last is its "
+        "own port, inside. Or /PATH:PORT, a unix socket. May be repeated",
+    )
+
+
+def publish(text: str) -> Publish:
+    """Return what one --publish says; raises ArgumentTypeError."""
+
+    def refuse(problem: str) -> argparse.ArgumentTypeError:
+        return argparse.ArgumentTypeError(f"{text!r}: {problem}")
+
+    address, _, rest = text.rpartition("]:") if text.startswith("[") else ("", "", text)
+    if text.startswith("/"):
+        path, _, port = text.rpartition(":")
+        if not path or not _is_number(port):
+            raise refuse("a unix socket is /PATH:PORT")
+        return Publish(_number(port, refuse, least=1), path)
+    parts = rest.split(":")
+    if address:
+        address = _ipv6(address[1:], refuse)
+    elif "." in parts[0] or parts[0] == "localhost":
+        address = parts.pop(0)
+        address = _LOCAL if address == "localhost" else address
+        if not re.fullmatch(rf"(?:{_BYTE}\.){{3}}{_BYTE}", address):
+            raise refuse(f"{address!r} is no address of this machine, such as 127.0.0.1 or [::1]")
+    if not 1 <= len(parts) <= 2 or not all(map(_is_number, parts)):
+        raise refuse("must be [ADDRESS:]PORT[:PORT], such as 3000, 8080:3000 or 127.0.0.1:8080:3000")
+    inside = _number(parts[-1], refuse, least=1)
+    outside = _number(parts[0], refuse, least=0 if len(parts) == 2 else 1)
+    return Publish(inside, address or _LOCAL, outside)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 5
+
+
+def _number(text: str, refuse: Any, *, least: int) -> int:
+    number = int(text)
+    if not least <= number <= 65535:
+        raise refuse(f"ports go from {least} to 65535")
+    return number
+
+
+def _ipv6(text: str, refuse: Any) -> str:
+    import socket
+
+    try:
+        socket.inet_pton(socket.AF_INET6, text)
+    except OSError:
+        raise refuse(f"{text!r} is no IPv6 address") from None
+    return text
+
+
+def extras_of(options: argparse.Namespace, policy: Policy) -> Extras:
+    """Return what the options ask for; raises PolicyError for what the policy's network makes no sense of."""
+    if options.net_log is not None and policy.network in ("none", "host"):
+        raise PolicyError("--net-log", "needs a network list: --allow-net ENTRY or --network public")
+    if options.publish and policy.network == "host":
+        raise PolicyError("--publish", "doesn't go with the host's network, where servers are reachable anyway")
+    if len(options.publish) > _MOST_PUBLISHED:
+        raise PolicyError("--publish", f"is there {len(options.publish)} times, at most {_MOST_PUBLISHED}")
+    return Extras(options.net_log, tuple(options.publish))
+
+
+class _Way(Way):
+    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+        return _spawn.spawn(policy, prepared, command, program, cwd)
+
+
+class Wiring(Keeper):
+    """Starts a command whose network is logged, or has ports that are published."""
+
+    def __init__(self, policy: Policy, extras: Extras) -> None:
+        """Open what the options name; raises PolicyError, SetupError and OSError."""
+        from nsbox._relay import relayed  # for these options alone
+
+        self._published: list[Published] = []
+        self._log = None if extras.log is None else open(extras.log, "w", encoding="ascii")  # noqa: SIM115
+        heard = None if self._log is None else self._write
+        try:
+            policy, self.relay = relayed(policy, None, None, heard, publishes=bool(extras.publish))
+            self._way = _Way(policy, self.relay)
+            for each in extras.publish:
+                self._publish(each)
+        except BaseException:
+            self.end()
+            raise
+
+    def way(self) -> Way:
+        """Return how the command is started."""
+        return self._way
+
+    def _write(self, event: NetworkEvent) -> None:
+        if self._log is not None:
+            self._log.write(event.to_json() + "\n")
+            self._log.flush()  # for whoever reads along
+
+    def _publish(self, each: Publish) -> None:
+        from nsbox import _publish
+
+        assert self.relay is not None
+        self.relay.line()  # it has a process
+        with _publish.at(each.address, each.outside) as listener:
+            made = _publish.Published(self.relay, each.inside, listener, None)
+        self._published.append(made)
+        print(f"nsbox: port {each.inside} is at {made}", file=sys.stderr)
+
+    def end(self) -> None:
+        """Close what was published, and the log when all is in it."""
+        for made in self._published:
+            made.close()
+        relay = getattr(self, "relay", None)
+        if relay is not None:
+            relay.settle()
+            relay.flush()
+            relay.close()
+        if self._log is not None:
+            self._log.close()
+
+
+def refusals(policy: Policy, job: Popen[bytes]) -> tuple[str, ...]:
+    """Return what the list has refused to a command that has failed, a sentence each, with the option that allows it.
+
+    What else went wrong, such as a server that is down, the command has been told as it is.
+    """
+    if policy.network in ("none", "host"):
+        return ()
+    from nsbox._network import Network  # of a command that fails under a list
+    from nsbox._network_messages import OPTION, messages
+
+    contained, network = job.sandbox, policy.network
+    if contained is None or not isinstance(network, Network):
+        return ()
+    refused = [event for event in contained.network.events if event.verdict == "refused"]
+    return messages(network, refused, OPTION)
+
+
+def wiring(policy: Policy, extras: Extras) -> Wiring | None:
+    """Return what starts the command where the options say so; None: nothing is special about it."""
+    return None if extras == Extras() else Wiring(policy, extras)

@@ -1,0 +1,246 @@
+"""on_connect: what a network list doesn't decide is asked of a function of the user's, in threads that wait for nobody.
+
+Each question ends in one verdict: the function's, or no. The threads are daemons, which end with the interpreter, and
+which a forked child doesn't have. None of them lives longer than there is something to ask.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+
+from nsbox._frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+    from typing import Any, Literal
+
+    from nsbox._network_events import NetworkRequest
+
+    Answer = bool | Literal["always"]
+    OnConnect = Callable[[NetworkRequest], Answer | Awaitable[Answer]]
+    Key = tuple[str, int, str]
+
+MOST = 8  # questions at once
+PATIENCE = 120.0  # seconds, after which the answer is no; the relay's own too
+
+
+class _Ask:
+    """One question. It is answered once; what comes later is too late."""
+
+    def __init__(self, request: NetworkRequest, number: int, send: Callable[[int, bool], object], end: float) -> None:
+        self.request, self.end = request, end
+        self.key: Key = (request.name or request.address, request.port, request.protocol)
+        self._number, self._send = number, send
+        self._is_open, self._lock = True, threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def forget(self) -> None:
+        """Leave the answer to the parent, in a forked child. A thread of the parent's may have held the lock."""
+        self._is_open, self._lock = False, threading.Lock()
+
+    def answer(self, allow: bool) -> None:
+        with self._lock:
+            was_open, self._is_open = self._is_open, False
+        if was_open:
+            try:
+                self._send(self._number, allow)
+            except OSError:  # the relay has gone, and with it whoever would connect
+                pass
+
+
+class Answers:
+    """The decisions of an on_connect: for one Sandbox object, and all sandboxes that it starts.
+
+    on_connect gets a NetworkRequest, and returns True or False for the one sandbox that asks, or "always" for all of
+    this object's from then on. What it returns may be awaitable: that is awaited in the event loop that was running
+    when this was made, or by asyncio.run() in a thread if there was none. Whatever else it returns or raises means no,
+    and goes to threading.excepthook. Two questions about the same are asked one after the other, since the first
+    answer may be "always".
+    """
+
+    def __init__(self, on_connect: OnConnect, *, patience: float = PATIENCE, most: int = MOST) -> None:
+        if not callable(on_connect):
+            raise TypeError(f"on_connect is a {type(on_connect).__name__}, must be a function")
+        self._on_connect, self._patience, self._most = on_connect, patience, most
+        self._loop = _running_loop()
+        self._always: set[Key] = set()
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._queue: deque[_Ask] = deque()
+        self._asked: list[_Ask] = []  # of the threads
+        self._n_threads, self._has_watch, self._is_closed = 0, False, False
+
+    def ask(self, request: NetworkRequest, number: int, send_verdict: Callable[[int, bool], object]) -> None:
+        """Have send_verdict(number, allow) called, from a thread or at once. Never blocks, and never raises."""
+        ask = _Ask(request, number, send_verdict, time.monotonic() + self._patience)
+        with self._changed:
+            known = True if ask.key in self._always else False if self._is_closed else None
+            if known is None:
+                self._queue.append(ask)
+                try:
+                    self._call_threads()
+                except RuntimeError:  # no thread can be started: a limit, or the interpreter ends
+                    if not self._n_threads or not self._has_watch:
+                        self._queue.remove(ask)
+                        known = False
+        if known is not None:
+            ask.answer(known)
+
+    def _call_threads(self) -> None:
+        """Have a thread ask what can be asked now, and one that looks after the time. The lock is held."""
+        if not self._has_watch:
+            _start(self._watch, "nsbox-asks")
+            self._has_watch = True
+        if self._n_threads < self._most:
+            _start(self._work, "nsbox-ask")
+            self._n_threads += 1
+
+    def _next(self) -> _Ask | None:
+        """Take a question that nobody else is asking. None: there is none."""
+        with self._changed:
+            busy = {ask.key for ask in self._asked}
+            for ask in list(self._queue):
+                if ask.key not in busy:
+                    self._queue.remove(ask)
+                    self._asked.append(ask)
+                    return ask
+            self._n_threads -= 1
+            return None
+
+    def _work(self) -> None:
+        while (ask := self._next()) is not None:
+            try:
+                self._decide(ask)
+            finally:
+                with self._changed:
+                    is_parents = ask not in self._asked  # on_connect has forked, and this is the child
+                    if not is_parents:
+                        self._asked.remove(ask)
+                        self._changed.notify_all()
+            if is_parents:
+                return
+
+    def _decide(self, ask: _Ask) -> None:
+        if ask.key in self._always:
+            ask.answer(True)
+        if not ask.is_open:  # too late to ask
+            return
+        try:
+            answer: Any = self._on_connect(ask.request)
+            if hasattr(answer, "__await__"):
+                answer = self._awaited(answer, ask.end)
+            is_always = isinstance(answer, str) and answer == "always"
+            if not isinstance(answer, bool) and not is_always:
+                what = f"{answer!r:.100} ({type(answer).__name__})"
+                raise TypeError(f"on_connect returned {what} for {ask.request}, must be True, False or 'always'")
+        except BaseException as error:  # SystemExit too: the thread is ours, and the connection waits
+            ask.answer(False)
+            report(error)
+            return
+        if is_always:
+            self._always.add(ask.key)
+        ask.answer(bool(answer))
+
+    def _awaited(self, answer: Awaitable[Answer], end: float) -> object:
+        """Wait for an answer, in the event loop if there is one, until the time is up."""
+        import asyncio
+
+        async def wait() -> Answer:
+            return await answer
+
+        async def wait_until(seconds: float) -> Answer:
+            return await asyncio.wait_for(answer, seconds)
+
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return asyncio.run(wait_until(max(0.001, end - time.monotonic())))
+        coroutine = answer if asyncio.iscoroutine(answer) else wait()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except RuntimeError:  # it has been closed just now
+            coroutine.close()
+            raise
+        try:
+            return future.result(max(0.001, end - time.monotonic()))
+        except BaseException:
+            if future.cancelled():  # the loop ends
+                return False
+            future.cancel()  # it stands still, or the coroutine takes too long
+            raise
+
+    def _watch(self) -> None:
+        """Refuse what has waited for too long, while there is anything that waits."""
+        while True:
+            with self._changed:
+                waiting = [ask for ask in (*self._asked, *self._queue) if ask.is_open]
+                if not waiting:
+                    self._has_watch = False
+                    return
+                now = time.monotonic()
+                late = [ask for ask in waiting if ask.end <= now]
+                for ask in late:
+                    if ask in self._queue:
+                        self._queue.remove(ask)
+                if not late:
+                    self._changed.wait(min(ask.end for ask in waiting) - now)
+            for ask in late:
+                ask.answer(False)
+
+    def close(self) -> None:
+        """Refuse what waits, and what is asked from then on. Nobody waits for a function that runs."""
+        with self._changed:
+            self._is_closed = True
+            waiting = [*self._asked, *self._queue]
+            self._queue.clear()
+            self._changed.notify_all()
+        for ask in waiting:
+            ask.answer(False)
+
+    def after_fork(self) -> None:
+        """Begin without questions, which the parent answers, and with locks that no thread of the parent's has held."""
+        for ask in (*self._asked, *self._queue):
+            ask.forget()
+        self._loop = None  # the parent's
+        self._begin()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread. Without asyncio there is none."""
+    loaded: Any = sys.modules.get("asyncio")
+    return None if loaded is None else loaded._get_running_loop()
+
+
+def _start(call: Callable[[], None], name: str) -> None:
+    threading.Thread(target=call, name=name, daemon=True).start()
+
+
+def report(error: BaseException) -> None:
+    """Tell of an exception of a function of the user's that a thread of nsbox's has called, as threading does."""
+    try:
+        hook = threading.excepthook
+        hook(threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread())))
+    except Exception as worse:  # of a hook that is the user's too
+        sys.excepthook(type(worse), worse, worse.__traceback__)
+
+
+_all: weakref.WeakSet[Answers] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for answers in list(_all):
+        answers.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

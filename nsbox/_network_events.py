@@ -1,0 +1,192 @@
+"""What the relay of a network list reports: packets as csrc/relay/wire.h lays them out, as frozen values. Pure."""
+
+from __future__ import annotations
+
+from _struct import Struct
+
+from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
+from nsbox._names import printable
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Kind = Literal["dns", "connect", "close", "udp", "publish"]
+    Protocol = Literal["tcp", "udp", ""]
+    Verdict = Literal["allowed", "refused", "failed"]
+    Reason = Literal[
+        "",
+        "not-listed",
+        "denied",
+        "address",
+        "own-address",
+        "sni",
+        "no-tls",
+        "ech",
+        "port-taken",
+        "limit",
+        "asked",
+        "upstream",
+    ]
+
+SCHEMA = "nsbox.network/1"
+READY, EVENT, ASK = 1, 2, 3  # what the relay says
+HEAD = Struct("=IiQQ")  # nsbox_net_message
+PACKET = Struct("=IiQQQIIIiIIIIQQ16s256s256s")  # nsbox_net_event
+KINDS: dict[int, Kind] = {1: "dns", 2: "connect", 3: "close", 4: "udp", 5: "publish"}
+VERDICTS: dict[int, Verdict] = {1: "allowed", 2: "refused", 3: "failed"}
+_UNDECIDED: dict[int, Verdict] = {0: "refused"}
+REASONS: dict[int, Reason] = {
+    0: "",
+    1: "not-listed",
+    2: "denied",
+    3: "address",
+    4: "own-address",
+    5: "sni",
+    6: "no-tls",
+    7: "ech",
+    8: "port-taken",
+    9: "limit",
+    10: "asked",
+    11: "upstream",
+}
+_PROTOCOLS: tuple[Protocol, Protocol] = ("tcp", "udp")
+_MOST_PORT = 65535
+
+
+@frozen
+class Head(Frozen):
+    """What each message of the relay begins with. kind: READY, EVENT or ASK. id: of an ASK, for the answer to it.
+
+    value: of READY, 0 or -errno; of EVENT, how many events could not be delivered so far.
+    """
+
+    kind: int
+    value: int
+    sandbox: int
+    id: int
+
+
+@frozen
+class NetworkEvent(Frozen):
+    """One thing that a command under a network list has done or tried, and what was decided.
+
+    time: seconds since 1970. sandbox: a number of the relay's. kind: "dns" (a name was looked up), "connect", "close"
+    (a connection or a flow has ended), "udp" (a flow began) or "publish" (somebody connected to a published port).
+    name: the host, "" for one that was reached by its address. port: 0 for a lookup. protocol: "tcp" or "udp", "" for a
+    lookup. address: of the host outside, if it is known. verdict: "allowed", "refused" (by the policy) or "failed" (by
+    nobody's decision). reason: why, "" where there is nothing to say. errno: what the command got, or 0. sni: the name
+    in a TLS hello that was refused for it. sent, received: bytes, as the command counts. ms: milliseconds that it took.
+    """
+
+    time: float
+    sandbox: int
+    kind: Kind
+    name: str = ""
+    port: int = 0
+    protocol: Protocol = ""
+    address: str = ""
+    verdict: Verdict = "allowed"
+    reason: Reason = ""
+    errno: int = 0
+    sni: str = ""
+    sent: int = 0
+    received: int = 0
+    ms: int = 0
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as values that JSON has; `schema` changes when a key's meaning does."""
+        return {"schema": SCHEMA} | {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def to_json(self) -> str:
+        """Return as_dict() as JSON: one line, in ASCII, without its end."""
+        import json
+
+        return json.dumps(self.as_dict())
+
+
+@frozen
+class NetworkRequest(Frozen):
+    """What on_connect decides about: a connection, or a flow, for which the list has no entry.
+
+    name: the host, "" for one that is reached by its address. address: "" for a name, which is resolved after a yes.
+    protocol: "tcp" or "udp". why: a sentence that says why you are asked.
+    """
+
+    name: str
+    address: str
+    port: int
+    protocol: Protocol
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name or self.address}:{self.port}{'/udp' if self.protocol == 'udp' else ''}"
+
+
+def head(packet: bytes) -> Head:
+    """Return what a message begins with. Raises ValueError."""
+    if len(packet) < HEAD.size:
+        raise ValueError(f"the relay sent {len(packet)} bytes, which is no message")
+    return Head(*HEAD.unpack_from(packet))
+
+
+def decode(packet: bytes) -> NetworkEvent:
+    """Return what an EVENT or an ASK says; an ASK is refused until it is answered. Raises ValueError for others."""
+    if len(packet) != PACKET.size or head(packet).kind not in (EVENT, ASK):
+        raise ValueError(f"the relay sent {len(packet)} bytes that are no event")
+    known = VERDICTS if head(packet).kind == EVENT else _UNDECIDED
+    _, _, sandbox, _, time, *rest = PACKET.unpack(packet)
+    what, verdict, reason, errno, protocol, port, family, ms, sent, received, address, name, sni = rest
+    if not (what in KINDS and verdict in known and reason in REASONS and protocol < 2 and port <= _MOST_PORT):
+        raise ValueError(f"the relay sent an event of unknown values: {rest[:6]}")
+    return NetworkEvent(
+        time / 1e9,
+        sandbox,
+        KINDS[what],
+        _text(name),
+        port,
+        "" if KINDS[what] == "dns" else _PROTOCOLS[protocol],
+        _address(family, address),
+        known[verdict],
+        REASONS[reason],
+        errno,
+        _text(sni),
+        sent,
+        received,
+        ms,
+    )
+
+
+def step(packet: bytes) -> str:
+    """Return at which step the set-up of a sandbox's network has failed, as a READY says it."""
+    return _text(packet[PACKET.size - 512 : PACKET.size - 256])
+
+
+def _text(field: bytes) -> str:
+    """Return a name. The relay lets only those of host names through; whatever comes, it is printed as it is."""
+    return printable(field.partition(b"\0")[0].decode("ascii", "backslashreplace"))
+
+
+def _address(family: int, field: bytes) -> str:
+    if family == 0:
+        return ""
+    if family == 4:
+        return ".".join(map(str, field[:4]))
+    if family == 6:
+        return _six(field)
+    raise ValueError(f"the relay sent an address of family {family}")
+
+
+def _six(field: bytes) -> str:
+    """Return an IPv6 address as RFC 5952 has it."""
+    groups = [int.from_bytes(field[at : at + 2], "big") for at in range(0, 16, 2)]
+    if groups[:6] == [0, 0, 0, 0, 0, 0xFFFF]:
+        return "::ffff:" + ".".join(map(str, field[12:]))
+    best, size = 0, 1  # the first of the longest runs of zeros, of two at least
+    for at in range(8):
+        end = at
+        while end < 8 and groups[end] == 0:
+            end += 1
+        if end - at > size:
+            best, size = at, end - at
+    texts = [f"{group:x}" for group in groups]
+    return ":".join(texts) if size == 1 else f"{':'.join(texts[:best])}::{':'.join(texts[best + size :])}"

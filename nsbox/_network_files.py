@@ -1,0 +1,142 @@
+"""Asks the machine where /etc/resolv.conf and /etc/hosts lead in a sandbox with a network list; it is in the Host."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from nsbox._checks import is_below
+from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._identity import check_scarcity
+from nsbox._network_plan import HOSTS, RESOLV_CONF
+from nsbox._plan import BindData, BindFd, Dir, File, Op, Symlink
+from nsbox._resolution import links_on
+
+if TYPE_CHECKING:
+    from nsbox._host import Host
+    from nsbox._policy import Policy
+
+_MOST_LINKS = 40  # path_resolution(7)
+_MOST_KEPT = 64
+
+_hosts: dict[tuple[object, ...], Host] = {}
+
+
+def with_network_files(policy: Policy, host: Host) -> Host:
+    """Return the host with these facts. The same facts are the same object, as in _accounts."""
+    links: list[str] = []
+    places: list[tuple[str, str]] = []
+    for path in (RESOLV_CONF, HOSTS):
+        place = _in_layers(path, policy) if policy.base == "layers" else _in_workspace(path, policy, host, links)
+        if place is not None:
+            places.append((path, place))
+    ways = tuple((link, os.readlink(link)) for link in dict.fromkeys(links)) if links else ()
+    name = os.uname().nodename
+    key = (host, *places, ways, name)
+    known = _hosts.get(key)
+    if known is None:
+        if len(_hosts) >= _MOST_KEPT:
+            _hosts.clear()
+        all_ways = tuple((dict(host.ways) | dict(ways)).items())
+        known = _hosts[key] = replace(host, network_files=tuple(places), hostname=name, ways=all_ways)
+    return known
+
+
+def _in_workspace(path: str, policy: Policy, host: Host, links: list[str]) -> str | None:
+    """Return where a file leads; None if it isn't there, in something that is shown: no mount point is made in that.
+
+    Links on the way that aren't shown are added to `links`: they have to be made.
+    """
+    if ("/etc", None) in host.directories and _is_file(path):  # on every spawn: as few questions as may be
+        return path
+    real, found = links_on(path)
+    shown = (*policy.write, *policy.read, *(top for top, link in host.directories if link is None))
+    is_there = os.path.isfile(real)
+    if not is_there and (not found or os.path.lexists(real) or any(is_below(real, top) for top in shown)):
+        return None
+    links += [link for link in found if not any(is_below(link, top) for top in shown)]
+    return real
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+# ---- what layers() shows
+
+
+def _in_layers(path: str, policy: Policy) -> str | None:
+    """Return where a path leads in the sandbox, by the links on the way; None if there is no file."""
+    done, todo, links = "", path.split("/")[:0:-1], 0
+    while todo:
+        part = todo.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done = done.rpartition("/")[0]
+            continue
+        kind, target = _found(f"{done}/{part}", policy.ops)
+        if kind == "link":
+            links += 1
+            if links > _MOST_LINKS:
+                return None
+            done = "" if target.startswith("/") else done
+            todo += target.split("/")[::-1]
+        elif kind == "directory" or (kind == "file" and not todo):
+            done = f"{done}/{part}"
+        else:
+            return None
+    return done if _found(done, policy.ops)[0] == "file" else None
+
+
+def _found(path: str, ops: tuple[Op, ...]) -> tuple[str, str]:
+    """Return "file", "directory", "link" with its target, or "" for what is at a path without links on the way."""
+    for op in reversed(ops):
+        dest = getattr(op, "dest", None)
+        if not isinstance(dest, str):
+            continue
+        if dest == path and isinstance(op, File | BindData):
+            return "file", ""
+        if dest == path and isinstance(op, Symlink):
+            return "link", op.target
+        if dest != path and is_below(dest, path) and not _covers(op, path):
+            return "directory", ""  # made on the way
+        if _covers(op, path):
+            return _of_sources(op, path[len(dest.rstrip("/")) :] if path != dest else "")
+        if dest == path and isinstance(op, Dir):
+            return "directory", ""
+    return "", ""
+
+
+def _covers(op: Op, path: str) -> bool:
+    """Say if an op mounts something that has the path in it."""
+    dest = getattr(op, "dest", "")
+    return is_below(path, dest) and not isinstance(op, File | BindData | Symlink | Dir) and _mounts(op)
+
+
+def _mounts(op: Op) -> bool:
+    return op.row()[0] in ("bind", "tmpfs", "overlay", "proc", "dev", "mask", "devpts", "mqueue")
+
+
+def _of_sources(op: Op, rest: str) -> tuple[str, str]:
+    """Return what a mount has at a path in it: that of its topmost directory that has something there."""
+    upper = getattr(op, "upper", None)
+    given = (*reversed(getattr(op, "lower", ())), getattr(op, "src", None))
+    sources = [f"/proc/self/fd/{op.fd}"] if isinstance(op, BindFd) else [s for s in (upper, *given) if s is not None]
+    for source in sources:
+        at = f"{source.rstrip('/')}{rest}"
+        try:
+            mode = os.stat(at).st_mode if not rest else os.lstat(at).st_mode
+            if stat.S_ISLNK(mode):
+                return "link", os.readlink(at)
+        except OSError as error:
+            check_scarcity(error)
+            if error.errno == errno.EACCES:
+                return "", ""
+            continue
+        return ("directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""), ""
+    return ("", "") if rest else ("directory", "")

@@ -1,0 +1,349 @@
+"""The relay of a network list: its process, what it is asked to do, and what it tells.
+
+It is a program of the package's, nsbox-net (csrc/relay), which lives in the host's network and has sockets in those of
+its sandboxes. Each sandbox is shown to it by the spawn; from then on it serves that until its pid 1 has ended, whatever
+becomes of this process. There is one for each Sandbox; what is started without one shares those of equal lists.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import sys
+import weakref
+from _thread import RLock
+from contextlib import suppress
+
+from nsbox import _core, _network_events, _network_messages, _wire_network
+from nsbox._errors import PolicyError, Reason, SetupError, UnavailableError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._network import nothing
+from nsbox._network_asks import Answers
+from nsbox._network_log import NetworkLog
+from nsbox._network_plan import listed
+from nsbox._relay_process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERDICT, Hearer, Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from nsbox._network import Network
+    from nsbox._network_events import NetworkEvent
+    from nsbox._network_log import Mark, NetworkRecord
+    from nsbox._policy import Policy
+    from nsbox._proxy import Process as Proxy
+
+
+class Line:
+    """What connects one sandbox with its relay: given to a spawn, kept by whoever has the command.
+
+    id: the relay's number of it. log: what the relay has told about it.
+    """
+
+    is_later = False  # nobody waits for the relay
+
+    def __init__(self, relay: Relay, number: int) -> None:
+        self.relay, self.id = relay, number
+        self._process = relay.process
+        self.environment: dict[str, str] = {}  # what the command's variables are by it
+        self.is_kept = False  # what runs there may outlive whoever has the command
+        self.log = NetworkLog()
+
+    def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _is_late():
+            if self._process is not None and not self.is_kept:
+                self._process.release(self.id)
+            self.relay.leave(self.id)
+
+    def port(self) -> int:
+        """Return the port of 127.0.0.1 at which it is reached, where that is a proxy; 0: it isn't."""
+        return 0 if self._process is None else self._process.port
+
+    def fileno(self) -> int:
+        """Return the socket by which the sandbox is shown to the relay."""
+        return self.relay.fileno()
+
+    def is_served(self) -> bool:
+        """Say if the process is there that the sandbox was shown to."""
+        process = self._process
+        return process is not None and process is self.relay.process and process.is_running()
+
+    def record(self, since: Mark | None = None) -> NetworkRecord:
+        """Return what has happened so far, or since then."""
+        self.relay.settle()
+        return self.log.record(since)
+
+    def mark(self) -> Mark:
+        """Return how far it is, for record()."""
+        self.relay.settle()
+        return self.log.mark()
+
+
+class Relay:
+    """The relay for one list, whose process is started for the first sandbox. Threads may share it."""
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        on_connect: Callable[..., Any] | None = None,
+        on_network: Callable[[NetworkEvent], object] | None = None,
+    ) -> None:
+        self.network = network
+        self.problem = ""  # what it has said that it fails at
+        self._asks = None if on_connect is None else Answers(on_connect)
+        self._hearer = None if on_network is None else Hearer(on_network)
+        self._lock = RLock()  # a signal's handler may use it too
+        self.process: Process | Proxy | None = None
+        self._lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
+        self._last = self._lost = 0
+        self._is_retired = False
+        _all.add(self)
+
+    # ---- its process
+
+    def line(self) -> Line:
+        """Return a new sandbox's line. Starts the process, unless it is there; raises SetupError."""
+        with self._lock:
+            if not self.is_running():
+                self._let_go()
+                self.problem, self._lost = "", 0
+                self.process = _begun(self._list(), weakref.ref(self), is_awaited=self._asks is not None)
+            assert self.process is not None
+            self._last += 1
+            made = Line(self, self._last)
+            made.environment = self.process.admit(made.id)
+            self._lines[made.id] = made
+            return made
+
+    def fileno(self) -> int:
+        """Return the socket to it."""
+        process = self.process
+        if process is None:
+            raise SetupError(errno.EPIPE, "network list", None, "the relay belongs to the parent process")
+        return process.socket.fileno()
+
+    def is_running(self) -> bool:
+        """Say if its process is there."""
+        return self.process is not None and self.process.is_running()
+
+    def _list(self) -> bytes:
+        return _wire_network.blob(self.network, asks=self._asks is not None)
+
+    # ---- what it is asked to do
+
+    def update(self, network: Network) -> None:
+        """Put another list in force, for all that runs; what that doesn't allow ends. Raises SetupError."""
+        with self._lock:
+            before, self.network = self.network, network
+            process = self.process
+            if process is None or not process.is_running():
+                return
+            try:
+                process.change(self._list())
+            except BaseException:
+                self.network = before
+                with suppress(OSError, SetupError):
+                    process.change(self._list())  # it may have the new list in force, by which something failed
+                raise
+
+    def publish(self, port: int, listener: int, number: int, line: Line | None = None) -> None:
+        """Have clients of a listening socket come to a port of a sandbox: of this line, or whichever listens there."""
+        self._send(PUBLISH, port, 0 if line is None else line.id, number, [listener])
+
+    def unpublish(self, number: int) -> None:
+        """Let no more of them come."""
+        self._send(UNPUBLISH, 0, 0, number)
+
+    def open(self, line: Line, fds: Sequence[int]) -> None:
+        """Show it a sandbox that runs, by descriptors of its net namespace and its pid 1. Raises SetupError."""
+        process = self.process
+        if process is None or len(fds) != 2:
+            raise SetupError(errno.ESRCH, "network list: join a sandbox that runs")
+        process.ask(MESSAGE.pack(OPEN, 0, line.id, 0), fds, "join a sandbox that runs")
+
+    def _send(self, kind: int, value: int, sandbox: int, number: int, fds: Sequence[int] = ()) -> None:
+        process = self.process
+        if process is None:
+            raise SetupError(errno.EPIPE, "network list", None, "there is no relay")
+        process.send(MESSAGE.pack(kind, value, sandbox, number), fds)
+
+    # ---- what it tells
+
+    def take(self) -> bool:
+        """Take what has come by now, whichever thread is to read it; False: no more will come."""
+        process = self.process
+        return process is not None and process.take(self)
+
+    def settle(self) -> None:
+        """Take all that has happened by now: the relay is asked to tell it first."""
+        process = self.process
+        if process is not None and process.is_running():
+            with suppress(SetupError):
+                process.ask(MESSAGE.pack(SETTLE, 0, 0, 0), (), "hear what has happened")
+        self.take()
+
+    def flush(self) -> None:
+        """Return when on_network has heard of all that was taken so far. Not to be called by it."""
+        if self._hearer is not None:
+            self._hearer.flush()
+
+    def hear(self, packet: bytes) -> Callable[[], object] | None:
+        """Take one message; return what is to be called for it when no lock is held, or None. Raises ValueError."""
+        head = _network_events.head(packet)
+        if head.kind == _network_events.READY:  # of the process itself: only a failure counts
+            if head.value < 0:
+                self.problem = f"{_network_events.step(packet)}: {os.strerror(-head.value)}"
+            return None
+        event = _network_events.decode(packet)
+        if head.kind == _network_events.ASK:
+            return self._question(event, head.sandbox, head.id)
+        line = self._lines.get(head.sandbox)
+        if line is not None:
+            line.log.add(event)
+        if head.value > self._lost:
+            for known in list(self._lines.values()):  # whose they were, nobody knows
+                known.log.lose(head.value - self._lost)
+            self._lost = head.value
+        hearer = self._hearer
+        return None if hearer is None else lambda: self._tell(hearer, event, line)
+
+    def _tell(self, hearer: Hearer, event: NetworkEvent, line: Line | None) -> None:
+        if not hearer.tell(event) and line is not None:
+            line.log.lose(1)
+
+    def _question(self, event: NetworkEvent, sandbox: int, number: int) -> Callable[[], object]:
+        request = _network_messages.request(self.network, event)
+        asks = self._asks
+        if asks is None:
+            return lambda: self._answer(sandbox, number, False)
+        return lambda: asks.ask(request, number, lambda of, allow: self._answer(sandbox, of, allow))
+
+    def _answer(self, sandbox: int, number: int, allow: bool) -> None:
+        try:
+            self._send(VERDICT, int(allow), sandbox, number)
+        except (OSError, SetupError):
+            pass  # it has ended, and with it what was asked for
+
+    # ---- the end
+
+    def retire(self) -> None:
+        """Let go of it as soon as nobody has a sandbox of it."""
+        self._is_retired = True
+        self.leave(0)
+
+    def leave(self, number: int) -> None:
+        """Note that nobody has the line of that number any more."""
+        self._lines.pop(number, None)
+        if self._is_retired and not self._lines:
+            self.close()
+
+    def forget(self) -> None:
+        """Let go of the parent's, in a forked child."""
+        self._lock = RLock()
+        process, self.process = self.process, None
+        if process is not None:
+            process.forget()
+        if self._hearer is not None:
+            self._hearer = Hearer(self._hearer.call)
+        self._lines.clear()
+
+    def close(self) -> None:
+        """Let go of it: it ends when its sandboxes have. What happens there from now on, nobody is told."""
+        self._let_go()
+        if self._asks is not None:
+            self._asks.close()
+        if self._hearer is not None:
+            self._hearer.tell(None)
+
+    def _let_go(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.close()
+
+    def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _is_late():
+            self.close()
+
+
+def _begun(content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> Process | Proxy:
+    """Start what enforces a list on this system; raises SetupError."""
+    if not _core.on_darwin:
+        return Process(content, owner, is_awaited=is_awaited)
+    from nsbox._proxy import Process as MacProcess
+
+    return MacProcess(content, owner)
+
+
+def spawn_error(result: _core.Result, line: Line) -> Exception:
+    """Return what to raise for a spawn that failed since its sandbox's network couldn't be made."""
+    step = result.detail.decode("ascii", "replace")
+    if step == "routes" and result.error == errno.EOPNOTSUPP:
+        what = "network: this kernel has no policy routing (CONFIG_IP_MULTIPLE_TABLES), which a network list needs"
+        return UnavailableError(Reason(what, "use network='none' or 'host'"))
+    line.relay.take()
+    hint = line.relay.problem
+    if not step and result.error in (errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED):
+        hint = f"the relay (nsbox-net) has ended{hint and ': ' + hint}"
+    return SetupError(result.error, f"network list: {step}" if step else "network list", None, hint)
+
+
+def relayed(
+    policy: Policy,
+    known: Relay | None,
+    on_connect: Callable[..., Any] | None,
+    on_network: Callable[[NetworkEvent], object] | None,
+    *,
+    publishes: bool = False,
+) -> tuple[Policy, Relay | None]:
+    """Return the policy with the list that is enforced, and the relay that does it, or None: there is no list.
+
+    known: the relay so far, whose list becomes the policy's. publishes: there is one in any case.
+    Raises PolicyError and SetupError.
+    """
+    asks = on_connect is not None
+    if policy.network == "host":
+        if asks:
+            raise PolicyError("network", "is 'host', of which on_connect can't be asked; give a list, or 'none'")
+        return policy, None
+    network = listed(policy) or nothing()
+    if known is not None:
+        known.update(network)
+    if policy.network == "none" and not (asks or publishes):
+        return policy, None
+    relay = known or Relay(network, on_connect=on_connect, on_network=on_network)
+    return (policy if policy.network is network else policy.with_(network=network)), relay
+
+
+# ---- who has which
+
+_MOST_SHARED = 8  # relays for commands without a Sandbox, that are kept
+_shared: dict[Network, Relay] = {}
+_all: weakref.WeakSet[Relay] = weakref.WeakSet()
+
+
+def shared(network: Network) -> Relay:
+    """Return the relay of commands that were started without a Sandbox, with equal lists."""
+    found = _shared.pop(network, None) or Relay(network)
+    _shared[network] = found  # as the latest
+    while len(_shared) > _MOST_SHARED:
+        _shared.pop(next(iter(_shared)), None)
+    return found
+
+
+def _after_fork() -> None:
+    for relay in list(_all):  # before the last of them goes, whose close() would end the parent's connection
+        relay.forget()
+    _shared.clear()
+
+
+def _close_all() -> None:
+    """Let go of all in order, before the interpreter ends."""
+    _shared.clear()
+    for relay in list(_all):
+        relay.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_close_all)

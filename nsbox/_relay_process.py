@@ -1,0 +1,244 @@
+"""A relay as a process: the thread that reads what it says, and the one that tells a function of the user's."""
+
+from __future__ import annotations
+
+import _socket
+import array
+import errno
+import os
+import select
+import struct
+import time
+import weakref
+from _thread import RLock, allocate_lock, start_new_thread
+from contextlib import suppress
+from queue import SimpleQueue
+
+from nsbox import _core_linux, _network_events, _reap
+from nsbox._descriptors import pair
+from nsbox._errors import SetupError
+from nsbox._frozen import TYPE_CHECKING
+from nsbox._network_asks import report
+from nsbox._originals import original
+from nsbox._owners import high, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from nsbox._network_events import NetworkEvent
+    from nsbox._relay import Relay
+
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nsbox-net")
+MESSAGE = struct.Struct("=IiQQ")  # nsbox_net_message
+OPEN, RULES, VERDICT, PUBLISH, UNPUBLISH, SETTLE = 1, 2, 3, 4, 5, 6  # its kinds, to the relay
+_MOST_WAITING = 10_000  # events that an on_network hasn't heard of yet
+_PATIENCE = 30.0  # seconds for a relay that somebody has stopped
+_ROOM = 1 << 20  # bytes of events on their way to us; the kernel gives what net.core.wmem_max allows
+_LONGEST = 4096  # bytes of a message
+_PAUSE = 0.002  # seconds in which events gather: a thread woken for each costs a connection half its speed
+
+
+class Process:
+    """A relay that runs, and the thread that reads what it says."""
+
+    port = 0  # it needs none
+
+    def __init__(self, content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> None:
+        """Start it; raises SetupError. is_awaited: a command waits for what is done about a message."""
+        self._lock = RLock()  # of who reads
+        self.pidfd: Any = None
+        self._heard: Any = None  # the thread's own descriptor of the socket
+        self.socket, theirs = pair()
+        try:
+            seconds = struct.pack("@ll", int(_PATIENCE), 0)
+            self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, seconds)
+            theirs.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _ROOM)
+            self.pidfd = _started(content, theirs.fileno())
+            self._heard = high(opened(os.dup, self.socket.fileno()))
+            _read(self._heard, weakref.ref(self), owner, 0 if is_awaited else _PAUSE)
+        except OSError as error:
+            self.socket.close()
+            raise SetupError(error.errno or errno.EIO, "network list: start nsbox-net", None, _hint(error)) from None
+        finally:
+            theirs.close()
+
+    def is_running(self) -> bool:
+        """Say if it is there."""
+        return not _has_ended(self.pidfd.fileno())
+
+    def admit(self, sandbox: int) -> dict[str, str]:
+        """Return the variables that a command needs: none, since the spawn shows its sandbox to the relay."""
+        return {}
+
+    def release(self, sandbox: int) -> None:
+        """Hear that nobody has a sandbox any more: the relay sees the end of its pid 1."""
+
+    def send(self, message: bytes, fds: Sequence[int] = ()) -> None:
+        """Send it a message, with descriptors; raises OSError."""
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.socket.sendmsg([message], rights, _socket.MSG_NOSIGNAL)
+
+    def change(self, content: bytes) -> None:
+        """Have it take another list, and return when that is in force; raises SetupError."""
+        listing = _memory(content)
+        try:
+            self.ask(MESSAGE.pack(RULES, 0, 0, 0), [listing.fileno()], "change it")
+        finally:
+            listing.close()
+
+    def ask(self, message: bytes, fds: Sequence[int], what: str) -> None:
+        """Have it do something, and return when that is done; raises SetupError."""
+        ours, theirs = pair()
+        try:
+            self.send(message, [*fds, theirs.fileno()])
+            theirs.close()
+            ours.settimeout(_PATIENCE)
+            answer = ours.recv(_LONGEST)
+        except OSError as error:
+            raise SetupError(error.errno or errno.ETIMEDOUT, f"network list: {what}") from None
+        finally:
+            ours.close()
+            theirs.close()
+        if not answer:
+            raise SetupError(errno.EPIPE, f"network list: {what}", None, "the relay has ended")
+        value = _network_events.head(answer).value
+        if value < 0:
+            raise SetupError(-value, f"network list: {what}: {_network_events.step(answer)}")
+
+    def take(self, relay: Relay) -> bool:
+        """Take what has come; False: it says no more."""
+        calls: list[Callable[[], object]] = []
+        goes_on = True
+        with self._lock:
+            while goes_on and (packet := _packet(self.socket)) is not None:
+                goes_on = packet != b""
+                with suppress(ValueError):  # of a relay that says what ours doesn't
+                    call = relay.hear(packet) if goes_on else None
+                    if call is not None:
+                        calls.append(call)
+        for call in calls:
+            call()
+        return goes_on
+
+    def forget(self) -> None:
+        """Close what is the parent's, in a forked child."""
+        self.socket.close()
+        self._heard.close()
+        self.pidfd.close()
+
+    def close(self) -> None:
+        """Let go of it."""
+        try:
+            self.socket.shutdown(_socket.SHUT_RDWR)  # whoever reads wakes up
+        except OSError:
+            pass
+        self.socket.close()
+        _reap.leftovers.add(self.pidfd)  # it may be a child of this process's, where that is a subreaper
+
+
+_HINTS = {
+    errno.ENOENT: "it belongs to the package: install that again",
+    errno.EACCES: "its file system is mounted noexec, or a security module forbids it: install the package elsewhere",
+    errno.EMFILE: "this process has too many open files: raise RLIMIT_NOFILE (ulimit -n)",
+    errno.EAGAIN: "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached",
+}
+
+
+def _hint(error: OSError) -> str:
+    return _HINTS.get(error.errno or 0, "")
+
+
+def _started(content: bytes, control: int) -> Any:
+    """Start the program; return the owner of a pidfd of it. Raises OSError."""
+    listing, null = _memory(content), high(opened(os.open, "/dev/null", os.O_RDWR | os.O_CLOEXEC))
+    caller = high(opened(os.pidfd_open, os.getpid()))
+    try:
+        fds = control, listing.fileno(), caller.fileno()
+        return opened(_core_linux.start_relay, os.fsencode(_PROGRAM), fds, null.fileno())
+    finally:
+        for owner in (listing, null, caller):
+            owner.close()
+
+
+def _memory(content: bytes) -> Any:
+    """Return the owner of a file in memory."""
+    file = high(opened(os.memfd_create, "nsbox-network", os.MFD_CLOEXEC))
+    while content:
+        content = content[os.write(file.fileno(), content) :]
+    return file
+
+
+def _has_ended(fd: int) -> bool:
+    poller = original(select, "poll")()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _packet(sock: _socket.socket) -> bytes | None:
+    """Return a message; b"": no more will come; None: none is there now."""
+    try:
+        return sock.recv(_LONGEST, _socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+    except OSError:  # closed meanwhile, or the relay was killed
+        return b""
+
+
+def _read(copy: Any, its: weakref.ref[Process], owner: weakref.ref[Relay], pause: float) -> None:
+    """Have a thread take what comes, as long as anybody has the relay. By a descriptor of its own: see close().
+
+    After gevent's patches this is a greenlet, which waits as others do.
+    """
+
+    def read() -> None:
+        poller = select.poll()
+        poller.register(copy.fileno(), select.POLLIN)
+        goes_on = True
+        while goes_on:
+            (_, found), *_ = poller.poll()
+            if pause and not found & select.POLLHUP:  # the end is for nobody to wait for
+                time.sleep(pause)
+            process, relay = its(), owner()
+            goes_on = process is not None and relay is not None and process.take(relay)
+            del process, relay  # they end when nobody else has them
+
+    start_new_thread(read, ())
+
+
+class Hearer:
+    """Calls an on_network, in a thread of its own, which waits for events."""
+
+    def __init__(self, call: Callable[[NetworkEvent], object]) -> None:
+        self.call = call
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._is_running = False
+
+    def tell(self, event: NetworkEvent | None) -> bool:
+        """Have it hear of an event; None: it ends. Never blocks; False: too many wait already."""
+        if event is not None and self._queue.qsize() >= _MOST_WAITING:
+            return False
+        if event is not None and not self._is_running:
+            self._is_running = True
+            start_new_thread(self._run, (self._queue, self.call))
+        self._queue.put(event)
+        return True
+
+    def flush(self) -> None:
+        """Return when it has heard of all so far, or takes very long."""
+        if self._is_running:
+            done = allocate_lock()
+            done.acquire()
+            self._queue.put(done)
+            done.acquire(timeout=_PATIENCE)
+
+    @staticmethod
+    def _run(queue: SimpleQueue[Any], call: Callable[[NetworkEvent], object]) -> None:
+        while (told := queue.get()) is not None:
+            if hasattr(told, "release"):
+                told.release()
+                continue
+            try:
+                call(told)
+            except Exception as error:  # as errors of other callbacks are told
+                report(error)
