@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "network" / "lib"))
+
+from nsbox_client import Client, client_in
 from nsbox_testing.running import python
 
 import nsbox
@@ -49,6 +54,12 @@ def victim(tmp_path: Path) -> Path:
     (path / "secret").write_text("the host's own")
     (path / "sub").mkdir()
     return path
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    """Run Python on a host that has an internet of its own (tests/network/host.py); return the lines of its output."""
+    return client_in(tmp_path)
 
 
 @pytest.fixture
