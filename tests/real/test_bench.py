@@ -6,18 +6,21 @@ import json
 import math
 import os
 import random
+import resource
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from nsbox_testing import needs
 
+from nsbox import _relay_process
 from nsbox._cli import bench
-from nsbox._cli.bench import chart, contenders, parts, report, stats
+from nsbox._cli.bench import chart, contenders, parts, report, scale, stats
 
-TINY = parts.Scale(
+TINY = scale.Scale(
     warmup=0,
     spawn_rounds=2,
     memory_rounds=1,
@@ -30,6 +33,10 @@ TINY = parts.Scale(
     import_rounds=1,
     call_rounds=1,
     calls=40,
+    traffic_rounds=2,
+    turns=10,
+    traffic_mib=1,
+    connections=(30,),
 )
 
 needs_bwrap = needs.programs("bwrap")
@@ -69,7 +76,7 @@ def test_quick_run(tmp_path: Path) -> None:
     assert document["quick"] is True
     spawn = document["parts"]["spawn"]
     assert set(spawn) == {"title", "unit", "rows", "comparisons"}
-    assert all(set(row) == {"name", "min", "p50", "p90", "n", "note"} for row in spawn["rows"])
+    assert all(set(row) == {"name", "min", "p50", "p90", "n", "note", "unit"} for row in spawn["rows"])
     rows = {row["name"]: row for row in spawn["rows"]}
     assert rows["Popen"]["n"] == rows["nsbox worker"]["n"] == document["scale"]["spawn_rounds"]
     assert ("nsbox worker", "Popen") in {(c["of"], c["against"]) for c in spawn["comparisons"]}
@@ -202,15 +209,48 @@ def test_targets_name_rows_that_exist(tiny: parts.Bench) -> None:
     """Each target finds its rows in a full run (a misspelt one would be "not measured" for ever)."""
     names = {
         name: {row.name for row in bench.PARTS[name](tiny).rows}
-        for name in ("spawn", "overhead", "warm", "rate", "files", "hardening", "import", "front")
+        for name in ("spawn", "overhead", "warm", "rate", "files", "hardening", "import", "front", "network")
     }
     full = {2048: "2 GiB", 20: "20 MB"}
     assert {size: parts.size_name(size) for size in full} == full
     names["memory"] = {f"nsbox, {size}" for size in full.values()}
     names["warm"] |= {f"nsbox warm, {size}" for size in full.values()}
-    names["binds"] = {f"{who}, {count} binds" for who in ("nsbox", "bwrap") for count in parts.FULL.binds}
+    names["binds"] = {f"{who}, {count} binds" for who in ("nsbox", "bwrap") for count in scale.FULL.binds}
     for _, part, of, against, *_ in report._TARGETS:
-        assert {of, against} <= names[part]
+        assert {of, against} - {""} <= names[part]
+
+
+def test_network_lists(tiny: parts.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows have units of their own; what can't be measured says why; ratios are against what has no list."""
+    scale = replace(TINY, connections=(30, 100_000))  # for the latter descriptors are limited here
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 20_000))
+    part = bench.PARTS["network"](replace(tiny, scale=scale))
+    rows = {row.name: row for row in part.rows}
+    assert rows["nsbox list, 30 connections"].samples
+    assert {row.note for name, row in rows.items() if "100000" in name} == {rows["Popen, 100000 connections"].note}
+    assert rows["Popen, 100000 connections"].note.startswith("skipped: needs 200064 open files")
+    assert (os.geteuid() == 0) == bool(rows["relay, descriptors"].samples)
+    assert rows["relay, memory"].unit == "MiB" and rows["nsbox list, upload"].unit == "MB/s"
+    against = {(c.of, c.against, c.is_ratio) for c in part.comparisons}
+    assert {
+        ("nsbox list, cold", "nsbox none, cold", False),
+        ("nsbox list, stock", "nsbox none, stock", True),
+        ("nsbox list, connect", "Popen, connect", True),
+        ("nsbox list, own loopback, upload", "nsbox none, own loopback, upload", True),
+        ("relay, memory", "", False),
+    } <= against
+    text = report.table(bench.look(), [part], is_quick=True)
+    assert " MiB" in text and "<= 4.00 MiB" in text and "to \n" not in text
+
+
+def test_network_lists_without_a_relay(tiny: parts.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where lists can't be enforced their rows say so, and those without one are measured."""
+    monkeypatch.setattr(_relay_process, "_PROGRAM", "/nonexistent")
+    part = bench.PARTS["network"](tiny)
+    notes = {row.name: row.note for row in part.rows}
+    assert all(note.startswith("failed: ") for name, note in notes.items() if name.startswith("nsbox list, "))
+    assert part.row("Popen, download").samples and part.row("nsbox none, own loopback, upload").samples
+    assert notes["relay, memory"].startswith("failed: ")
 
 
 def test_rounds_are_interleaved() -> None:
@@ -294,7 +334,7 @@ def test_verdicts() -> None:
     rows += [stats.Row("nsbox unshare-all", (0.5,)), stats.Row("bwrap unshare-all", (1.0,))]
     part = stats.Part("spawn", "", "ms", rows)
     part.compare([("nsbox worker", "bwrap worker"), ("nsbox unshare-all", "bwrap unshare-all")])
-    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 13]
+    assert [target.holds for target in report.targets([part])] == [True, False, *[None] * 24]
     for rate, holds in ((3.9, False), (4.0, True)):  # one that is to be reached
         both = [
             stats.Row(name, (value,)) for name, value in ((report._WARM_RATE, rate), ("bwrap, own net, 8 threads", 1))

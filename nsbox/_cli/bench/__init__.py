@@ -1,7 +1,7 @@
 """nsbox bench: how long a sandbox takes to start, against uncontained subprocess and against bwrap.
 
 stats.py knows figures, contenders.py who takes part, parts.py what is measured and how, report.py the targets and the
-table, chart.py the picture. caller.py runs in processes of its own.
+table, chart.py the picture. caller.py and traffic.py run in processes of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from nsbox._cli.bench import chart, report
 from nsbox._cli.bench import parts as _parts
 from nsbox._cli.bench.leaks import leaks
 from nsbox._cli.bench.machine import look
-from nsbox._cli.bench.parts import FULL, QUICK, Bench
+from nsbox._cli.bench.network import network
+from nsbox._cli.bench.parts import Bench
+from nsbox._cli.bench.scale import FULL, QUICK
 from nsbox._cli.bench.stats import Part
 from nsbox._cli.bench.warm import rate, transaction, warm
 
@@ -35,6 +37,7 @@ PARTS: Mapping[str, Callable[[Bench], Part]] = {
     "hardening": _parts.hardening,
     "import": _parts.imports,
     "front": _parts.front,
+    "network": network,
     "leaks": leaks,
 }
 

@@ -126,6 +126,19 @@ def _draw_front(axes: Any, part: Part) -> None:
     axes.set_title("bubblewrap's command line")
 
 
+def _draw_network(axes: Any, part: Part) -> None:
+    """Ratios: its rows have units of their own."""
+    shown = [c for c in part.comparisons if c.is_ratio]
+    for place, found in enumerate(shown):
+        axes.barh(place, found.value, color=_color(found.of), height=0.7)
+        axes.text(found.value, place, f" {figure(found.value)}", va="center", fontsize=8)
+    axes.set_yticks(list(range(len(shown))), [found.of for found in shown])
+    axes.axvline(1, color=_OTHER)
+    axes.invert_yaxis()
+    axes.set_xlabel("p50 against that without a network list, or outside")
+    axes.set_title("network lists")
+
+
 def _draw_leaks(axes: Any, part: Part) -> None:
     _bars(axes, part)
     axes.set_title("looking for secrets in a log")
@@ -144,6 +157,7 @@ _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "hardening": _draw_hardening,
     "import": _draw_imports,
     "front": _draw_front,
+    "network": _draw_network,
     "leaks": _draw_leaks,
 }
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,31 +24,10 @@ from nsbox._bwrap.install import install
 from nsbox._cli.bench import contenders as who
 from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.machine import available_mib
+from nsbox._cli.bench.scale import Scale
 from nsbox._cli.bench.stats import Part, Row
 from nsbox._plan import Bind, Op, RoBind
 from nsbox._policy import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How much is measured."""
-
-    warmup: int
-    spawn_rounds: int
-    memory_rounds: int
-    memory_mib: int
-    binds: Mapping[int, int]  # rounds for each number of binds
-    thread_rounds: int
-    thread_seconds: float
-    file_rounds: int
-    files: int
-    import_rounds: int
-    call_rounds: int
-    calls: int
-
-
-FULL = Scale(10, 400, 150, 2048, {0: 100, 10: 100, 100: 50, 1000: 12}, 10, 0.5, 100, 3000, 50, 60, 200_000)
-QUICK = Scale(1, 5, 3, 2048, {0: 3, 10: 3, 100: 2, 1000: 1}, 1, 0.2, 2, 300, 3, 2, 2000)
 
 SMALL_MIB = 20
 
@@ -465,13 +444,13 @@ def front(bench: Bench) -> Part:
 
     subjects = [
         Subject(("python -I -S",), lambda: (_lasts([interpreter, "-I", "-S", "-c", "pass"]),)),
-        Subject(("nsbox bwrap", "nsbox bwrap, but for the spawn"), ours, spawning.absent),
+        Subject(("nsbox bwrap", "nsbox bwrap, without the spawn"), ours, spawning.absent),
         _spawning(who.bwrap("bwrap", layers).tried()),
     ]
     rounds = 3 * bench.scale.import_rounds
     rows = interleave(subjects, rounds, bench.scale.warmup, bench.rng)
     part = Part("front", f"a program that runs /bin/true; {rounds} rounds", "ms", rows)
-    part.compare([("nsbox bwrap, but for the spawn", "python -I -S"), ("nsbox bwrap", "bwrap")])
+    part.compare([("nsbox bwrap, without the spawn", "python -I -S"), ("nsbox bwrap", "bwrap")])
     return part
 
 

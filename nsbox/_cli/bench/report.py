@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nsbox._cli.bench.machine import Machine
-from nsbox._cli.bench.parts import SMALL_MIB, Scale, size_name
+from nsbox._cli.bench.parts import SMALL_MIB, size_name
+from nsbox._cli.bench.scale import Scale
 from nsbox._cli.bench.stats import Comparison, Part, Row, figure
 
 
@@ -19,8 +20,9 @@ class Target:
     part: str
     bar: float
     found: Comparison | None
-    is_ratio: bool = True  # else a difference in milliseconds
+    is_ratio: bool = True  # else a difference, in this unit:
     is_least: bool = False  # the bar is to be reached, not to be kept below
+    unit: str = "ms"
 
     @property
     def holds(self) -> bool | None:
@@ -30,7 +32,7 @@ class Target:
         return self.found.value >= self.bar if self.is_least else self.found.value <= self.bar
 
 
-# name, part, of, against, bar, is it a ratio (or milliseconds), and if so is it a least one
+# name, part, of, against ("": the row itself), bar; is it a ratio, is it a least one, the unit of what is no ratio
 _BIG = f"nsbox, {size_name(2048)}"
 _SMALL = f"nsbox, {size_name(SMALL_MIB)}"
 _WARM_SMALL = f"nsbox warm, {size_name(SMALL_MIB)}"
@@ -58,13 +60,26 @@ _TARGETS: tuple[tuple[Any, ...], ...] = (
     ("the same, in a loop of fcntl(2)", "hardening", "nsbox default, fcntl", "nsbox off, fcntl", 1.05, True),
     ("import nsbox, against import subprocess", "import", "import nsbox", "import subprocess", 15.0, False),
     (
-        "nsbox bwrap but for the spawn, against python -I -S",
+        "nsbox bwrap without the spawn, against python -I -S",
         "front",
-        "nsbox bwrap, but for the spawn",
+        "nsbox bwrap, without the spawn",
         "python -I -S",
         1.6,
         True,
     ),
+    ("network list, from the stock, against none", "network", "nsbox list, stock", "nsbox none, stock", 1.05, True),
+    ("network list, cold, its relay running", "network", "nsbox list, cold", "nsbox none, cold", 0.4, False),
+    ("network list, the first command of it", "network", "nsbox list, first", "nsbox none, first", 2.0, False),
+    ("relayed connect, against direct", "network", "nsbox list, connect", "Popen, connect", 5.0, True),
+    ("relayed round trip, against direct", "network", "nsbox list, round trip", "Popen, round trip", 3.0, True),
+    ("relayed download, against direct", "network", "nsbox list, download", "Popen, download", 0.5, True, True),
+    ("relayed upload, against direct", "network", "nsbox list, upload", "Popen, upload", 0.5, True, True),
+    *(
+        (f"own loopback with a list, {kind}", "network", f"nsbox list, {own}", f"nsbox none, {own}", bar, True, least)
+        for kind, bar, least in (("connect", 1.05, False), ("round trip", 1.05, False), ("download", 0.95, True))
+        for own in [f"own loopback, {kind}"]
+    ),
+    ("an idle relay's memory", "network", "relay, memory", "", 4.0, False, False, "MiB"),
 )
 
 
@@ -72,30 +87,38 @@ def targets(parts: Sequence[Part]) -> list[Target]:
     """Return the targets with what these parts say about them."""
     by_name = {part.name: part for part in parts}
     return [
-        Target(name, part, bar, by_name[part].comparison(of, against) if part in by_name else None, *kind)
+        Target(name, part, bar, _comparison(by_name.get(part), of, against, kind[0]), *kind)
         for name, part, of, against, bar, *kind in _TARGETS
     ]
+
+
+def _comparison(part: Part | None, of: str, against: str, is_ratio: bool) -> Comparison | None:
+    return None if part is None else part.comparison(of, against, is_ratio=is_ratio)
 
 
 # ---- table
 
 
-def _amount(value: float, is_ratio: bool) -> str:
+def _amount(value: float, is_ratio: bool, unit: str = "ms") -> str:
     if not is_ratio:
-        return f"{value:+.2f} ms"
+        return f"{value:+.2f} ms" if unit == "ms" else f"{value:.2f} {unit}"
     return f"{value:.3f}x" if value < 0.1 else f"{value:.2f}x"
 
 
 def _found(found: Comparison) -> str:
     """Say a comparison with its interval."""
-    amount, low, high = (_amount(value, found.is_ratio) for value in (found.value, found.low, found.high))
+    amount, low, high = (_amount(value, found.is_ratio, found.unit) for value in (found.value, found.low, found.high))
     if found.low == found.high:  # too few rounds for one
         return amount
     return f"{amount} ({low.rstrip('x').removesuffix(' ms')} to {high})"
 
 
 def _compared(part: Part, row: Row) -> str:
-    said = [f"{_found(c)} {'of' if c.is_ratio else 'to'} {c.against}" for c in part.comparisons if c.of == row.name]
+    said = [
+        f"{_found(c)} {'of' if c.is_ratio else 'to'} {c.against}"
+        for c in part.comparisons
+        if c.of == row.name and c.against
+    ]
     return "; ".join(said)
 
 
@@ -114,7 +137,9 @@ def _part_lines(part: Part) -> Iterator[str]:
     yield f"{part.name}: {part.title}"
     rows = [("", f"p50 {part.unit}", f"p90 {part.unit}", "p50 against others (95 % interval)")]
     for row in part.rows:
-        rows.append((row.name, figure(row.p50), figure(row.p90), row.note or _compared(part, row)))
+        unit = f" {row.unit}" if row.unit and row.samples else ""
+        figures = f"{figure(row.p50)}{unit}", f"{figure(row.p90)}{unit}"
+        rows.append((row.name, *figures, row.note or _compared(part, row)))
     yield from _columns(rows, "lrrl")
 
 
@@ -125,7 +150,7 @@ def _target_lines(found: Sequence[Target]) -> Iterator[str]:
         verdict = {None: "not measured", True: "holds", False: "MISSED"}[target.holds]
         measured = "-" if target.found is None else _found(target.found)
         sign = ">=" if target.is_least else "<="
-        rows.append((target.name, f"{sign} {_amount(target.bar, target.is_ratio)}", measured, verdict))
+        rows.append((target.name, f"{sign} {_amount(target.bar, target.is_ratio, target.unit)}", measured, verdict))
     yield from _columns(rows, "lrll")
 
 
@@ -165,6 +190,7 @@ def _row_document(row: Row) -> dict[str, Any]:
         "p90": row.p90,
         "n": len(row.samples),
         "note": row.note,
+        "unit": row.unit,
     }
 
 

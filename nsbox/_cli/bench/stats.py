@@ -32,11 +32,15 @@ def figure(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contender's samples in a part; none, and a note that says why, where it couldn't run."""
+    """One contender's samples in a part; none, and a note that says why, where it couldn't run.
+
+    unit: "": the part's.
+    """
 
     name: str
     samples: tuple[float, ...] = ()
     note: str = ""
+    unit: str = ""
 
     @property
     def p50(self) -> float | None:
@@ -51,7 +55,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The p50 of one row divided by (or, is_ratio false, less) that of another; low, high: a 95 % interval of it."""
+    """The p50 of one row divided by (or, is_ratio false, less) that of another; low, high: a 95 % interval of it.
+
+    against "": the p50 itself. unit: of what is no ratio.
+    """
 
     of: str
     against: str
@@ -59,6 +66,7 @@ class Comparison:
     low: float
     high: float
     is_ratio: bool = True
+    unit: str = "ms"
 
 
 def _ratio(a: float, b: float) -> float:
@@ -110,6 +118,13 @@ class Part:
             if found is not None:
                 self.comparisons.append(found)
 
-    def comparison(self, of: str, against: str) -> Comparison | None:
-        """Return the comparison of these two rows, if it was made."""
-        return next((c for c in self.comparisons if (c.of, c.against) == (of, against)), None)
+    def state(self, name: str) -> None:
+        """Add the p50 of this row by itself, if it has samples."""
+        row = self.row(name)
+        if row is not None and row.p50 is not None:
+            self.comparisons.append(Comparison(name, "", row.p50, row.p50, row.p50, False, row.unit or self.unit))
+
+    def comparison(self, of: str, against: str, *, is_ratio: bool = True) -> Comparison | None:
+        """Return the comparison of these two rows, if it was made: of that kind."""
+        wanted = of, against, is_ratio
+        return next((c for c in self.comparisons if (c.of, c.against, c.is_ratio) == wanted), None)
