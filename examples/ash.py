@@ -4,7 +4,7 @@
 
 What a plain child process can do to the host, and a sandbox can't: each threat is tried by a real command, both ways.
 
-    data/agents/NAME/           the agent's definition: /agent, read-only
+    data/agents/NAME/           the agent's definition: /agent, read-only; its settings choose the network
     data/secrets/NAME.json      its variables, of mode 0600: for its environment only
     data/sandboxes/ID/          workspace/: /workspace; bridge.sock: /run/bridge.sock
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import socketserver
 import stat
 import subprocess
@@ -30,7 +31,8 @@ import nsbox
 from nsbox import Limits, Policy, rootfs
 
 PYTHON = os.path.realpath(sys.executable)
-NETWORKS = {"none": "none", "full": "host"}
+NETWORKS = ("none", "restricted", "full")
+WEB = ("*:80", "*:443")  # what "restricted" is without a list: HTTP and HTTPS to public servers, never to this host
 LIMITS = Limits(cpu_seconds=60, open_files=256)
 
 
@@ -76,13 +78,25 @@ class Manager:
                 raise PermissionError(f"secrets of {agent}: not a file of this user with mode 0600")
             return {str(name): str(value) for name, value in json.load(file).items()}
 
+    def network_of(self, agent: str) -> str | list[str]:
+        """Return what its settings say: {"sandbox": {"network": "restricted", "hosts": ["packages.example"]}}."""
+        path = self._data / "agents" / agent / ".claude" / "settings.json"
+        try:
+            wish = json.loads(path.read_text()).get("sandbox", {})
+        except FileNotFoundError:
+            return "none"
+        mode = wish.get("network", "none")
+        if mode not in NETWORKS:
+            raise ValueError(f"{path}: network {mode!r}: only {', '.join(NETWORKS)}")
+        if mode != "restricted":
+            return "host" if mode == "full" else "none"
+        return [str(host) for host in wish.get("hosts", WEB)]
+
     @contextmanager
-    def sandbox(self, agent: str, network: str = "none") -> Iterator[AgentSandbox]:
+    def sandbox(self, agent: str) -> Iterator[AgentSandbox]:
         """Give a sandbox for an agent, with its bridge, and end the bridge afterwards; the workspace remains."""
         if "/" in agent or agent.startswith("."):
             raise ValueError(f"{agent!r} is no agent's name")
-        if network not in NETWORKS:
-            raise ValueError(f"network {network!r}: only {', '.join(NETWORKS)}; a restricted one is not there")
         id = secrets.token_hex(4)
         home = self._data / "sandboxes" / id
         (home / "workspace").mkdir(parents=True)
@@ -96,7 +110,7 @@ class Manager:
                     workspace=home / "workspace",
                     agent=self._data / "agents" / agent,
                     bridge=home / "bridge.sock",
-                    network=NETWORKS[network],  # type: ignore[arg-type]
+                    network=self.network_of(agent),
                     tmp_size="64M",
                     env=env | self.secrets_of(agent),
                     limits=LIMITS,
@@ -133,6 +147,14 @@ code, data, manager, port, other = sys.argv[1:]
 try: exec(code)
 except (OSError, AssertionError, KeyError): sys.exit({REFUSED})
 """
+CONNECT = "socket.create_connection((other or '127.0.0.1', int(port)), 5).close()"
+LOOK_UP = "socket.getaddrinfo(other, int(port))"
+SERVE = """
+import socket, sys
+with socket.create_server(("0.0.0.0", int(sys.argv[1]))):
+    print("ready", flush=True)
+    input()
+"""
 ASK = """
 import socket
 with socket.socket(socket.AF_UNIX) as bridge:
@@ -153,46 +175,99 @@ def came_true(status: int) -> bool:
     return status == 0
 
 
-def prepare(data: Path) -> None:
-    """Lay out two agents, one with a secret each, and a file of the host."""
-    for agent in ("coder", "other"):
-        (data / "agents" / agent).mkdir(parents=True)
-        (data / "agents" / agent / "CLAUDE.md").write_text(f"You are {agent}.\n")
+def prepare(data: Path, hosts: list[str]) -> None:
+    """Lay out three agents, with a secret each, and a file of the host. hosts: what the restricted one may reach."""
+    settings = {"coder": None, "other": {"network": "none"}, "reader": {"network": "restricted", "hosts": hosts}}
     (data / "secrets").mkdir(mode=0o700)
-    for agent in ("coder", "other"):
+    for agent, wish in settings.items():
+        (data / "agents" / agent / ".claude").mkdir(parents=True)
+        (data / "agents" / agent / "CLAUDE.md").write_text(f"You are {agent}.\n")
+        if wish is not None:
+            (data / "agents" / agent / ".claude" / "settings.json").write_text(json.dumps({"sandbox": wish}))
         fd = os.open(data / "secrets" / f"{agent}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(fd, "w") as file:
             json.dump({"API_KEY": f"key-of-{agent}"}, file)
     (data / "host-file").write_text("SECRET")
 
 
+def reaches(box: AgentSandbox, code: str, *arguments: str) -> str:
+    return "yes" if came_true(box.run(python(ATTEMPT, code, "", "", *arguments)).returncode) else "no"
+
+
+def can_be_reached(box: AgentSandbox) -> str:
+    """Say if the host can connect to a server of the agent's."""
+    with socket.socket() as mine:
+        mine.bind(("127.0.0.1", 0))  # so that no other server of the host has the port
+        port = mine.getsockname()[1]
+        with nsbox.Popen(python(SERVE, str(port)), policy=box.policy, stdin=-1, stdout=-1, text=True) as server:
+            assert server.stdout is not None
+            if server.stdout.readline() != "ready\n":
+                raise RuntimeError("the agent's server didn't start")
+            try:
+                socket.create_connection(("127.0.0.1", port), 5).close()
+            except OSError:
+                return "no"
+            finally:
+                server.communicate("\n")
+            return "yes"
+
+
+def show_network(box: AgentSandbox, restricted: AgentSandbox, listed: int, other: int) -> list[str]:
+    """Print what each can reach; return what isn't as it was promised."""
+    rows = {
+        "a listed server": (CONNECT, str(listed), "", "no", "yes"),
+        "another server of the host": (CONNECT, str(other), "", "no", "no"),
+        "a name that isn't listed": (LOOK_UP, "443", "unlisted.example", "no", "no"),
+        "the cloud's metadata": (CONNECT, "80", "169.254.169.254", "no", "no"),
+    }
+    broken = []
+    for what, (code, port, host, none, some) in rows.items():
+        found = reaches(box, code, port, host), reaches(restricted, code, port, host)
+        print(f"{what}: none: {found[0]}; restricted: {found[1]}")
+        broken += [] if found == (none, some) else [what]
+    found = can_be_reached(box), can_be_reached(restricted)
+    print(f"a server of the agent's, from the host: none: {found[0]}; restricted: {found[1]}")
+    return broken + ([] if found == ("no", "no") else ["inbound"])
+
+
+def show_threats(data: Path, box: AgentSandbox, arguments: list[str]) -> list[str]:
+    """Print a line for each threat; return those that came true in the sandbox."""
+    broken = []
+    for threat, code in THREATS.items():
+        command = python(ATTEMPT, code, *arguments)
+        with tempfile.TemporaryDirectory(prefix="ash-") as here:
+            plain = came_true(subprocess.run(command, cwd=here).returncode)
+        inside = came_true(box.run(command).returncode)
+        broken += [threat] if inside else []
+        print(f"{threat}: plain child: {'yes' if plain else 'no'}; sandbox: {'YES' if inside else 'no'}")
+    return broken
+
+
 def main() -> int:
-    """Print a line for each threat; return 1 if a sandbox let one come true."""
+    """Print a line for each threat and each network; return 1 if a sandbox didn't keep its promise."""
     os.environ["SUPER_SECRET"] = "should-not-leak"
-    with tempfile.TemporaryDirectory(prefix="ash-") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="ash-") as name,
+        socketserver.TCPServer(("127.0.0.1", 0), Bridge) as server,
+        socketserver.TCPServer(("127.0.0.1", 0), Bridge) as listed,
+    ):
         data = Path(name)
-        prepare(data)
+        port, listed_port = server.server_address[1], listed.server_address[1]
+        prepare(data, [f"localhost:{listed_port}"])
         manager = Manager(data)
         with (
             manager.sandbox("coder") as box,
             manager.sandbox("other") as other,
-            socketserver.TCPServer(("127.0.0.1", 0), Bridge, bind_and_activate=True) as server,
+            manager.sandbox("reader") as reader,
         ):
             other.run(["sh", "-c", "echo mine > notes"])
-            arguments = [str(data), str(os.getpid()), str(server.server_address[1]), other.id]
-            failed = False
-            for threat, code in THREATS.items():
-                command = python(ATTEMPT, code, *arguments)
-                with tempfile.TemporaryDirectory(prefix="ash-") as here:
-                    plain = came_true(subprocess.run(command, cwd=here).returncode)
-                inside = came_true(box.run(command).returncode)
-                failed = failed or inside
-                print(f"{threat}: plain child: {'yes' if plain else 'no'}; sandbox: {'YES' if inside else 'no'}")
+            broken = show_threats(data, box, [str(data), str(os.getpid()), str(port), other.id])
+            broken += show_network(box, reader, listed_port, port)
             print("asks over the bridge:", box.run(python(ASK)).stdout.strip())
             shown = box.run(["sh", "-c", "cat /agent/CLAUDE.md; env"]).stdout
             print("its agent:", shown.splitlines()[0])
             print("its own secret:", "API_KEY=key-of-coder" in shown, "- another's:", "key-of-other" in shown)
-    return int(failed)
+    return int(bool(broken))
 
 
 if __name__ == "__main__":

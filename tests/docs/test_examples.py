@@ -114,6 +114,17 @@ def test_every_page_can_be_found(name: str) -> None:
 # ---- examples
 
 
+def test_asking(project: Path) -> None:
+    """The user is asked about a host, by its name; no is a refused connection, and is remembered."""
+    answers = project.parent / "answers.json"
+    want = "import socket\ntry: socket.create_connection(('new.invalid', 443))\nexcept OSError as e: print(e.strerror)"
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "asking.py"), str(answers), sys.executable, "-c", want]
+    asked = "connect to new.invalid:443? [y/n] "
+    for said, before in (("n\n", asked), ("", "")):
+        done = subprocess.run(command, input=said, capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == ("Connection refused\n", f"{before}new.invalid:443: refused\n")
+
+
 def test_exec_tool(project: Path) -> None:
     """The exec tool reports output, status and reason of each command."""
     printed = example("exec_tool.py").stdout
