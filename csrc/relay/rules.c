@@ -177,7 +177,7 @@ static const struct prefix SPECIAL4[] = {{{0}, 8},          {{127}, 8},         
                                          {{192, 0, 0}, 24}, {{192, 88, 99}, 24}, {{224}, 3}};
 static const struct prefix SPECIAL6[] = {{{0xfe, 0x80}, 10}, {{0xfe, 0xc0}, 10}, {{0xff}, 8}, {{0x20, 1, 0, 0}, 32}};
 
-/* These are the host itself: who connects to 0.0.0.0 or to :: comes to its loopback (Linux). */
+/* These are the host itself: a connection to 0.0.0.0 or to :: is one to its loopback (Linux). */
 static const struct prefix LOOPBACK4[] = {{{0}, 8}, {{127}, 8}};
 
 /* IPv6 addresses that stand for IPv4 ones: ::/96 with :: and ::1, ::ffff:0:0/96, ::ffff:0:0:0/96 (RFC 2765), 64:ff9b::/96,

@@ -1,5 +1,6 @@
 /* tap.c: each SYN of a sandbox's, held: the verdict on it, before anything else happens. */
 #include "connection.h"
+#include <errno.h>
 #include <sys/socket.h>
 
 enum { SYNS_PER_TURN = 64 };
@@ -7,7 +8,8 @@ enum { SYNS_PER_TURN = 64 };
 static void deny(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
 {
     const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(syn->target)}};
-    int error = error_of_refusal(syn, name);
+    /* A limit is nothing against the destination: it is as if the server took no more. */
+    int error = reason == NSBOX_NET_LIMIT ? ECONNREFUSED : error_of_refusal(syn, name);
     tell(&(struct event){.sandbox = sandbox,
                          .what = NSBOX_NET_CONNECT,
                          .verdict = NSBOX_NET_REFUSED,

@@ -196,7 +196,7 @@ static void addresses_of_names(void)
 static const struct address LOOPBACK[] = {
     {{127, 0, 0, 1}, 4, 0, 1},
     {{127, 255, 255, 255}, 4, 0, 1},
-    {{0}, 4, 0, 1}, /* a connection to it comes to 127.0.0.1 */
+    {{0}, 4, 0, 1}, /* a connection to it is one to 127.0.0.1 */
     {{0, 0, 0, 1}, 4, 0, 1},
     {{0}, 16, 0, 1},
     {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 16, 0, 1},

@@ -137,7 +137,7 @@ with nsbox.Sandbox(policy("a.example:80")) as box:
 
 
 def test_the_end_of_the_caller(client: Client) -> None:
-    """What goes on when its caller has ended or executed something else is still served; then the relay ends."""
+    """What goes on when its caller has ended, was killed, or executes something else, is served; then the relay ends."""
     code = """
 later = 'time.sleep(0.5); open("late-%s", "w").write(str(ask("a.example", 80)))'
 start = f'''
@@ -151,20 +151,22 @@ os.chdir(ws)
 nsbox.Popen([sys.executable, "-S", "-P", "-c", {ASK!r} + {later!r} % sys.argv[1]], policy=p, stdin=subprocess.DEVNULL)
 if sys.argv[1] == "exec":
     os.execv("/bin/true", ["true"])
-os._exit(0)
+os.kill(os.getpid(), 9) if sys.argv[1] == "kill" else os._exit(0)
 '''
-for how in ("exit", "exec"):
-    subprocess.run([sys.executable, "-P", "-c", start, how], check=True, cwd=ws)
+hows = ("exit", "exec", "kill")
+for how in hows:
+    done = subprocess.run([sys.executable, "-P", "-c", start, how], cwd=ws)
+    assert done.returncode == (-9 if how == "kill" else 0)
 until = time.monotonic() + 20
-while time.monotonic() < until and len([n for n in os.listdir(ws) if n.startswith("late-")]) < 2:
+while time.monotonic() < until and len([n for n in os.listdir(ws) if n.startswith("late-")]) < 3:
     time.sleep(0.05)
 time.sleep(0.1)
-print(*(open(f"{ws}/late-{how}").read() for how in ("exit", "exec")))
+print(*(open(f"{ws}/late-{how}").read() for how in hows))
 while time.monotonic() < until and relays():
     time.sleep(0.05)
 print(relays())
 """
-    assert client(code) == ["203.0.113.1 hi 203.0.113.1 hi", "[]"]
+    assert client(code) == ["203.0.113.1 hi 203.0.113.1 hi 203.0.113.1 hi", "[]"]
 
 
 def test_a_relay_that_is_killed(client: Client) -> None:
@@ -274,3 +276,34 @@ with nsbox.Sandbox(policy("a.example:80", "down.example:80")) as box:
     assert found[1] == "network a.example:22: only :80 is listed; add 'a.example:22'"
     assert found[2] == "network down.example:80 refused the connection; network= allows it"
     assert found[3].startswith("network network= lists hosts: an address") and len(found) == 4
+
+
+def test_more_connections_than_the_limit(client: Client) -> None:
+    """Of 20,000 connections as many are open as the list says; the others are refused, and then there is room again."""
+    code = """
+want = '''
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000))
+held, refused = [], 0
+for _ in range(20000):
+    s = socket.socket()
+    try:
+        s.connect(("203.0.113.1", 5432))
+        held.append(s)
+    except ConnectionRefusedError:
+        refused += 1
+        s.close()
+print(len(held), refused)
+held.clear()
+until = time.monotonic() + 10
+while (found := ask("203.0.113.1", 5432)) != "203.0.113.1 hi" and time.monotonic() < until:
+    time.sleep(0.05)
+print(found)
+'''
+network = nsbox.Network(allow=["203.0.113.1:5432"], connections=300)
+p = nsbox.Policy.workspace(ws, network=network)
+process = nsbox.Popen([sys.executable, "-S", "-P", "-c", ASK + want], policy=p, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+print(process.communicate()[0], end="")
+print(process.sandbox.network.counts.get(("refused", "limit"), 0) + process.sandbox.network.lost > 19000)
+"""
+    assert client(code) == ["300 19700", "203.0.113.1 hi", "True"]
