@@ -207,6 +207,6 @@ for number in range(1, 65):
 print(late, ask("203.0.113.1", 10091, timeout=3))
 """
     found = ask([name("x.example", 80)], client, flags=ASKS, verdicts={"203.0.113.1:10091": 1})
-    assert found.lines() == [f"{UNREACHABLE} b'203.0.113.1 hi'"]
+    assert found.lines() == [f"{REFUSED} b'203.0.113.1 hi'"]
     assert len(asked(found)) == 65
     assert ("203.0.113.1", "refused limit", 10090) in found.of("connect")
