@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._mounts import mounts
 

@@ -79,11 +79,6 @@ def check_cover(field: str, value: object) -> bool | str:
     return value
 
 
-def is_below(path: str, root: str) -> bool:
-    """Is path root itself, or inside of it? Both absolute and normal; purely by name."""
-    return path == root or root == "/" or path.startswith(root + "/")
-
-
 def check_path(field: str, value: object) -> str:
     """Return an absolute path without empty or "." parts; ".." is refused, since symlinks give it two meanings."""
     path = check_text(field, os.fspath(value) if is_path_like(value) else value)

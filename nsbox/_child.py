@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, fields, replace
 from nsbox._path_rules import PathRule

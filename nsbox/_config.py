@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
-from nsbox._checks import check_text, is_below
+from nsbox._base.paths import is_below
+from nsbox._checks import check_text
 from nsbox._config_errors import ConfigError, Problem
 from nsbox._config_formats import LARGEST, MalformedError, check_format, dotted, format_of, read
 from nsbox._config_keys import KEYS, NETWORK, RULES, Key, schema

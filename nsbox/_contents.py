@@ -13,7 +13,7 @@ import stat
 from _collections_abc import Iterable, Iterator
 
 from nsbox import _elf
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import PolicyError
 from nsbox._files import Tree, join
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen

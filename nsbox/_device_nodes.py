@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import check_scarcity

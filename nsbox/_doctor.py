@@ -15,6 +15,7 @@ from typing import Literal
 
 from nsbox import _cgroup, _core_linux
 from nsbox._backends import namespaces, seatbelt
+from nsbox._base.paths import PACKAGE
 from nsbox._errors import NsboxError, SetupError, UnavailableError
 from nsbox._frozen import Frozen, frozen, replace
 from nsbox._host import Host
@@ -179,7 +180,7 @@ _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 
 def _network_lists() -> str:
     """Look for the relay's program, and for the kernel's rules about routes, by which a sandbox's packets find it."""
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nsbox-net")
+    program = os.path.join(PACKAGE, "nsbox-net")
     if not os.access(program, os.X_OK):
         raise OSError(errno.ENOENT, "the program nsbox-net isn't in this package")
     import socket

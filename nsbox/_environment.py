@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 
 from nsbox import _core
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._early import os
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._variables import CERTIFICATES, PROXIES, VENVS, search_path

@@ -6,8 +6,8 @@ import errno
 import os
 
 from nsbox import _core
+from nsbox._base.paths import is_below
 from nsbox._causes import refused_userns
-from nsbox._checks import is_below
 from nsbox._core import constants as c
 from nsbox._errors import SetupError
 from nsbox._frozen import TYPE_CHECKING

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._imports import opened
 from nsbox._resolution import links_on

@@ -17,7 +17,7 @@ import stat
 from _collections_abc import Iterator
 
 from nsbox import _core
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._files import open_beneath
 from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen

@@ -11,6 +11,8 @@ It goes by the stack, so no import has to be written in another way. A module th
 
 import sys  # and no __future__, which the caller's directory could have, too
 
+from nsbox._base.paths import PACKAGE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +42,7 @@ class _Places:
         found = [*archives, *own, *(os.path.join(place, "lib-dynload") for place in own)]
         self.stdlib = sorted(path for path in found if os.path.exists(path))
         self.first = os.path.realpath(first) if isinstance(first, str) and first else None
-        self.above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        self.above = os.path.dirname(PACKAGE)
         site = sys.modules.get("site")
         named = [*self.stdlib, *getattr(site, "getsitepackages", list)()]
         named += filter(None, [getattr(site, "USER_SITE", None)])

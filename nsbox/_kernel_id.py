@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from nsbox import _core, _core_linux
 from nsbox._backends import namespaces
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read

@@ -5,7 +5,7 @@ That of a workspace, which takes most thought, is in _workspace.
 
 from __future__ import annotations
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._frozen import replace
 from nsbox._home import name_of

@@ -7,7 +7,7 @@ import errno
 import os
 from _collections_abc import Iterator
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 
 _MOST_LINKS = 40  # path_resolution(7)
 

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import check_scarcity
 from nsbox._network_plan import HOSTS, RESOLV_CONF

@@ -19,7 +19,7 @@ from functools import partial
 
 from nsbox import _core, _renew, _request, _spawn, _template
 from nsbox._attributes import OVERLAY
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._core import constants as c
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._files import Tree, join

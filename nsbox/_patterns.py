@@ -6,7 +6,7 @@ depth, none too. A leading dot is a character as any other: what hides ".env" sh
 
 from __future__ import annotations
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ a given machine is a backend's business.
 
 from __future__ import annotations
 
+from nsbox._base.paths import is_below
 from nsbox._checks import (
     check_bool,
     check_hostname,
     check_path,
     check_target,
     check_text,
-    is_below,
     is_mapping,
     is_path_like,
     sequence,

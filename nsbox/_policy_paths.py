@@ -5,7 +5,8 @@ What the fields mean together is checked by Policy itself.
 
 from __future__ import annotations
 
-from nsbox._checks import is_below, sequence
+from nsbox._base.paths import is_below
+from nsbox._checks import sequence
 from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING

@@ -9,7 +9,7 @@ import sys
 
 from nsbox import _accounts, _automounts, _core, _core_linux, _request, _system_dirs
 from nsbox._backends import namespaces
-from nsbox._checks import is_below
+from nsbox._base.paths import PACKAGE, is_below
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._home import name_of
 from nsbox._host import Host
@@ -246,7 +246,7 @@ def _prefixes() -> tuple[str, ...]:
 
 
 def _package(prefixes: tuple[str, ...]) -> str:
-    path = os.path.realpath(os.path.dirname(__file__))
+    path = os.path.realpath(PACKAGE)
     return "" if any(is_below(path, prefix) for prefix in prefixes) else path
 
 
@@ -436,7 +436,7 @@ def _darwin() -> Host:
         directories=_probe_darwin.directories(),
         prefixes=prefixes,
         programs=tuple(os.path.join(prefix, "bin") for prefix in _own_prefixes() if prefix != "/usr"),
-        package=os.path.realpath(os.path.dirname(__file__)),  # also in a prefix: the helper program is executed outside
+        package=os.path.realpath(PACKAGE),  # also in a prefix: the helper program is executed outside
         imports=_imports(),
         resolv_conf=_accounts.resolv_conf(),
         secrets=("/etc/master.passwd", *_secrets()),

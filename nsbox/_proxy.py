@@ -18,6 +18,7 @@ from collections import deque
 from contextlib import suppress
 
 from nsbox import _network_events
+from nsbox._base.paths import PACKAGE
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._originals import original
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from nsbox._relay import Relay
 
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nsbox-proxy")
+PROGRAM = os.path.join(PACKAGE, "nsbox-proxy")
 _MESSAGE = struct.Struct("=IiQQ")  # nsbox_net_message
 _RULES, _OPEN, _SETTLE, _END = 2, 1, 6, 7  # its kinds, to the proxy
 _PACKET = _network_events.PACKET.size

@@ -15,6 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from nsbox import _core_linux, _network_events, _reap
+from nsbox._base.paths import PACKAGE
 from nsbox._descriptors import pair
 from nsbox._errors import SetupError
 from nsbox._frozen import TYPE_CHECKING
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from nsbox._network_events import NetworkEvent
     from nsbox._relay import Relay
 
-_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nsbox-net")
+_PROGRAM = os.path.join(PACKAGE, "nsbox-net")
 MESSAGE = struct.Struct("=IiQQ")  # nsbox_net_message
 OPEN, RULES, VERDICT, PUBLISH, UNPUBLISH, SETTLE = 1, 2, 3, 4, 5, 6  # its kinds, to the relay
 _MOST_WAITING = 10_000  # events that an on_network hasn't heard of yet

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import errno
 
-from nsbox._checks import check_path, check_text, is_below, is_path_like
+from nsbox._base.paths import is_below
+from nsbox._checks import check_path, check_text, is_path_like
 from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen

@@ -10,7 +10,8 @@ import stat
 import sys
 from _collections_abc import Iterable, Mapping
 
-from nsbox._checks import check_path, is_below
+from nsbox._base.paths import PACKAGE, is_below
+from nsbox._checks import check_path
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
@@ -175,7 +176,7 @@ def _check_runtime(path: str) -> None:
 
 def _check_apart(work: str, others: Mapping[str, list[str]]) -> None:
     """Refuse a workspace by which commands could change what they only may read, or what runs outside."""
-    own = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, os.path.dirname(__file__)]
+    own = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, PACKAGE]
     named = dict(others) | {"the running Python": [os.path.realpath(path) for path in own]}
     for what, paths in named.items():
         for path in paths:

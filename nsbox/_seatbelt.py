@@ -13,7 +13,7 @@ import os
 import tempfile
 
 from nsbox import _core, _core_darwin
-from nsbox._checks import is_below
+from nsbox._base.paths import PACKAGE, is_below
 from nsbox._core import constants as c
 from nsbox._descriptors import high
 from nsbox._errors import Reason, SetupError, UnavailableError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROGRAM = "/usr/bin/sandbox-exec"
-HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_helper")
+HELPER = os.path.join(PACKAGE, "_helper")
 _PREFIX = "nsbox-"
 _MOST_KEPT = 64
 

@@ -6,7 +6,7 @@ out.
 
 from __future__ import annotations
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._early import os
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING, replace

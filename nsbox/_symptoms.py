@@ -10,7 +10,7 @@ import pwd
 import re
 
 from nsbox import _shell
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._names import printable
 from nsbox._resolution import links_on

@@ -5,7 +5,7 @@ What isn't needed isn't mounted: no passwd that says already what it has to, no 
 
 from __future__ import annotations
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._home import HOMES, PRIVATE, name_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 
 LOCALE = (  # locale(7)
     *("LC_ALL", "LC_ADDRESS", "LC_COLLATE", "LC_CTYPE", "LC_IDENTIFICATION", "LC_MEASUREMENT", "LC_MESSAGES"),

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from nsbox._backends import seatbelt
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._layout import completed, layout, with_matches
 from nsbox._names import printable

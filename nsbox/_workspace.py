@@ -6,7 +6,7 @@ writable bind, which wins over a read-only one.
 
 from __future__ import annotations
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import PolicyError
 from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host

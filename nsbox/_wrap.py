@@ -17,8 +17,8 @@ import signal
 import stat
 
 from nsbox import _core
+from nsbox._base.paths import is_below
 from nsbox._bwrap_words import arguments
-from nsbox._checks import is_below
 from nsbox._descriptors import high
 from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._frozen import TYPE_CHECKING

@@ -25,9 +25,10 @@ from _thread import RLock
 from functools import partial
 
 from nsbox import _commit, _core, _patch
+from nsbox._base.paths import is_below
 from nsbox._change import Change
 from nsbox._changes import Comparison
-from nsbox._checks import check_path, is_below
+from nsbox._checks import check_path
 from nsbox._commands import Commands
 from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree, opened_plainly, start_of_time

@@ -7,8 +7,8 @@ the backend can't do, each with the name by which a policy can do without it.
 from __future__ import annotations
 
 from nsbox import _landlock
+from nsbox._base.paths import is_below
 from nsbox._bpf import Program
-from nsbox._checks import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, refused, unkillable
 from nsbox._frozen import TYPE_CHECKING

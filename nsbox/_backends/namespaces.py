@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._details import Capabilities
 from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable

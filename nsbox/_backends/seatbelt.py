@@ -8,7 +8,7 @@ about files all name the same operations, and are written from the root down: th
 from __future__ import annotations
 
 from nsbox import _sbpl
-from nsbox._checks import is_below
+from nsbox._base.paths import is_below
 from nsbox._errors import Reason, UnavailableError
 from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._home import PRIVATE, is_of_box, name_of

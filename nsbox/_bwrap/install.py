@@ -10,6 +10,7 @@ import sys
 import _cffi_backend
 
 from nsbox import _core
+from nsbox._base.paths import PACKAGE
 from nsbox._errors import Reason, UnavailableError
 
 _MARK = "made by `nsbox bwrap --install`"
@@ -43,11 +44,10 @@ def script() -> str:
     found by their paths: to look for modules takes longer than to make a sandbox. It is over when the command is, so
     that garbage needn't be collected, nor anything taken apart at its end.
     """
-    here = os.path.dirname(os.path.abspath(__file__))
     modules = {"_cffi_backend": _cffi_backend, "nsbox._nsbox": _core.extension}
     extensions = [(name, os.path.abspath(module.__file__)) for name, module in modules.items()]
-    homes = (os.path.dirname(os.path.dirname(here)), os.path.dirname(extensions[0][1]))
-    path = os.path.join(here, "front.py")
+    homes = (os.path.dirname(PACKAGE), os.path.dirname(extensions[0][1]))
+    path = os.path.join(PACKAGE, "_bwrap", "front.py")
     front = _FRONT.format(path=path) if os.path.exists(path) else ""
     given = {"paths": list(dict.fromkeys(homes)), "extensions": extensions, "front": front}
     first = f"#!{sys.executable} -IS\n"

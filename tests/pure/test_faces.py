@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -294,6 +295,7 @@ pairs = [(early.fsencode(text), early.fsdecode(early.fsencode(text))) for text i
 assert "os" not in sys.modules
 assert early.path.join("a", "b") == "a/b" and early.sep == "/"
 import os
+import re
 assert pairs == [(os.fsencode(text), os.fsdecode(os.fsencode(text))) for text in ("a", "\\udcff", "\u20ac", b"\\xff")]
 assert early.environ is os.environ and early.path is os.path
 others = [name for name, value in had.items() if getattr(os, name, None) is not value]
@@ -433,3 +435,18 @@ def test_on_other_systems(platform: str, absent: tuple[str, ...], tmp_path: Path
     problem, error = done.stdout.splitlines()
     assert problem.startswith("the C core is missing" if platform == "darwin" else f"there is no C core for {platform}")
     assert problem in error
+
+
+def test_the_package_is_anchored_once() -> None:
+    """What protects the package's own directory from commands protects all of it, whichever module asks."""
+    from nsbox._base.paths import PACKAGE
+    from nsbox._probe import _package
+
+    package = str(Path(nsbox.__file__).parent)
+    assert package == PACKAGE
+    assert _package(()) == os.path.realpath(package)
+    sources = sorted(Path(nsbox.__file__).parent.rglob("*.py"))
+    assert len(sources) > 100
+    asking = {path.name for path in sources if re.search(r"(?<![.\w\"])__file__", path.read_text(encoding="utf-8"))}
+    # traffic.py lies beside bench/network.py, which starts it; the hooks of PyInstaller are in a directory of their own.
+    assert asking - {"front.py"} == {"paths.py", "network.py", "__init__.py"}
