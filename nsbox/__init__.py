@@ -13,7 +13,7 @@ import sys
 def _guard_imports() -> None:
     """Look at nsbox's own imports from here on. Not in the bwrap of `nsbox bwrap --install`, which starts by -I -S."""
     if "os" in sys.modules or not sys.flags.isolated:
-        from nsbox._imports import guard
+        from nsbox._base.imports import guard
 
         guard()
 
@@ -24,6 +24,20 @@ TYPE_CHECKING = False  # typing takes longer to import than all of this package
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsbox._base.errors import (
+        AccessError,
+        CommitError,
+        ConflictError,
+        IdsError,
+        KillError,
+        NsboxError,
+        PolicyError,
+        ProcessesError,
+        Reason,
+        SetupError,
+        Survivor,
+        UnavailableError,
+    )
     from nsbox._bpf import Arg, Rule
     from nsbox._change import Change
     from nsbox._config import Config
@@ -32,7 +46,6 @@ if TYPE_CHECKING:
     from nsbox._containment import Containment
     from nsbox._details import Details
     from nsbox._doctor import Check, doctor
-    from nsbox._errors import NsboxError, PolicyError, Reason, SetupError, UnavailableError
     from nsbox._explain import explain
     from nsbox._guarded import Attachment, Binary
     from nsbox._host import Host
@@ -71,15 +84,6 @@ if TYPE_CHECKING:
     from nsbox._policy import Policy
     from nsbox._probe import probe
     from nsbox._publish import Published
-    from nsbox._rare_errors import (
-        AccessError,
-        CommitError,
-        ConflictError,
-        IdsError,
-        KillError,
-        ProcessesError,
-        Survivor,
-    )
     from nsbox._seccomp import Filter
     from nsbox._tool import ToolResult
     from nsbox._usage import Usage
@@ -201,15 +205,19 @@ _HOMES = {
     "_config_errors": ("ConfigError",),
     "_confine": ("confined", "install"),
     "_doctor": ("Check", "doctor"),
-    "_errors": ("NsboxError", "PolicyError", "Reason", "SetupError", "UnavailableError"),
-    "_rare_errors": (
+    "_base.errors": (
         "AccessError",
         "CommitError",
         "ConflictError",
         "IdsError",
         "KillError",
+        "NsboxError",
+        "PolicyError",
         "ProcessesError",
+        "Reason",
+        "SetupError",
         "Survivor",
+        "UnavailableError",
     ),
     "_explain": ("explain",),
     "_guarded": ("Attachment", "Binary"),

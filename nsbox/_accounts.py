@@ -6,9 +6,9 @@ import errno
 import os
 import stat
 
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import check_scarcity
 from nsbox._patterns import anywhere, covers, hides
 from nsbox._resolution import Resolution

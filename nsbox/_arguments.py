@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._environment import null_free
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._policy import Policy, default_workspace
 from nsbox._resolution import absolute, current_directory
 from nsbox._spawn import start_directory

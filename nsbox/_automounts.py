@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._mounts import mounts
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from nsbox._errors import NsboxError
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.errors import NsboxError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
 from nsbox._policy import Policy
 

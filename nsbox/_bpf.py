@@ -8,9 +8,9 @@ Linux 5.11). Hence a balanced search over the numbers.
 
 from __future__ import annotations
 
-from nsbox._checks import check_bool, is_iterable
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.checks import check_bool, is_iterable
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from nsbox._plan import Op

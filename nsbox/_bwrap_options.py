@@ -6,7 +6,7 @@ business; the usage text and the completion files, which follow from the table a
 
 from __future__ import annotations
 
-from nsbox._frozen import Frozen, frozen, remembered
+from nsbox._base.frozen import Frozen, frozen, remembered
 
 STRAY_LAYER = (
     "--overlay-src must be followed by another --overlay-src or one of --overlay, --tmp-overlay, or --ro-overlay"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import errno
 
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.lean_os import os
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_options import STRAY_LAYER, Option
 from nsbox._bwrap_options import option as option_of
 from nsbox._details import CAPABILITIES
-from nsbox._early import os
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import (
     Bind,
     BindData,

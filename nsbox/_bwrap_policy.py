@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from nsbox._base.errors import PolicyError
+from nsbox._base.lean_os import os
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_parse import parse
 from nsbox._details import Details
-from nsbox._early import os
-from nsbox._errors import PolicyError
 from nsbox._plan import Bind, Mqueue, Op
 from nsbox._policy import Policy
 from nsbox._seccomp import Filter

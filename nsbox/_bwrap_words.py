@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._details import CAPABILITIES
-from nsbox._errors import PolicyError, Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import (
     Bind,
     BindData,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from nsbox._errors import Reason
+from nsbox._base.errors import Reason
 from nsbox._host import Host
 
 _PROFILE = """\

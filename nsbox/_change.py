@@ -5,8 +5,8 @@ from __future__ import annotations
 import stat
 from _collections_abc import Iterator
 
-from nsbox._frozen import Frozen, field, frozen
-from nsbox._names import c_quoted, shown
+from nsbox._base.display import c_quoted, shown
+from nsbox._base.frozen import Frozen, field, frozen
 
 _TYPES = {
     stat.S_IFREG: "file",

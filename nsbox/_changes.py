@@ -10,9 +10,9 @@ import stat
 from _collections_abc import Collection
 from collections import deque
 
+from nsbox._base.frozen import replace
 from nsbox._change import Change, kind_of, type_of
 from nsbox._files import Tree, is_copied, join
-from nsbox._frozen import replace
 from nsbox._sparse import digest, same_contents
 
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, fields, replace
 from nsbox._base.paths import is_below
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, fields, replace
 from nsbox._path_rules import PathRule
 from nsbox._policy import BACKENDS, REQUIRE
 from nsbox._wished_limits import SMALL_LIMITS, Limits

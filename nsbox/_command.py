@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

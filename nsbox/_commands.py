@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsbox import subprocess as _subprocess
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
 
 if TYPE_CHECKING:

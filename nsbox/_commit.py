@@ -16,10 +16,10 @@ import stat
 from _collections_abc import Callable
 
 from nsbox import _files
+from nsbox._base.display import shown
+from nsbox._base.errors import CommitError, ConflictError
 from nsbox._change import Change
 from nsbox._files import EXCHANGE, NO_FLAGS, Tree
-from nsbox._names import shown
-from nsbox._rare_errors import CommitError, ConflictError
 from nsbox._steps import OPEN, ChangedError, Step, Steps, identity
 from nsbox._store import VERSION, Store, left_behind, locked_workspace
 

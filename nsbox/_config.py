@@ -9,24 +9,24 @@ from __future__ import annotations
 import os
 import stat
 
+from nsbox._base.checks import check_size, check_text
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen_by_name
+from nsbox._base.imports import opened
 from nsbox._base.paths import is_below
-from nsbox._checks import check_text
 from nsbox._config_errors import ConfigError, Problem
 from nsbox._config_formats import LARGEST, MalformedError, check_format, dotted, format_of, read
 from nsbox._config_keys import KEYS, NETWORK, RULES, Key, schema
 from nsbox._config_paths import expanded
 from nsbox._config_values import check_entry, kind_of, must_be, unknown_key, word_of
 from nsbox._config_write import dump, dumps
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name
 from nsbox._home import WORDS, check_home, name_of
-from nsbox._imports import opened
 from nsbox._path_rules import PathRule
 from nsbox._patterns import is_pattern, split
 from nsbox._policy import Policy
 from nsbox._policy_paths import add_git, based, everywhere
 from nsbox._resolution import Resolution, absolute, check_read, links_on
-from nsbox._wished_limits import Limits, check_size
+from nsbox._wished_limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,8 +6,8 @@ to a bounded time, depth and meaning: no key twice, no YAML tag that makes objec
 
 from __future__ import annotations
 
-from nsbox._errors import PolicyError, Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.errors import PolicyError
 from nsbox._base.paths import is_below
-from nsbox._errors import PolicyError
 
 
 def expanded(text: str) -> str:

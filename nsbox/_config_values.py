@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._config_formats import Odd
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,12 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from nsbox import _blocks, _popen
-from nsbox._checks import check_bool
-from nsbox._errors import NsboxError
+from nsbox._base.checks import check_bool
+from nsbox._base.errors import AccessError, NsboxError
 from nsbox._keeper import Keeper
 from nsbox._lifetime import Plain
 from nsbox._policy import Policy
-from nsbox._rare_errors import AccessError
 
 _plain_fork_exec = _posixsubprocess.fork_exec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
 from nsbox._network_log import NetworkRecord
 from nsbox._plan import Plan
 

@@ -13,10 +13,10 @@ import stat
 from _collections_abc import Iterable, Iterator
 
 from nsbox import _elf
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
-from nsbox._errors import PolicyError
 from nsbox._files import Tree, join
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._libraries import Libraries, Library, opened
 from nsbox._rootfs_policy import MANIFEST, MOUNT_POINTS, PATH
 

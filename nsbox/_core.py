@@ -14,10 +14,10 @@ import sys
 import time
 from itertools import repeat
 
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.lean_os import os
 from nsbox._command import Command as Command
 from nsbox._command import Result as Result
-from nsbox._early import os
-from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -386,7 +386,7 @@ _DESCRIPTORS = ("init_pidfd", "init_says", "go_fd", "pidfd")  # that a spawn lea
 
 
 def _owners() -> Any:
-    return sys.modules["nsbox._owners"]  # loaded by those who have any; a program that starts one command has none
+    return sys.modules["nsbox._base.owners"]  # loaded by those who have any; a program that starts one command has none
 
 
 def abandon(command: Command) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import constants as c
 from nsbox._core import ffi, lib
-from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,9 +7,9 @@ import sys
 from _weakref import ref
 
 from nsbox import _core
+from nsbox._base.frozen import TYPE_CHECKING, remembered
+from nsbox._base.lean_os import os
 from nsbox._core import constants, ffi, lib
-from nsbox._early import os
-from nsbox._frozen import TYPE_CHECKING, remembered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,7 +60,9 @@ class UserNamespace:
         stack = ffi.new("uint8_t[]", size + 64)  # for a process that is in it meanwhile
         start = ffi.cast("uint8_t *", (int(ffi.cast("uintptr_t", stack)) + 63) // 64 * 64)
         maps = [ffi.from_buffer("char[]", text.encode() + b"\0") for text in (uid_map, gid_map)]
-        self._made.extend(map(lib.nsbox_idmap, *zip((*maps, start, size), strict=True)))  # in one step: see _owners
+        self._made.extend(
+            map(lib.nsbox_idmap, *zip((*maps, start, size), strict=True))
+        )  # in one step: see _base.owners
         self.fd = self._made[0]
         if self.fd < 0:
             raise OSError(-self.fd, os.strerror(-self.fd))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nsbox._checks import check_bool, check_fd, is_iterable
-from nsbox._errors import PolicyError
-from nsbox._frozen import Frozen, frozen, frozen_by_name
+from nsbox._base.checks import check_bool, check_fd, is_iterable
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import Frozen, frozen, frozen_by_name
 
 CAPABILITIES = (  # by their numbers, <linux/capability.h>
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),

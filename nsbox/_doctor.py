@@ -15,9 +15,9 @@ from typing import Literal
 
 from nsbox import _cgroup, _core_linux
 from nsbox._backends import namespaces, seatbelt
+from nsbox._base.errors import NsboxError, SetupError, UnavailableError
+from nsbox._base.frozen import Frozen, frozen, replace
 from nsbox._base.paths import PACKAGE
-from nsbox._errors import NsboxError, SetupError, UnavailableError
-from nsbox._frozen import Frozen, frozen, replace
 from nsbox._host import Host
 from nsbox._limits import DELEGATION
 from nsbox._plan import Dev, Mqueue, Proc, RoBind, TmpOverlay

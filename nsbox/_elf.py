@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 
-from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from typing import Any, BinaryIO

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import repeat
 
 from nsbox import _core
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
-from nsbox._early import os
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._variables import CERTIFICATES, PROXIES, VENVS, search_path
 
 if TYPE_CHECKING:

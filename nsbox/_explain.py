@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from nsbox import _backends
+from nsbox._base.display import printable
 from nsbox._host import Host
-from nsbox._names import printable
 from nsbox._plan import Plan
 from nsbox._policy import Policy
 from nsbox._probe import host_for
@@ -61,8 +61,8 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
     """Return which home and whose entry in passwd a workspace has, and where programs and certificates come from."""
     if policy.base != "workspace" or plan.backend == "passthrough":
         return []
+    from nsbox._base.display import printable
     from nsbox._environment import Environment
-    from nsbox._names import printable
     from nsbox._user import home_words, user_of
     from nsbox._variables import CERTIFICATES, PROXIES
 

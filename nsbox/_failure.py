@@ -6,16 +6,15 @@ import errno
 import os
 
 from nsbox import _core
+from nsbox._base.display import printable
+from nsbox._base.errors import AccessError, IdsError, ProcessesError, SetupError, StaleError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._causes import refused_userns
 from nsbox._core import constants as c
-from nsbox._errors import SetupError
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._names import printable
 from nsbox._patterns import hides
 from nsbox._plan import Op, Plan
 from nsbox._policy import Policy
-from nsbox._rare_errors import AccessError, IdsError, ProcessesError, StaleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

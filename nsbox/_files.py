@@ -16,7 +16,7 @@ from _collections_abc import Iterator
 
 from nsbox import _core
 from nsbox._attributes import attributes_of, give
-from nsbox._descriptors import walked
+from nsbox._base.descriptors import walked
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
 NO_FLAGS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # where a file system (FUSE, NFS, 9p) has none of these

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nsbox._base.errors import PolicyError
 from nsbox._bpf import Program, Rule
-from nsbox._errors import PolicyError
 from nsbox._host import Host
 from nsbox._layout import needs_no_userns
 from nsbox._limits import core_stays

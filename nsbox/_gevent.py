@@ -16,7 +16,7 @@ from types import FunctionType
 import gevent
 from gevent.fileobject import FileObjectPosix
 
-from nsbox._frozen import TYPE_CHECKING, remembered
+from nsbox._base.frozen import TYPE_CHECKING, remembered
 
 if TYPE_CHECKING:
     from typing import Any

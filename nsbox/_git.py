@@ -13,9 +13,9 @@ import errno
 import os
 import stat
 
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.imports import opened
 from nsbox._base.paths import is_below
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._imports import opened
 from nsbox._resolution import links_on
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from nsbox import _core, _kills
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._shutdown import is_finalizing
 
 if TYPE_CHECKING:

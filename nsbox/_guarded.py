@@ -17,14 +17,13 @@ import stat
 from _collections_abc import Iterator
 
 from nsbox import _core
+from nsbox._base.checks import check_size
+from nsbox._base.errors import AccessError, Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
 from nsbox._base.paths import is_below
-from nsbox._errors import Reason, UnavailableError
 from nsbox._files import open_beneath
-from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen
 from nsbox._patterns import hides
-from nsbox._rare_errors import AccessError
 from nsbox._view import view
-from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence

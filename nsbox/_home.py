@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nsbox._checks import check_path
-from nsbox._errors import PolicyError
+from nsbox._base.checks import check_path
+from nsbox._base.errors import PolicyError
 
 PRIVATE = "private"
 WORDS = (PRIVATE, "workspace", "tmp")

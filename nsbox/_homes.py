@@ -18,10 +18,10 @@ import weakref
 
 from nsbox import _files, _spawn
 from nsbox import _home_points as home_points
-from nsbox._descriptors import high
-from nsbox._errors import PolicyError, Reason, UnavailableError
+from nsbox._base.descriptors import high
+from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._files import Tree
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._home import HOMES, PRIVATE, is_of_box, name_of, of_box
 from nsbox._layout import wants_full
 from nsbox._probe import probe

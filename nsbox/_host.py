@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen
 
 if TYPE_CHECKING:
     from typing import Literal

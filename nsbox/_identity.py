@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from nsbox import _core
-from nsbox._early import os
+from nsbox._base.lean_os import os
 from nsbox._host import Host
 
 CAP_SETGID, CAP_SETUID = 6, 7

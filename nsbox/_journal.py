@@ -14,7 +14,7 @@ import os
 import stat
 
 from nsbox import _files
-from nsbox._errors import PolicyError, Reason, UnavailableError
+from nsbox._base.errors import PolicyError, Reason, UnavailableError
 
 _KEY_SIZE = 32  # bytes
 _MOST = 64 << 20  # bytes of a file: the steps of some 300,000 changes

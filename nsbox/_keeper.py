@@ -7,9 +7,8 @@ import time
 from _thread import RLock
 
 from nsbox import _spawn
-from nsbox._errors import NsboxError, SetupError, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._rare_errors import StaleError
+from nsbox._base.errors import NsboxError, SetupError, StaleError, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Any

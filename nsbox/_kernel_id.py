@@ -13,9 +13,9 @@ from operator import itemgetter
 
 from nsbox import _core, _core_linux
 from nsbox._backends import namespaces
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_below
-from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read
 from nsbox._layout import home_source, with_matches
 from nsbox._mounts import mounts

@@ -14,8 +14,8 @@ import signal
 import time
 
 from nsbox import _reap
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._rare_errors import KillError, Survivor
+from nsbox._base.errors import KillError, Survivor
+from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,7 +7,7 @@ another way than through them.
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._plan import (
     Bind,
     BindData,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nsbox._descriptors import pair
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._owners import own_received
+from nsbox._base.descriptors import pair
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import own_received
 
 if TYPE_CHECKING:
     from typing import Any

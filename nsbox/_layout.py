@@ -5,9 +5,9 @@ That of a workspace, which takes most thought, is in _workspace.
 
 from __future__ import annotations
 
+from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.frozen import replace
 from nsbox._base.paths import is_below
-from nsbox._errors import PolicyError, Reason, UnavailableError
-from nsbox._frozen import replace
 from nsbox._home import name_of
 from nsbox._host import Host
 from nsbox._patterns import is_pattern

@@ -14,8 +14,8 @@ import stat
 from _collections_abc import Iterable, Iterator
 
 from nsbox import _elf
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._elf import Elf
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from typing import TypeAlias

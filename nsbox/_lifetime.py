@@ -16,11 +16,11 @@ import time
 from _thread import RLock
 
 from nsbox import _core, _core_linux, _kills, _reap
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.errors import KillError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import opened, own
+from nsbox._base.stdlib import has_gevent, popen
 from nsbox._grace import Grace
-from nsbox._originals import has_gevent, popen
-from nsbox._owners import opened, own
-from nsbox._rare_errors import KillError
 from nsbox._shutdown import Shutdown, is_finalizing
 
 if TYPE_CHECKING:

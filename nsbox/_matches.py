@@ -10,9 +10,9 @@ import errno
 import os
 import stat
 
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import check_scarcity
 from nsbox._patterns import SECRET_FILES, Steps, hides, is_pattern, split
 from nsbox._resolution import check_read

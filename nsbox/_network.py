@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from nsbox._checks import sequence
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name
+from nsbox._base.checks import check_size, sequence
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name
 from nsbox._network_entries import MOST_SINGLE_PORTS, Entry, parse
-from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

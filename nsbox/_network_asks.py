@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import deque
 
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio

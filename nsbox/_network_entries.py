@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from _struct import Struct
 
-from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
-from nsbox._names import printable
+from nsbox._base.display import printable
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._identity import check_scarcity
 from nsbox._network_plan import HOSTS, RESOLV_CONF
 from nsbox._plan import BindData, BindFd, Dir, File, Op, Symlink

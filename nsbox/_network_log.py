@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 
-from nsbox._frozen import TYPE_CHECKING, Frozen, field, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
 
 if TYPE_CHECKING:
     from nsbox._network_events import NetworkEvent

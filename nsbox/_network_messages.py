@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._network_entries import ALL_PORTS, HTTPS, dotted
 from nsbox._network_events import NetworkEvent, NetworkRequest
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._plan import BindData, Hostname
 
 if TYPE_CHECKING:

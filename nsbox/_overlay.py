@@ -19,15 +19,15 @@ from functools import partial
 
 from nsbox import _core, _renew, _request, _spawn, _template
 from nsbox._attributes import OVERLAY
+from nsbox._base.display import shown
+from nsbox._base.errors import Reason, SetupError, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
 from nsbox._core import constants as c
-from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._files import Tree, join
 from nsbox._filters import programs
-from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._keeper import Way
 from nsbox._mounts import mounts
-from nsbox._names import shown
 from nsbox._plan import DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for, probe
 from nsbox._reach import check_place as check_place

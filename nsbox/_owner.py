@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._user import gid_of, uid_of
 
 if TYPE_CHECKING:

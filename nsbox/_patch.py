@@ -7,10 +7,10 @@ import os
 import stat
 from collections import Counter
 
+from nsbox._base.display import c_quoted, shown
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._change import Change, kind_of
 from nsbox._files import Tree
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._names import c_quoted, shown
 from nsbox._sparse import digest_of
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ The kernel knows neither suffixes nor sizes of single files: Sandbox.read() and 
 
 from __future__ import annotations
 
-from nsbox._checks import check_path, check_text, is_iterable
-from nsbox._errors import PolicyError
-from nsbox._frozen import Frozen, frozen
-from nsbox._wished_limits import check_size
+from nsbox._base.checks import check_path, check_size, check_text, is_iterable
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import Frozen, frozen
 
 
 @frozen

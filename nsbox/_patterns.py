@@ -6,8 +6,8 @@ depth, none too. A leading dot is a character as any other: what hides ".env" sh
 
 from __future__ import annotations
 
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import re

@@ -6,8 +6,7 @@ op is carried out is C's. No module here asks the operating system anything.
 
 from __future__ import annotations
 
-from nsbox._bpf import Program
-from nsbox._checks import (
+from nsbox._base.checks import (
     check_bool,
     check_bytes,
     check_cover,
@@ -19,10 +18,11 @@ from nsbox._checks import (
     check_target,
     is_iterable,
 )
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen
+from nsbox._bpf import Program
 from nsbox._details import Identity as Identity
 from nsbox._details import Rlimit as Rlimit
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,7 +64,7 @@ class Op(Frozen):
     def describe(self) -> str:
         """Say in one line what the op does."""
         name, what = self.row()
-        from nsbox._names import printable  # for errors and explain() alone
+        from nsbox._base.display import printable  # for errors and explain() alone
 
         return f"{name} {printable(what)}" if what else name
 
@@ -472,7 +472,7 @@ class Plan(Frozen):
         """Return the plan as lines of aligned columns: number, op, operands."""
         rows = [op.row() for op in self.ops]
         width, digits = max((len(name) for name, _ in rows), default=0), len(str(len(rows)))
-        from nsbox._names import printable
+        from nsbox._base.display import printable
 
         shown = [(name, what if name == "seatbelt" else printable(what)) for name, what in rows]  # a profile has lines
         lines = [f"{i:>{digits}}  {name:<{width}}  {what}".rstrip() for i, (name, what) in enumerate(shown, 1)]

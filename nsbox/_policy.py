@@ -6,21 +6,22 @@ a given machine is a backend's business.
 
 from __future__ import annotations
 
-from nsbox._base.paths import is_below
-from nsbox._checks import (
+from nsbox._base.checks import (
     check_bool,
     check_hostname,
     check_path,
+    check_size,
     check_target,
     check_text,
     is_mapping,
     is_path_like,
     sequence,
 )
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
+from nsbox._base.lean_os import os
+from nsbox._base.paths import is_below
 from nsbox._details import NO_DETAILS, Details
-from nsbox._early import os
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
 from nsbox._home import PRIVATE, check_home
 from nsbox._patterns import hides, is_pattern
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
@@ -29,7 +30,7 @@ from nsbox._questions import Questions
 from nsbox._resolution import Resolution
 from nsbox._seccomp import PROFILES, Filter
 from nsbox._variables import taken
-from nsbox._wished_limits import Limits, check_size
+from nsbox._wished_limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

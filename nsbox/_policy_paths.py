@@ -5,11 +5,11 @@ What the fields mean together is checked by Policy itself.
 
 from __future__ import annotations
 
+from nsbox._base.checks import sequence
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
-from nsbox._checks import sequence
-from nsbox._early import os
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._patterns import is_pattern, is_wild, split
 from nsbox._resolution import Resolution, check_read
 

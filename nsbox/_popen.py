@@ -12,9 +12,9 @@ from operator import itemgetter
 
 from nsbox import _arguments, _blocks, _containment, _core, _core_linux, _environment, _reap, _spawn, _terminal, _usage
 from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
-from nsbox._checks import check_bool
+from nsbox._base.checks import check_bool
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._environment import null_free
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
 from nsbox._lifetime import Lifetime, Plain
 from nsbox._policy import Policy

@@ -9,8 +9,8 @@ import sys
 
 from nsbox import _accounts, _automounts, _core, _core_linux, _request, _system_dirs
 from nsbox._backends import namespaces
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import PACKAGE, is_below
-from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._home import name_of
 from nsbox._host import Host
 from nsbox._identity import (

@@ -8,7 +8,7 @@ import sys
 
 from nsbox import _core_darwin
 from nsbox._backends.seatbelt import DATA
-from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._seatbelt import HELPER, PROGRAM
 
 if TYPE_CHECKING:

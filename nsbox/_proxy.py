@@ -18,11 +18,11 @@ from collections import deque
 from contextlib import suppress
 
 from nsbox import _network_events
+from nsbox._base.errors import Reason, SetupError, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import high, opened
 from nsbox._base.paths import PACKAGE
-from nsbox._errors import Reason, SetupError, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._originals import original
-from nsbox._owners import high, opened
+from nsbox._base.stdlib import original
 
 if TYPE_CHECKING:
     import weakref

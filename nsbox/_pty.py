@@ -9,8 +9,8 @@ import os
 import struct
 import termios
 
-from nsbox._descriptors import high
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.descriptors import high
+from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ import re
 import socket
 from contextlib import suppress
 
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._owners import high, opened
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import high, opened
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -5,7 +5,7 @@ Each imports what does it when it is called, so that a policy is only a value un
 
 from __future__ import annotations
 
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import os

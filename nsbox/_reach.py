@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nsbox import _spawn
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._links import ways
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import threading
 import time
 
 from nsbox import _core
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._owners import opened, own
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import opened, own
 
 if TYPE_CHECKING:
     import resource

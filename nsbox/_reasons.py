@@ -10,8 +10,8 @@ import os
 import re
 
 from nsbox import _owner, _shell, _symptoms
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._names import printable
+from nsbox._base.display import printable
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._network import Network
 from nsbox._network_log import NetworkRecord
 from nsbox._probe import host_for

@@ -16,8 +16,8 @@ from _thread import RLock
 from contextlib import suppress
 
 from nsbox import _core, _network_events, _network_messages, _wire_network
-from nsbox._errors import PolicyError, Reason, SetupError, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.errors import PolicyError, Reason, SetupError, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._network import nothing
 from nsbox._network_asks import Answers
 from nsbox._network_log import NetworkLog

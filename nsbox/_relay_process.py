@@ -15,13 +15,13 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from nsbox import _core_linux, _network_events, _reap
+from nsbox._base.descriptors import pair
+from nsbox._base.errors import SetupError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import high, opened
 from nsbox._base.paths import PACKAGE
-from nsbox._descriptors import pair
-from nsbox._errors import SetupError
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.stdlib import original
 from nsbox._network_asks import report
-from nsbox._originals import original
-from nsbox._owners import high, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

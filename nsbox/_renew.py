@@ -7,9 +7,9 @@ put down on the new one.
 
 from __future__ import annotations
 
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_below
-from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._plan import (
     Bind,
     BindData,

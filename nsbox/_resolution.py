@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import errno
 
+from nsbox._base.checks import check_path, check_text, is_path_like
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.imports import opened
+from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
-from nsbox._checks import check_path, check_text, is_path_like
-from nsbox._early import os
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._imports import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,14 +10,14 @@ import stat
 import sys
 from _collections_abc import Iterable, Mapping
 
+from nsbox._base.checks import check_path, check_size
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import PACKAGE, is_below
-from nsbox._checks import check_path
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
 from nsbox._policy import Policy
 from nsbox._resolution import Resolution
-from nsbox._wished_limits import Limits, check_size, with_small
+from nsbox._wished_limits import Limits, with_small
 
 if TYPE_CHECKING:
     from typing import Any, Literal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._frozen import Frozen, frozen
+from nsbox._base.frozen import Frozen, frozen
 
 
 @frozen

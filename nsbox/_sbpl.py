@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from unicodedata import normalize
 
-from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, frozen
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, frozen
 from nsbox._plan import Op
 
 if TYPE_CHECKING:

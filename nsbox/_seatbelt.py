@@ -13,15 +13,14 @@ import os
 import tempfile
 
 from nsbox import _core, _core_darwin
+from nsbox._base.descriptors import high
+from nsbox._base.errors import AccessError, Reason, SetupError, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import PACKAGE, is_below
 from nsbox._core import constants as c
-from nsbox._descriptors import high
-from nsbox._errors import Reason, SetupError, UnavailableError
 from nsbox._files import Tree, remove
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import Plan
 from nsbox._policy import Policy
-from nsbox._rare_errors import AccessError
 from nsbox._sbpl import Seatbelt, with_port
 
 if TYPE_CHECKING:

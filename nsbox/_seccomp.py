@@ -6,10 +6,10 @@ a backend's.
 
 from __future__ import annotations
 
+from nsbox._base.checks import is_iterable
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen_by_name, remembered
 from nsbox._bpf import ENOSYS, EPERM, MAX_INSTRUCTIONS, Arg, Rule, has_bit
-from nsbox._checks import is_iterable
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen_by_name, remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

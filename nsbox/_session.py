@@ -19,11 +19,11 @@ import stat
 from _thread import RLock
 
 from nsbox import _core, _core_linux, _kills, _request, _spawn, _terminal, _wire_entry
+from nsbox._base.descriptors import high, pair
+from nsbox._base.errors import Reason, SetupError, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._bpf import EPERM, Arg, Program, Rule
 from nsbox._core import constants as c
-from nsbox._descriptors import high, pair
-from nsbox._errors import Reason, SetupError, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._keeper import Way
 from nsbox._late_line import LateLine, joined
 from nsbox._plan import Tmpfs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from nsbox._checks import check_path
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.checks import check_path
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._view import view
 
 if TYPE_CHECKING:

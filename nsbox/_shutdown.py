@@ -15,8 +15,8 @@ import sys
 import time
 
 from nsbox import _core
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._originals import original
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import original
 
 if TYPE_CHECKING:
     from typing import Any

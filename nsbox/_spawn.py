@@ -7,14 +7,14 @@ import sys
 from _thread import get_native_id
 
 from nsbox import _backends, _core, _core_linux, _request
+from nsbox._base.errors import PolicyError, SetupError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
+from nsbox._base.imports import opened
+from nsbox._base.lean_os import os
 from nsbox._bpf import NEWER
 from nsbox._core import constants as c
-from nsbox._early import os
 from nsbox._environment import Environment
-from nsbox._errors import PolicyError, SetupError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._home import HOMES, name_of
-from nsbox._imports import opened
 from nsbox._plan import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, Plan, primitives
 from nsbox._seccomp import profiled
 from nsbox._state import check_detours, make_state, with_sources
@@ -221,7 +221,7 @@ def start_directory(policy: Policy, prepared: Prepared) -> bytes:
 
 
 def _ids_error(step: str, hint: str) -> SetupError:
-    from nsbox._rare_errors import IdsError
+    from nsbox._base.errors import IdsError
 
     return IdsError(errno.EPERM, step, None, hint)
 

@@ -6,10 +6,10 @@ out.
 
 from __future__ import annotations
 
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
-from nsbox._early import os
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._layout import sources
 from nsbox._plan import Bind, BindFd, DevBind
 
@@ -52,7 +52,7 @@ def check_detours(policy: Policy, host: Host) -> None:
     """
     if not host.state_detours or policy.base == "host" or policy.details.host_writes:
         return
-    from os.path import realpath  # seldom needed, and not in _early
+    from os.path import realpath  # seldom needed, and not in _base.lean_os
 
     writable = {*policy.write}
     for op in policy.ops:
@@ -84,7 +84,7 @@ def make_state(policy: Policy, host: Host) -> None:
     if not host.state or not any(is_below(host.state, path) for path in named):
         return
     from errno import EROFS
-    from os import makedirs  # seldom needed, and not in _early
+    from os import makedirs  # seldom needed, and not in _base.lean_os
 
     try:
         makedirs(host.state, mode=0o700, exist_ok=True)

@@ -9,8 +9,8 @@ import re
 import stat
 
 from nsbox import _files
+from nsbox._base.frozen import Frozen, frozen
 from nsbox._files import EXCHANGE, NO_FLAGS, NOREPLACE, Tree
-from nsbox._frozen import Frozen, frozen
 
 OPEN = 0o300  # what a directory's owner needs to change what is in it, and to move it (rename(2))
 

@@ -25,9 +25,8 @@ import time
 from _collections_abc import Callable, Iterator
 
 from nsbox import _files, _journal, _probe
-from nsbox._errors import PolicyError
+from nsbox._base.errors import ConflictError, PolicyError
 from nsbox._files import Tree, sync_directory
-from nsbox._rare_errors import ConflictError
 
 VERSION = 2
 _PATIENCE = 30.0  # seconds for another process that has the lock of all stores, or commits into the same workspace

@@ -10,9 +10,9 @@ import pwd
 import re
 
 from nsbox import _shell
+from nsbox._base.display import printable
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._names import printable
 from nsbox._resolution import links_on
 
 if TYPE_CHECKING:

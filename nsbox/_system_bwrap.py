@@ -8,7 +8,7 @@ import select
 import signal
 
 from nsbox import _core, _request
-from nsbox._frozen import TYPE_CHECKING, replace
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._plan import Identity, Plan
 
 if TYPE_CHECKING:

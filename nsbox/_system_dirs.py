@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

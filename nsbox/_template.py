@@ -17,14 +17,13 @@ import weakref
 from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
 from nsbox import _core, _renew, _request, _spawn
+from nsbox._base.descriptors import pair
+from nsbox._base.errors import NsboxError, SetupError, StaleError
+from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._base.owners import high, opened, own_received
+from nsbox._base.stdlib import original
 from nsbox._core import constants as c
-from nsbox._descriptors import pair
-from nsbox._errors import NsboxError, SetupError
-from nsbox._frozen import TYPE_CHECKING, replace
-from nsbox._originals import original
-from nsbox._owners import high, opened, own_received
 from nsbox._plan import Console
-from nsbox._rare_errors import StaleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

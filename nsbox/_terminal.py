@@ -10,8 +10,8 @@ import errno
 import os
 
 from nsbox import _core, _request
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._bpf import EPERM, Arg, Program, Rule
-from nsbox._frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,15 +13,15 @@ import time
 from collections.abc import Mapping
 
 from nsbox import _kills, _reasons, _shell
-from nsbox._errors import NsboxError, PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.checks import check_size
+from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._owner import remedy
 from nsbox._probe import host_for
 from nsbox._resolution import absolute
 from nsbox._spawn import prepare
 from nsbox._verdicts import Background, Ending, Hint
 from nsbox._view import view
-from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import select
 
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._owners import opened
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import opened
 
 if TYPE_CHECKING:
     from typing import Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from nsbox import _core
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
     import resource

@@ -5,9 +5,9 @@ What isn't needed isn't mounted: no passwd that says already what it has to, no 
 
 from __future__ import annotations
 
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._home import HOMES, PRIVATE, name_of
 from nsbox._layout import wants_full
 from nsbox._plan import Bind, BindData, Op, RemountRo, Tmpfs

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import signal
 
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._network_messages import messages
 from nsbox._usage import reaches
 

@@ -11,14 +11,14 @@ import stat
 from pathlib import Path
 
 from nsbox._backends import seatbelt
+from nsbox._base.display import printable
+from nsbox._base.errors import AccessError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.paths import is_below
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._layout import completed, layout, with_matches
-from nsbox._names import printable
 from nsbox._patterns import hides
 from nsbox._plan import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._probe import host_for
-from nsbox._rare_errors import AccessError
 from nsbox._resolution import absolute
 
 if TYPE_CHECKING:

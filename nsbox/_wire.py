@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.lean_os import os
 from nsbox._bpf import COMPATIBLE, LAST, Program, Table, assemble
 from nsbox._core import constants as c
-from nsbox._early import os
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._plan import (
     Bind,
     BindData,

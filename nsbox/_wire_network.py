@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _struct import Struct
 
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsbox._network import Network

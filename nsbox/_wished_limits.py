@@ -1,33 +1,13 @@
-"""Limits: what a command may use up, as a wish; and sizes, as all wishes spell them."""
+"""Limits: what a command may use up, as a wish; and what each must look like."""
 
 from __future__ import annotations
 
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name, replace
+from nsbox._base.checks import check_count, check_size
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def check_size(name: str, value: object) -> int:
-    """Return a size in bytes, above 0; a str may end in K, M, G or T (powers of 1024)."""
-    if isinstance(value, str):
-        text = value.strip()
-        number = text[:-1] if text[-1:] in _UNITS else text
-        if not (number.isascii() and number.isdigit() and len(number) < 20):
-            raise PolicyError(name, f"{value!r} is no size, such as 1048576, '512K', '64M' or '2G'")
-        value = int(number) * _UNITS[text[len(number) :]]
-    return _check_count(name, value)
-
-
-def _check_count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise PolicyError(name, f"is a {type(value).__name__}, must be a number")
-    if not 0 < value < 2**63:
-        raise PolicyError(name, f"{value} is out of range, must be above 0")
-    return value
 
 
 def _check_cpus(name: str, value: object) -> float:
@@ -80,7 +60,7 @@ class Limits(Frozen):
         for f in fields(self):
             value = getattr(self, f.name)
             if value is not None:
-                check = _LIMIT_CHECKS.get(f.name, _check_count)
+                check = _LIMIT_CHECKS.get(f.name, check_count)
                 object.__setattr__(self, f.name, check(f"limits.{f.name}", value))
 
     @classmethod

@@ -6,9 +6,9 @@ writable bind, which wins over a read-only one.
 
 from __future__ import annotations
 
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import common, may_be_kernel_root
 from nsbox._plan import Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs

@@ -17,15 +17,14 @@ import signal
 import stat
 
 from nsbox import _core
+from nsbox._base.descriptors import high
+from nsbox._base.errors import IdsError, Reason, SetupError, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._bwrap_words import arguments
-from nsbox._descriptors import high
-from nsbox._errors import Reason, SetupError, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._plan import Bind, BindFd, DevBind, Op, Plan, RoBind
 from nsbox._policy import Policy
-from nsbox._rare_errors import IdsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,10 +17,10 @@ from asyncio.subprocess import SubprocessStreamProtocol
 from typing import TYPE_CHECKING, Any
 
 from nsbox import _popen
+from nsbox._base.errors import KillError
 from nsbox._containment import Containment
 from nsbox._keeper import Keeper
 from nsbox._policy import Policy
-from nsbox._rare_errors import KillError
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, AnyStr
 
-from nsbox._frozen import Frozen, frozen
+from nsbox._base.frozen import Frozen, frozen
 from nsbox._leak_patterns import SHORTEST, tokens
 from nsbox._scrub import Scrubber
 

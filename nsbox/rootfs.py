@@ -18,12 +18,12 @@ import stat
 from _collections_abc import Iterable, Mapping
 
 from nsbox import _core
+from nsbox._base.checks import check_path, check_text
+from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._checks import check_path, check_text
 from nsbox._contents import Contents, Copy, Dir, Entry, Link, Text
-from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import EXCHANGE, NOREPLACE, Tree, remove, rename, set_mode
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._libraries import opened
 from nsbox._rootfs_policy import MANIFEST, policy
 

@@ -17,10 +17,10 @@ import weakref
 from _thread import RLock
 
 from nsbox import _core
+from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._commands import Commands
-from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._file_tools import FileTools
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._home import PRIVATE
 from nsbox._keeper import KeptWay
 from nsbox._policy import Policy

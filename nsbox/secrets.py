@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, NoReturn, Protocol, final, runtime_checkable
 
-from nsbox._errors import NsboxError, Reason, UnavailableError
-from nsbox._imports import only_libraries
+from nsbox._base.errors import NsboxError, Reason, UnavailableError
+from nsbox._base.imports import only_libraries
 from nsbox._scrub import Scrubber, value_of
 
 __all__ = ["JsonStore", "KeyringStore", "Secret", "Store", "StoreError", "inject"]

@@ -18,10 +18,10 @@ import weakref
 from types import SimpleNamespace
 
 from nsbox import _kills, _popen
+from nsbox._base.errors import AccessError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import opened
 from nsbox._commands import Commands
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._owners import opened
-from nsbox._rare_errors import AccessError
 from nsbox._session import SessionWay
 from nsbox._shutdown import is_finalizing
 from nsbox._usage import processes

@@ -17,7 +17,7 @@ from subprocess import (
     TimeoutExpired,
 )
 
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
 from nsbox._kills import check_grace
 from nsbox._policy import Policy

@@ -25,21 +25,19 @@ from _thread import RLock
 from functools import partial
 
 from nsbox import _commit, _core, _patch
+from nsbox._base.checks import check_path, check_size
+from nsbox._base.display import shown, visible
+from nsbox._base.errors import CommitError, ConflictError, PolicyError, Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._change import Change
 from nsbox._changes import Comparison
-from nsbox._checks import check_path
 from nsbox._commands import Commands
-from nsbox._errors import PolicyError, Reason, UnavailableError
 from nsbox._files import Tree, opened_plainly, start_of_time
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._names import shown, visible
 from nsbox._overlay import OverlayWay, check_marks, check_place
 from nsbox._probe import transactions_dir
-from nsbox._rare_errors import CommitError, ConflictError
 from nsbox._resolution import Resolution, absolute
 from nsbox._store import Store, locked_workspace
-from nsbox._wished_limits import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent / "real" / "lib"))
 
 from nsbox_testing import caches, leftovers, needs, warm
 
-from nsbox import _imports, _spawn
+from nsbox import _spawn
+from nsbox._base import imports
 
 _temporary = pytest.StashKey[Path]()
 _has_passed = pytest.StashKey[bool]()
@@ -93,9 +94,9 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
 @pytest.fixture(autouse=True)
 def own_openings() -> Iterator[None]:
     """A directory that a test lets commands write to is the caller's own again for the next test."""
-    before, reached = set(_imports.opened), set(_spawn.reached)
+    before, reached = set(imports.opened), set(_spawn.reached)
     yield
-    _imports.opened.intersection_update(before)
+    imports.opened.intersection_update(before)
     _spawn.reached.intersection_update(reached)
 
 

@@ -7,9 +7,9 @@ compile(policy, host) -> Plan; raises UnavailableError for a wish that it can't 
 
 from __future__ import annotations
 
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._details import NO_DETAILS
-from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._policy import BACKENDS, Policy
 
 if TYPE_CHECKING:

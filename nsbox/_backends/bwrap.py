@@ -6,7 +6,7 @@ one to /usr/bin/bwrap). _bwrap_words says the plan in its language; _wrap carrie
 
 from __future__ import annotations
 
-from nsbox._errors import Reason, UnavailableError
+from nsbox._base.errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable
 from nsbox._host import Host
 from nsbox._layout import completed, home, layout, pinned_paths, wants_full, without_list

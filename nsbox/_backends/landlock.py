@@ -7,11 +7,11 @@ the backend can't do, each with the name by which a policy can do without it.
 from __future__ import annotations
 
 from nsbox import _landlock
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._bpf import Program
-from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, refused, unkillable
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._home import PRIVATE, is_of_box
 from nsbox._host import Host
 from nsbox._layout import home, home_source, private_caveats, with_interpreter, with_matches, without_list

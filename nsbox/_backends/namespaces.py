@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._details import Capabilities
-from nsbox._errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._host import Host
 from nsbox._layout import (
     completed,

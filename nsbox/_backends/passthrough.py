@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._errors import Reason, UnavailableError
+from nsbox._base.errors import Reason, UnavailableError
 from nsbox._host import Host
 from nsbox._plan import Identity, Plan
 from nsbox._policy import Policy

@@ -8,9 +8,9 @@ about files all name the same operations, and are written from the root down: th
 from __future__ import annotations
 
 from nsbox import _sbpl
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
-from nsbox._errors import Reason, UnavailableError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._home import PRIVATE, is_of_box, name_of
 from nsbox._host import Host
 from nsbox._layout import home, pinned_paths, with_matches

@@ -13,13 +13,13 @@ import time
 from posix import environ as _given
 
 from nsbox import _core, _core_linux, _identity, _spawn
+from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._base.lean_os import os
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_parse import parse
 from nsbox._bwrap_policy import policy_of, read_all
 from nsbox._core import constants as c
-from nsbox._early import os
-from nsbox._errors import NsboxError, PolicyError
-from nsbox._frozen import TYPE_CHECKING, replace
 from nsbox._plan import Bind, BindData, DevBind, File, Identity, Op, Overlay, RoBind, RoOverlay, TmpOverlay
 from nsbox._policy import Policy
 

@@ -10,8 +10,8 @@ import sys
 import _cffi_backend
 
 from nsbox import _core
+from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.paths import PACKAGE
-from nsbox._errors import Reason, UnavailableError
 
 _MARK = "made by `nsbox bwrap --install`"
 _CODE = """\

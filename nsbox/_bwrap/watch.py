@@ -18,10 +18,10 @@ import select
 import struct
 
 from nsbox import _core, _core_linux
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._bwrap import Failed
 from nsbox._bwrap_asked import Asked
 from nsbox._core import constants as c
-from nsbox._frozen import TYPE_CHECKING
 from nsbox._policy import Policy
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._cli.network import add_options as add_network_options
 from nsbox._cli.options import add_policy_options, policy_of
 from nsbox._cli.said import Parser, complain, flushed, unwritten
-from nsbox._errors import NsboxError, PolicyError
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nsbox import _pty
+from nsbox._base.descriptors import high
 from nsbox._cli import link as l
 from nsbox._cli.direct import controlling_terminal, end_as_typed
 from nsbox._cli.job import Job
@@ -25,7 +26,6 @@ from nsbox._cli.link import Link
 from nsbox._cli.monitor import Monitor, raw
 from nsbox._cli.said import flush_streams
 from nsbox._cli.signals import FORWARDED, Signals, stop_self
-from nsbox._descriptors import high
 
 _MOST = 65536  # bytes that wait to be written, beyond which no more is read; a terminal holds less
 _STOPS_READER = (signal.SIGTTIN, signal.SIGTTOU)

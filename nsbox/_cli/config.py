@@ -8,12 +8,12 @@ import os
 import sys
 import textwrap
 
+from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._config import Config, ConfigError, load, schema
 from nsbox._config_formats import FORMATS, format_of, toml_value, write
 from nsbox._config_keys import KEYS, Key, default, listed
 from nsbox._config_paths import written
 from nsbox._config_write import write_file
-from nsbox._errors import NsboxError, PolicyError
 from nsbox._network import Network
 from nsbox._policy import Policy
 from nsbox._variables import LOCALE

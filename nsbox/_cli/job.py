@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from nsbox._errors import NsboxError
+from nsbox._base.errors import NsboxError
 from nsbox._popen import Popen
 
 TIMED_OUT = 124  # the exit status of timeout(1)

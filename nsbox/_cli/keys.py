@@ -14,7 +14,7 @@ import fcntl
 import os
 import signal
 
-from nsbox._descriptors import pair
+from nsbox._base.descriptors import pair
 
 _SI_KERNEL = 0x80
 _KEYS = (signal.SIGINT, signal.SIGQUIT)

@@ -7,8 +7,8 @@ import re
 import sys
 
 from nsbox import _spawn
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._keeper import Keeper, Way
 from nsbox._policy import Policy
 

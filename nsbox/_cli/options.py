@@ -6,8 +6,8 @@ import argparse
 import re
 from typing import Any
 
-from nsbox._errors import NsboxError, PolicyError
-from nsbox._frozen import replace
+from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._base.frozen import replace
 from nsbox._policy import Policy, default_workspace
 from nsbox._resolution import current_directory
 from nsbox._wished_limits import Limits

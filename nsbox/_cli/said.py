@@ -8,7 +8,7 @@ import os
 import sys
 from typing import NoReturn
 
-from nsbox._names import printable
+from nsbox._base.display import printable
 
 
 def complain(error: BaseException, status: int) -> int:

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from nsbox._descriptors import high
+from nsbox._base.descriptors import high
 
 # What somebody sends to `nsbox run` and means for its command.
 FORWARDED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

@@ -15,7 +15,7 @@ from nsbox_darwin import allowed, attempt, control, python, refused
 
 import nsbox
 from nsbox import _probe
-from nsbox._frozen import replace
+from nsbox._base.frozen import replace
 
 pytestmark = pytest.mark.darwin
 

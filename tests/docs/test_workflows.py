@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import nsbox
-from nsbox._frozen import fields
+from nsbox._base.frozen import fields
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))

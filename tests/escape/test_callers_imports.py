@@ -63,7 +63,7 @@ here, sys.path[:] = sys.path[:], [entry for entry in sys.path if entry not in ("
 import nsbox
 nsbox.run(["true"], check=True)
 if not int(GUARDED):
-    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "nsbox._imports"]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "nsbox._base.imports"]
 sys.path.insert(0, FIRST)
 failed = []
 def attempt(what):

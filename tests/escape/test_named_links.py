@@ -20,7 +20,7 @@ import pytest
 import nsbox
 import nsbox.asyncio
 from nsbox import NsboxError, Policy, PolicyError, Sandbox, SetupError
-from nsbox._imports import opened
+from nsbox._base.imports import opened
 from nsbox._resolution import Resolution
 
 READ = "cat .ssh/id; echo evil >> .ssh/authorized_keys"

@@ -12,11 +12,11 @@ import pytest
 from nsbox_pure.configs import EVERYTHING, directories, of, problems
 
 from nsbox import Limits, PathRule, Policy, PolicyError
+from nsbox._base.frozen import fields
 from nsbox._config import Config, ConfigError, Problem, loads
 from nsbox._config_formats import read
 from nsbox._config_keys import KEYS, LIMITS, RULES, default
 from nsbox._config_paths import expanded
-from nsbox._frozen import fields
 from nsbox._policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
 from nsbox._resolution import links_on
 

@@ -244,7 +244,7 @@ SLOW = frozenset(
         *(f"nsbox._backends.{name}" for name in ("bwrap", "landlock", "passthrough")),
         *("nsbox._bwrap_help", "nsbox._causes", "nsbox._cgroup", "nsbox._containment", "nsbox._doctor"),
         *("nsbox._failure", "nsbox._landlock", "nsbox._path_rules", "nsbox._popen", "nsbox._probe", "nsbox._profiles"),
-        *("nsbox._rare_errors", "nsbox._reap", "nsbox._renew", "nsbox._ruleset", "nsbox._usage", "nsbox._wire_entry"),
+        *("nsbox._reap", "nsbox._renew", "nsbox._ruleset", "nsbox._usage", "nsbox._wire_entry"),
         *("nsbox._confine", "nsbox._workspace", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
     }
 )
@@ -288,7 +288,7 @@ def test_os_before_os(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path.append({str(Path(nsbox.__file__).parent.parent)!r})
-from nsbox._early import os as early
+from nsbox._base.lean_os import os as early
 assert "os" not in sys.modules
 had = dict(vars(early))
 pairs = [(early.fsencode(text), early.fsdecode(early.fsencode(text))) for text in ("a", "\\udcff", "\u20ac", b"\\xff")]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import nsbox
-from nsbox._frozen import Frozen, field, fields, frozen, frozen_by_name, remembered, replace
+from nsbox._base.frozen import Frozen, field, fields, frozen, frozen_by_name, remembered, replace
 
 
 @frozen
@@ -282,7 +282,7 @@ def test_no_subclass() -> None:
 
 def test_threads_complete_a_class_at_once() -> None:
     """Who finds it unfinished, and then finished by another, takes what is there."""
-    from nsbox import _frozen
+    from nsbox._base import frozen as base_frozen
 
     @frozen
     class New(Frozen):
@@ -291,4 +291,4 @@ def test_threads_complete_a_class_at_once() -> None:
     late = New.__dict__["__frozen_fields__"]
     assert New(1).x == 1  # another thread, between finding the descriptor and asking it
     assert late.__get__(None, New) is New.__frozen_fields__
-    assert isinstance(late, _frozen._Completed)
+    assert isinstance(late, base_frozen._Completed)

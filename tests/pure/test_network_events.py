@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import nsbox
 from nsbox import NetworkEvent, NetworkRecord, NetworkRequest
 from nsbox import _network_events as wire
-from nsbox._frozen import fields
+from nsbox._base.frozen import fields
 from nsbox._network import Network
 from nsbox._network_log import MOST_EVENTS, NetworkLog
 from nsbox._network_messages import messages, request

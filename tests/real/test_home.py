@@ -16,7 +16,7 @@ from nsbox_testing import needs
 
 import nsbox
 from nsbox import Policy, PolicyError, Sandbox, UnavailableError, _probe
-from nsbox._frozen import replace
+from nsbox._base.frozen import replace
 
 # What is there to lead to the interpreter of these tests, where that is below the user's home.
 _SHOWN = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.abspath(nsbox.__file__)))

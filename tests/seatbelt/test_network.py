@@ -17,7 +17,7 @@ HEAD = """
 import json, os, signal, socket, subprocess, sys, threading, time
 import nsbox
 from nsbox import Policy
-from nsbox._frozen import replace
+from nsbox._base.frozen import replace
 from nsbox import _probe
 work = sys.argv[1]
 def serve():

@@ -23,7 +23,7 @@ policy = Policy.workspace(work)
 
 def way(name):
     "Have profiles applied in this way from now on."
-    from nsbox._frozen import replace
+    from nsbox._base.frozen import replace
     key = (os.geteuid(), os.getegid())
     _probe._known[key] = replace(nsbox.probe(), seatbelt_ways=(name,))
 

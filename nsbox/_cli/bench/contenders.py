@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from nsbox._errors import NsboxError
+from nsbox._base.errors import NsboxError
 from nsbox._plan import Bind, Dev, DevBind, Op, Proc, RoBind, Symlink, Tmpfs
 from nsbox._policy import Policy
 from nsbox._popen import Popen

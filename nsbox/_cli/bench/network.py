@@ -17,11 +17,11 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from nsbox._base.errors import NsboxError
 from nsbox._cli.bench import contenders as who
 from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.parts import Bench, Subject, interleave
 from nsbox._cli.bench.stats import Part, Row
-from nsbox._errors import NsboxError
 from nsbox._network import Network
 from nsbox._policy import Policy
 from nsbox._relay_process import Process

@@ -80,7 +80,7 @@ def pretend(directory: str | os.PathLike[str], **host: Any) -> None:
     try:
         import nsbox
         from nsbox import _core, _probe_darwin, _seatbelt
-        from nsbox._frozen import replace
+        from nsbox._base.frozen import replace
     finally:
         sys.platform = system
 

@@ -31,7 +31,7 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
 
 
 def _from_3_up(end: _socket.socket) -> _socket.socket:
-    """Return it, or its copy; in one step with the descriptor, as _owners does: a signal's handler may raise."""
+    """Return it, or its copy; in one step with the descriptor, as _base.owners does: a signal's handler may raise."""
     if end.fileno() > 2:
         return end
     copy = map(fcntl.fcntl, (end.fileno(),), (fcntl.F_DUPFD_CLOEXEC,), (3,))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from nsbox._early import os
-from nsbox._errors import PolicyError
-from nsbox._frozen import TYPE_CHECKING
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.lean_os import os
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, TypeGuard
 
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
-    """Say what isinstance(value, collections.abc.Iterable) does; _early says why that isn't imported."""
+    """Say what isinstance(value, collections.abc.Iterable) does; _base.lean_os says why that isn't imported."""
     return _has(value, "__iter__")
 
 
@@ -138,3 +140,23 @@ def check_hostname(field: str, value: object) -> str:
     if length(field, name) > 64:
         raise PolicyError(field, f"{name!r} is longer than 64 bytes")
     return name
+
+
+def check_size(name: str, value: object) -> int:
+    """Return a size in bytes, above 0; a str may end in K, M, G or T (powers of 1024)."""
+    if isinstance(value, str):
+        text = value.strip()
+        number = text[:-1] if text[-1:] in _UNITS else text
+        if not (number.isascii() and number.isdigit() and len(number) < 20):
+            raise PolicyError(name, f"{value!r} is no size, such as 1048576, '512K', '64M' or '2G'")
+        value = int(number) * _UNITS[text[len(number) :]]
+    return check_count(name, value)
+
+
+def check_count(name: str, value: object) -> int:
+    """Return value if it is a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PolicyError(name, f"is a {type(value).__name__}, must be a number")
+    if not 0 < value < 2**63:
+        raise PolicyError(name, f"{value} is out of range, must be above 0")
+    return value

@@ -7,8 +7,8 @@ import select
 from itertools import chain, compress, repeat
 from operator import itemgetter, methodcaller
 
-from nsbox._frozen import TYPE_CHECKING
-from nsbox._originals import original
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import original
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
