@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         Survivor,
         UnavailableError,
     )
-    from nsbox._bpf import Arg, Rule
     from nsbox._change import Change
     from nsbox._config import Config
     from nsbox._config_errors import ConfigError
@@ -49,11 +48,11 @@ if TYPE_CHECKING:
     from nsbox._explain import explain
     from nsbox._guarded import Attachment, Binary
     from nsbox._host import Host
-    from nsbox._network import Network
-    from nsbox._network_events import NetworkEvent, NetworkRequest
-    from nsbox._network_log import NetworkRecord
+    from nsbox._network.events import NetworkEvent, NetworkRequest
+    from nsbox._network.log import NetworkRecord
+    from nsbox._network.network import Network
     from nsbox._path_rules import PathRule
-    from nsbox._patterns import SECRET_FILES
+    from nsbox._paths.patterns import SECRET_FILES
     from nsbox._plan import (
         Bind,
         BindData,
@@ -84,7 +83,8 @@ if TYPE_CHECKING:
     from nsbox._policy import Policy
     from nsbox._probe import probe
     from nsbox._publish import Published
-    from nsbox._seccomp import Filter
+    from nsbox._seccomp.bpf import Arg, Rule
+    from nsbox._seccomp.filter import Filter
     from nsbox._tool import ToolResult
     from nsbox._usage import Usage
     from nsbox._wished_limits import Limits
@@ -199,7 +199,7 @@ __all__ = [
 
 # Where each name lives.
 _HOMES = {
-    "_bpf": ("Arg", "Rule"),
+    "_seccomp.bpf": ("Arg", "Rule"),
     "_change": ("Change",),
     "_config": ("Config",),
     "_config_errors": ("ConfigError",),
@@ -222,12 +222,12 @@ _HOMES = {
     "_explain": ("explain",),
     "_guarded": ("Attachment", "Binary"),
     "_host": ("Host",),
-    "_network": ("Network",),
-    "_network_events": ("NetworkEvent", "NetworkRequest"),
-    "_network_log": ("NetworkRecord",),
+    "_network.network": ("Network",),
+    "_network.events": ("NetworkEvent", "NetworkRequest"),
+    "_network.log": ("NetworkRecord",),
     "_publish": ("Published",),
     "_path_rules": ("PathRule",),
-    "_patterns": ("SECRET_FILES",),
+    "_paths.patterns": ("SECRET_FILES",),
     "_plan": (
         "Bind",
         "BindData",
@@ -258,7 +258,7 @@ _HOMES = {
     "_details": ("Details",),
     "_policy": ("Policy",),
     "_probe": ("probe",),
-    "_seccomp": ("Filter",),
+    "_seccomp.filter": ("Filter",),
     "_containment": ("Containment",),
     "_tool": ("ToolResult",),
     "_usage": ("Usage",),

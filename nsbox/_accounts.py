@@ -10,8 +10,8 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
 from nsbox._identity import check_scarcity
-from nsbox._patterns import anywhere, covers, hides
-from nsbox._resolution import Resolution
+from nsbox._paths.patterns import anywhere, covers, hides
+from nsbox._paths.resolution import Resolution
 from nsbox._variables import CERTIFICATES
 
 if TYPE_CHECKING:

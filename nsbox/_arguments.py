@@ -7,8 +7,8 @@ import os
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._environment import null_free
+from nsbox._paths.resolution import absolute, current_directory
 from nsbox._policy import Policy, default_workspace
-from nsbox._resolution import absolute, current_directory
 from nsbox._spawn import start_directory
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from nsbox._bwrap_parse import parse
 from nsbox._details import Details
 from nsbox._plan import Bind, Mqueue, Op
 from nsbox._policy import Policy
-from nsbox._seccomp import Filter
+from nsbox._seccomp.filter import Filter
 
 
 def policy_of(asked: Asked, filters: tuple[bytes, ...], *, is_root: bool) -> Policy:

@@ -71,8 +71,8 @@ def _network(policy: Policy, wished: Any) -> Any:
     """Return a child's list with all that the parent's denies, and in the parent's amounts where it says none."""
     if wished in ("none", "host") or policy.network in ("none", "host"):
         return wished
-    from nsbox._network import Network
-    from nsbox._network import wished as as_list
+    from nsbox._network.network import Network
+    from nsbox._network.network import wished as as_list
 
     made, parents = as_list(wished, policy.base), policy.network
     assert isinstance(parents, Network)
@@ -124,7 +124,7 @@ def _check_network(parent: Policy, policy: Policy) -> None:
         raise PolicyError("network", f"{said} is more than the parent's 'none'")
     if isinstance(policy.network, str):
         raise PolicyError("network", f"{said} is more than the parent's list")
-    from nsbox._network import Network
+    from nsbox._network.network import Network
 
     assert isinstance(parent.network, Network)
     assert isinstance(policy.network, Network)

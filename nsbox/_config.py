@@ -20,12 +20,12 @@ from nsbox._config_keys import KEYS, NETWORK, RULES, Key, schema
 from nsbox._config_paths import expanded
 from nsbox._config_values import check_entry, kind_of, must_be, unknown_key, word_of
 from nsbox._config_write import dump, dumps
-from nsbox._home import WORDS, check_home, name_of
 from nsbox._path_rules import PathRule
-from nsbox._patterns import is_pattern, split
+from nsbox._paths.home import WORDS, check_home, name_of
+from nsbox._paths.patterns import is_pattern, split
+from nsbox._paths.resolution import Resolution, absolute, check_read, links_on
+from nsbox._paths.workspace import add_git, based, everywhere
 from nsbox._policy import Policy
-from nsbox._policy_paths import add_git, based, everywhere
-from nsbox._resolution import Resolution, absolute, check_read, links_on
 from nsbox._wished_limits import Limits
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class _Reading:
         """Return the policy's network: a word, or a list of entries, which a table says more about."""
         if not isinstance(value, list | dict):
             return word_of(key, value)
-        from nsbox._network import Network  # seldom needed
+        from nsbox._network.network import Network  # seldom needed
 
         before = len(self.problems)
         if isinstance(value, list):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name
 from nsbox._policy import BACKENDS, BEST_EFFORT, PRESETS, REQUIRE, Policy
-from nsbox._seccomp import PROFILES
+from nsbox._seccomp.filter import PROFILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -45,7 +45,7 @@ def word_of(key: Key, value: object) -> str:
             return meaning
     allowed = ", ".join(f"{word!r}" if isinstance(word, str) else str(word).lower() for word in key.words)
     if isinstance(value, str) and key.kind == "network":
-        from nsbox._network import network_entry  # seldom needed
+        from nsbox._network.network import network_entry  # seldom needed
 
         if entry := network_entry(value):
             raise PolicyError(key.name, entry)
@@ -74,7 +74,7 @@ def unknown_key(name: str, keys: tuple[Key, ...]) -> str:
 
 def check_entry(text: str) -> str:
     """Return an entry of a network list; raises PolicyError for what is none."""
-    from nsbox._network import entry_problem  # seldom needed
+    from nsbox._network.network import entry_problem  # seldom needed
 
     if problem := entry_problem(text):
         raise PolicyError("network", problem)

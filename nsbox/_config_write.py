@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from nsbox._network import Network
+    from nsbox._network.network import Network
 
 
 def dumps(policy: Policy, format: str, *, mode: str = "enabled", base: str | os.PathLike[str] | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
-from nsbox._network_log import NetworkRecord
+from nsbox._network.log import NetworkRecord
 from nsbox._plan import Plan
 
 if TYPE_CHECKING:

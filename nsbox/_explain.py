@@ -49,8 +49,8 @@ def _network(plan: Plan) -> list[str]:
 
 def _names(policy: Policy) -> list[str]:
     """Return what the policy's patterns match, what its links are, and what is followed, or not, for git."""
-    from nsbox._git import told as told_of_git
     from nsbox._matches import told
+    from nsbox._paths.git import told as told_of_git
 
     lines = [*told(policy), *(f"link {link} -> {target}" for link, target in policy.links)]
     lines += told_of_git(policy.write, policy.deny)

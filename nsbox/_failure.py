@@ -12,7 +12,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._causes import refused_userns
 from nsbox._core import constants as c
-from nsbox._patterns import hides
+from nsbox._paths.patterns import hides
 from nsbox._plan import Op, Plan
 from nsbox._policy import Policy
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from nsbox._base.errors import PolicyError
-from nsbox._bpf import Program, Rule
 from nsbox._host import Host
 from nsbox._layout import needs_no_userns
 from nsbox._limits import core_stays
 from nsbox._policy import Policy
-from nsbox._seccomp import no_more_filters, no_user_namespaces, profile
+from nsbox._seccomp.bpf import Program, Rule
+from nsbox._seccomp.filter import no_more_filters, no_user_namespaces, profile
 
 
 def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[Rule, ...] = ()) -> tuple[Program, ...]:
@@ -59,7 +59,7 @@ def _refuses_set_ids(policy: Policy) -> bool:
     """Say if no way is left to make a file set-user-ID: io_uring opens files too, and nested sandboxes need openat2."""
     if policy.filter.base == "off" or policy.base == "host" or policy.nested:
         return False
-    from nsbox._profiles import SET_IDS
+    from nsbox._seccomp.profiles import SET_IDS
 
     ways = {"openat2", "io_uring_setup", *(call for rule in SET_IDS for call in rule.calls)}
     return ways.isdisjoint(policy.filter.allow)

@@ -22,7 +22,7 @@ from nsbox._base.errors import AccessError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
 from nsbox._base.paths import is_below
 from nsbox._files import open_beneath
-from nsbox._patterns import hides
+from nsbox._paths.patterns import hides
 from nsbox._view import view
 
 if TYPE_CHECKING:

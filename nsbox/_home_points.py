@@ -13,7 +13,7 @@ import stat
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._home import is_of_box, name_of
+from nsbox._paths.home import is_of_box, name_of
 from nsbox._user import first_parts, home_path, home_source
 
 if TYPE_CHECKING:

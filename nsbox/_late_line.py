@@ -52,7 +52,7 @@ def joined(line: Line | LateLine | None, relay: Relay | None) -> Line:
         raise PolicyError("network", "is 'host': what listens there is reachable as it is")
     if not isinstance(line, LateLine):
         return line
-    from nsbox._network import nothing
+    from nsbox._network.network import nothing
     from nsbox._relay import Relay as OwnRelay  # seldom needed
 
     try:

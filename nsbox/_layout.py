@@ -8,9 +8,9 @@ from __future__ import annotations
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import replace
 from nsbox._base.paths import is_below
-from nsbox._home import name_of
 from nsbox._host import Host
-from nsbox._patterns import is_pattern
+from nsbox._paths.home import name_of
+from nsbox._paths.patterns import is_pattern
 from nsbox._plan import (
     Bind,
     BindFd,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any, Literal
 
-    from nsbox._network_events import NetworkRequest
+    from nsbox._network.events import NetworkRequest
 
     Answer = bool | Literal["always"]
     OnConnect = Callable[[NetworkRequest], Answer | Awaitable[Answer]]

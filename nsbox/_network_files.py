@@ -10,8 +10,8 @@ from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
 from nsbox._identity import check_scarcity
 from nsbox._network_plan import HOSTS, RESOLV_CONF
+from nsbox._paths.resolution import links_on
 from nsbox._plan import BindData, BindFd, Dir, File, Op, Symlink
-from nsbox._resolution import links_on
 
 if TYPE_CHECKING:
     from nsbox._host import Host

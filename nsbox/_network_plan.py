@@ -8,8 +8,8 @@ from nsbox._plan import BindData, Hostname
 
 if TYPE_CHECKING:
     from nsbox._host import Host
-    from nsbox._network import Network
-    from nsbox._network_entries import Entry
+    from nsbox._network.entries import Entry
+    from nsbox._network.network import Network
     from nsbox._policy import Policy
 
 RESOLV_CONF, HOSTS = "/etc/resolv.conf", "/etc/hosts"
@@ -19,7 +19,7 @@ _NAME_SERVER = "198.19.0.53"  # the relay's, in the sandbox's net namespace: csr
 
 def listed(policy: Policy) -> Network | None:
     """Return a policy's network list; None: it has the host's network, or none."""
-    from nsbox._network import Network
+    from nsbox._network.network import Network
 
     return policy.network if isinstance(policy.network, Network) else None
 

@@ -20,16 +20,16 @@ from nsbox._base.checks import (
 )
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen
-from nsbox._bpf import Program
 from nsbox._details import Identity as Identity
 from nsbox._details import Rlimit as Rlimit
+from nsbox._seccomp.bpf import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Literal
 
     from nsbox._details import Capabilities
-    from nsbox._network import Network
+    from nsbox._network.network import Network
     from nsbox._ruleset import Ruleset
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {

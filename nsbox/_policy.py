@@ -22,13 +22,13 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_n
 from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 from nsbox._details import NO_DETAILS, Details
-from nsbox._home import PRIVATE, check_home
-from nsbox._patterns import hides, is_pattern
+from nsbox._paths.home import PRIVATE, check_home
+from nsbox._paths.patterns import hides, is_pattern
+from nsbox._paths.resolution import Resolution
+from nsbox._paths.workspace import changed, workspace
 from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
-from nsbox._policy_paths import changed, workspace
 from nsbox._questions import Questions
-from nsbox._resolution import Resolution
-from nsbox._seccomp import PROFILES, Filter
+from nsbox._seccomp.filter import PROFILES, Filter
 from nsbox._variables import taken
 from nsbox._wished_limits import Limits
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, Literal, TypeAlias, Unpack
 
-    from nsbox._network import Network
+    from nsbox._network.network import Network
     from nsbox._path_rules import PathRule
     from nsbox._wishes import Changes, Layered, Wishes
 
@@ -227,7 +227,7 @@ class Policy(Questions, Frozen):
     def __post_init__(self) -> None:
         _choice("base", self.base, _BASES)
         if not isinstance(self.network, str) or self.network not in ("none", "host"):
-            from nsbox._network import wished
+            from nsbox._network.network import wished
 
             self._set("network", wished(self.network, self.base))
         _choice("ids", self.ids, ("single", "full", "auto"))

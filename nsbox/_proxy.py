@@ -17,12 +17,12 @@ from _thread import RLock, start_new_thread
 from collections import deque
 from contextlib import suppress
 
-from nsbox import _network_events
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened
 from nsbox._base.paths import PACKAGE
 from nsbox._base.stdlib import original
+from nsbox._network import events
 
 if TYPE_CHECKING:
     import weakref
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PROGRAM = os.path.join(PACKAGE, "nsbox-proxy")
 _MESSAGE = struct.Struct("=IiQQ")  # nsbox_net_message
 _RULES, _OPEN, _SETTLE, _END = 2, 1, 6, 7  # its kinds, to the proxy
-_PACKET = _network_events.PACKET.size
+_PACKET = events.PACKET.size
 _PATIENCE = 30.0  # seconds for a proxy that somebody has stopped
 _PORT = 10  # where in _network_events.PACKET it is
 _SECRET = 8  # bytes
@@ -114,9 +114,9 @@ class Process:
             goes_on = self._receive()
             while len(self._bytes) >= _PACKET:
                 packet, self._bytes = self._bytes[:_PACKET], self._bytes[_PACKET:]
-                head = _network_events.head(packet)
-                if head.kind == _network_events.READY:
-                    port = _network_events.PACKET.unpack(packet)[_PORT]
+                head = events.head(packet)
+                if head.kind == events.READY:
+                    port = events.PACKET.unpack(packet)[_PORT]
                     self._answers[head.id] = head.value, port
                 elif relay is not None and (made := relay.hear(packet)) is not None:
                     calls.append(made)

@@ -12,8 +12,8 @@ import re
 from nsbox import _owner, _shell, _symptoms
 from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._network import Network
-from nsbox._network_log import NetworkRecord
+from nsbox._network.log import NetworkRecord
+from nsbox._network.network import Network
 from nsbox._probe import host_for
 from nsbox._verdicts import Ending, Hint, ended, limited, network_hints
 from nsbox._view import view
@@ -156,7 +156,7 @@ def reasons(
     if not any(hint.kind in ("outside", "read-only") for hint in found):
         found += [Hint(*row) for row in [_symptoms.in_home(seen, text)] if row is not None]
     if "not a git repository" in text and policy.base == "workspace":
-        from nsbox._git import told  # seldom needed
+        from nsbox._paths.git import told  # seldom needed
 
         found += [Hint("git", line) for line in told(policy.write, policy.deny)]
     found += _of_owner(policy, text, start)

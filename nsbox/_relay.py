@@ -15,12 +15,13 @@ import weakref
 from _thread import RLock
 from contextlib import suppress
 
-from nsbox import _core, _network_events, _network_messages, _wire_network
+from nsbox import _core, _wire_network
 from nsbox._base.errors import PolicyError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._network import nothing
+from nsbox._network import events, messages
+from nsbox._network.log import NetworkLog
+from nsbox._network.network import nothing
 from nsbox._network_asks import Answers
-from nsbox._network_log import NetworkLog
 from nsbox._network_plan import listed
 from nsbox._relay_process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERDICT, Hearer, Process
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from nsbox._network import Network
-    from nsbox._network_events import NetworkEvent
-    from nsbox._network_log import Mark, NetworkRecord
+    from nsbox._network.events import NetworkEvent
+    from nsbox._network.log import Mark, NetworkRecord
+    from nsbox._network.network import Network
     from nsbox._policy import Policy
     from nsbox._proxy import Process as Proxy
 
@@ -191,13 +192,13 @@ class Relay:
 
     def hear(self, packet: bytes) -> Callable[[], object] | None:
         """Take one message; return what is to be called for it when no lock is held, or None. Raises ValueError."""
-        head = _network_events.head(packet)
-        if head.kind == _network_events.READY:  # of the process itself: only a failure counts
+        head = events.head(packet)
+        if head.kind == events.READY:  # of the process itself: only a failure counts
             if head.value < 0:
-                self.problem = f"{_network_events.step(packet)}: {os.strerror(-head.value)}"
+                self.problem = f"{events.step(packet)}: {os.strerror(-head.value)}"
             return None
-        event = _network_events.decode(packet)
-        if head.kind == _network_events.ASK:
+        event = events.decode(packet)
+        if head.kind == events.ASK:
             return self._question(event, head.sandbox, head.id)
         line = self._lines.get(head.sandbox)
         if line is not None:
@@ -214,7 +215,7 @@ class Relay:
             line.log.lose(1)
 
     def _question(self, event: NetworkEvent, sandbox: int, number: int) -> Callable[[], object]:
-        request = _network_messages.request(self.network, event)
+        request = messages.request(self.network, event)
         asks = self._asks
         if asks is None:
             return lambda: self._answer(sandbox, number, False)

@@ -14,20 +14,21 @@ from _thread import RLock, allocate_lock, start_new_thread
 from contextlib import suppress
 from queue import SimpleQueue
 
-from nsbox import _core_linux, _network_events, _reap
+from nsbox import _core_linux, _reap
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened
 from nsbox._base.paths import PACKAGE
 from nsbox._base.stdlib import original
+from nsbox._network import events
 from nsbox._network_asks import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from nsbox._network_events import NetworkEvent
+    from nsbox._network.events import NetworkEvent
     from nsbox._relay import Relay
 
 _PROGRAM = os.path.join(PACKAGE, "nsbox-net")
@@ -103,9 +104,9 @@ class Process:
             theirs.close()
         if not answer:
             raise SetupError(errno.EPIPE, f"network list: {what}", None, "the relay has ended")
-        value = _network_events.head(answer).value
+        value = events.head(answer).value
         if value < 0:
-            raise SetupError(-value, f"network list: {what}: {_network_events.step(answer)}")
+            raise SetupError(-value, f"network list: {what}: {events.step(answer)}")
 
     def take(self, relay: Relay) -> bool:
         """Take what has come; False: it says no more."""

@@ -22,12 +22,12 @@ from nsbox import _core, _core_linux, _kills, _request, _spawn, _terminal, _wire
 from nsbox._base.descriptors import high, pair
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._bpf import EPERM, Arg, Program, Rule
 from nsbox._core import constants as c
 from nsbox._keeper import Way
 from nsbox._late_line import LateLine, joined
 from nsbox._plan import Tmpfs
 from nsbox._probe import host_for
+from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._unread import Unread
 
 if TYPE_CHECKING:

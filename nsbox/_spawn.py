@@ -11,12 +11,12 @@ from nsbox._base.errors import PolicyError, SetupError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.imports import opened
 from nsbox._base.lean_os import os
-from nsbox._bpf import NEWER
 from nsbox._core import constants as c
 from nsbox._environment import Environment
-from nsbox._home import HOMES, name_of
+from nsbox._paths.home import HOMES, name_of
 from nsbox._plan import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, Plan, primitives
-from nsbox._seccomp import profiled
+from nsbox._seccomp.bpf import NEWER
+from nsbox._seccomp.filter import profiled
 from nsbox._state import check_detours, make_state, with_sources
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from nsbox import _shell
 from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._resolution import links_on
+from nsbox._paths.resolution import links_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ import os
 
 from nsbox import _core, _request
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._bpf import EPERM, Arg, Program, Rule
+from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,8 +17,8 @@ from nsbox._base.checks import check_size
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._owner import remedy
+from nsbox._paths.resolution import absolute
 from nsbox._probe import host_for
-from nsbox._resolution import absolute
 from nsbox._spawn import prepare
 from nsbox._verdicts import Background, Ending, Hint
 from nsbox._view import view
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO, Any
 
+    from nsbox._leaks.scrub import Scrubber
     from nsbox._policy import Policy
-    from nsbox._scrub import Scrubber
     from nsbox._usage import Usage
     from nsbox.secrets import Secret, Store
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import IO, Any, Literal, TypeAlias, TypedDict
 
 from nsbox._keeper import Keeper
+from nsbox._network.events import NetworkEvent
 from nsbox._network_asks import OnConnect
-from nsbox._network_events import NetworkEvent
 from nsbox._policy import Policy
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]

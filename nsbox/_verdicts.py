@@ -9,15 +9,15 @@ import re
 import signal
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._network_messages import messages
+from nsbox._network.messages import messages
 from nsbox._usage import reaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Literal
 
-    from nsbox._network import Network
-    from nsbox._network_events import NetworkEvent
+    from nsbox._network.events import NetworkEvent
+    from nsbox._network.network import Network
     from nsbox._policy import Policy
     from nsbox._usage import Usage
 

@@ -16,10 +16,10 @@ from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.paths import is_below
 from nsbox._layout import completed, layout, with_matches
-from nsbox._patterns import hides
+from nsbox._paths.patterns import hides
+from nsbox._paths.resolution import absolute
 from nsbox._plan import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._probe import host_for
-from nsbox._resolution import absolute
 
 if TYPE_CHECKING:
     from nsbox._host import Host

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
-from nsbox._bpf import COMPATIBLE, LAST, Program, Table, assemble
 from nsbox._core import constants as c
 from nsbox._plan import (
     Bind,
@@ -32,7 +31,8 @@ from nsbox._plan import (
     Tmpfs,
     TmpOverlay,
 )
-from nsbox._seccomp import COMPATIBLE_NUMBERS
+from nsbox._seccomp.bpf import COMPATIBLE, LAST, Program, Table, assemble
+from nsbox._seccomp.filter import COMPATIBLE_NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

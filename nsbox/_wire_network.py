@@ -7,8 +7,8 @@ from _struct import Struct
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsbox._network import Network
-    from nsbox._network_entries import Entry
+    from nsbox._network.entries import Entry
+    from nsbox._network.network import Network
 
 _MAGIC, _VERSION = 0x746E736E, 1
 _HEAD, _RULE = Struct("=8IQ"), Struct("=8I")

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias, TypedDict
 
 from nsbox._details import Details
-from nsbox._network import Network
+from nsbox._network.network import Network
 from nsbox._path_rules import PathRule
 from nsbox._plan import Op
-from nsbox._seccomp import Filter
+from nsbox._seccomp.filter import Filter
 from nsbox._wished_limits import Limits
 
 Path: TypeAlias = str | os.PathLike[str]

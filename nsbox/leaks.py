@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, AnyStr
 
 from nsbox._base.frozen import Frozen, frozen
-from nsbox._leak_patterns import SHORTEST, tokens
-from nsbox._scrub import Scrubber
+from nsbox._leaks.patterns import SHORTEST, tokens
+from nsbox._leaks.scrub import Scrubber
 
 if TYPE_CHECKING:
-    from nsbox._scrub import Value
+    from nsbox._leaks.scrub import Value
 
 __all__ = ["DEPTH", "Finding", "Scrubber", "scan", "scrub_and_scan"]
 

@@ -21,8 +21,8 @@ from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._commands import Commands
 from nsbox._file_tools import FileTools
-from nsbox._home import PRIVATE
 from nsbox._keeper import KeptWay
+from nsbox._paths.home import PRIVATE
 from nsbox._policy import Policy
 from nsbox._probe import host_for, probe, transactions_dir
 from nsbox._spawn import prepare
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._homes import BoxHome
+    from nsbox._network.events import NetworkEvent
     from nsbox._network_asks import OnConnect
-    from nsbox._network_events import NetworkEvent
     from nsbox._publish import Published
     from nsbox._relay import Relay
     from nsbox.session import Session
@@ -253,7 +253,7 @@ class Sandbox(Commands, FileTools):
         """Return the relay that sessions have, once they need one."""
         with self._lock:
             if self._relay is None:
-                from nsbox._network import nothing
+                from nsbox._network.network import nothing
                 from nsbox._relay import Relay as OwnRelay  # seldom needed
 
                 self._relay = OwnRelay(nothing(), on_connect=self._on_connect, on_network=self._on_network)

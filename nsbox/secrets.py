@@ -24,7 +24,7 @@ from typing import Any, NoReturn, Protocol, final, runtime_checkable
 
 from nsbox._base.errors import NsboxError, Reason, UnavailableError
 from nsbox._base.imports import only_libraries
-from nsbox._scrub import Scrubber, value_of
+from nsbox._leaks.scrub import Scrubber, value_of
 
 __all__ = ["JsonStore", "KeyringStore", "Secret", "Store", "StoreError", "inject"]
 

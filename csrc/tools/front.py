@@ -41,7 +41,7 @@ for name, body in MODULES:
     type(body)(body.__code__, module.__dict__)()
 """
 
-GUARD = "_bpf.Program(_seccomp.profile('off', nested=True, for_net=False), with_compatible=True)"
+GUARD = "bpf.Program(seccomp.profile('off', nested=True, for_net=False), with_compatible=True)"
 
 
 class Short(ast.NodeTransformer):
@@ -150,12 +150,14 @@ def guard(package: Path, syscalls: str) -> bytes:
     # Not by the package's own __init__, which refuses a source tree that isn't built.
     sys.modules["nsbox"] = source = ModuleType("nsbox")
     source.__path__ = [str(package)]
-    from nsbox import _bpf, _seccomp, _wire
+    from nsbox import _wire
+    from nsbox._seccomp import bpf
+    from nsbox._seccomp import filter as seccomp
 
     machine, *rows = re.findall(r'"(.*)\\n"', syscalls)
     numbers = {name: int(number) for name, _, number in (row.partition(" ") for row in rows)}
-    program = eval(GUARD, {"_bpf": _bpf, "_seccomp": _seccomp})
-    return _wire.encode_programs([program], machine, _bpf.NEWER | numbers)[0]
+    program = eval(GUARD, {"bpf": bpf, "seccomp": seccomp})
+    return _wire.encode_programs([program], machine, bpf.NEWER | numbers)[0]
 
 
 def main() -> None:
@@ -167,7 +169,8 @@ def main() -> None:
     packages = [name for name, path in modules.paths.items() if path.name == "__init__.py"]
     rows = "".join(f"    ({name!r}, _{number}),\n" for number, name in enumerate(modules.trees))
     tables = f"PACKAGES = {packages!r}\nMODULES = (\n{rows})\n"
-    ready = f"from nsbox import _bpf, _request, _seccomp\n_request.ready.append(({GUARD}, CODE))\n"
+    names = "from nsbox import _request\nfrom nsbox._seccomp import bpf, filter as seccomp\n"
+    ready = f"{names}_request.ready.append(({GUARD}, CODE))\n"
     code = f"CODE = {guard(package, syscalls.read_text())!r}\n"
     text = "\n\n".join((ABOUT, *made, tables + TAIL, code + ready))
     compile(text, str(output), "exec")  # not every statement of a module's may be in a function

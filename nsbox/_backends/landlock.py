@@ -10,17 +10,17 @@ from nsbox import _landlock
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._bpf import Program
 from nsbox._filters import left_behind, refused, unkillable
-from nsbox._home import PRIVATE, is_of_box
 from nsbox._host import Host
 from nsbox._layout import home, home_source, private_caveats, with_interpreter, with_matches, without_list
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
+from nsbox._paths.home import PRIVATE, is_of_box
 from nsbox._plan import DEVICES, Identity, Plan
 from nsbox._policy import Policy
-from nsbox._profiles import beside_landlock, without_namespaces
 from nsbox._ruleset import Ruleset
-from nsbox._seccomp import no_more_filters, no_user_namespaces, profile
+from nsbox._seccomp.bpf import Program
+from nsbox._seccomp.filter import no_more_filters, no_user_namespaces, profile
+from nsbox._seccomp.profiles import beside_landlock, without_namespaces
 
 if TYPE_CHECKING:
     from typing import Literal

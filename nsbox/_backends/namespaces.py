@@ -26,9 +26,9 @@ from nsbox._plan import Bind, Dev, Devpts, Identity, Op, Plan, Rlimit, RoBind
 from nsbox._policy import Policy
 
 if TYPE_CHECKING:
-    from nsbox._bpf import Rule
-    from nsbox._network import Network
+    from nsbox._network.network import Network
     from nsbox._ruleset import Ruleset
+    from nsbox._seccomp.bpf import Rule
 
 NAME = "namespaces"
 _UNCHANGED = 2**32 - 1  # setresuid(2)
@@ -266,7 +266,7 @@ def _last(ruleset: Ruleset | None) -> tuple[Rule, ...]:
     """Return what seccomp has to refuse beside Landlock's rules about files."""
     if ruleset is None or not ruleset.files:
         return ()
-    from nsbox._profiles import beside_landlock
+    from nsbox._seccomp.profiles import beside_landlock
 
     return beside_landlock(truncates=bool(ruleset.files & _TRUNCATE))
 

@@ -11,11 +11,11 @@ from nsbox import _sbpl
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
-from nsbox._home import PRIVATE, is_of_box, name_of
 from nsbox._host import Host
 from nsbox._layout import home, pinned_paths, with_matches
 from nsbox._limits import check_lacking, rlimits
 from nsbox._network_plan import enforced_by_proxy, left_open, listed
+from nsbox._paths.home import PRIVATE, is_of_box, name_of
 from nsbox._plan import Identity, Plan, Rlimit
 from nsbox._policy import Policy
 from nsbox._sbpl import Seatbelt, param, rule

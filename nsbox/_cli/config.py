@@ -14,7 +14,7 @@ from nsbox._config_formats import FORMATS, format_of, toml_value, write
 from nsbox._config_keys import KEYS, Key, default, listed
 from nsbox._config_paths import written
 from nsbox._config_write import write_file
-from nsbox._network import Network
+from nsbox._network.network import Network
 from nsbox._policy import Policy
 from nsbox._variables import LOCALE
 from nsbox._wished_limits import Limits

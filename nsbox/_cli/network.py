@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox import _core
-    from nsbox._network_events import NetworkEvent
+    from nsbox._network.events import NetworkEvent
     from nsbox._popen import Popen
     from nsbox._publish import Published
     from nsbox._spawn import Prepared
@@ -189,8 +189,8 @@ def refusals(policy: Policy, job: Popen[bytes]) -> tuple[str, ...]:
     """
     if policy.network in ("none", "host"):
         return ()
-    from nsbox._network import Network  # of a command that fails under a list
-    from nsbox._network_messages import OPTION, messages
+    from nsbox._network.messages import OPTION, messages
+    from nsbox._network.network import Network  # of a command that fails under a list
 
     contained, network = job.sandbox, policy.network
     if contained is None or not isinstance(network, Network):

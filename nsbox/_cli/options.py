@@ -8,8 +8,8 @@ from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import replace
+from nsbox._paths.resolution import current_directory
 from nsbox._policy import Policy, default_workspace
-from nsbox._resolution import current_directory
 from nsbox._wished_limits import Limits
 
 
@@ -151,7 +151,7 @@ def _added(network: Any, entries: list[str]) -> Any:
 
 def _listed(entries: list[str], more: Any = None) -> Any:
     """Return the network list that --allow-net makes, or adds to."""
-    from nsbox._network import Network, entry_problem  # seldom needed
+    from nsbox._network.network import Network, entry_problem  # seldom needed
 
     for entry in entries:
         if problem := entry_problem(entry):

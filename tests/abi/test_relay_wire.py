@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from cffi import FFI
 
-from nsbox import _network_events as events
 from nsbox import _wire_network
+from nsbox._network import events
 
 WORDS = {"udp": "DATAGRAM", "publish": "PUBLISHED"}
 

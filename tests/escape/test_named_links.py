@@ -21,7 +21,7 @@ import nsbox
 import nsbox.asyncio
 from nsbox import NsboxError, Policy, PolicyError, Sandbox, SetupError
 from nsbox._base.imports import opened
-from nsbox._resolution import Resolution
+from nsbox._paths.resolution import Resolution
 
 READ = "cat .ssh/id; echo evil >> .ssh/authorized_keys"
 

@@ -231,8 +231,17 @@ HEAVY = (
 
 # What a program that starts one command and ends imports.
 HOT = (
-    *("_backends.namespaces", "_bpf", "_bwrap", "_bwrap_parse", "_bwrap_policy", "_core", "_details", "_filters"),
-    *("_host", "_identity", "_layout", "_limits", "_plan", "_policy", "_request", "_seccomp", "_spawn", "_wire"),
+    *(
+        "_backends.namespaces",
+        "_seccomp.bpf",
+        "_bwrap",
+        "_bwrap_parse",
+        "_bwrap_policy",
+        "_core",
+        "_details",
+        "_filters",
+    ),
+    *("_host", "_identity", "_layout", "_limits", "_plan", "_policy", "_request", "_seccomp.filter", "_spawn", "_wire"),
 )
 # What that must not load: each takes longer than what it would be needed for, or is only needed when something fails.
 SLOW = frozenset(
@@ -243,7 +252,14 @@ SLOW = frozenset(
         *("struct", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "weakref"),
         *(f"nsbox._backends.{name}" for name in ("bwrap", "landlock", "passthrough")),
         *("nsbox._bwrap_help", "nsbox._causes", "nsbox._cgroup", "nsbox._containment", "nsbox._doctor"),
-        *("nsbox._failure", "nsbox._landlock", "nsbox._path_rules", "nsbox._popen", "nsbox._probe", "nsbox._profiles"),
+        *(
+            "nsbox._failure",
+            "nsbox._landlock",
+            "nsbox._path_rules",
+            "nsbox._popen",
+            "nsbox._probe",
+            "nsbox._seccomp.profiles",
+        ),
         *("nsbox._reap", "nsbox._renew", "nsbox._ruleset", "nsbox._usage", "nsbox._wire_entry"),
         *("nsbox._confine", "nsbox._workspace", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
     }

@@ -26,9 +26,9 @@ from nsbox import (
     explain,
 )
 from nsbox._backends import choose, compile_policy
-from nsbox._bpf import Program
 from nsbox._bwrap_words import arguments
 from nsbox._policy import BEST_EFFORT
+from nsbox._seccomp.bpf import Program
 
 NEW = replace(DEBIAN, landlock_abi=7)  # Landlock works there
 REFUSED = replace(NEW, userns_error=errno.EPERM, userns_error_at="unshare", is_filtered=True)  # namespaces don't

@@ -20,8 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsbox import _leak_patterns, leaks
+from nsbox import leaks
 from nsbox._cli.bench.leaks import log
+from nsbox._leaks import patterns as leaks_patterns
 from nsbox.leaks import DEPTH, Finding, scan, scrub_and_scan
 
 ALNUM = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -386,8 +387,8 @@ def steps(parsed: Any, follows: bool = False) -> list[tuple[int, bool]]:
 
 def test_patterns_cannot_go_back_far() -> None:
     """In each pattern a repeat has a small bound, or nothing follows: no text makes re try again and again."""
-    named = [value for value in vars(_leak_patterns).values() if isinstance(value, re.Pattern)]
-    patterns = [*named, *(pattern for _, pattern, _ in _leak_patterns.PATTERNS)]
+    named = [value for value in vars(leaks_patterns).values() if isinstance(value, re.Pattern)]
+    patterns = [*named, *(pattern for _, pattern, _ in leaks_patterns.PATTERNS)]
     assert len(patterns) > 15
     for pattern in patterns:
         found = steps(_parser.parse(pattern.pattern))
@@ -400,16 +401,16 @@ def test_patterns_cannot_go_back_far() -> None:
 @pytest.mark.parametrize("name", sorted(ENCODINGS))
 def test_shortest(token: str, name: str) -> None:
     """The shortest tokens are found too at each place in bytes that are no text."""
-    assert len(token) >= _leak_patterns.SHORTEST
+    assert len(token) >= leaks_patterns.SHORTEST
     for before in range(8):
         assert len(scan(ENCODINGS[name](b"\xff" * before + token.encode() + b"\xff\xfe"))) == 1
 
 
 def test_no_token_is_shorter() -> None:
     """No pattern finds less than what is decoded for."""
-    for _, pattern, _ in _leak_patterns.PATTERNS:
-        assert _parser.parse(pattern.pattern).getwidth()[0] >= _leak_patterns.SHORTEST
-    assert len("xox" + "b-" + "aB3" * 5) == _leak_patterns.SHORTEST  # the control: it isn't lower than it has to be
+    for _, pattern, _ in leaks_patterns.PATTERNS:
+        assert _parser.parse(pattern.pattern).getwidth()[0] >= leaks_patterns.SHORTEST
+    assert len("xox" + "b-" + "aB3" * 5) == leaks_patterns.SHORTEST  # the control: it isn't lower than it has to be
 
 
 @settings(max_examples=300, deadline=None)

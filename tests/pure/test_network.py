@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsbox import PolicyError
-from nsbox._network import Network
-from nsbox._network_entries import Entry, parse
+from nsbox._network.entries import Entry, parse
+from nsbox._network.network import Network
 from nsbox._wire_network import blob
 
 

@@ -12,8 +12,8 @@ from nsbox_pure import calm
 from nsbox_pure.hosts import workspace
 
 from nsbox import Network, PolicyError
-from nsbox._network_cover import Cover
-from nsbox._network_entries import parse
+from nsbox._network.cover import Cover
+from nsbox._network.entries import parse
 
 # A small world: names below two domains, with addresses in two networks, of which one is private.
 NAMES = ("a.x.example", "b.a.x.example", "x.example", "y.example", "ax.example")

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import nsbox
 from nsbox import NetworkEvent, NetworkRecord, NetworkRequest
-from nsbox import _network_events as wire
 from nsbox._base.frozen import fields
-from nsbox._network import Network
-from nsbox._network_log import MOST_EVENTS, NetworkLog
-from nsbox._network_messages import messages, request
+from nsbox._network import events as wire
+from nsbox._network.log import MOST_EVENTS, NetworkLog
+from nsbox._network.messages import messages, request
+from nsbox._network.network import Network
 from nsbox._verdicts import Hint, network_hints
 
 NET = Network(allow=("packages.example:443", "*.hub.example", "db.corp:5432", "example.org", "!gist.hub.example"))

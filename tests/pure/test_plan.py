@@ -53,8 +53,8 @@ from nsbox import (
     explain,
 )
 from nsbox._backends import compile_policy
-from nsbox._bpf import MACHINES
 from nsbox._plan import Identity, Rlimit
+from nsbox._seccomp.bpf import MACHINES
 from nsbox._wire import encode_programs
 
 NEWUSER = 0x10000000

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nsbox._scrub import LONGEST, SHORTEST, forms
+from nsbox._leaks.scrub import LONGEST, SHORTEST, forms
 from nsbox.leaks import Scrubber
 from nsbox.secrets import Secret
 

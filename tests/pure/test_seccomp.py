@@ -17,10 +17,11 @@ from nsbox_pure import calm
 from nsbox_pure.bpf import ALLOWED, IGNORED, name, run, verdict
 from nsbox_pure.hosts import DEBIAN, ROOT, workspace
 
-from nsbox import Arg, Filter, Policy, PolicyError, Rule, _profiles
+from nsbox import Arg, Filter, Policy, PolicyError, Rule
 from nsbox._backends import compile_policy
-from nsbox._bpf import COMPATIBLE, LAST, MACHINES, NEWER, Program, Table, assemble
-from nsbox._seccomp import COMPATIBLE_NUMBERS, no_user_namespaces, profile, profiled
+from nsbox._seccomp import profiles
+from nsbox._seccomp.bpf import COMPATIBLE, LAST, MACHINES, NEWER, Program, Table, assemble
+from nsbox._seccomp.filter import COMPATIBLE_NUMBERS, no_user_namespaces, profile, profiled
 from nsbox._wire import encode_programs
 
 EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = 1, 38, 93, 97
@@ -339,7 +340,7 @@ def test_the_hosts_profile() -> None:
     Without kill_on_exit there are no children for the caller.
     """
     nested, machine = codes(workspace(nested=True)), MACHINES["x86_64"]
-    set_ids = {call for rule in _profiles.SET_IDS for call in rule.calls}
+    set_ids = {call for rule in profiles.SET_IDS for call in rule.calls}
     for policy, base in ((Policy.host(), "default"), (Policy.host(seccomp=Filter()), Filter())):
         assert policy.seccomp == base
         for call, args, *_ in CASES:

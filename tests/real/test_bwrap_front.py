@@ -15,8 +15,9 @@ import _cffi_backend
 import pytest
 
 import nsbox
-from nsbox import _backends, _bpf, _core_linux, _wire
+from nsbox import _backends, _core_linux, _wire
 from nsbox._bwrap import install
+from nsbox._seccomp import bpf
 
 FRONT = Path(install.__file__).with_name("front.py")
 pytestmark = pytest.mark.skipif(not FRONT.exists(), reason="an editable installation has no such file")
@@ -168,7 +169,7 @@ def test_the_filter_that_is_made_with_it() -> None:
     policy = nsbox.Policy.from_bwrap(["--dev-bind", "/", "/"])
     (program,) = _backends.compile_policy(policy, nsbox.probe()).programs
     machine, numbers = _core_linux.syscalls()
-    (code,) = _wire.encode_programs([program], machine, _bpf.NEWER | numbers)
+    (code,) = _wire.encode_programs([program], machine, bpf.NEWER | numbers)
     assert made == [code.hex()]
 
 

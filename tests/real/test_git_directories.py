@@ -11,7 +11,7 @@ import pytest
 
 import nsbox
 from nsbox import Policy, Sandbox
-from nsbox._git import directories
+from nsbox._paths.git import directories
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 ME = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always")

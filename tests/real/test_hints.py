@@ -13,7 +13,7 @@ from nsbox_testing import needs
 
 import nsbox
 from nsbox import Limits, NetworkEvent, NetworkRecord, Policy, PolicyError, Sandbox, _reasons
-from nsbox._network import Network
+from nsbox._network.network import Network
 from nsbox._verdicts import Ending
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsbox import Policy, _resolution
+from nsbox import Policy
+from nsbox._paths import resolution
 from nsbox_differential.view import is_below
 
 # A node is a dict of nodes, None for a file, or a str for a link to it: "/" stands for the top of the tree.
@@ -90,7 +91,7 @@ class Wish:
 
     def policy(self, top: str) -> Policy:
         """Return the policy."""
-        _resolution.opened.clear()  # by the policies of other trees, which stood here before
+        resolution.opened.clear()  # by the policies of other trees, which stood here before
         named = {name: [top + path for path in getattr(self, name)] for name in ("write", "read", "deny")}
         return Policy.workspace(top + self.workspace, **named)
 

@@ -1,7 +1,7 @@
 """Which system calls a command may make: Filter, the wish; what no command may; and what a profile comes to.
 
-The profiles' tables are in _profiles. How rules become a program is _bpf's business; when the programs are installed,
-a backend's.
+The profiles' tables are in profiles.py. How rules become a program is the business of bpf.py; when the programs are
+installed, a backend's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from nsbox._base.checks import is_iterable
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen_by_name, remembered
-from nsbox._bpf import ENOSYS, EPERM, MAX_INSTRUCTIONS, Arg, Rule, has_bit
+from nsbox._seccomp.bpf import ENOSYS, EPERM, MAX_INSTRUCTIONS, Arg, Rule, has_bit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -145,12 +145,12 @@ def _liftable(base: str, *, may_nest: bool = False, for_net: bool = False, set_i
     """Return the rules that Filter.allow can lift: the profile's own, and the one about exits that are traced."""
     if base == "off":
         return (_NO_EXIT_TRACING,)
-    from nsbox import _profiles
+    from nsbox._seccomp import profiles
 
-    rules = (*_profiles.making_namespaces(may_nest, for_net), *_profiles.DEFAULT)
+    rules = (*profiles.making_namespaces(may_nest, for_net), *profiles.DEFAULT)
     if set_ids:
-        rules += _profiles.SET_IDS if may_nest else (*_profiles.SET_IDS, _profiles.NO_OPENAT2)
-    more = _profiles.HARDENED if base == "hardened" else ()
+        rules += profiles.SET_IDS if may_nest else (*profiles.SET_IDS, profiles.NO_OPENAT2)
+    more = profiles.HARDENED if base == "hardened" else ()
     return (_NO_EXIT_TRACING, *more, *rules)
 
 
@@ -190,7 +190,7 @@ def no_more_filters(base: str, allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
     """Return the rules against filters of the command's own; before the last they would stop the set-up's."""
     if base != "hardened":
         return ()
-    from nsbox._profiles import NO_MORE_FILTERS
+    from nsbox._seccomp.profiles import NO_MORE_FILTERS
 
     return _without(NO_MORE_FILTERS, frozenset(allow))
 
@@ -204,6 +204,6 @@ def no_user_namespaces(allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
 
 def profiled() -> frozenset[str]:
     """Return the names in all rules of ours; not every machine has all of these system calls."""
-    from nsbox._profiles import NAMES
+    from nsbox._seccomp.profiles import NAMES
 
     return NAMES | {call for rule in (*_GUARD, *_CORE_STAYS) for call in rule.calls}

@@ -6,15 +6,15 @@ import errno
 import os
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._network_entries import ALL_PORTS, HTTPS, dotted
-from nsbox._network_events import NetworkEvent, NetworkRequest
+from nsbox._network.entries import ALL_PORTS, HTTPS, dotted
+from nsbox._network.events import NetworkEvent, NetworkRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nsbox._network import Network
-    from nsbox._network_entries import Entry
-    from nsbox._network_events import Reason
+    from nsbox._network.entries import Entry
+    from nsbox._network.events import Reason
+    from nsbox._network.network import Network
 
 OPTION = "--allow-net"
 _MOST = 6  # sentences

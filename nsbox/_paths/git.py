@@ -16,7 +16,7 @@ import stat
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.imports import opened
 from nsbox._base.paths import is_below
-from nsbox._resolution import links_on
+from nsbox._paths.resolution import links_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from collections import deque
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
 
 if TYPE_CHECKING:
-    from nsbox._network_events import NetworkEvent
+    from nsbox._network.events import NetworkEvent
 
 MOST_EVENTS = 1000
 

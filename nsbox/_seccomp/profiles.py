@@ -1,11 +1,11 @@
 """The profiles: what the rules "default" and "hardened" refuse, as tables with their reasons.
 
-What no command is without is _seccomp's; nobody reads these for a command that has nothing else.
+What no command is without is _seccomp.filter's; nobody reads these for a command that has nothing else.
 """
 
 from __future__ import annotations
 
-from nsbox._bpf import EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT, Arg, Rule, has_bit
+from nsbox._seccomp.bpf import EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT, Arg, Rule, has_bit
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 

@@ -10,8 +10,8 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
-from nsbox._patterns import is_pattern, is_wild, split
-from nsbox._resolution import Resolution, check_read
+from nsbox._paths.patterns import is_pattern, is_wild, split
+from nsbox._paths.resolution import Resolution, check_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,7 +138,7 @@ def add_git(names: Resolution, root: str, found: dict[str, Any]) -> None:
         return
     if mode & 0o170000 != 0o100000:  # inode(7): no regular file
         return
-    from nsbox._git import directories  # seldom needed
+    from nsbox._paths.git import directories  # seldom needed
 
     git = directories(root)
     named = (*found["write"], *found["read"], *found["deny"])

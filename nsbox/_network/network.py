@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsbox._base.checks import check_size, sequence
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name
-from nsbox._network_entries import MOST_SINGLE_PORTS, Entry, parse
+from nsbox._network.entries import MOST_SINGLE_PORTS, Entry, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,7 +73,7 @@ class Network(Frozen):
 
         What this one denies the other has to deny in its own words: an address may be one of a name's.
         """
-        from nsbox._network_cover import Cover  # seldom needed
+        from nsbox._network.cover import Cover  # seldom needed
 
         allowed = Cover(entry for entry in self.entries if not entry.is_denied)
         denied = Cover(entry for entry in other.entries if entry.is_denied)

@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, Generic, Protocol, TypeAlias, cast
 
-from nsbox._escapes import Decoded, Unbroken, without_plus
+from nsbox._leaks.escapes import Decoded, Unbroken, without_plus
 
 SHORTEST = 4  # bytes of a secret: less would stand in much that is none
 LONGEST = 1 << 16

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import TypeAlias
 
-    from nsbox._network_entries import Entry
+    from nsbox._network.entries import Entry
 
     Key: TypeAlias = tuple[str, str, int, int, bool]
 

@@ -1,0 +1,1 @@
+"""Patterns of tokens and private keys, and the scrubber that replaces known secrets. Pure."""
