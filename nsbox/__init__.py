@@ -43,17 +43,15 @@ if TYPE_CHECKING:
     from nsbox._config_errors import ConfigError
     from nsbox._confine import confined, install
     from nsbox._containment import Containment
-    from nsbox._details import Details
     from nsbox._doctor import Check, doctor
     from nsbox._explain import explain
     from nsbox._guarded import Attachment, Binary
-    from nsbox._host import Host
     from nsbox._network.events import NetworkEvent, NetworkRequest
     from nsbox._network.log import NetworkRecord
     from nsbox._network.network import Network
-    from nsbox._path_rules import PathRule
     from nsbox._paths.patterns import SECRET_FILES
-    from nsbox._plan import (
+    from nsbox._plan.host import Host
+    from nsbox._plan.ops import (
         Bind,
         BindData,
         BindFd,
@@ -71,7 +69,6 @@ if TYPE_CHECKING:
         Mqueue,
         Op,
         Overlay,
-        Plan,
         Proc,
         RemountRo,
         RoBind,
@@ -80,14 +77,17 @@ if TYPE_CHECKING:
         Tmpfs,
         TmpOverlay,
     )
-    from nsbox._policy import Policy
+    from nsbox._plan.plan import Plan
+    from nsbox._policy.details import Details
+    from nsbox._policy.limits import Limits
+    from nsbox._policy.policy import Policy
+    from nsbox._policy.rules import PathRule
     from nsbox._probe import probe
     from nsbox._publish import Published
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
     from nsbox._tool import ToolResult
     from nsbox._usage import Usage
-    from nsbox._wished_limits import Limits
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
     from nsbox.subprocess import (
@@ -221,14 +221,14 @@ _HOMES = {
     ),
     "_explain": ("explain",),
     "_guarded": ("Attachment", "Binary"),
-    "_host": ("Host",),
+    "_plan.host": ("Host",),
     "_network.network": ("Network",),
     "_network.events": ("NetworkEvent", "NetworkRequest"),
     "_network.log": ("NetworkRecord",),
     "_publish": ("Published",),
-    "_path_rules": ("PathRule",),
+    "_policy.rules": ("PathRule",),
     "_paths.patterns": ("SECRET_FILES",),
-    "_plan": (
+    "_plan.ops": (
         "Bind",
         "BindData",
         "BindFd",
@@ -246,7 +246,6 @@ _HOMES = {
         "Mqueue",
         "Op",
         "Overlay",
-        "Plan",
         "Proc",
         "RemountRo",
         "RoBind",
@@ -255,14 +254,15 @@ _HOMES = {
         "Tmpfs",
         "TmpOverlay",
     ),
-    "_details": ("Details",),
-    "_policy": ("Policy",),
+    "_plan.plan": ("Plan",),
+    "_policy.details": ("Details",),
+    "_policy.policy": ("Policy",),
     "_probe": ("probe",),
     "_seccomp.filter": ("Filter",),
     "_containment": ("Containment",),
     "_tool": ("ToolResult",),
     "_usage": ("Usage",),
-    "_wished_limits": ("Limits",),
+    "_policy.limits": ("Limits",),
     "sandbox": ("Sandbox",),
     "session": ("Session",),
     "transaction": ("Transaction",),

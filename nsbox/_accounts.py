@@ -12,11 +12,11 @@ from nsbox._base.paths import is_below
 from nsbox._identity import check_scarcity
 from nsbox._paths.patterns import anywhere, covers, hides
 from nsbox._paths.resolution import Resolution
-from nsbox._variables import CERTIFICATES
+from nsbox._policy.variables import CERTIFICATES
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 _SSH = ("/etc/ssh/ssh_config", "/usr/etc/ssh/ssh_config")
 _MOST_FILES, _MOST_LEVELS = 64, 16  # ssh(1) itself goes no deeper

@@ -8,14 +8,14 @@ import os
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._environment import null_free
 from nsbox._paths.resolution import absolute, current_directory
-from nsbox._policy import Policy, default_workspace
+from nsbox._policy.policy import Policy, default_workspace
 from nsbox._spawn import start_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from nsbox._plan import Plan
+    from nsbox._plan.plan import Plan
     from nsbox._spawn import Prepared
 
 

@@ -13,8 +13,8 @@ from nsbox._base.paths import is_below
 from nsbox._mounts import mounts
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 _MOST = 64  # below what one policy shows
 

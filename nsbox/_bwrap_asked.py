@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
-    from nsbox._plan import Op
+    from nsbox._plan.ops import Op
 
 
 class Refused(ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsbox._bwrap_options import options
-from nsbox._details import CAPABILITIES
+from nsbox._plan.capabilities import CAPABILITIES
 
 PROGRAMS = ("bwrap", "nsbox-bwrap")
 

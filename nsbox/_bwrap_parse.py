@@ -15,8 +15,8 @@ from nsbox._base.lean_os import os
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_options import STRAY_LAYER, Option
 from nsbox._bwrap_options import option as option_of
-from nsbox._details import CAPABILITIES
-from nsbox._plan import (
+from nsbox._plan.capabilities import CAPABILITIES
+from nsbox._plan.ops import (
     Bind,
     BindData,
     BindFd,

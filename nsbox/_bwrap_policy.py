@@ -6,9 +6,9 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.lean_os import os
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_parse import parse
-from nsbox._details import Details
-from nsbox._plan import Bind, Mqueue, Op
-from nsbox._policy import Policy
+from nsbox._plan.ops import Bind, Mqueue, Op
+from nsbox._policy.details import Details
+from nsbox._policy.policy import Policy
 from nsbox._seccomp.filter import Filter
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from nsbox._base.errors import Reason
-from nsbox._host import Host
+from nsbox._plan.host import Host
 
 _PROFILE = """\
 abi <abi/4.0>,

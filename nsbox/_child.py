@@ -7,15 +7,15 @@ import os
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, fields, replace
 from nsbox._base.paths import is_below
-from nsbox._path_rules import PathRule
-from nsbox._policy import BACKENDS, REQUIRE
-from nsbox._wished_limits import SMALL_LIMITS, Limits
+from nsbox._policy.limits import SMALL_LIMITS, Limits
+from nsbox._policy.policy import BACKENDS, REQUIRE
+from nsbox._policy.rules import PathRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
 
 _SAME = ("base", "ops", "details", "unshare", "ids", "uid", "gid", "inherit_env", "home", "hostname")
 _STRICTNESS = {"seccomp": ("off", "default", "hardened"), "symlinks": ("beneath", "refuse")}

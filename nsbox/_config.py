@@ -20,13 +20,13 @@ from nsbox._config_keys import KEYS, NETWORK, RULES, Key, schema
 from nsbox._config_paths import expanded
 from nsbox._config_values import check_entry, kind_of, must_be, unknown_key, word_of
 from nsbox._config_write import dump, dumps
-from nsbox._path_rules import PathRule
 from nsbox._paths.home import WORDS, check_home, name_of
 from nsbox._paths.patterns import is_pattern, split
 from nsbox._paths.resolution import Resolution, absolute, check_read, links_on
 from nsbox._paths.workspace import add_git, based, everywhere
-from nsbox._policy import Policy
-from nsbox._wished_limits import Limits
+from nsbox._policy.limits import Limits
+from nsbox._policy.policy import Policy
+from nsbox._policy.rules import PathRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,7 +6,7 @@ What a value comes to on this machine (which path it is, whether it exists) is _
 from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen_by_name
-from nsbox._policy import BACKENDS, BEST_EFFORT, PRESETS, REQUIRE, Policy
+from nsbox._policy.policy import BACKENDS, BEST_EFFORT, PRESETS, REQUIRE, Policy
 from nsbox._seccomp.filter import PROFILES
 
 if TYPE_CHECKING:

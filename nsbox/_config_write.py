@@ -12,7 +12,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._config_formats import check_format, format_of, write
 from nsbox._config_keys import KEYS, LIMITS, NETWORK, RULES, Key, default, listed
 from nsbox._config_paths import written
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

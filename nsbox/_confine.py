@@ -17,7 +17,7 @@ from nsbox._base.checks import check_bool
 from nsbox._base.errors import AccessError, NsboxError
 from nsbox._keeper import Keeper
 from nsbox._lifetime import Plain
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 
 _plain_fork_exec = _posixsubprocess.fork_exec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
 from nsbox._network.log import NetworkRecord
-from nsbox._plan import Plan
+from nsbox._plan.plan import Plan
 
 if TYPE_CHECKING:
     import psutil

@@ -9,11 +9,11 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
 from nsbox._identity import check_scarcity
-from nsbox._plan import DEVICES
+from nsbox._plan.ops import DEVICES
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 _OWN = ("console", "fd", "full", "mqueue", "null", "ptmx", "pts", "shm", "stderr", "stdin", "stdout")
 _MOST = 256  # nodes in directories

@@ -18,10 +18,10 @@ from nsbox._backends import namespaces, seatbelt
 from nsbox._base.errors import NsboxError, SetupError, UnavailableError
 from nsbox._base.frozen import Frozen, frozen, replace
 from nsbox._base.paths import PACKAGE
-from nsbox._host import Host
 from nsbox._limits import DELEGATION
-from nsbox._plan import Dev, Mqueue, Proc, RoBind, TmpOverlay
-from nsbox._policy import Policy
+from nsbox._plan.host import Host
+from nsbox._plan.ops import Dev, Mqueue, Proc, RoBind, TmpOverlay
+from nsbox._policy.policy import Policy
 from nsbox._popen import Popen
 from nsbox._probe import probe
 

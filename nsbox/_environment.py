@@ -8,15 +8,15 @@ from nsbox import _core
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
-from nsbox._variables import CERTIFICATES, PROXIES, VENVS, search_path
+from nsbox._policy.variables import CERTIFICATES, PROXIES, VENVS, search_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from nsbox._host import Host
-    from nsbox._plan import Plan
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._plan.plan import Plan
+    from nsbox._policy.policy import Policy
 
 _MOST_KEPT = 64  # built ones of one policy
 _f_ok = repeat(os.F_OK)

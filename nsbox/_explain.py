@@ -6,9 +6,9 @@ import os
 
 from nsbox import _backends
 from nsbox._base.display import printable
-from nsbox._host import Host
-from nsbox._plan import Plan
-from nsbox._policy import Policy
+from nsbox._plan.host import Host
+from nsbox._plan.plan import Plan
+from nsbox._policy.policy import Policy
 from nsbox._probe import host_for
 
 
@@ -63,8 +63,8 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
         return []
     from nsbox._base.display import printable
     from nsbox._environment import Environment
+    from nsbox._policy.variables import CERTIFICATES, PROXIES
     from nsbox._user import home_words, user_of
-    from nsbox._variables import CERTIFICATES, PROXIES
 
     has_own = any(getattr(op, "dest", "") == "/etc/passwd" and type(op).__name__ == "BindData" for op in plan.ops)
     whose = f"the sandbox's own: {user_of(policy, host)}, {plan.home}" if has_own else "the host's"
@@ -87,7 +87,7 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
 
 def _parameters(plan: Plan) -> list[str]:
     """Return the paths that a profile is about. Its text is the op's."""
-    from nsbox._sbpl import Seatbelt
+    from nsbox._plan.sbpl import Seatbelt
 
     pairs = [pair for op in plan.ops if isinstance(op, Seatbelt) for pair in op.params]
     width = max((len(name) for name, _ in pairs), default=0)

@@ -13,14 +13,15 @@ from nsbox._base.paths import is_below
 from nsbox._causes import refused_userns
 from nsbox._core import constants as c
 from nsbox._paths.patterns import hides
-from nsbox._plan import Op, Plan
-from nsbox._policy import Policy
+from nsbox._plan.ops import Op
+from nsbox._plan.plan import Plan
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from nsbox._host import Host
+    from nsbox._plan.host import Host
 
 _STEPS = {
     "PLAN": "malformed plan",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import IO, Any, Literal, overload
 
     from nsbox._guarded import Attachment, Binary, Files
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
 
     Path = str | os.PathLike[str]
 

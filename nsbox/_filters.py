@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from nsbox._base.errors import PolicyError
-from nsbox._host import Host
 from nsbox._layout import needs_no_userns
 from nsbox._limits import core_stays
-from nsbox._policy import Policy
+from nsbox._plan.host import Host
+from nsbox._policy.policy import Policy
 from nsbox._seccomp.bpf import Program, Rule
 from nsbox._seccomp.filter import no_more_filters, no_user_namespaces, profile
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from typing import Any, TypeVar
 
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._view import Mount, View
 
     Path = str | os.PathLike[str]

@@ -19,8 +19,8 @@ from nsbox._user import first_parts, home_path, home_source
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 POINTS = "points"  # in nsbox's directory for state: for each home, an empty file of each name
 _MOST = 256  # each is a mount

@@ -29,8 +29,8 @@ from nsbox._reach import check_place
 from nsbox._user import home_source, uid_of
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 _MODE = stat.S_IFDIR | 0o700
 _ATTEMPTS = 20  # to remove what a command that has just been killed still writes to

@@ -6,7 +6,7 @@ import errno
 
 from nsbox import _core
 from nsbox._base.lean_os import os
-from nsbox._host import Host
+from nsbox._plan.host import Host
 
 CAP_SETGID, CAP_SETUID = 6, 7
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox import _core
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._relay import Relay
     from nsbox._spawn import Prepared
     from nsbox._template import Kept

@@ -21,8 +21,8 @@ from nsbox._layout import home_source, with_matches
 from nsbox._mounts import mounts
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 # Between what systemd gives containers and its foreign ids (https://systemd.io/UIDS-GIDS), below 2**31: some programs
 # take an id for a signed number.

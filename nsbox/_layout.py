@@ -8,10 +8,10 @@ from __future__ import annotations
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import replace
 from nsbox._base.paths import is_below
-from nsbox._host import Host
 from nsbox._paths.home import name_of
 from nsbox._paths.patterns import is_pattern
-from nsbox._plan import (
+from nsbox._plan.host import Host
+from nsbox._plan.ops import (
     Bind,
     BindFd,
     DevBind,
@@ -25,7 +25,7 @@ from nsbox._plan import (
     RoOverlay,
     TmpOverlay,
 )
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 
 _PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "asound")  # as op_mount.c covers them
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nsbox._cgroup import Leaf, Spent
     from nsbox._keeper import Way
-    from nsbox._plan import Plan
+    from nsbox._plan.plan import Plan
 
 
 _LOST = 255  # the exit status of a command of which nobody knows how it ended; as asyncio has it

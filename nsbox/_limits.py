@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._host import Host
-from nsbox._plan import Rlimit
-from nsbox._policy import Policy
-from nsbox._wished_limits import Limits, with_small
+from nsbox._plan.host import Host
+from nsbox._plan.plan import Rlimit
+from nsbox._policy.limits import Limits, with_small
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

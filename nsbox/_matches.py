@@ -18,8 +18,8 @@ from nsbox._paths.patterns import SECRET_FILES, Steps, hides, is_pattern, split
 from nsbox._paths.resolution import check_read
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 MOST_ENTRIES = 200_000  # that are looked at for one path before a wildcard
 MOST_MATCHES = 1_000  # each is a mount

@@ -11,11 +11,11 @@ from nsbox._base.paths import is_below
 from nsbox._identity import check_scarcity
 from nsbox._network_plan import HOSTS, RESOLV_CONF
 from nsbox._paths.resolution import links_on
-from nsbox._plan import BindData, BindFd, Dir, File, Op, Symlink
+from nsbox._plan.ops import BindData, BindFd, Dir, File, Op, Symlink
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 _MOST_LINKS = 40  # path_resolution(7)
 _MOST_KEPT = 64

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._plan import BindData, Hostname
+from nsbox._plan.ops import BindData, Hostname
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
     from nsbox._network.entries import Entry
     from nsbox._network.network import Network
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 RESOLV_CONF, HOSTS = "/etc/resolv.conf", "/etc/hosts"
 _METADATA = 0xA9FEA9FE  # 169.254.169.254

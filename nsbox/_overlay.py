@@ -28,15 +28,15 @@ from nsbox._files import Tree, join
 from nsbox._filters import programs
 from nsbox._keeper import Way
 from nsbox._mounts import mounts
-from nsbox._plan import DevBind, Freeze, Mask, Overlay
+from nsbox._plan.ops import DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for, probe
 from nsbox._reach import check_place as check_place
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
     from nsbox._relay import Relay
     from nsbox._spawn import Prepared
 

@@ -9,8 +9,8 @@ from nsbox._base.paths import is_below
 from nsbox._user import gid_of, uid_of
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 
 def remedy(policy: Policy, host: Host, path: str) -> str:

@@ -17,14 +17,14 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._environment import null_free
 from nsbox._keeper import Keeper
 from nsbox._lifetime import Lifetime, Plain
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 from nsbox._probe import host_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, AnyStr, Literal, Self, Unpack, overload
 
-    from nsbox._plan import Plan
+    from nsbox._plan.plan import Plan
     from nsbox._pty import Pair, Terminal
     from nsbox._typed import Command, Popened
 

@@ -11,7 +11,6 @@ from nsbox import _accounts, _automounts, _core, _core_linux, _request, _system_
 from nsbox._backends import namespaces
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import PACKAGE, is_below
-from nsbox._host import Host
 from nsbox._identity import (
     CAP_SETGID,
     CAP_SETUID,
@@ -24,7 +23,8 @@ from nsbox._identity import (
 )
 from nsbox._links import detours
 from nsbox._paths.home import name_of
-from nsbox._policy import Policy
+from nsbox._plan.host import Host
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ from nsbox._seatbelt import HELPER, PROGRAM
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 # Not all of /System: below Volumes are the other names of everything else. Nor all of /Library: there are keychains,
 # logs and settings of services in it.

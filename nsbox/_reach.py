@@ -9,7 +9,7 @@ from nsbox._base.paths import is_below
 from nsbox._links import ways
 
 if TYPE_CHECKING:
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
 
 
 def check_place(policy: Policy, base: str, named: str, *, field: str = "dir") -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._usage import Usage
     from nsbox._view import View
 

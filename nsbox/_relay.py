@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nsbox._network.events import NetworkEvent
     from nsbox._network.log import Mark, NetworkRecord
     from nsbox._network.network import Network
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._proxy import Process as Proxy
 
 

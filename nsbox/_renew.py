@@ -10,7 +10,7 @@ from __future__ import annotations
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_below
-from nsbox._plan import (
+from nsbox._plan.ops import (
     Bind,
     BindData,
     BindFd,
@@ -22,10 +22,12 @@ from nsbox._plan import (
     Dir,
     File,
     Hostname,
+    Lifted,
     Loopback,
     Mask,
     Mqueue,
     Op,
+    Over,
     Overlay,
     Proc,
     RemountRo,
@@ -39,36 +41,13 @@ from nsbox._plan import (
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsbox._plan import Identity, Plan
+    from nsbox._plan.plan import Identity, Plan
 
 MOST_LIFTED = 48  # as abi.h has it
 _MOST_OPS = 400
 _BINDS = (Bind, RoBind, DevBind, Device)
 _FRESH = (Tmpfs, Proc, Devpts, Mqueue)
 _MOUNTS = (*_BINDS, *_FRESH, Mask, BindData)
-
-
-@frozen
-class Over(Op):
-    """A new file system over the template's; the mounts below that are lifted before it is covered."""
-
-    op: Tmpfs | Proc
-    lifted: tuple[str, ...] = ()
-
-    def row(self) -> tuple[str, str]:
-        name, what = self.op.row()
-        return name, what
-
-
-@frozen
-class Lifted(Op):
-    """Number `index` of all mounts that were lifted, put down on dest."""
-
-    index: int
-    dest: str
-
-    def row(self) -> tuple[str, str]:
-        return "lifted", self.dest
 
 
 @frozen

@@ -6,7 +6,8 @@ from nsbox import _core, _core_linux, _wire
 from nsbox._base.frozen import TYPE_CHECKING, remembered
 from nsbox._base.lean_os import os
 from nsbox._core import constants as c
-from nsbox._plan import Identity, Op, Plan
+from nsbox._plan.ops import Op
+from nsbox._plan.plan import Identity, Plan
 from nsbox._seccomp.bpf import NEWER, Program
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import PACKAGE, is_below
 from nsbox._paths.resolution import Resolution
-from nsbox._plan import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
-from nsbox._policy import Policy
-from nsbox._wished_limits import Limits, with_small
+from nsbox._plan.ops import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
+from nsbox._policy.limits import Limits, with_small
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from typing import Any, Literal
 
     from nsbox._network.network import Network
-    from nsbox._policy import Path
+    from nsbox._policy.policy import Path
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # build() looks programs up there, too
 MANIFEST = ".nsbox-rootfs.json"

@@ -19,9 +19,9 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import PACKAGE, is_below
 from nsbox._core import constants as c
 from nsbox._files import Tree, remove
-from nsbox._plan import Plan
-from nsbox._policy import Policy
-from nsbox._sbpl import Seatbelt, with_port
+from nsbox._plan.plan import Plan
+from nsbox._plan.sbpl import Seatbelt, with_port
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from typing import Any

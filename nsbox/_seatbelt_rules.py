@@ -8,7 +8,7 @@ have been in use for long (see the documentation for where), not from a Mac of o
 from __future__ import annotations
 
 from nsbox._base.frozen import Frozen, frozen
-from nsbox._sbpl import all_of, words
+from nsbox._plan.sbpl import all_of, words
 
 
 @frozen

@@ -25,7 +25,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import constants as c
 from nsbox._keeper import Way
 from nsbox._late_line import LateLine, joined
-from nsbox._plan import Tmpfs
+from nsbox._plan.ops import Tmpfs
 from nsbox._probe import host_for
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._unread import Unread
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._relay import Line, Relay
     from nsbox._spawn import Prepared
     from nsbox._verdicts import Fate

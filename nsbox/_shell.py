@@ -12,7 +12,7 @@ from nsbox._view import view
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
 
 SH = "/bin/sh"
 # Distributions' own, FreeBSD's and Homebrew's for Intel, NixOS's. Not PATH: a command could have put one there.

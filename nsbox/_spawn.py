@@ -14,7 +14,8 @@ from nsbox._base.lean_os import os
 from nsbox._core import constants as c
 from nsbox._environment import Environment
 from nsbox._paths.home import HOMES, name_of
-from nsbox._plan import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, Plan, primitives
+from nsbox._plan.ops import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, primitives
+from nsbox._plan.plan import Plan
 from nsbox._seccomp.bpf import NEWER
 from nsbox._seccomp.filter import profiled
 from nsbox._state import check_detours, make_state, with_sources
@@ -22,8 +23,8 @@ from nsbox._state import check_detours, make_state, with_sources
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
     from nsbox._seatbelt import Places
 
 

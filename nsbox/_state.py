@@ -11,11 +11,11 @@ from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 from nsbox._layout import sources
-from nsbox._plan import Bind, BindFd, DevBind
+from nsbox._plan.ops import Bind, BindFd, DevBind
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 
 def with_sources(policy: Policy, host: Host) -> Host:

@@ -18,7 +18,7 @@ from nsbox._paths.resolution import links_on
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._view import View
 
 _NETWORK = re.compile(

@@ -9,10 +9,10 @@ import signal
 
 from nsbox import _core, _request
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._plan import Identity, Plan
+from nsbox._plan.plan import Identity, Plan
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
+    from nsbox._plan.host import Host
 
 _PATHS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 

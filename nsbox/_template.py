@@ -23,14 +23,14 @@ from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.owners import high, opened, own_received
 from nsbox._base.stdlib import original
 from nsbox._core import constants as c
-from nsbox._plan import Console
+from nsbox._plan.ops import Console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from nsbox._plan import Op
-    from nsbox._policy import Policy
+    from nsbox._plan.ops import Op
+    from nsbox._policy.policy import Policy
     from nsbox._spawn import Prepared
 
 _ANEW = frozenset({"uts", "cgroup", "time"})  # namespaces that each command has for itself

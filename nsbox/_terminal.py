@@ -16,8 +16,8 @@ from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsbox._plan import Plan
-    from nsbox._policy import Policy
+    from nsbox._plan.plan import Plan
+    from nsbox._policy.policy import Policy
 
 _TCXONC, _TIOCSWINSZ = 0x540A, 0x5414  # <asm-generic/ioctls.h>
 # ENOTTY is what programs expect that set the size of a terminal of their own, as pexpect does: they go on without.

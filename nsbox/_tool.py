@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
     from nsbox._leaks.scrub import Scrubber
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._usage import Usage
     from nsbox.secrets import Secret, Store
 

@@ -9,7 +9,7 @@ from typing import IO, Any, Literal, TypeAlias, TypedDict
 from nsbox._keeper import Keeper
 from nsbox._network.events import NetworkEvent
 from nsbox._network_asks import OnConnect
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Command: TypeAlias = Path | Sequence[Path]

@@ -10,13 +10,13 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._layout import wants_full
 from nsbox._paths.home import HOMES, PRIVATE, name_of
-from nsbox._plan import Bind, BindData, Op, RemountRo, Tmpfs
+from nsbox._plan.ops import Bind, BindData, Op, RemountRo, Tmpfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nsbox._host import Host
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
 
 _MOST_TEXT = 8 << 20  # bytes of passwd or group that are kept whole
 _FIRST_PERSON = 1000  # ids below belong to the system

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nsbox._network.events import NetworkEvent
     from nsbox._network.network import Network
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._usage import Usage
 
     # Of pipes that a command leaves to others: read by the session; open, but read by nobody; closed.

@@ -18,13 +18,13 @@ from nsbox._base.paths import is_below
 from nsbox._layout import completed, layout, with_matches
 from nsbox._paths.patterns import hides
 from nsbox._paths.resolution import absolute
-from nsbox._plan import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
+from nsbox._plan.ops import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
 from nsbox._probe import host_for
 
 if TYPE_CHECKING:
-    from nsbox._host import Host
-    from nsbox._path_rules import PathRule
-    from nsbox._policy import Policy
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
+    from nsbox._policy.rules import PathRule
 
 _MOST_LINKS = 40  # path_resolution(7)
 _MOST_BYTES = 4095  # of a path, as the kernel has it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
 from nsbox._core import constants as c
-from nsbox._plan import (
+from nsbox._plan.ops import (
     Bind,
     BindData,
     BindFd,
@@ -37,7 +37,7 @@ from nsbox._seccomp.filter import COMPATIBLE_NUMBERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nsbox._ruleset import Ruleset
+    from nsbox._plan.landlock import Ruleset
 
 # Bytes of each field. _struct would do this, but many an interpreter has it in a shared library, which takes longer to
 # load than a plan to encode.
@@ -84,7 +84,7 @@ def _bind(op: Bind | RoBind | DevBind) -> _Row:
 
 
 def _renewed(op: Op) -> _Row:
-    from nsbox._renew import Lifted, Over  # which only sandboxes that are kept have
+    from nsbox._plan.ops import Lifted, Over  # which only sandboxes that are kept have
 
     if isinstance(op, Lifted):
         return _row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)

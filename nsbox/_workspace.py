@@ -9,10 +9,10 @@ from __future__ import annotations
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._host import Host
 from nsbox._layout import common, may_be_kernel_root
-from nsbox._plan import Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
-from nsbox._policy import Policy
+from nsbox._plan.host import Host
+from nsbox._plan.ops import Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
+from nsbox._policy.policy import Policy
 from nsbox._user import accounts, home_links, home_ops, home_path, ssh_ops
 
 if TYPE_CHECKING:

@@ -21,16 +21,17 @@ from nsbox._base.descriptors import high
 from nsbox._base.errors import IdsError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._bwrap_words import arguments
-from nsbox._host import Host
-from nsbox._plan import Bind, BindFd, DevBind, Op, Plan, RoBind
-from nsbox._policy import Policy
+from nsbox._plan.bwrap_words import arguments
+from nsbox._plan.host import Host
+from nsbox._plan.ops import Bind, BindFd, DevBind, Op, RoBind
+from nsbox._plan.plan import Plan
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from nsbox._bwrap_words import Kind
+    from nsbox._plan.bwrap_words import Kind
 
 FAILED = 125  # the status of a command that bwrap couldn't start; it said why
 _ARGV0 = (0, 9)

@@ -20,7 +20,7 @@ from nsbox import _popen
 from nsbox._base.errors import KillError
 from nsbox._containment import Containment
 from nsbox._keeper import Keeper
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from nsbox._rootfs_policy import MANIFEST, policy
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    from nsbox._policy import Path
+    from nsbox._policy.policy import Path
 
     Wished: TypeAlias = Iterable[Path] | Mapping[str, Path]
 

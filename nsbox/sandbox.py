@@ -23,7 +23,7 @@ from nsbox._commands import Commands
 from nsbox._file_tools import FileTools
 from nsbox._keeper import KeptWay
 from nsbox._paths.home import PRIVATE
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 from nsbox._probe import host_for, probe, transactions_dir
 from nsbox._spawn import prepare
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import psutil
 
     from nsbox._commands import ToolOptions
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._publish import Published
     from nsbox._relay import Line, Relay
     from nsbox._tool import ToolResult

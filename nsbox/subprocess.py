@@ -20,7 +20,7 @@ from subprocess import (
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._keeper import Keeper
 from nsbox._kills import check_grace
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 from nsbox._popen import Popen
 
 if TYPE_CHECKING:

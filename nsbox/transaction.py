@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
     from nsbox._relay import Relay
 
 __all__ = ["Change", "Transaction", "recover"]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._details import NO_DETAILS
-from nsbox._policy import BACKENDS, Policy
+from nsbox._policy.details import NO_DETAILS
+from nsbox._policy.policy import BACKENDS, Policy
 
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from nsbox._host import Host
-    from nsbox._plan import Plan
+    from nsbox._plan.host import Host
+    from nsbox._plan.plan import Plan
 
     class _Backend(Protocol):
         def missing(self, host: Host) -> tuple[Reason, ...]: ...

@@ -1,17 +1,17 @@
 """The backend of bubblewrap: the same plan as arguments of the system's bwrap(1).
 
 For machines where a security profile lets that program make user namespaces, and nobody else (Ubuntu since 23.10 binds
-one to /usr/bin/bwrap). _bwrap_words says the plan in its language; _wrap carries it out.
+one to /usr/bin/bwrap). _plan.bwrap_words says the plan in its language; _wrap carries it out.
 """
 
 from __future__ import annotations
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._filters import left_behind, programs, refused, unkillable
-from nsbox._host import Host
 from nsbox._layout import completed, home, layout, pinned_paths, wants_full, without_list
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
-from nsbox._plan import (
+from nsbox._plan.host import Host
+from nsbox._plan.ops import (
     Bind,
     BindData,
     BindFd,
@@ -21,19 +21,18 @@ from nsbox._plan import (
     Dir,
     File,
     Hostname,
-    Identity,
     Loopback,
     Mask,
     Mqueue,
     Op,
-    Plan,
     Proc,
     RemountRo,
     RoBind,
     Symlink,
     Tmpfs,
 )
-from nsbox._policy import Policy
+from nsbox._plan.plan import Identity, Plan
+from nsbox._policy.policy import Policy
 
 NAME = "bwrap"
 _FLOOR = (0, 8)  # --disable-userns and what came with it; what older ones lack isn't looked into

@@ -6,18 +6,19 @@ the backend can't do, each with the name by which a policy can do without it.
 
 from __future__ import annotations
 
-from nsbox import _landlock
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._filters import left_behind, refused, unkillable
-from nsbox._host import Host
 from nsbox._layout import home, home_source, private_caveats, with_interpreter, with_matches, without_list
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._paths.home import PRIVATE, is_of_box
-from nsbox._plan import DEVICES, Identity, Plan
-from nsbox._policy import Policy
-from nsbox._ruleset import Ruleset
+from nsbox._plan import landlock
+from nsbox._plan.host import Host
+from nsbox._plan.landlock import Ruleset
+from nsbox._plan.ops import DEVICES
+from nsbox._plan.plan import Identity, Plan
+from nsbox._policy.policy import Policy
 from nsbox._seccomp.bpf import Program
 from nsbox._seccomp.filter import no_more_filters, no_user_namespaces, profile
 from nsbox._seccomp.profiles import beside_landlock, without_namespaces
@@ -36,9 +37,9 @@ def missing(host: Host) -> tuple[Reason, ...]:
         return (Reason(f"{host.system} has no Landlock"),)
     if host.core_problem:
         reasons.append(Reason(host.core_problem, "install nsbox where it has a C core: Linux on x86_64 or aarch64"))
-    if host.landlock_abi < _landlock.FILES_ABI:
+    if host.landlock_abi < landlock.FILES_ABI:
         have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
-        reasons.append(Reason(f"this kernel has {have} of Landlock, version {_landlock.FILES_ABI} is needed", _REMEDY))
+        reasons.append(Reason(f"this kernel has {have} of Landlock, version {landlock.FILES_ABI} is needed", _REMEDY))
     return tuple(reasons)
 
 
@@ -101,7 +102,7 @@ def _within(path: str, roots: dict[str, Literal["read", "write"]]) -> str | None
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     """Return the wishes that this backend can't grant, by their names in best_effort, and why."""
-    signals = "signalled and " if host.landlock_abi < _landlock.SCOPES_ABI else ""
+    signals = "signalled and " if host.landlock_abi < landlock.SCOPES_ABI else ""
     found = {
         "processes": Reason(
             f"landlock: processes: those of the same user can be seen, {signals}slowed down; "
@@ -196,16 +197,16 @@ def _rights(policy: Policy, host: Host) -> dict[str, Literal["read", "write"]]:
 
 def _ruleset(policy: Policy, host: Host) -> Ruleset:
     files = _files(policy, host)
-    return files if policy.network == "host" else _landlock.without_tcp(files, host.landlock_abi)
+    return files if policy.network == "host" else landlock.without_tcp(files, host.landlock_abi)
 
 
 def _files(policy: Policy, host: Host) -> Ruleset:
     if policy.base != "workspace":
         # Scopes are enough for a domain, which closes other processes; where there are none, all files are allowed.
         allowed: dict[str, Literal["read", "write"]] = {"/": "write"}
-        scopes = None if policy.landlock else _landlock.scopes(host.landlock_abi)
-        return scopes or _landlock.paths_alone(allowed, (), host.landlock_abi)
-    return _landlock.paths_alone(_rights(policy, host), (*policy.read, *policy.write), host.landlock_abi)
+        scopes = None if policy.landlock else landlock.scopes(host.landlock_abi)
+        return scopes or landlock.paths_alone(allowed, (), host.landlock_abi)
+    return landlock.paths_alone(_rights(policy, host), (*policy.read, *policy.write), host.landlock_abi)
 
 
 # ---- who it is, and what it may ask of the kernel
@@ -244,7 +245,7 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
     # Tables of 32-bit programs only where nothing is refused that they have other numbers for.
     programs = [Program(rules, with_compatible=shares_all and wish.base == "off" and not wish.rules)]
     if contains_files:
-        last = beside_landlock(truncates=host.landlock_abi >= _landlock.TRUNCATE_ABI)
+        last = beside_landlock(truncates=host.landlock_abi >= landlock.TRUNCATE_ABI)
         programs.append(Program(last, stage="last"))
     programs += [Program(code=code, stage="last") for code in wish.programs]
     rules = (*no_more_filters(wish.base, wish.allow), *wish.rules)
@@ -261,18 +262,18 @@ def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     if policy.base == "workspace":
         said.append("files: the contents of those that the policy names, the system's, and no others (Landlock)")
         said.append("environment: built, not inherited")
-        if host.landlock_abi < _landlock.TRUNCATE_ABI:
+        if host.landlock_abi < landlock.TRUNCATE_ABI:
             said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
     if policy.network == "none":
         said.append("network: no sockets, not even on loopback, nor unix sockets; but pairs of streams (seccomp)")
-        if host.landlock_abi >= _landlock.TCP_ABI:
+        if host.landlock_abi >= landlock.TCP_ABI:
             said.append("network: no bind(2) and no connect(2) of TCP sockets that are passed (Landlock)")
     elif policy.base == "workspace":
         said.append("sockets: no unix sockets but pairs of streams (seccomp)")
     if "ipc" in policy.unshare:
         said.append("ipc: no System V ipc and no message queues (seccomp)")
     said.append("memory and tracing: none of processes outside (Landlock)")
-    if host.landlock_abi >= _landlock.SCOPES_ABI:
+    if host.landlock_abi >= landlock.SCOPES_ABI:
         said.append("signals: none to processes outside (Landlock)")
     return tuple(said)
 

@@ -7,9 +7,7 @@ import errno
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._details import Capabilities
 from nsbox._filters import left_behind, programs, refused, unkillable
-from nsbox._host import Host
 from nsbox._layout import (
     completed,
     home,
@@ -22,12 +20,15 @@ from nsbox._layout import (
     wants_full,
 )
 from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, inotify_instances, rlimits
-from nsbox._plan import Bind, Dev, Devpts, Identity, Op, Plan, Rlimit, RoBind
-from nsbox._policy import Policy
+from nsbox._plan.capabilities import Capabilities
+from nsbox._plan.host import Host
+from nsbox._plan.ops import Bind, Dev, Devpts, Op, RoBind
+from nsbox._plan.plan import Identity, Plan, Rlimit
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from nsbox._network.network import Network
-    from nsbox._ruleset import Ruleset
+    from nsbox._plan.landlock import Ruleset
     from nsbox._seccomp.bpf import Rule
 
 NAME = "namespaces"
@@ -248,18 +249,18 @@ def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str,
     reaches_out = policy.base == "workspace" and policy.network == "host"
     if not policy.landlock and not reaches_out:
         return None
-    from nsbox import _landlock
+    from nsbox._plan import landlock
 
-    if policy.landlock and host.landlock_abi < _landlock.FILES_ABI:
+    if policy.landlock and host.landlock_abi < landlock.FILES_ABI:
         have = f"version {host.landlock_abi}" if host.landlock_abi else "none"
         lacking["landlock"] = Reason(
-            f"landlock=True: this kernel has {have} of Landlock, version {_landlock.FILES_ABI} is needed",
+            f"landlock=True: this kernel has {have} of Landlock, version {landlock.FILES_ABI} is needed",
             "Linux 5.19 or later, with landlock among the modules of lsm= on its command line",
         )
     elif policy.landlock:
         closed = _CLOSED if policy.base == "workspace" else ()
-        return _landlock.ruleset(ops, host.landlock_abi, closed=closed)
-    return _landlock.scopes(host.landlock_abi) if reaches_out else None
+        return landlock.ruleset(ops, host.landlock_abi, closed=closed)
+    return landlock.scopes(host.landlock_abi) if reaches_out else None
 
 
 def _last(ruleset: Ruleset | None) -> tuple[Rule, ...]:
@@ -343,9 +344,9 @@ def _enforced(
 
 
 def _reached(ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str, ...]:
-    from nsbox import _landlock
+    from nsbox._plan import landlock
 
-    return _landlock.reached(ops, ruleset)
+    return landlock.reached(ops, ruleset)
 
 
 def _not_enforced(

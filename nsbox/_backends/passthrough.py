@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nsbox._base.errors import Reason, UnavailableError
-from nsbox._host import Host
-from nsbox._plan import Identity, Plan
-from nsbox._policy import Policy
+from nsbox._plan.host import Host
+from nsbox._plan.plan import Identity, Plan
+from nsbox._policy.policy import Policy
 
 NAME = "passthrough"
 

@@ -7,18 +7,18 @@ about files all name the same operations, and are written from the root down: th
 
 from __future__ import annotations
 
-from nsbox import _sbpl
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
-from nsbox._host import Host
 from nsbox._layout import home, pinned_paths, with_matches
 from nsbox._limits import check_lacking, rlimits
 from nsbox._network_plan import enforced_by_proxy, left_open, listed
 from nsbox._paths.home import PRIVATE, is_of_box, name_of
-from nsbox._plan import Identity, Plan, Rlimit
-from nsbox._policy import Policy
-from nsbox._sbpl import Seatbelt, param, rule
+from nsbox._plan import sbpl
+from nsbox._plan.host import Host
+from nsbox._plan.plan import Identity, Plan, Rlimit
+from nsbox._plan.sbpl import Seatbelt, param, rule
+from nsbox._policy.policy import Policy
 from nsbox._seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK, PRESETS, Set
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class _Profile:
         self._policy, self._host = policy, host
         self._grants = grants(policy, host)
         self._writable = [grant for grant in self._grants if grant.right == "write"]
-        self._params: dict[str, str | None] = {g.name: _sbpl.check_value(g.path) for g in self._grants}
+        self._params: dict[str, str | None] = {g.name: sbpl.check_value(g.path) for g in self._grants}
         self._params["TMP"] = None
 
     def op(self) -> Seatbelt:
@@ -227,14 +227,14 @@ class _Profile:
         if self._policy.network == "host":
             lines += _sets(NETWORK)
         elif listed(self._policy) is not None:
-            lines.append(rule("allow", "network-outbound", [_sbpl.proxy()], "the proxy that enforces the network list"))
+            lines.append(rule("allow", "network-outbound", [sbpl.proxy()], "the proxy that enforces the network list"))
         for name in sorted(self._policy.seatbelt):
             lines += _sets(PRESETS[name])
         lines += _sets(EXCEPTIONS, "deny")
         count = sum(line.count("(param ") for line in lines)
-        if count > _sbpl.MOST_FILTERS:
+        if count > sbpl.MOST_FILTERS:
             raise UnavailableError(
-                Reason(f"seatbelt: {count} paths are too many for a profile, which has {_sbpl.MOST_FILTERS} at most")
+                Reason(f"seatbelt: {count} paths are too many for a profile, which has {sbpl.MOST_FILTERS} at most")
             )
         return Seatbelt("\n".join(lines) + "\n", tuple(self._params.items()), self._host.seatbelt_ways[0])
 
@@ -255,7 +255,7 @@ class _Profile:
         ways = [param(name, "path-ancestors") for name in (*names, "TMP")]
         links = [f'(literal "{link}")' for link in _LINKS]
         for i, link in enumerate(self._host.links):
-            self._params[f"LINK_{i}"] = _sbpl.check_value(link)
+            self._params[f"LINK_{i}"] = sbpl.check_value(link)
             links.append(param(f"LINK_{i}", "literal"))
             ways.append(param(f"LINK_{i}", "path-ancestors"))
         lines.append(rule("allow", "file-read-metadata file-test-existence", [*ways, *links], "the way to each path"))
@@ -283,7 +283,7 @@ class _Profile:
         around = self._around(grant.path)
         if self._host.names_are_exact or around is None:
             return []
-        found = _sbpl.folded(around.name, grant.path[len(around.path) :], below=below)
+        found = sbpl.folded(around.name, grant.path[len(around.path) :], below=below)
         if found is None:
             raise UnavailableError(
                 Reason(f"seatbelt: deny: {grant.path} is too long to be hidden in any spelling", "a shorter path")
@@ -307,7 +307,7 @@ class _Profile:
         filters = []
         for i, path in enumerate(sorted(ways, key=lambda path: (_depth(path), path))):
             name = known.get(path) or f"WAY_{i}"
-            self._params[name] = _sbpl.check_value(path)
+            self._params[name] = sbpl.check_value(path)
             filters.append(param(name, "literal"))
             filters += self._folded(Grant(path, "deny", None, name), below=False)
         lines = (

@@ -20,8 +20,9 @@ from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_parse import parse
 from nsbox._bwrap_policy import policy_of, read_all
 from nsbox._core import constants as c
-from nsbox._plan import Bind, BindData, DevBind, File, Identity, Op, Overlay, RoBind, RoOverlay, TmpOverlay
-from nsbox._policy import Policy
+from nsbox._plan.ops import Bind, BindData, DevBind, File, Op, Overlay, RoBind, RoOverlay, TmpOverlay
+from nsbox._plan.plan import Identity
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

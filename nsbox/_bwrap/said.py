@@ -11,8 +11,8 @@ from nsbox import _core, _spawn
 from nsbox._bwrap_asked import Asked
 from nsbox._core import constants as c
 from nsbox._failure import exception
-from nsbox._host import Host
-from nsbox._plan import (
+from nsbox._plan.host import Host
+from nsbox._plan.ops import (
     Bind,
     BindData,
     BindFd,
@@ -32,7 +32,7 @@ from nsbox._plan import (
     Tmpfs,
     TmpOverlay,
 )
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 
 # Where the machine may be configured in a way that doesn't let us.
 _OF_THE_MACHINE = {

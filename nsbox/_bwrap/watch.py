@@ -22,7 +22,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._bwrap import Failed
 from nsbox._bwrap_asked import Asked
 from nsbox._core import constants as c
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

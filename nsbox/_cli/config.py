@@ -15,15 +15,15 @@ from nsbox._config_keys import KEYS, Key, default, listed
 from nsbox._config_paths import written
 from nsbox._config_write import write_file
 from nsbox._network.network import Network
-from nsbox._policy import Policy
-from nsbox._variables import LOCALE
-from nsbox._wished_limits import Limits
+from nsbox._policy.limits import Limits
+from nsbox._policy.policy import Policy
+from nsbox._policy.variables import LOCALE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsbox._path_rules import PathRule
+    from nsbox._policy.rules import PathRule
 
 
 def _text(value: str) -> str:

@@ -10,7 +10,7 @@ from nsbox import _spawn
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._keeper import Keeper, Way
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from typing import Any

@@ -9,8 +9,8 @@ from typing import Any
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import replace
 from nsbox._paths.resolution import current_directory
-from nsbox._policy import Policy, default_workspace
-from nsbox._wished_limits import Limits
+from nsbox._policy.limits import Limits
+from nsbox._policy.policy import Policy, default_workspace
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:

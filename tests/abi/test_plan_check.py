@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsbox import _core_linux
-from nsbox import _plan as p
 from nsbox._core import constants as c
-from nsbox._renew import Lifted, Over
+from nsbox._plan import ops as p
+from nsbox._plan.ops import Lifted, Over
 from nsbox._wire import encode
 
 calm = settings(deadline=None)

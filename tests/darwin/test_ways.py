@@ -26,7 +26,7 @@ WAYS = ("compiled", "helper", "sandbox-exec")
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The one way that there is: what the probe has found is cut down to it, which is all that a spawn asks."""
     name: str = request.param
-    # The field and its values are those of nsbox._host.Host; nothing else of the machine changes.
+    # The field and its values are those of nsbox._plan.host.Host; nothing else of the machine changes.
     host = _probe.probe()
     assert name in host.seatbelt_ways, "this Mac lacks it; no Mac that is supported does"
     only: Any = replace(host, seatbelt_ways=(name,))

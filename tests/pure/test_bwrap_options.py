@@ -12,7 +12,7 @@ from nsbox_testing import needs
 from nsbox._bwrap_help import PROGRAMS, completion, usage
 from nsbox._bwrap_options import options
 from nsbox._bwrap_parse import _HANDLERS
-from nsbox._details import CAPABILITIES
+from nsbox._plan.capabilities import CAPABILITIES
 
 OPTIONS = options()
 BY_NAME = {option.name: option for option in OPTIONS}

@@ -34,8 +34,8 @@ from nsbox import (
     TmpOverlay,
 )
 from nsbox._backends import compile_policy
-from nsbox._host import Host
-from nsbox._plan import Plan
+from nsbox._plan.host import Host
+from nsbox._plan.plan import Plan
 
 HOST = Host(euid=os.geteuid(), egid=os.getegid(), can_set_ids=os.geteuid() == 0, can_set_groups=os.geteuid() == 0)
 

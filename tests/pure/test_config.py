@@ -18,7 +18,7 @@ from nsbox._config_formats import read
 from nsbox._config_keys import KEYS, LIMITS, RULES, default
 from nsbox._config_paths import expanded
 from nsbox._paths.resolution import links_on
-from nsbox._policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
+from nsbox._policy.policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from nsbox._cli.config import starter
 from nsbox._config import Config, dump, dumps, load, loads
 from nsbox._config_formats import read, toml_text
 from nsbox._config_keys import KEYS
-from nsbox._policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
+from nsbox._policy.policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
 
 
 @pytest.fixture

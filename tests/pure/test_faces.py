@@ -238,10 +238,21 @@ HOT = (
         "_bwrap_parse",
         "_bwrap_policy",
         "_core",
-        "_details",
+        "_policy.details",
         "_filters",
     ),
-    *("_host", "_identity", "_layout", "_limits", "_plan", "_policy", "_request", "_seccomp.filter", "_spawn", "_wire"),
+    *(
+        "_plan.host",
+        "_identity",
+        "_layout",
+        "_limits",
+        "_plan.ops",
+        "_policy.policy",
+        "_request",
+        "_seccomp.filter",
+        "_spawn",
+        "_wire",
+    ),
 )
 # What that must not load: each takes longer than what it would be needed for, or is only needed when something fails.
 SLOW = frozenset(
@@ -254,13 +265,13 @@ SLOW = frozenset(
         *("nsbox._bwrap_help", "nsbox._causes", "nsbox._cgroup", "nsbox._containment", "nsbox._doctor"),
         *(
             "nsbox._failure",
-            "nsbox._landlock",
-            "nsbox._path_rules",
+            "nsbox._plan.landlock",
+            "nsbox._policy.rules",
             "nsbox._popen",
             "nsbox._probe",
             "nsbox._seccomp.profiles",
         ),
-        *("nsbox._reap", "nsbox._renew", "nsbox._ruleset", "nsbox._usage", "nsbox._wire_entry"),
+        *("nsbox._reap", "nsbox._renew", "nsbox._plan.landlock", "nsbox._usage", "nsbox._wire_entry"),
         *("nsbox._confine", "nsbox._workspace", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
     }
 )

@@ -26,8 +26,8 @@ from nsbox import (
     explain,
 )
 from nsbox._backends import choose, compile_policy
-from nsbox._bwrap_words import arguments
-from nsbox._policy import BEST_EFFORT
+from nsbox._plan.bwrap_words import arguments
+from nsbox._policy.policy import BEST_EFFORT
 from nsbox._seccomp.bpf import Program
 
 NEW = replace(DEBIAN, landlock_abi=7)  # Landlock works there

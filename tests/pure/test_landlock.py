@@ -27,8 +27,7 @@ from nsbox import (
     UnavailableError,
 )
 from nsbox._backends import compile_policy
-from nsbox._landlock import ruleset
-from nsbox._ruleset import Ruleset
+from nsbox._plan.landlock import Ruleset, ruleset
 from nsbox._wire import encode_ruleset
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REFER, TRUNCATE, IOCTL = 1, 2, 4, 8, 1 << 13, 1 << 14, 1 << 15

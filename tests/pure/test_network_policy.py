@@ -34,9 +34,9 @@ from nsbox._backends import choose, compile_policy
 from nsbox._environment import Environment
 from nsbox._network_files import with_network_files
 from nsbox._network_plan import enforced, listed, not_enforced
+from nsbox._plan.sbpl import Seatbelt, with_port
+from nsbox._policy.variables import CERTIFICATES, PROXIES
 from nsbox._probe import host_for
-from nsbox._sbpl import Seatbelt, with_port
-from nsbox._variables import CERTIFICATES, PROXIES
 
 LIST = ["api.example:443", "!gist.example"]
 LINUX = replace(DEBIAN, landlock_abi=7, bwrap="/usr/bin/bwrap", bwrap_version=(0, 11), bwrap_binds_fds=True)

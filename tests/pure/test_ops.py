@@ -39,7 +39,8 @@ from nsbox import (
     Tmpfs,
     TmpOverlay,
 )
-from nsbox._plan import Identity, primitives
+from nsbox._plan.ops import primitives
+from nsbox._plan.plan import Identity
 
 
 @pytest.mark.parametrize(("op", "text"), DESCRIPTIONS, ids=[text for _, text in DESCRIPTIONS])

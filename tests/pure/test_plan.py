@@ -53,7 +53,7 @@ from nsbox import (
     explain,
 )
 from nsbox._backends import compile_policy
-from nsbox._plan import Identity, Rlimit
+from nsbox._plan.plan import Identity, Rlimit
 from nsbox._seccomp.bpf import MACHINES
 from nsbox._wire import encode_programs
 

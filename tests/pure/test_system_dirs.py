@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsbox import Host, Policy, _user
-from nsbox._plan import Symlink
+from nsbox._plan.ops import Symlink
 from nsbox._system_dirs import SystemDirs, look
 from nsbox._workspace import workspace
 

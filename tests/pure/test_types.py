@@ -13,7 +13,7 @@ from nsbox_testing import needs
 
 import nsbox
 import nsbox.asyncio
-from nsbox import _policy
+from nsbox._policy import policy
 
 USES = Path(__file__).parent.parent / "typing"
 WRONG = (USES / "wrong.py").read_text().splitlines()
@@ -58,12 +58,12 @@ def test_when_they_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_every_field_is_there() -> None:
     """The keywords that checkers know are the fields of Policy."""
-    from nsbox import _wishes
+    from nsbox._policy import keywords
 
-    fields = set(_policy._FIELDS) - {"links"}  # which policies find out
-    assert set(_wishes.Changes.__annotations__) == fields
-    assert set(_wishes.Wishes.__annotations__) == fields - {"base", "write", "read", "deny", "ops"}
-    assert set(_wishes.Layered.__annotations__) == fields - {
+    fields = set(policy._FIELDS) - {"links"}  # which policies find out
+    assert set(keywords.Changes.__annotations__) == fields
+    assert set(keywords.Wishes.__annotations__) == fields - {"base", "write", "read", "deny", "ops"}
+    assert set(keywords.Layered.__annotations__) == fields - {
         "base",
         "write",
         "read",

@@ -38,7 +38,7 @@ from nsbox import (
     _core_linux,
 )
 from nsbox._core import constants as c
-from nsbox._plan import Freeze, primitives
+from nsbox._plan.ops import Freeze, primitives
 from nsbox._wire import encode
 
 pytestmark = pytest.mark.skipif(bool(_core.problem), reason="opcodes come from the C core")

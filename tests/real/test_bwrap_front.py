@@ -74,7 +74,7 @@ def test_what_is_read(tmp_path: Path, options: list[str]) -> None:
     ours = {Path(path).name.partition(".")[0] for path in opened if path.startswith(here)}
     assert ours <= {"front", "_nsbox"} and "front" in ours
     assert not {"os", "posixpath", "_collections_abc", "struct", "_struct"} & set(imported)
-    assert {"nsbox._bwrap", "nsbox._backends.namespaces", "nsbox._policy"} <= set(imported)
+    assert {"nsbox._bwrap", "nsbox._backends.namespaces", "nsbox._policy.policy"} <= set(imported)
 
 
 def test_without_what_is_compiled(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def in_front(code: str) -> Any:
 def test_it_is_no_module(tmp_path: Path) -> None:
     """Who imports it by its name changes nothing."""
     done = subprocess.run(
-        [sys.executable, "-c", "import nsbox._policy; import nsbox._bwrap.front"],
+        [sys.executable, "-c", "import nsbox._policy.policy; import nsbox._bwrap.front"],
         capture_output=True,
         text=True,
         cwd=tmp_path,

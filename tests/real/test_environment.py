@@ -14,7 +14,7 @@ from nsbox_testing import needs
 
 import nsbox
 from nsbox import Policy
-from nsbox._variables import CERTIFICATES, LOCALE, PROXIES
+from nsbox._policy.variables import CERTIFICATES, LOCALE, PROXIES
 
 
 @pytest.fixture

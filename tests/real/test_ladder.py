@@ -23,7 +23,7 @@ import nsbox
 import nsbox._probe
 import nsbox.asyncio
 from nsbox import Bind, BindData, Limits, Policy, Proc, RoBind, SetupError, Tmpfs, UnavailableError
-from nsbox._policy import BEST_EFFORT
+from nsbox._policy.policy import BEST_EFFORT
 
 HAS_BWRAP = os.access("/usr/bin/bwrap", os.X_OK)
 

@@ -19,7 +19,7 @@ from nsbox_testing.running import in_fork, python
 
 import nsbox
 from nsbox import AccessError, Policy, Sandbox, Session, UnavailableError
-from nsbox._policy import BEST_EFFORT
+from nsbox._policy.policy import BEST_EFFORT
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from nsbox_testing.trees import taken
 import nsbox
 from nsbox import Change, ConflictError, Policy, PolicyError, Sandbox, Transaction, UnavailableError, _commit
 from nsbox import transaction as transactions
-from nsbox._policy import BEST_EFFORT
+from nsbox._policy.policy import BEST_EFFORT
 
 
 @pytest.fixture

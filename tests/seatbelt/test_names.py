@@ -18,7 +18,7 @@ from nsbox_seatbelt.macs import EXACT, MAC, profile, values, workspace
 
 from nsbox import _probe_darwin
 from nsbox._backends.seatbelt import canonical
-from nsbox._sbpl import folded
+from nsbox._plan.sbpl import folded
 
 REPO = "/Users/me/repo"
 

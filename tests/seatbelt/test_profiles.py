@@ -20,8 +20,8 @@ from nsbox_seatbelt.sbpl import rules
 
 from nsbox import Filter, Host, Limits, Policy, RoBind, UnavailableError, explain
 from nsbox._backends import compile_policy
-from nsbox._policy import PRESETS
-from nsbox._sbpl import with_port
+from nsbox._plan.sbpl import with_port
+from nsbox._policy.policy import PRESETS
 from nsbox._seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK
 from nsbox._seatbelt_rules import PRESETS as SETS
 

@@ -11,7 +11,7 @@ import sys
 
 from nsbox._cli.bench.contenders import Contender, three
 from nsbox._cli.bench.machine import resident_mib
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 from nsbox.sandbox import Sandbox
 
 

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from nsbox._base.errors import NsboxError
-from nsbox._plan import Bind, Dev, DevBind, Op, Proc, RoBind, Symlink, Tmpfs
-from nsbox._policy import Policy
+from nsbox._plan.ops import Bind, Dev, DevBind, Op, Proc, RoBind, Symlink, Tmpfs
+from nsbox._policy.policy import Policy
 from nsbox._popen import Popen
 
 Start = Callable[..., "subprocess.Popen[Any]"]

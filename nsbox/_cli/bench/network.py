@@ -23,7 +23,7 @@ from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.parts import Bench, Subject, interleave
 from nsbox._cli.bench.stats import Part, Row
 from nsbox._network.network import Network
-from nsbox._policy import Policy
+from nsbox._policy.policy import Policy
 from nsbox._relay_process import Process
 from nsbox.sandbox import Sandbox
 

@@ -26,8 +26,8 @@ from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.machine import available_mib
 from nsbox._cli.bench.scale import Scale
 from nsbox._cli.bench.stats import Part, Row
-from nsbox._plan import Bind, Op, RoBind
-from nsbox._policy import Policy
+from nsbox._plan.ops import Bind, Op, RoBind
+from nsbox._policy.policy import Policy
 
 SMALL_MIB = 20
 

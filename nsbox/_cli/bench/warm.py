@@ -24,8 +24,8 @@ from nsbox._cli.bench.parts import (
     working,
 )
 from nsbox._cli.bench.stats import Part
-from nsbox._plan import Bind
-from nsbox._policy import Policy
+from nsbox._plan.ops import Bind
+from nsbox._policy.policy import Policy
 from nsbox.sandbox import Sandbox
 
 _BREATH = 0.006  # seconds, in which what the last command has left is taken apart and the next sandbox made ready

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nsbox._plan import DEVICES
+from nsbox._plan.ops import DEVICES
 from nsbox_differential.tree import Snapshot
 from nsbox_differential.view import Mount, View, visible
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nsbox import Host, Policy
 from nsbox._backends import compile_policy
-from nsbox._sbpl import Seatbelt
+from nsbox._plan.sbpl import Seatbelt
 
 MAC = Host(
     system="Darwin",

@@ -1,4 +1,4 @@
-"""Plans: a flat, ordered tuple of frozen ops, each of which can describe itself in one line.
+"""Ops: the frozen steps that a plan is a flat tuple of, each of which can describe itself in one line.
 
 Here lives what an op is and says. Which ops there are for a policy, and in which order, is a backend's business; how an
 op is carried out is C's. No module here asks the operating system anything.
@@ -20,17 +20,11 @@ from nsbox._base.checks import (
 )
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen
-from nsbox._details import Identity as Identity
-from nsbox._details import Rlimit as Rlimit
-from nsbox._seccomp.bpf import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Literal
 
-    from nsbox._details import Capabilities
-    from nsbox._network.network import Network
-    from nsbox._ruleset import Ruleset
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "optional": check_bool,
@@ -401,6 +395,29 @@ class Loopback(Op):
         return "loopback", "up"
 
 
+@frozen
+class Over(Op):
+    """A new file system over a kept tree's; the mounts below that are lifted before it is covered."""
+
+    op: Tmpfs | Proc
+    lifted: tuple[str, ...] = ()
+
+    def row(self) -> tuple[str, str]:
+        name, what = self.op.row()
+        return name, what
+
+
+@frozen
+class Lifted(Op):
+    """Number `index` of all mounts that were lifted, put down on dest."""
+
+    index: int
+    dest: str
+
+    def row(self) -> tuple[str, str]:
+        return "lifted", self.dest
+
+
 OPS: tuple[type[Op], ...] = (
     *(Bind, RoBind, DevBind, Device, BindFd, Tmpfs, Proc, Dev, Devpts, Console, Mqueue, Dir, File, BindData, Symlink),
     *(RemountRo, Chmod, Overlay, RoOverlay, TmpOverlay, Mask, Hostname, Loopback),
@@ -411,69 +428,3 @@ def primitives(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield the ops that are carried out, composite ones taken apart."""
     for op in ops:
         yield from op.primitives()
-
-
-@frozen
-class Plan(Frozen):
-    """All that a backend has decided: the ops in their order, and what holds for the processes.
-
-    cgroup: where the command's is made, or ""; cgroup_limits: what is written to its files. pidns: a descriptor of a
-    pid namespace to be joined. limit_userns: no user namespaces below those of the set-up; no_userns: this has to be
-    so. inotify_instances: 0 for no limit. host_writes: ops may change the host. die_with_parent: all ends with the
-    caller. programs: the seccomp filters, in their order. plain: a child like any other, without namespaces or an init,
-    however confined. wrapper: arguments of a program that makes the sandbox. tmpdir, home: those of a built
-    environment. kernel_id: the uid and gid that the sandbox has outside, which the first maps are of; 0: the caller's.
-    owners: destinations of binds, with the uid and gid whose files are the command's own there. map_root: the command
-    may map its uid 0 in user namespaces of its own. network: the list of what the command may connect to, which a
-    process outside enforces; None: there is none.
-    """
-
-    ops: tuple[Op, ...]
-    namespaces: frozenset[str]
-    identity: Identity
-    rlimits: tuple[Rlimit, ...] = ()
-    new_session: bool = True
-    cgroup: str = ""
-    cgroup_limits: tuple[tuple[str, str], ...] = ()
-    programs: tuple[Program, ...] = ()
-    ruleset: Ruleset | None = None
-    nested: bool = False
-    drop_groups: bool = False
-    kill_on_exit: bool = True
-    capabilities: Capabilities | None = None
-    pidns: int | None = None
-    limit_userns: bool = False
-    inotify_instances: int = 0
-    no_userns: bool = False
-    host_writes: bool = False
-    die_with_parent: bool = True
-    plain: bool = False
-    wrapper: tuple[str, ...] = ()
-    tmpdir: str = "/tmp"
-    home: str = "/"
-    kernel_id: int = 0
-    owners: tuple[tuple[str, int, int], ...] = ()
-    map_root: bool = False
-    network: Network | None = None
-    backend: str = "namespaces"
-    enforced: tuple[str, ...] = ()
-    not_enforced: tuple[str, ...] = ()
-
-    def to_bwrap(self, put: Callable[[bytes | int], int] | None = None) -> list[str]:
-        """Return the options with which bwrap(1) makes such a sandbox, without the program's name and the command.
-
-        put: returns a descriptor for contents or a filter. What bwrap lacks is left out, or a PolicyError (ops).
-        """
-        from nsbox._bwrap_words import command_line
-
-        return command_line(self, put)
-
-    def table(self) -> str:
-        """Return the plan as lines of aligned columns: number, op, operands."""
-        rows = [op.row() for op in self.ops]
-        width, digits = max((len(name) for name, _ in rows), default=0), len(str(len(rows)))
-        from nsbox._base.display import printable
-
-        shown = [(name, what if name == "seatbelt" else printable(what)) for name, what in rows]  # a profile has lines
-        lines = [f"{i:>{digits}}  {name:<{width}}  {what}".rstrip() for i, (name, what) in enumerate(shown, 1)]
-        return "\n".join(lines)

@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, frozen
-from nsbox._plan import Op
+from nsbox._plan.ops import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

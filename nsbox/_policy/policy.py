@@ -21,24 +21,24 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen_by_name, replace
 from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
-from nsbox._details import NO_DETAILS, Details
 from nsbox._paths.home import PRIVATE, check_home
 from nsbox._paths.patterns import hides, is_pattern
 from nsbox._paths.resolution import Resolution
 from nsbox._paths.workspace import changed, workspace
-from nsbox._plan import OPS, Hostname, Loopback, Mqueue, Op, Proc
-from nsbox._questions import Questions
+from nsbox._plan.ops import OPS, Hostname, Loopback, Mqueue, Op, Proc
+from nsbox._policy.details import NO_DETAILS, Details
+from nsbox._policy.limits import Limits
+from nsbox._policy.questions import Questions
+from nsbox._policy.variables import taken
 from nsbox._seccomp.filter import PROFILES, Filter
-from nsbox._variables import taken
-from nsbox._wished_limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, Literal, TypeAlias, Unpack
 
     from nsbox._network.network import Network
-    from nsbox._path_rules import PathRule
-    from nsbox._wishes import Changes, Layered, Wishes
+    from nsbox._policy.keywords import Changes, Layered, Wishes
+    from nsbox._policy.rules import PathRule
 
     Path: TypeAlias = str | os.PathLike[str]
 
@@ -293,7 +293,7 @@ class Policy(Questions, Frozen):
         self._set("protected", names)
         rules = sequence("paths", self.paths)
         if rules:
-            from nsbox._path_rules import PathRule
+            from nsbox._policy.rules import PathRule
         for rule in rules:
             if not isinstance(rule, PathRule):
                 raise PolicyError("paths", f"has a {type(rule).__name__}, must have nsbox.PathRule")

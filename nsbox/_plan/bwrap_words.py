@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._details import CAPABILITIES
-from nsbox._plan import (
+from nsbox._plan.capabilities import CAPABILITIES
+from nsbox._plan.ops import (
     Bind,
     BindData,
     BindFd,
@@ -20,7 +20,6 @@ from nsbox._plan import (
     Mqueue,
     Op,
     Overlay,
-    Plan,
     Proc,
     RemountRo,
     RoBind,
@@ -29,6 +28,7 @@ from nsbox._plan import (
     Tmpfs,
     TmpOverlay,
 )
+from nsbox._plan.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Literal, TypeAlias
 
-    from nsbox._policy import Policy
+    from nsbox._policy.policy import Policy
 
     Path: TypeAlias = str | os.PathLike[str]
 

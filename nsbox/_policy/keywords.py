@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias, TypedDict
 
-from nsbox._details import Details
 from nsbox._network.network import Network
-from nsbox._path_rules import PathRule
-from nsbox._plan import Op
+from nsbox._plan.ops import Op
+from nsbox._policy.details import Details
+from nsbox._policy.limits import Limits
+from nsbox._policy.rules import PathRule
 from nsbox._seccomp.filter import Filter
-from nsbox._wished_limits import Limits
 
 Path: TypeAlias = str | os.PathLike[str]
 

@@ -7,8 +7,8 @@ another way than through them.
 
 from __future__ import annotations
 
-from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._plan import (
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
+from nsbox._plan.ops import (
     Bind,
     BindData,
     BindFd,
@@ -28,7 +28,6 @@ from nsbox._plan import (
     Tmpfs,
     TmpOverlay,
 )
-from nsbox._ruleset import PathRule, Ruleset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,6 +46,26 @@ SCOPES_ABI = 6
 
 _WRITABLE = (Bind, DevBind, Device, Tmpfs, Dev, Devpts, Proc, Mqueue, Overlay, TmpOverlay, Console)
 _READABLE = (RoBind, RoOverlay, Mask)
+
+
+@frozen
+class LandlockRule(Frozen):
+    """What may be done below a path: rights of landlock(7). optional: it may be missing. nofollow: by no symlink."""
+
+    path: str
+    rights: int
+    optional: bool = False
+    nofollow: bool = False
+
+
+@frozen
+class Ruleset(Frozen):
+    """A Landlock ruleset. files: the rights that only its rules give; 0: it isn't about files. net: those about TCP."""
+
+    files: int = 0
+    net: int = 0
+    scoped: int = 0
+    paths: tuple[LandlockRule, ...] = ()
 
 
 def _all_rights(abi: int) -> int:
@@ -102,8 +121,8 @@ def ruleset(ops: Iterable[Op], abi: int, *, closed: Iterable[str] = ()) -> Rules
     shown = _read_only(ops)
     left_out = {path for path in closed if any(_is_inside(dest, [path]) for dest in shown)}
     writable = {path: may_lack for path, may_lack in _writable(ops).items() if path not in left_out}
-    paths = [PathRule("/", everything if "/" in writable else _READ)]
-    paths += [PathRule(p, everything, optional) for p, optional in writable.items() if not _is_inside(p, writable)]
+    paths = [LandlockRule("/", everything if "/" in writable else _READ)]
+    paths += [LandlockRule(p, everything, optional) for p, optional in writable.items() if not _is_inside(p, writable)]
     unique = {rule.path: rule for rule in paths}
     scoped = _SCOPES if abi >= SCOPES_ABI else 0
     return Ruleset(files=everything, scoped=scoped, paths=tuple(unique.values()))
@@ -132,7 +151,9 @@ def paths_alone(rights: Mapping[str, Literal["read", "write"]], named: Iterable[
     everything = _all_rights(abi)
     named = frozenset(named)
     rules = tuple(
-        PathRule(path, everything if right == "write" else _READ, optional=path not in named, nofollow=path in named)
+        LandlockRule(
+            path, everything if right == "write" else _READ, optional=path not in named, nofollow=path in named
+        )
         for path, right in rights.items()
     )
     return Ruleset(files=everything, scoped=_SCOPES if abi >= SCOPES_ABI else 0, paths=rules)

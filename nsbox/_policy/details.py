@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from nsbox._base.checks import check_bool, check_fd, is_iterable
 from nsbox._base.errors import PolicyError
-from nsbox._base.frozen import Frozen, frozen, frozen_by_name
+from nsbox._base.frozen import Frozen, frozen_by_name
+from nsbox._plan.capabilities import CAPABILITIES, check_capability
 
-CAPABILITIES = (  # by their numbers, <linux/capability.h>
-    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
-    *("CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST"),
-    *("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO"),
-    *("CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE"),
-    *("CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE", "CAP_AUDIT_WRITE"),
-    *("CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG", "CAP_WAKE_ALARM"),
-    *("CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"),
-)
 _SHARED = frozenset({"pid"})
-
-
-def check_capability(word: object) -> str:
-    """Return the word if it is a capability's name, "all" or "caller", the first two also with a "-" before them."""
-    if not isinstance(word, str):
-        raise PolicyError("details.capabilities", f"has a {type(word).__name__}, must be names")
-    if word.removeprefix("-") not in ("all", *CAPABILITIES) and word != "caller":
-        raise PolicyError("details.capabilities", f"{word!r} is no capability such as 'CAP_NET_ADMIN'")
-    return word
 
 
 @frozen_by_name
@@ -93,46 +76,3 @@ class Details(Frozen):
 
 
 NO_DETAILS = Details()
-
-
-@frozen
-class Rlimit(Frozen):
-    """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
-
-    name: str
-    soft: int
-    hard: int
-
-
-@frozen
-class Capabilities(Frozen):
-    """What a command keeps, as bits: what it has, what passes to other users' programs, and the most it could have."""
-
-    permitted: int
-    inheritable: int
-    bounding: int
-
-
-@frozen
-class Identity(Frozen):
-    """Who the command is: the lines of the user namespaces' maps, "inside outside count" each.
-
-    The second pair, when there is one, is for a namespace entered after the mounts, whose parent is the first.
-    by_helper: the maps hold more than one id and are written by a process outside of the namespace (map2_by_helper: so
-    do the second ones); map_programs: the paths of newuidmap(1) and newgidmap(1), when it has to be these. userns,
-    userns2: descriptors of namespaces to be joined instead of the first and of the second; then without maps.
-    """
-
-    uid: int
-    gid: int
-    uid_map: str
-    gid_map: str
-    uid_map2: str | None = None
-    gid_map2: str | None = None
-    deny_setgroups: bool = True
-    by_helper: bool = False
-    change_ids: bool = False
-    map_programs: tuple[str, str] | None = None
-    map2_by_helper: bool = False
-    userns: int | None = None
-    userns2: int | None = None

@@ -1,0 +1,34 @@
+"""Capabilities by name and by bit, as capabilities(7) and <linux/capability.h> have them."""
+
+from __future__ import annotations
+
+from nsbox._base.errors import PolicyError
+from nsbox._base.frozen import Frozen, frozen
+
+CAPABILITIES = (  # by their numbers, <linux/capability.h>
+    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
+    *("CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST"),
+    *("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO"),
+    *("CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE"),
+    *("CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE", "CAP_AUDIT_WRITE"),
+    *("CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG", "CAP_WAKE_ALARM"),
+    *("CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"),
+)
+
+
+def check_capability(word: object) -> str:
+    """Return the word if it is a capability's name, "all" or "caller", the first two also with a "-" before them."""
+    if not isinstance(word, str):
+        raise PolicyError("details.capabilities", f"has a {type(word).__name__}, must be names")
+    if word.removeprefix("-") not in ("all", *CAPABILITIES) and word != "caller":
+        raise PolicyError("details.capabilities", f"{word!r} is no capability such as 'CAP_NET_ADMIN'")
+    return word
+
+
+@frozen
+class Capabilities(Frozen):
+    """What a command keeps, as bits: what it has, what passes to other users' programs, and the most it could have."""
+
+    permitted: int
+    inheritable: int
+    bounding: int
