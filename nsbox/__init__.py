@@ -315,10 +315,10 @@ def _refuse_source_tree() -> None:
     tree = __path__[0].rpartition("/")[0]
     if os is None or not os.path.exists(f"{tree}/csrc/abi.h"):
         return
-    from nsbox import _core
+    from nsbox._core import abi
 
-    has_core = (_core.on_linux or _core.on_darwin) and os.uname().machine in ("x86_64", "aarch64", "arm64")
-    if has_core and "No module named 'nsbox._nsbox'" in _core.problem:
+    has_core = (abi.on_linux or abi.on_darwin) and os.uname().machine in ("x86_64", "aarch64", "arm64")
+    if has_core and "No module named 'nsbox._nsbox'" in abi.problem:
         what = f"{__path__[0]} is nsbox's source, which isn't built, and Python takes it before an installed nsbox"
         remedy = f"run 'sh .ci/setup --editable' in {tree}, which does pip install -e . with what that needs"
         raise ImportError(f"{what}: change the directory, or {remedy}", name="nsbox")

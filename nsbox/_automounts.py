@@ -10,7 +10,7 @@ import os
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._mounts import mounts
+from nsbox._files.mounts import mounts
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host

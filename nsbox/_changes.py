@@ -12,8 +12,8 @@ from collections import deque
 
 from nsbox._base.frozen import replace
 from nsbox._change import Change, kind_of, type_of
-from nsbox._files import Tree, is_copied, join
-from nsbox._sparse import digest, same_contents
+from nsbox._files.comparison import digest, same_contents
+from nsbox._files.files import Tree, is_copied, join
 
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
 _MOST_HASHED_IN_ALL = 1 << 30  # of all such files of a transaction: a second or so

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nsbox._tool import ToolResult
     from nsbox._typed import (
-        Command,
+        CommandLine,
         OwnCalled,
         OwnPopened,
         OwnRun,
@@ -47,7 +47,7 @@ class Commands(Keeper):
         @overload
         def Popen(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             text: Literal[True],
             encoding: str | None = None,
@@ -58,7 +58,7 @@ class Commands(Keeper):
         @overload
         def Popen(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             encoding: str,
             errors: str | None = None,
@@ -69,7 +69,7 @@ class Commands(Keeper):
         @overload
         def Popen(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             errors: str,
             encoding: str | None = None,
@@ -80,7 +80,7 @@ class Commands(Keeper):
         @overload
         def Popen(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: Literal[True],
             encoding: str | None = None,
@@ -91,7 +91,7 @@ class Commands(Keeper):
         @overload
         def Popen(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: Literal[False] | None = None,
             text: Literal[False] | None = None,
@@ -102,7 +102,7 @@ class Commands(Keeper):
         @overload
         def Popen(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: bool | None = None,
             text: bool | None = None,
@@ -120,7 +120,7 @@ class Commands(Keeper):
         @overload
         def run(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             text: Literal[True],
             encoding: str | None = None,
@@ -132,7 +132,7 @@ class Commands(Keeper):
         @overload
         def run(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             encoding: str,
             errors: str | None = None,
@@ -144,7 +144,7 @@ class Commands(Keeper):
         @overload
         def run(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             errors: str,
             encoding: str | None = None,
@@ -156,7 +156,7 @@ class Commands(Keeper):
         @overload
         def run(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: Literal[True],
             encoding: str | None = None,
@@ -168,7 +168,7 @@ class Commands(Keeper):
         @overload
         def run(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: Literal[False] | None = None,
             text: Literal[False] | None = None,
@@ -180,7 +180,7 @@ class Commands(Keeper):
         @overload
         def run(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: bool | None = None,
             text: bool | None = None,
@@ -252,13 +252,13 @@ class Commands(Keeper):
         return result
 
     def call(
-        self, args: Command, *, timeout: float | None = None, grace: float = 0, **options: Unpack[OwnCalled]
+        self, args: CommandLine, *, timeout: float | None = None, grace: float = 0, **options: Unpack[OwnCalled]
     ) -> int:
         """Run a command and return its exit status; as nsbox.call."""
         return _subprocess.call(args, timeout=timeout, grace=grace, **self._own((args,), {**options}))
 
     def check_call(
-        self, args: Command, *, timeout: float | None = None, grace: float = 0, **options: Unpack[OwnCalled]
+        self, args: CommandLine, *, timeout: float | None = None, grace: float = 0, **options: Unpack[OwnCalled]
     ) -> int:
         """Run a command that has to succeed; as nsbox.check_call."""
         return _subprocess.check_call(args, timeout=timeout, grace=grace, **self._own((args,), {**options}))
@@ -268,7 +268,7 @@ class Commands(Keeper):
         @overload
         def check_output(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             text: Literal[True],
             encoding: str | None = None,
@@ -280,7 +280,7 @@ class Commands(Keeper):
         @overload
         def check_output(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             encoding: str,
             errors: str | None = None,
@@ -292,7 +292,7 @@ class Commands(Keeper):
         @overload
         def check_output(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             errors: str,
             encoding: str | None = None,
@@ -304,7 +304,7 @@ class Commands(Keeper):
         @overload
         def check_output(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: Literal[True],
             encoding: str | None = None,
@@ -316,7 +316,7 @@ class Commands(Keeper):
         @overload
         def check_output(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: Literal[False] | None = None,
             text: Literal[False] | None = None,
@@ -328,7 +328,7 @@ class Commands(Keeper):
         @overload
         def check_output(
             self,
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: bool | None = None,
             text: bool | None = None,

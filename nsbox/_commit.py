@@ -15,11 +15,11 @@ import os
 import stat
 from _collections_abc import Callable
 
-from nsbox import _files
 from nsbox._base.display import shown
 from nsbox._base.errors import CommitError, ConflictError
 from nsbox._change import Change
-from nsbox._files import EXCHANGE, NO_FLAGS, Tree
+from nsbox._files import files
+from nsbox._files.files import EXCHANGE, NO_FLAGS, Tree
 from nsbox._steps import OPEN, ChangedError, Step, Steps, identity
 from nsbox._store import VERSION, Store, left_behind, locked_workspace
 
@@ -47,7 +47,7 @@ class Staging:
             for name in ("a", "b"):
                 os.mkdir(name, dir_fd=fd)
             try:
-                _files.rename(fd, "a", fd, "b", EXCHANGE)
+                files.rename(fd, "a", fd, "b", EXCHANGE)
             except OSError as error:
                 if error.errno not in NO_FLAGS:
                     raise
@@ -89,16 +89,16 @@ class Staging:
         old = self._real.stat(change.path)
         if change.kind == "deleted":
             return self._drop(change.path, old)
-        if not _files.is_copied(self._mode(change.path)):
+        if not files.is_copied(self._mode(change.path)):
             return self._drop(change.path, old)
         self.copies[change.path] = name = self._name()
-        _files.copy(
+        files.copy(
             self._upper, change.path, self._real, f"{self._spare}/{name}", self._links, keep_set_ids=self._keep_set_ids
         )
         with self._real.dir(self._spare) as fd:
             made = os.lstat(name, dir_fd=fd)
             if change.type == "directory" and change.mode & OPEN != OPEN:
-                made = _files.set_mode(fd, name, stat.S_IFDIR, change.mode | OPEN)
+                made = files.set_mode(fd, name, stat.S_IFDIR, change.mode | OPEN)
                 self._modes[change.path] = (change.mode | OPEN, change.mode)
         if old is None:
             return [Step("put", change.path, name, identity(made))]
@@ -157,8 +157,8 @@ def commit(
             others = [(path, "isn't what was reviewed") for path in other_copies(store.spare, staging.copies)]
             if others:
                 raise ConflictError(others, "somebody has changed what was being copied into the workspace")
-            _files.sync(real.fd)
-            worker = Steps(real, store.spare, began, _files.start_of_time(real))
+            files.sync(real.fd)
+            worker = Steps(real, store.spare, began, files.start_of_time(real))
             check()
             store.write("journal", {"began": began, "certain": worker.certain, "steps": _rows(steps)})
             _carry_out(worker, steps, at)
@@ -255,7 +255,7 @@ def recover(base: str) -> list[tuple[str, CommitError]]:
 def _recover(store: Store, workspace: str, ino: int) -> None:
     journal = store.read("journal")
     try:
-        real = _files.opened_plainly(workspace)
+        real = files.opened_plainly(workspace)
     except (FileNotFoundError, NotADirectoryError):
         real = None
     with real or contextlib.nullcontext():

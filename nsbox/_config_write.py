@@ -84,7 +84,7 @@ def _name_it(directory: int, temporary: str, name: str) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise
-        from nsbox._files import NOREPLACE, rename  # a file system without hard links
+        from nsbox._files.files import NOREPLACE, rename  # a file system without hard links
 
         rename(directory, temporary, directory, name, NOREPLACE)
 

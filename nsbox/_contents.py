@@ -16,7 +16,7 @@ from nsbox import _elf
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
-from nsbox._files import Tree, join
+from nsbox._files.files import Tree, join
 from nsbox._libraries import Libraries, Library, opened
 from nsbox._rootfs_policy import MANIFEST, MOUNT_POINTS, PATH
 

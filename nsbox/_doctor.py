@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from nsbox import _cgroup, _core_linux
+from nsbox import _cgroup
 from nsbox._backends import namespaces, seatbelt
 from nsbox._base.errors import NsboxError, SetupError, UnavailableError
 from nsbox._base.frozen import Frozen, frozen, replace
 from nsbox._base.paths import PACKAGE
+from nsbox._core import linux
 from nsbox._limits import DELEGATION
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Dev, Mqueue, Proc, RoBind, TmpOverlay
@@ -154,7 +155,7 @@ def _seccomp_actions() -> str:
 
 
 def _landlock() -> str:
-    abi = _core_linux.landlock_abi()
+    abi = linux.landlock_abi()
     if abi == 0:
         raise OSError(errno.ENOTSUP, "the kernel has none, or it was switched off at boot")
     return f"version {abi}"
@@ -247,18 +248,18 @@ _ANYTHING = "(version 1)\n(allow default)\n"
 
 
 def _not_confined() -> str:
-    from nsbox import _core_darwin
+    from nsbox._core import darwin
 
-    if _core_darwin.is_confined():
+    if darwin.is_confined():
         raise OSError(errno.EPERM, "this process is in a sandbox, and in one macOS refuses another")
     return ""
 
 
 def _compiles() -> str:
-    from nsbox import _core_darwin
+    from nsbox._core import darwin
 
     try:
-        _core_darwin.compile(_ANYTHING.encode(), ())
+        darwin.compile(_ANYTHING.encode(), ())
     except ValueError as error:
         raise OSError(errno.EINVAL, f"libsandbox: {error}") from None
     return ""
@@ -266,7 +267,7 @@ def _compiles() -> str:
 
 def _helper() -> str:
     """Have our helper program say that it is there: without arguments it does nothing else."""
-    from nsbox._seatbelt import HELPER
+    from nsbox._core.darwin import HELPER
 
     subprocess.run([HELPER], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
     return HELPER
@@ -287,7 +288,7 @@ def _proxy() -> str:
 
 
 def _sandbox_exec() -> str:
-    from nsbox._seatbelt import PROGRAM
+    from nsbox._core.darwin import PROGRAM
 
     subprocess.run([PROGRAM, "-p", _ANYTHING, _TRUE], check=True, stdin=subprocess.DEVNULL, timeout=60)
     return PROGRAM

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import repeat
 
-from nsbox import _core
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
+from nsbox._core import buffers
 from nsbox._policy.variables import CERTIFICATES, PROXIES, VENVS, search_path
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Search(Frozen):
 class Built(Frozen):
     """A built environment, and where it has programs looked for."""
 
-    strings: _core.Strings
+    strings: buffers.Strings
     directories: list[str]
 
 
@@ -65,16 +65,16 @@ class Environment:
         # By which of the workspace's venvs are there, and the caller's values.
         self._built: dict[tuple[tuple[bool, ...], tuple[bytes | None, ...]], Built] = {}
 
-    def of(self, env: Mapping[Any, Any] | None) -> tuple[_core.Strings, Callable[[], list[str]]]:
+    def of(self, env: Mapping[Any, Any] | None) -> tuple[buffers.Strings, Callable[[], list[str]]]:
         """Return a command's, and what lists where a program is looked for in it. env: what it was given."""
         if env is not None:
-            return _core.Strings(encode_environment(env)), lambda: os.get_exec_path(env)
+            return buffers.Strings(encode_environment(env)), lambda: os.get_exec_path(env)
         policy = self._policy
         if not policy.inherit_env:
             return self._of_now().strings, self.directories
         if not policy.env and not self._left_out:
             return _inherited(), self.directories
-        return _core.Strings(encode_environment(self.variables(_copy(os.environ)))), self.directories
+        return buffers.Strings(encode_environment(self.variables(_copy(os.environ)))), self.directories
 
     def directories(self) -> list[str]:
         """Return the directories that a program without a slash is looked for in."""
@@ -106,7 +106,7 @@ class Environment:
         if known is None:
             values = zip(self._taken, key[1], strict=True)
             env = self.variables({os.fsdecode(name): os.fsdecode(value) for name, value in values if value is not None})
-            known = Built(_core.Strings(encode_environment(env)), os.get_exec_path(env))
+            known = Built(buffers.Strings(encode_environment(env)), os.get_exec_path(env))
             if len(self._built) < _MOST_KEPT:
                 self._built[key] = known
         return known
@@ -162,10 +162,10 @@ def _kept_by(environ: object) -> dict[bytes, bytes] | None:
     return data if type(data) is dict else None
 
 
-_last: tuple[dict[bytes, bytes], _core.Strings] | None = None  # inherited; it seldom changes between two spawns
+_last: tuple[dict[bytes, bytes], buffers.Strings] | None = None  # inherited; it seldom changes between two spawns
 
 
-def _inherited() -> _core.Strings:
+def _inherited() -> buffers.Strings:
     """Return this process's environment as Python knows it.
 
     The C library's is reallocated by setenv(3) in other threads, also while it is being read. What os.environ keeps is
@@ -174,11 +174,11 @@ def _inherited() -> _core.Strings:
     global _last
     data = _kept_by(os.environb)
     if data is None:
-        return _core.Strings(encode_environment(_copy(os.environb)))
+        return buffers.Strings(encode_environment(_copy(os.environb)))
     last = _last
     if last is None or last[0] != data:
         copy = data.copy()
-        _last = last = (copy, _core.Strings([name + b"=" + value for name, value in copy.items()]))
+        _last = last = (copy, buffers.Strings([name + b"=" + value for name, value in copy.items()]))
     return last[1]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 
-from nsbox import _core
 from nsbox._base.display import printable
 from nsbox._base.errors import AccessError, IdsError, ProcessesError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._causes import refused_userns
-from nsbox._core import constants as c
+from nsbox._core import command
+from nsbox._core.abi import constants as c
 from nsbox._paths.patterns import hides
 from nsbox._plan.ops import Op
 from nsbox._plan.plan import Plan
@@ -93,7 +93,7 @@ def _userns_hint(step: int, number: int, host: Host) -> str:
     return f"{reason.what}: {reason.remedy}" if reason.remedy else reason.what
 
 
-def _op_hint(result: _core.Result, op: Op | None) -> str:
+def _op_hint(result: command.Result, op: Op | None) -> str:
     step = result.step
     if step == c.STEP_HOST:
         return (
@@ -149,7 +149,7 @@ def _pidns_hint(step: int, number: int) -> str:
     return ""
 
 
-def _hint(result: _core.Result, op: Op | None, host: Host) -> str:
+def _hint(result: command.Result, op: Op | None, host: Host) -> str:
     step, number = result.step, result.error
     if number == errno.EMFILE:
         return _TOO_MANY_FILES
@@ -207,7 +207,7 @@ def _note_invisible(error: OSError, policy: Policy, host: Host, program: Any) ->
     return error
 
 
-def _chdir_error(result: _core.Result, policy: Policy, host: Host, cwd: Any) -> OSError:
+def _chdir_error(result: command.Result, policy: Policy, host: Host, cwd: Any) -> OSError:
     path = os.fsdecode(cwd) if cwd is not None else "?"
     if result.error == errno.ENOENT and os.path.isdir(path) and policy.base == "workspace":
         inside = ", ".join((*policy.write, *policy.read))
@@ -223,7 +223,7 @@ def _chdir_error(result: _core.Result, policy: Policy, host: Host, cwd: Any) -> 
     return refused
 
 
-def _what(result: _core.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
+def _what(result: command.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
     """Say what a step was about: an op, or a path that Landlock was to allow."""
     if result.step == c.STEP_LANDLOCK:
         paths = plan.ruleset.paths if plan.ruleset else ()
@@ -232,7 +232,7 @@ def _what(result: _core.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
 
 
 def exception(
-    result: _core.Result, policy: Policy, plan: Plan, ops: Sequence[Op], host: Host, *, program: Any, cwd: Any
+    result: command.Result, policy: Policy, plan: Plan, ops: Sequence[Op], host: Host, *, program: Any, cwd: Any
 ) -> Exception:
     """Return what to raise for a spawn that failed. program, cwd: what the caller named, for its filename."""
     if result.step == c.STEP_EXEC:

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import time
 
-from nsbox import _core, _kills
+from nsbox import _kills
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._core import abi
 from nsbox._shutdown import is_finalizing
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Grace:
                 self._ask_without_init(patiently)
             return
         self._is_asked = True
-        number = _core.constants.ASK_PATIENTLY if patiently else _core.constants.ASK
+        number = abi.constants.ASK_PATIENTLY if patiently else abi.constants.ASK
         self._signal_init(number)
         _kills.await_handled(self._init_pid, number)
         if self._raw_status is None and self._has_other_ids:  # which pid 1 mayn't signal

@@ -16,12 +16,12 @@ import os
 import stat
 from _collections_abc import Iterator
 
-from nsbox import _core
 from nsbox._base.checks import check_size
 from nsbox._base.errors import AccessError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
 from nsbox._base.paths import is_below
-from nsbox._files import open_beneath
+from nsbox._core import abi
+from nsbox._files.files import open_beneath
 from nsbox._paths.patterns import hides
 from nsbox._view import view
 
@@ -81,7 +81,7 @@ class Files:
     """Reads and writes the files that a policy names."""
 
     def __init__(self, policy: Policy) -> None:
-        if not _core.on_linux:
+        if not abi.on_linux:
             raise UnavailableError(Reason("files are guarded by openat2(2), which only Linux has"))
         self._policy = policy
         self._view: View = view(policy)

@@ -16,12 +16,13 @@ import stat
 import time
 import weakref
 
-from nsbox import _files, _spawn
 from nsbox import _home_points as home_points
+from nsbox import _spawn
 from nsbox._base.descriptors import high
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
-from nsbox._files import Tree
+from nsbox._files import files
+from nsbox._files.files import Tree
 from nsbox._layout import wants_full
 from nsbox._paths.home import HOMES, PRIVATE, is_of_box, name_of, of_box
 from nsbox._probe import probe
@@ -145,7 +146,7 @@ def _make(policy: Policy, host: Host, source: str) -> None:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise PolicyError("home", f"{source} is no directory of this user's: remove it")
         if stat.S_IMODE(found.st_mode) != 0o700:  # a command may have changed it, so that it can't even be opened
-            _files.set_mode(tree.fd, name, stat.S_IFDIR, 0o700)
+            files.set_mode(tree.fd, name, stat.S_IFDIR, 0o700)
         with tree.dir(name) as fd:
             home_points.make(policy, host, fd)
 
@@ -248,7 +249,7 @@ def _remove(base: str, name: str) -> None:
         try:
             with Tree(base, forceful=True) as tree:
                 with contextlib.suppress(FileNotFoundError):
-                    _files.remove(tree, name)
+                    files.remove(tree, name)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{name}.lock", dir_fd=tree.fd)
             return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from nsbox import _core
 from nsbox._base.lean_os import os
+from nsbox._core import abi
 from nsbox._plan.host import Host
 
 CAP_SETGID, CAP_SETUID = 6, 7
@@ -20,7 +20,7 @@ def identity() -> Host:
         system=system.sysname,
         kernel=kernel_version(system.release),
         machine=system.machine,
-        core_problem=_core.problem,
+        core_problem=abi.problem,
         euid=os.geteuid(),
         egid=os.getegid(),
         can_set_ids=bool(caps >> CAP_SETUID & 1 and caps >> CAP_SETGID & 1),

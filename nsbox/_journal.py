@@ -13,8 +13,8 @@ import json
 import os
 import stat
 
-from nsbox import _files
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._files import files
 
 _KEY_SIZE = 32  # bytes
 _MOST = 64 << 20  # bytes of a file: the steps of some 300,000 changes
@@ -138,4 +138,4 @@ def _make(state: str) -> None:
             pass
     finally:
         os.unlink(new)
-    _files.sync_directory(state)
+    files.sync_directory(state)

@@ -13,7 +13,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsbox import _core
+    from nsbox._core.command import Command, Result
     from nsbox._policy.policy import Policy
     from nsbox._relay import Relay
     from nsbox._spawn import Prepared
@@ -29,7 +29,7 @@ class Way:
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self.policy, self.relay = policy, relay
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
         """Start a command; as _spawn.spawn()."""
         raise NotImplementedError
 
@@ -113,7 +113,7 @@ class KeptWay(Way):
         self.why_cold = ""
         return kept
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
         try:
             result = self._spawn(policy, prepared, command, program, cwd)
         except OSError:
@@ -128,9 +128,7 @@ class KeptWay(Way):
         result.on_end = on_end
         return result
 
-    def _spawn(
-        self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any
-    ) -> _core.Result:
+    def _spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
         kept = self.keep(prepared) if policy is self.policy else None
         if kept is None or kept.wants_console(command):
             return _spawn.spawn(policy, prepared, command, program, cwd)

@@ -11,14 +11,15 @@ import errno
 import os
 from operator import itemgetter
 
-from nsbox import _core, _core_linux
 from nsbox._backends import namespaces
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._base.paths import is_below
+from nsbox._core import abi, linux
+from nsbox._core.idmaps import namespace_of
+from nsbox._files.mounts import mounts
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read
 from nsbox._layout import home_source, with_matches
-from nsbox._mounts import mounts
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -37,10 +38,6 @@ _MOST = 256  # policies that are remembered
 _ids: dict[Policy, int] = {}
 _next = 0
 _hosts: dict[tuple[Policy, Host], _Mapped] = {}
-_namespaces: dict[tuple[int, int, int], _core_linux.UserNamespace] = {}  # a few: each is a descriptor
-_MOST_NAMESPACES = 4
-
-
 _stamp = itemgetter(1, 2, 4, 5)  # of os.stat(): inode and device numbers, user and group
 
 
@@ -58,47 +55,13 @@ def _after_fork() -> None:
     """Give other ids than the parent does from now on."""
     global _next
     _next = 0
-    _namespaces.clear()
     _ids.clear()
     _hosts.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-if not _core.problem:
-    _core_linux.hold_ids_at_forks()
-
-
-def namespace_of(uid: int, gid: int, kernel_id: int) -> _core_linux.UserNamespace:
-    """Return the mapping in which files of this user and group are the kernel id's; raises OSError."""
-    key = uid, gid, kernel_id
-    found = _namespaces.get(key)
-    if found is None or not found.is_open():
-        found = _core_linux.UserNamespace(_map(uid, kernel_id), _map(gid, kernel_id))
-        for oldest in list(_namespaces)[: 1 - _MOST_NAMESPACES]:  # in single steps, among threads
-            _namespaces.pop(oldest, None)
-        _namespaces[key] = found
-    return found
-
-
-def namespaces_of(
-    owners: tuple[tuple[int, int], ...], kernel_id: int
-) -> list[tuple[tuple[int, int], _core_linux.UserNamespace]]:
-    """Return several owners with their mappings; raises OSError."""
-    return [((uid, gid), namespace_of(uid, gid, kernel_id)) for uid, gid in owners]
-
-
-def _map(owner: int, kernel_id: int) -> str:
-    """Return a map in which the owner is the kernel id, and all others are themselves.
-
-    The sandbox knows none of these, and shows them as nobody. They are in it, since files that an idmapped mount has
-    no owner or group for can't be written (inode_permission): the owner's in another group neither.
-    """
-    rows, start = [(owner, kernel_id, 1)], 0
-    for end in (*sorted({owner, kernel_id}), _LAST_ID + 1):
-        if start < end:
-            rows.append((start, start, end - start))
-        start = end + 1
-    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in sorted(rows))
+if not abi.problem:
+    linux.hold_ids_at_forks()
 
 
 def _subordinate() -> list[tuple[int, int]]:
@@ -164,9 +127,9 @@ def _why_not(policy: Policy, host: Host) -> str:
         any(first == 0 and n > _LAST_ID for first, _, n in ranges) for ranges in (host.uid_ranges, host.gid_ranges)
     ):
         return "the caller is in a user namespace, which has no ids to spare"
-    if not _core_linux.is_dumpable():
+    if not linux.is_dumpable():
         return "the caller isn't dumpable (PR_SET_DUMPABLE)"
-    if _core_linux.has_locked_securebits():
+    if linux.has_locked_securebits():
         return "the caller's securebits are locked (PR_SET_SECUREBITS)"
     return ""
 
@@ -203,7 +166,7 @@ def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> 
     named = with_matches(policy, host)
     wished = {*named.write, *named.read, home_source(policy, host)}
     for path, uid, gid in found:
-        refused = _core_linux.refused_idmap(path, namespace_of(uid, gid, number))
+        refused = linux.refused_idmap(path, namespace_of(uid, gid, number))
         if not refused:
             owners.append((path, uid, gid))
         elif path in wished:
@@ -224,7 +187,7 @@ def mapped(policy: Policy, host: Host) -> Host:
             stamps = [*map(_stamp, map(os.stat, known.paths))]
         except OSError:  # the spawn tells
             return known.host
-        if stamps == known.stamps and _core_linux.is_dumpable() == known.is_dumpable:
+        if stamps == known.stamps and linux.is_dumpable() == known.is_dumpable:
             return known.host
     elif not host.is_kernel_root or policy.backend not in ("auto", "namespaces") or namespaces.missing(host):
         return host
@@ -237,7 +200,7 @@ def _mapped(policy: Policy, host: Host) -> Host:
     for path in paths:
         with contextlib.suppress(OSError):  # the spawn tells
             found[path] = _stamp(os.stat(path))
-    is_dumpable = _core_linux.is_dumpable()
+    is_dumpable = linux.is_dumpable()
     new = _with_ids(policy, host, [(path, uid, gid) for path, (_, _, uid, gid) in found.items()])
     if new.kernel_id:  # else it may be another time
         if len(_hosts) >= _MOST:

@@ -13,9 +13,9 @@ import select
 import signal
 import time
 
-from nsbox import _reap
 from nsbox._base.errors import KillError, Survivor
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._core import orphans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,7 +100,7 @@ def _threads(pid: int) -> Iterator[dict[str, str]]:
     except OSError:
         return
     for name in names:
-        yield _reap.status_of(f"{pid}/task/{name}")
+        yield orphans.status_of(f"{pid}/task/{name}")
 
 
 def _filters(status: dict[str, str]) -> int:
@@ -114,9 +114,9 @@ def _tracers(pid: int) -> set[int]:
     isn't ours to kill, and lets its tracees go.
     """
     found = set()
-    own = _filters(_reap.status_of("self"))
+    own = _filters(orphans.status_of("self"))
     for thread in {int(status.get("TracerPid", 0)) for status in _threads(pid)} - {0}:
-        status = _reap.status_of(thread)
+        status = orphans.status_of(thread)
         if status.get("NoNewPrivs") == "1" and _filters(status) > own:
             found.add(int(status.get("Tgid", 0)))
     return found - {0}
@@ -125,7 +125,7 @@ def _tracers(pid: int) -> set[int]:
 def free(pid: int) -> bool:
     """Kill those who trace a process, and those who trace them; say if there were any."""
     known, new = {pid}, [pid]
-    if _reap.status_of("self").get("Pid") != str(os.getpid()):
+    if orphans.status_of("self").get("Pid") != str(os.getpid()):
         return False  # a /proc of another pid namespace: its numbers are other processes' here
     while new:
         traced = new.pop()
@@ -147,7 +147,7 @@ def _below(roots: Iterable[int]) -> Iterator[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            children.setdefault(int(_reap.status_of(name).get("PPid", 0)), []).append(int(name))
+            children.setdefault(int(orphans.status_of(name).get("PPid", 0)), []).append(int(name))
     new, known = list(roots), set()
     while new:
         pid = new.pop()
@@ -159,7 +159,7 @@ def _below(roots: Iterable[int]) -> Iterator[int]:
 
 def signal_below(pid: int, number: int) -> int:
     """Send a signal to a process and all that descend from it, 0 for none; return how many of them are alive."""
-    if _reap.status_of("self").get("Pid") != str(os.getpid()):
+    if orphans.status_of("self").get("Pid") != str(os.getpid()):
         return 0  # a /proc of another pid namespace: its numbers are other processes' here
     alive, known = 0, {pid}
     for one in _below([pid]):
@@ -168,8 +168,8 @@ def signal_below(pid: int, number: int) -> int:
         except OSError:
             continue
         try:
-            parent = int(_reap.status_of(one).get("PPid", 0))
-            if _reap.is_readable(pidfd) or (one != pid and parent not in known):
+            parent = int(orphans.status_of(one).get("PPid", 0))
+            if orphans.is_readable(pidfd) or (one != pid and parent not in known):
                 continue  # it has ended, and its number may be another's by now
             known.add(one)
             alive += 1
@@ -188,7 +188,7 @@ def await_handled(pid: int, number: int) -> None:
     """
     until = time.monotonic() + 1
     while time.monotonic() < until:
-        status = _reap.status_of(pid)
+        status = orphans.status_of(pid)
         if not status or (
             not int(status.get("ShdPnd", "0"), 16) >> number - 1 & 1 and status.get("State", "S")[0] != "R"
         ):

@@ -15,11 +15,12 @@ import subprocess
 import time
 from _thread import RLock
 
-from nsbox import _core, _core_linux, _kills, _reap
+from nsbox import _kills
 from nsbox._base.errors import KillError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened, own
 from nsbox._base.stdlib import has_gevent, popen
+from nsbox._core import abi, call, linux, orphans
 from nsbox._grace import Grace
 from nsbox._shutdown import Shutdown, is_finalizing
 
@@ -93,7 +94,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 self._await_rest()
             if self._returncode is None:
                 self._ended = time.monotonic()
-            _reap.commands.discard(self.pid)
+            orphans.commands.discard(self.pid)
             self._release()
         self._returncode = value
 
@@ -105,7 +106,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         if self._init_pidfd < 0 or self._creator != os.getpid():
             return
         try:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT | _core.WALL)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT | abi.WALL)
         except ChildProcessError:
             try:
                 self._await_empty()
@@ -131,7 +132,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         self._pidfd = -1
         try:
             if init_says >= 0 and is_ours:
-                self._last_word = _core_linux.last_word(init_says)
+                self._last_word = linux.last_word(init_says)
         finally:
             on_end, self._on_end, self._way = self._on_end, bool, None
             watcher, self._watcher = self._watcher, None
@@ -155,11 +156,11 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         if not is_ours:
             pidfd.close()
         elif self._plan.kill_on_exit:
-            _reap.orphans.release(pidfd)
-            if _reap.leftovers.pidfds:
-                _reap.leftovers.sweep()
+            orphans.orphans.release(pidfd)
+            if orphans.leftovers.pidfds:
+                orphans.leftovers.sweep()
         else:
-            _reap.leftovers.add(pidfd)
+            orphans.leftovers.add(pidfd)
 
     def _is_empty(self, timeout_ms: int) -> bool:
         """Say if all processes of the sandbox are gone, except an init that is about to end.
@@ -169,13 +170,13 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         if self._init_pidfd < 0 or not self._plan.kill_on_exit or self._creator != os.getpid():
             return True  # in a forked copy: the sandbox is the parent's
         if not self._plan.nested:
-            return _core.wait(self._init_pidfd, self._init_says if self._says_empty else -1, timeout_ms)
+            return call.wait(self._init_pidfd, self._init_says if self._says_empty else -1, timeout_ms)
         namespace = self._pid_namespace
-        if self._says_empty and not _core.wait(self._init_pidfd, self._init_says, timeout_ms):
+        if self._says_empty and not call.wait(self._init_pidfd, self._init_says, timeout_ms):
             return False
-        if self._says_empty and namespace and not _reap.has_strays(namespace):
+        if self._says_empty and namespace and not orphans.has_strays(namespace):
             return True
-        return _reap.wait_for_init(self._init_pidfd, namespace, timeout_ms)
+        return orphans.wait_for_init(self._init_pidfd, namespace, timeout_ms)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""
@@ -188,13 +189,13 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 time.sleep(0 if wait_flags & os.WNOHANG else 0.005)
                 return 0, 0
             try:
-                pid, status, rusage = _reap.wait(self.pid, wait_flags)
+                pid, status, rusage = orphans.wait(self.pid, wait_flags)
             except ChildProcessError:  # gevent has reaped it, SIGCHLD is ignored, or it was somebody else
                 pid, status, rusage = self.pid, self._lost_status(), None
             if pid != self.pid:
                 return pid, status
             self._rusage = rusage
-            _reap.commands.discard(self.pid)
+            orphans.commands.discard(self.pid)
             self._raw_status = self._status_inside(status) if self._plan.wrapper else status
         if not wait_flags & os.WNOHANG:
             self._await_empty()
@@ -223,7 +224,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             pid, known = os.waitpid(self.pid, os.WNOHANG)  # what a program has put there may know
             if pid == self.pid:
                 return known
-        status = _reap.status_by_pidfd(self._pidfd)
+        status = orphans.status_by_pidfd(self._pidfd)
         if status is None:
             import logging
 
@@ -245,7 +246,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         if self._creator != os.getpid():
             return  # in a forked copy, which can't reap it
         try:
-            while not _reap.ends_within(self.pid, self._slice()):
+            while not orphans.ends_within(self.pid, self._slice()):
                 self._go_on()
         except ChildProcessError:
             pass
@@ -281,7 +282,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         elif (self._raw_status is not None and not self._is_asked) or self._plan.wrapper or self._killed.is_late:
             self._kill_init()
         else:  # its tracer is to end too. By pid 1 itself, which then tells what they have used
-            self._signal_init(_core.constants.END)
+            self._signal_init(abi.constants.END)
 
     def _status_inside(self, status: int) -> int:
         """Return the command's wait status, by bwrap's and what that has said since it was started."""
@@ -303,7 +304,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         if not (leads and plan.kill_on_exit) or self._creator != os.getpid():
             return True
         with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
-            if not _reap.has_ended(self.pid, block=False):
+            if not orphans.has_ended(self.pid, block=False):
                 return False
             if self._is_asked and self._killed is None and self._group_has_time():
                 return False
@@ -345,7 +346,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         """Wait as the base does; with a timeout by sleeping on pidfds, where the base polls."""
         if self._is_plain and timeout is None and self._is_green:
             with contextlib.suppress(ChildProcessError):
-                while not _reap.ends_within(self.pid, _kills.SLICE):
+                while not orphans.ends_within(self.pid, _kills.SLICE):
                     pass
         if timeout is None or self._is_plain:
             return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
@@ -396,14 +397,16 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         """
         fds: list[Any] = []
         try:
-            if not _core.on_linux:
+            if not abi.on_linux:
                 return fds, 0.005
             if self._command_ended is not None and self._raw_status is None:
                 return fds, 0.01
             if self._raw_status is None:
                 fds.append(opened(os.pidfd_open, self.pid))
                 # What has ended is reaped at once, before a waitpid(-1) elsewhere in the program has its status.
-                if _reap.is_readable(fds[0].fileno()) and not _reap.has_ended(self.pid, block=False):  # a tracer has it
+                if orphans.is_readable(fds[0].fileno()) and not orphans.has_ended(
+                    self.pid, block=False
+                ):  # a tracer has it
                     fds.pop().close()
                     return fds, 0.001
                 return fds, None if self._killed is None else self._killed.pause()
@@ -411,7 +414,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             for fd in (self._init_pidfd, self._init_says if self._says_empty else -1):
                 if fd >= 0:
                     fds.append(opened(os.dup, fd))
-            if len(fds) == 2 and _reap.has_hung_up(fds[1].fileno()):  # the init is being killed: it won't say more
+            if len(fds) == 2 and orphans.has_hung_up(fds[1].fileno()):  # the init is being killed: it won't say more
                 fds.pop().close()
         except OSError:  # no descriptor is free, or another thread is just reaping it
             return fds, 0.001

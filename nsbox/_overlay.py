@@ -17,17 +17,20 @@ from _thread import RLock
 from collections import deque
 from functools import partial
 
-from nsbox import _core, _renew, _request, _spawn, _template
-from nsbox._attributes import OVERLAY
+from nsbox import _renew, _spawn, _template
 from nsbox._base.display import shown
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._core import constants as c
-from nsbox._files import Tree, join
+from nsbox._core import buffers, call
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command, Result
+from nsbox._core.request import request_for
+from nsbox._files.attributes import OVERLAY
+from nsbox._files.files import Tree, join
+from nsbox._files.mounts import mounts
 from nsbox._filters import programs
 from nsbox._keeper import Way
-from nsbox._mounts import mounts
 from nsbox._plan.ops import DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for, probe
 from nsbox._reach import check_place as check_place
@@ -51,7 +54,7 @@ _HINT = (
 def _check(prepared: Prepared) -> None:
     """Raise UnavailableError for a plan that can't be built in namespaces that others share."""
     _renew.check(prepared.plan)
-    if prepared.template is None:
+    if prepared.request is None:
         raise UnavailableError(Reason("contents that come from descriptors are there for one command"))
     if not prepared.plan.kill_on_exit:
         raise UnavailableError(Reason("kill_on_exit=False: what goes on would write while changes are committed"))
@@ -142,12 +145,12 @@ class OverlayWay(Way):
         _check_attributes(upper)
         plan = prepared.plan
         ops = (DevBind("/", "/"), Overlay((workspace,), workspace, upper, work), Mask(base))
-        request = _request.template(
+        request = request_for(
             plan,
             ops,
             flags=c.TEMPLATE,
             without=plan.namespaces - {"user", "mount"},
-            stamps=_core.Stamps((False,) * len(ops)),
+            stamps=buffers.Stamps((False,) * len(ops)),
         )
         try:
             _, _, self._owners = _template.made(request, "begin a transaction", ops)
@@ -195,11 +198,11 @@ class OverlayWay(Way):
         """
         ops = (Freeze(where, thaw),)
         prepared = replace(_spawn.prepare(self.policy, self._host), ops=ops)
-        request = self._within(self.policy, prepared).template
+        request = self._within(self.policy, prepared).request
         assert request is not None
-        nothing = _core.Command(programs=[b"/"], argv=[b"/"], envp=_core.Strings([]), cwd=None, flags=c.CLOSE_FDS)
+        nothing = Command(programs=[b"/"], argv=[b"/"], envp=buffers.Strings([]), cwd=None, flags=c.CLOSE_FDS)
         nothing.uid, nothing.gid = prepared.plan.identity.uid, prepared.plan.identity.gid
-        result = _core.spawn(request, nothing)
+        result = call.spawn(request, nothing)
         if result.step == c.STEP_EXEC and result.error == errno.EACCES:
             return
         if result.error == errno.EBUSY and result.op == 0:
@@ -226,10 +229,10 @@ class OverlayWay(Way):
         own = programs(policy, self._host, by_second_userns=True)
         inside = replace(plan, identity=identity, programs=own)
         user, mount = self._fds
-        template = _request.template(inside, prepared.ops, without=frozenset({"user"}), within=(user, mount))
-        return replace(prepared, template=template)
+        inner = request_for(inside, prepared.ops, without=frozenset({"user"}), within=(user, mount))
+        return replace(prepared, request=inner)
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
         """Start a command; as _spawn.spawn()."""
         key, result = object(), None
         try:
@@ -248,7 +251,7 @@ class OverlayWay(Way):
         except BaseException:  # of a signal's handler: nobody owns the command
             if result is not None:
                 self._running.pop(key, None)
-                _core.abandon(command)
+                call.abandon(command)
             raise
 
     def close(self) -> None:

@@ -10,10 +10,12 @@ import os
 import sys
 from operator import itemgetter
 
-from nsbox import _arguments, _blocks, _containment, _core, _core_linux, _environment, _reap, _spawn, _terminal, _usage
+from nsbox import _arguments, _blocks, _containment, _environment, _spawn, _terminal, _usage
 from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
 from nsbox._base.checks import check_bool
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._core import abi, call, linux, orphans
+from nsbox._core.command import Command
 from nsbox._environment import null_free
 from nsbox._keeper import Keeper
 from nsbox._lifetime import Lifetime, Plain
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from nsbox._plan.plan import Plan
     from nsbox._pty import Pair, Terminal
-    from nsbox._typed import Command, Popened
+    from nsbox._typed import CommandLine, Popened
 
 
 def check_policy(policy: object) -> Policy | Keeper:
@@ -155,7 +157,7 @@ class Confinable(Lifetime["AnyStr"]):
         words = [null_free(os.fsencode(arg)) for arg in argv]
         name = words[0] if program is argv[0] else null_free(os.fsencode(program))
         stdio: tuple[int, int, int] = (p2cread, c2pwrite, errwrite)
-        command = _core.Command(
+        command = Command(
             programs=_arguments.programs(name, directories),
             argv=words,
             envp=envp,
@@ -190,7 +192,7 @@ class Confinable(Lifetime["AnyStr"]):
                 self.wait()
             raise
 
-    def _start(self, policy: Policy, prepared: _spawn.Prepared, command: _core.Command, program: Any, cwd: Any) -> None:
+    def _start(self, policy: Policy, prepared: _spawn.Prepared, command: Command, program: Any, cwd: Any) -> None:
         """Start the command, which is this object's own then; or ended, if a signal's handler raises before that."""
         start = _spawn.spawn if self._way is None else self._way.spawn
         try:
@@ -205,13 +207,13 @@ class Confinable(Lifetime["AnyStr"]):
             self._line_mark = command.line_mark
             self._child_created = True
         except BaseException:
-            _core.abandon(command)
+            call.abandon(command)
             raise
 
-    def _claim_terminal(self, command: _core.Command) -> None:
+    def _claim_terminal(self, command: Command) -> None:
         command.terminal = self._terminal_of
         if self._pair is not None:  # its session's, else its group's
-            command.flags |= _core.constants.SETSID
+            command.flags |= abi.constants.SETSID
 
     def _prepare(self, policy: Policy) -> tuple[Policy, _spawn.Prepared]:
         """Return what is ready for this host, and the policy, which is another one if the command has a terminal."""
@@ -266,11 +268,11 @@ class Confinable(Lifetime["AnyStr"]):
 
     def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
         self.hold()
-        _reap.commands.add(self.pid)
+        orphans.commands.add(self.pid)
         self._has_other_ids = _arguments.has_other_ids(_uid(positional), prepared.plan)
         if self._leaf is not None:
             self._leaf.started(prepared.plan.cgroup_limits, self.pid)
-        self._pid_namespace = _reap.pid_namespace(self.pid) if prepared.plan.nested else 0
+        self._pid_namespace = orphans.pid_namespace(self.pid) if prepared.plan.nested else 0
         pipes = _pipes(positional)
         if pipes != (-1,) * 6:
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -279,7 +281,7 @@ class Confinable(Lifetime["AnyStr"]):
     def _stdio(self, *fds: int) -> Any:
         """Return what the C core takes for descriptors: DEVNULL is opened there, without a way to the host's node."""
         devnull = getattr(self, "_devnull", -1)
-        return tuple([_core.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds])
+        return tuple([abi.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds])
 
     @property
     def sandbox(self) -> _containment.Containment | None:
@@ -306,7 +308,7 @@ class Confinable(Lifetime["AnyStr"]):
             return None
         return _usage.usage(
             self._rusage,
-            _core_linux.used_by_others(self._last_word),
+            linux.used_by_others(self._last_word),
             wall=self._ended - self._began,
             status=self._returncode,
             known="unknown" if self._is_lost else "timeout" if self._is_late else None,
@@ -336,7 +338,7 @@ class Popen(Confinable["AnyStr"]):
         @overload
         def __init__(
             self: Popen[str],
-            args: Command,
+            args: CommandLine,
             *,
             text: Literal[True],
             encoding: str | None = None,
@@ -347,7 +349,7 @@ class Popen(Confinable["AnyStr"]):
         @overload
         def __init__(
             self: Popen[str],
-            args: Command,
+            args: CommandLine,
             *,
             encoding: str,
             errors: str | None = None,
@@ -358,7 +360,7 @@ class Popen(Confinable["AnyStr"]):
         @overload
         def __init__(
             self: Popen[str],
-            args: Command,
+            args: CommandLine,
             *,
             errors: str,
             encoding: str | None = None,
@@ -369,7 +371,7 @@ class Popen(Confinable["AnyStr"]):
         @overload
         def __init__(
             self: Popen[str],
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: Literal[True],
             encoding: str | None = None,
@@ -380,7 +382,7 @@ class Popen(Confinable["AnyStr"]):
         @overload
         def __init__(
             self: Popen[bytes],
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: Literal[False] | None = None,
             text: Literal[False] | None = None,
@@ -391,7 +393,7 @@ class Popen(Confinable["AnyStr"]):
         @overload
         def __init__(
             self: Popen[Any],
-            args: Command,
+            args: CommandLine,
             *,
             universal_newlines: bool | None = None,
             text: bool | None = None,

@@ -7,10 +7,13 @@ import os
 import stat
 import sys
 
-from nsbox import _accounts, _automounts, _core, _core_linux, _request, _system_dirs
+from nsbox import _accounts, _automounts, _system_dirs
 from nsbox._backends import namespaces
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import PACKAGE, is_below
+from nsbox._core import abi, buffers, call, command, linux
+from nsbox._core.request import request_for
+from nsbox._files.links import detours
 from nsbox._identity import (
     CAP_SETGID,
     CAP_SETUID,
@@ -21,7 +24,6 @@ from nsbox._identity import (
     owns_settings,
     read,
 )
-from nsbox._links import detours
 from nsbox._paths.home import name_of
 from nsbox._plan.host import Host
 from nsbox._policy.policy import Policy
@@ -48,22 +50,22 @@ _known: dict[tuple[int, int], Host] = {}
 
 def probe(*, refresh: bool = False) -> Host:
     """Return what this machine offers to this process. Asked once for each effective user; refresh: ask again."""
-    if not _core.on_linux and not _core.on_darwin:
+    if not abi.on_linux and not abi.on_darwin:
         import platform
 
-        return Host(system=platform.system(), kernel=(0, 0), machine=platform.machine(), core_problem=_core.problem)
+        return Host(system=platform.system(), kernel=(0, 0), machine=platform.machine(), core_problem=abi.problem)
     key = (os.geteuid(), os.getegid())
     known = _known.get(key)
     if known is not None and not refresh:
         return known
-    if _core.on_darwin:
+    if abi.on_darwin:
         host = _darwin()
     else:
         host = _linux()
         error, at = _try_sandbox(host)
         host = replace(host, userns_error=error, userns_error_at=at)
         if host.is_filtered and not host.core_problem and at in ("", "mount"):
-            host = replace(host, refused_calls=_core_linux.refused_calls())
+            host = replace(host, refused_calls=linux.refused_calls())
         host = _accounts.with_user(host, host.euid, host.egid)
         host = _with_bwrap(host) if namespaces.missing(host) else host
     _known[key] = host
@@ -103,7 +105,7 @@ def _lookups(policy: Policy, host: Host) -> Iterator[Callable[[Policy, Host], Ho
         from nsbox._device_nodes import with_devices
 
         yield with_devices
-    if _core.on_darwin:
+    if abi.on_darwin:
         from nsbox import _probe_darwin
 
         yield _probe_darwin.host_for
@@ -343,18 +345,18 @@ def _try_sandbox(host: Host) -> tuple[int, Literal["", "unshare", "map", "mount"
     if namespaces.missing(host):
         return 0, ""
     plan = namespaces.compile(Policy.layers(), host)
-    nothing = _core.Command(
+    nothing = command.Command(
         programs=[b"/"],
         argv=[b"/"],
-        envp=_core.Strings([]),
+        envp=buffers.Strings([]),
         cwd=None,
-        flags=_core.constants.CLOSE_FDS,
+        flags=abi.constants.CLOSE_FDS,
         uid=plan.identity.uid,
         gid=plan.identity.gid,
     )
-    result = _core.spawn(_request.template(plan, ()), nothing)
+    result = call.spawn(request_for(plan, ()), nothing)
     for name, at in _AT.items():
-        if result.step == getattr(_core.constants, f"STEP_{name}") and result.error in _REFUSALS:
+        if result.step == getattr(abi.constants, f"STEP_{name}") and result.error in _REFUSALS:
             return result.error, at
     return 0, ""
 
@@ -368,7 +370,7 @@ def _linux() -> Host:
         system="Linux",
         kernel=kernel_version(os.uname().release),
         machine=os.uname().machine,
-        core_problem=_core.problem,
+        core_problem=abi.problem,
         euid=os.geteuid(),
         egid=os.getegid(),
         can_set_ids=bool(caps >> CAP_SETUID & 1 and caps >> CAP_SETGID & 1),
@@ -384,7 +386,7 @@ def _linux() -> Host:
         map_programs=_map_programs(),
         settings_writable=os.access("/proc/sys/kernel/core_pattern", os.W_OK, effective_ids=True),
         owns_settings=owns_settings(),
-        landlock_abi=0 if _core.problem else _core_linux.landlock_abi(),
+        landlock_abi=0 if abi.problem else linux.landlock_abi(),
         max_user_namespaces=number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns=None if unprivileged is None else unprivileged != 0,
         apparmor_restricts_userns=number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1,
@@ -428,7 +430,7 @@ def _darwin() -> Host:
         system="Darwin",
         kernel=kernel_version(os.uname().release),
         machine=os.uname().machine,
-        core_problem=_core.problem,
+        core_problem=abi.problem,
         euid=os.geteuid(),
         egid=os.getegid(),
         can_set_ids=os.geteuid() == 0,

@@ -6,10 +6,10 @@ import fcntl
 import os
 import sys
 
-from nsbox import _core_darwin
 from nsbox._backends.seatbelt import DATA
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._seatbelt import HELPER, PROGRAM
+from nsbox._core import darwin
+from nsbox._core.darwin import HELPER, PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,13 +69,13 @@ def with_seatbelt(host: Host) -> Host:
     if host.core_problem:
         return host
     host = replace(host, prefixes=tuple(map(spelled, host.prefixes)), package=spelled(host.package))
-    compiles, initializes = _core_darwin.ways()
+    compiles, initializes = darwin.ways()
     has_helper = os.access(HELPER, os.X_OK)
     ways = ["compiled"] if compiles else []
     ways += ["helper"] if initializes else []
     ways += ["sandbox-exec"] if os.access(PROGRAM, os.X_OK) else []
     problem = "" if has_helper else f"{HELPER} is missing: nsbox is not installed as a whole"
-    if _core_darwin.is_confined():
+    if darwin.is_confined():
         problem = "this process is in a sandbox already, and in one macOS refuses another (EPERM)"
     return replace(
         host,

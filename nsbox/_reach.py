@@ -6,7 +6,7 @@ from nsbox import _spawn
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._links import ways
+from nsbox._files.links import ways
 
 if TYPE_CHECKING:
     from nsbox._policy.policy import Policy

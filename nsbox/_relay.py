@@ -15,9 +15,10 @@ import weakref
 from _thread import RLock
 from contextlib import suppress
 
-from nsbox import _core, _wire_network
+from nsbox import _wire_network
 from nsbox._base.errors import PolicyError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._core import abi, command
 from nsbox._network import events, messages
 from nsbox._network.log import NetworkLog
 from nsbox._network.network import nothing
@@ -270,14 +271,14 @@ class Relay:
 
 def _begun(content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> Process | Proxy:
     """Start what enforces a list on this system; raises SetupError."""
-    if not _core.on_darwin:
+    if not abi.on_darwin:
         return Process(content, owner, is_awaited=is_awaited)
     from nsbox._proxy import Process as MacProcess
 
     return MacProcess(content, owner)
 
 
-def spawn_error(result: _core.Result, line: Line) -> Exception:
+def spawn_error(result: command.Result, line: Line) -> Exception:
     """Return what to raise for a spawn that failed since its sandbox's network couldn't be made."""
     step = result.detail.decode("ascii", "replace")
     if step == "routes" and result.error == errno.EOPNOTSUPP:

@@ -14,13 +14,13 @@ from _thread import RLock, allocate_lock, start_new_thread
 from contextlib import suppress
 from queue import SimpleQueue
 
-from nsbox import _core_linux, _reap
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened
 from nsbox._base.paths import PACKAGE
 from nsbox._base.stdlib import original
+from nsbox._core import linux, orphans
 from nsbox._network import events
 from nsbox._network_asks import report
 
@@ -136,7 +136,7 @@ class Process:
         except OSError:
             pass
         self.socket.close()
-        _reap.leftovers.add(self.pidfd)  # it may be a child of this process's, where that is a subreaper
+        orphans.leftovers.add(self.pidfd)  # it may be a child of this process's, where that is a subreaper
 
 
 _HINTS = {
@@ -157,7 +157,7 @@ def _started(content: bytes, control: int) -> Any:
     caller = high(opened(os.pidfd_open, os.getpid()))
     try:
         fds = control, listing.fileno(), caller.fileno()
-        return opened(_core_linux.start_relay, os.fsencode(_PROGRAM), fds, null.fileno())
+        return opened(linux.start_relay, os.fsencode(_PROGRAM), fds, null.fileno())
     finally:
         for owner in (listing, null, caller):
             owner.close()

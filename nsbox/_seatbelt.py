@@ -12,13 +12,14 @@ import errno
 import os
 import tempfile
 
-from nsbox import _core, _core_darwin
 from nsbox._base.descriptors import high
 from nsbox._base.errors import AccessError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._base.paths import PACKAGE, is_below
-from nsbox._core import constants as c
-from nsbox._files import Tree, remove
+from nsbox._base.paths import is_below
+from nsbox._core import buffers, darwin
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command
+from nsbox._files.files import Tree, remove
 from nsbox._plan.plan import Plan
 from nsbox._plan.sbpl import Seatbelt, with_port
 from nsbox._policy.policy import Policy
@@ -26,8 +27,6 @@ from nsbox._policy.policy import Policy
 if TYPE_CHECKING:
     from typing import Any
 
-PROGRAM = "/usr/bin/sandbox-exec"
-HELPER = os.path.join(PACKAGE, "_helper")
 _PREFIX = "nsbox-"
 _MOST_KEPT = 64
 
@@ -98,7 +97,7 @@ class Places:
         if self.op.way != "compiled":
             return Place(path, params, profile, port, None)
         try:
-            return Place(path, params, profile, port, _core_darwin.compile(profile, params))
+            return Place(path, params, profile, port, darwin.compile(profile, params))
         except ValueError as error:
             raise SetupError(errno.EINVAL, "compile the profile", self.op.describe(), str(error)) from None
 
@@ -161,7 +160,7 @@ def check_directory(policy: Policy, op: Seatbelt, path: str, own: str) -> None:
         raise AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
 
 
-def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> None:
+def confine(plan: Plan, place: Place, command: Command, program: Any) -> None:
     """Have a command confined when it is started."""
     (op,) = plan.ops
     assert isinstance(op, Seatbelt)
@@ -169,11 +168,11 @@ def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> N
         own = {
             name + os.fsencode(plan.tmpdir): name + os.fsencode(place.path) for name in (b"TMPDIR=", b"HOME=")
         }  # the latter, where a home is to be empty
-        command.envp = _core.Strings([own.get(entry, entry) for entry in command.envp.items])
+        command.envp = buffers.Strings([own.get(entry, entry) for entry in command.envp.items])
     if command.line is not None:
         own = {os.fsencode(name): os.fsencode(value) for name, value in command.line.environment.items()}
         kept = [entry for entry in command.envp.items if entry.partition(b"=")[0] not in own]
-        command.envp = _core.Strings([*kept, *(name + b"=" + value for name, value in own.items())])
+        command.envp = buffers.Strings([*kept, *(name + b"=" + value for name, value in own.items())])
     if op.way != "compiled" and command.preexec is not None:
         raise UnavailableError(Reason(f"seatbelt: preexec_fn would be called outside of the sandbox ({op.way})"))
     told = -1
@@ -185,10 +184,10 @@ def confine(plan: Plan, place: Place, command: _core.Command, program: Any) -> N
     flags |= c.LIFELINE | (c.LIFELINE_GROUP if plan.new_session else 0) | (0 if plan.kill_on_exit else c.STAY)
     read, write = os.pipe()
     pipe = high(read), high(write)
-    command.profile = _core_darwin.Profile(place.compiled, os.fsencode(HELPER), told, flags, pipe)
+    command.profile = darwin.Profile(place.compiled, os.fsencode(darwin.HELPER), told, flags, pipe)
 
 
-def _told(place: Place, command: _core.Command) -> int:
+def _told(place: Place, command: Command) -> int:
     """Return a file with what the helper is told.
 
     Not by arguments, which others can see, nor by an environment that its loader obeys (DYLD_INSERT_LIBRARIES).
@@ -205,7 +204,7 @@ def _told(place: Place, command: _core.Command) -> int:
         return high(os.dup(file.fileno()))
 
 
-def _by_program(place: Place, command: _core.Command, program: Any) -> None:
+def _by_program(place: Place, command: Command, program: Any) -> None:
     """Have sandbox-exec(1) execute the command. What it can't find itself is said before."""
     path = next((found for found in command.programs if os.path.isfile(_at(command, found))), None)
     if path is None or not os.access(_at(command, path), os.X_OK):
@@ -215,8 +214,8 @@ def _by_program(place: Place, command: _core.Command, program: Any) -> None:
         raise UnavailableError(Reason("seatbelt: executable= needs more than sandbox-exec, which tells no other name"))
     defined = [part for key, value in place.params for part in (b"-D", key + b"=" + value)]
     command.argv = [b"sandbox-exec", b"-p", place.profile, *defined, _at(command, path), *command.argv[1:]]
-    command.programs = [os.fsencode(PROGRAM)]
+    command.programs = [os.fsencode(darwin.PROGRAM)]
 
 
-def _at(command: _core.Command, path: bytes) -> bytes:
+def _at(command: Command, path: bytes) -> bytes:
     return os.path.join(command.cwd or os.fsencode(os.getcwd()), path)

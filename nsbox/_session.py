@@ -18,11 +18,15 @@ import signal
 import stat
 from _thread import RLock
 
-from nsbox import _core, _core_linux, _kills, _request, _spawn, _terminal, _wire_entry
+from nsbox import _kills, _spawn, _terminal
 from nsbox._base.descriptors import high, pair
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._core import constants as c
+from nsbox._core import buffers, linux
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command, Result
+from nsbox._core.entry import ASKING, TOLD, encode_entry
+from nsbox._core.request import assembled_once
 from nsbox._keeper import Way
 from nsbox._late_line import LateLine, joined
 from nsbox._plan.ops import Tmpfs
@@ -60,12 +64,12 @@ class Entered:
         self.status: int | None = None
         self.used: tuple[int, int, int] | None = None  # user and system microseconds, bytes of the largest
 
-    def start(self, session: int) -> _core.Result:
+    def start(self, session: int) -> Result:
         """Let it go on when it is there, and wait until it has executed its program; return what a spawn would.
 
         session: the pidfd of pid 1. Raises SetupError if the session ends, or nothing happens.
         """
-        result = _core.Result(0, 0, -1, 0, 0, -1, -1)
+        result = Result(0, 0, -1, 0, 0, -1, -1)
         self._await(self._told.fileno(), session)
         message, fds = self._receive(0)
         if message is not None and message[0] == c.ENTRY_FAILED:
@@ -81,7 +85,7 @@ class Entered:
         failure = os.read(self._failed, 64)
         self._let_go()
         if failure:
-            _, result.error, result.step, *_ = _wire_entry.TOLD.unpack(failure)
+            _, result.error, result.step, *_ = TOLD.unpack(failure)
         result.pid = self.pid
         return result
 
@@ -100,13 +104,13 @@ class Entered:
         fds = array.array("i")
         try:
             data, ancillary, _, _ = self._told.recvmsg(
-                _wire_entry.TOLD.size, _socket.CMSG_LEN(fds.itemsize), flags | _socket.MSG_CMSG_CLOEXEC
+                TOLD.size, _socket.CMSG_LEN(fds.itemsize), flags | _socket.MSG_CMSG_CLOEXEC
             )
         except ConnectionResetError:
             return None, []
         for _, _, content in ancillary:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        return (_wire_entry.TOLD.unpack(data) if len(data) == _wire_entry.TOLD.size else None), [high(fd) for fd in fds]
+        return (TOLD.unpack(data) if len(data) == TOLD.size else None), [high(fd) for fd in fds]
 
     def try_wait(self, flags: int) -> bool:
         """Say if it has ended; without WNOHANG, when it has."""
@@ -143,7 +147,7 @@ class Entered:
     # At the interpreter's end: see _shutdown.
 
     def last_status(
-        self, is_patient: bool, *, unpack: Any = _wire_entry.TOLD.unpack, decode: Any = os.waitstatus_to_exitcode
+        self, is_patient: bool, *, unpack: Any = TOLD.unpack, decode: Any = os.waitstatus_to_exitcode
     ) -> Any:
         """Return how it has ended; None: it hasn't. is_patient: wait for that."""
         if self.status is None:
@@ -239,12 +243,12 @@ class SessionWay(Way):
             caller = high(os.pidfd_open(os.getpid()))
             stack.callback(os.close, caller)
             # For everybody: it is executed with the ids of the sandbox, which may be others than this process has.
-            image = _sealed("nsbox-session", _core_linux.init_image("session"), 0o111)
+            image = _sealed("nsbox-session", linux.init_image("session"), 0o111)
             stack.callback(os.close, image)
-            command = _core.Command(
+            command = Command(
                 programs=[],
                 argv=[b"nsbox-init"],
-                envp=_core.Strings([]),
+                envp=buffers.Strings([]),
                 cwd=None if policy.workdir is None else os.fsencode(policy.workdir),
                 flags=c.CLOSE_FDS | c.RESTORE_SIGNALS | c.AS_INIT | c.BY_FD | c.CWD_OPTIONAL,
                 stdio=(theirs.fileno(), caller, image),
@@ -278,7 +282,7 @@ class SessionWay(Way):
             self._line = line = joined(self._line, relay)
             return line
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
         """Have a command started; as _spawn.spawn()."""
         if policy is not self.policy:
             raise ValueError("kill_on_exit= is no matter of a session's commands: what they leave behind goes on")
@@ -315,7 +319,7 @@ class SessionWay(Way):
             entered.close()
             raise
 
-    def _ask(self, command: _core.Command, told: _socket.socket, failed: int) -> None:
+    def _ask(self, command: Command, told: _socket.socket, failed: int) -> None:
         flags = c.ENTRY_SETSID if self._prepared.plan.new_session or command.flags & c.SETSID else 0
         flags |= c.ENTRY_CWD_OPTIONAL if command.flags & c.CWD_OPTIONAL else 0
         given: dict[int, int] = {fd: fd for fd in command.pass_fds}
@@ -332,7 +336,7 @@ class SessionWay(Way):
             raise ValueError(f"a session passes at most {_MOST_FDS} descriptors to a command")
         flags |= c.ENTRY_TERMINAL << command.terminal - 1 if command.terminal else 0
         pgid = -1 if flags & c.ENTRY_SETSID else command.pgid
-        entry = _wire_entry.encode_entry(
+        entry = encode_entry(
             command.programs, command.argv, command.envp.items, command.cwd, targets, flags, command.umask, pgid
         )
         request = _sealed("nsbox-entry", entry, 0o400)
@@ -356,7 +360,7 @@ class SessionWay(Way):
                 with self._lock:
                     if self._pidfd < 0:
                         return None
-                    message = _wire_entry.ASKING.pack(what, number, mark)
+                    message = ASKING.pack(what, number, mark)
                     self._socket.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
                     session = os.dup(self._pidfd)
             except (BrokenPipeError, ConnectionResetError):
@@ -368,14 +372,14 @@ class SessionWay(Way):
                 poller.register(ours, select.POLLIN)
                 poller.register(session, select.POLLIN)
                 poller.poll(_LONGEST)
-                answer = ours.recv(_wire_entry.TOLD.size, _socket.MSG_DONTWAIT)
+                answer = ours.recv(TOLD.size, _socket.MSG_DONTWAIT)
             except (BlockingIOError, ConnectionResetError):
                 return None
             finally:
                 os.close(session)
         finally:
             ours.close()
-        return int(_wire_entry.TOLD.unpack(answer)[-1]) if len(answer) == _wire_entry.TOLD.size else None
+        return int(TOLD.unpack(answer)[-1]) if len(answer) == TOLD.size else None
 
     def signal_started(self, entered: Entered, number: int, *, frozen: bool = False) -> int:
         """Send a signal to a command and all that it has started, 0 for none; return how many of them are left.
@@ -463,7 +467,7 @@ def _marks_filter(policy: Policy, secret: int) -> bytes:
     )
     wish = policy.filter
     program = Program(rules, with_compatible=wish.base == "off" and not wish.rules)
-    return _request.assembled_once(program)
+    return assembled_once(program)
 
 
 def _open_pipes(fds: Iterable[int]) -> None:
@@ -484,7 +488,7 @@ def _is_inherited(fd: int) -> bool:
         return False
 
 
-def _check_command(command: _core.Command) -> None:
+def _check_command(command: Command) -> None:
     """Refuse what only a child of this process could be given."""
     for name, is_given in (
         ("preexec_fn", command.preexec is not None),

@@ -14,9 +14,9 @@ import subprocess
 import sys
 import time
 
-from nsbox import _core
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import original
+from nsbox._core import abi
 
 if TYPE_CHECKING:
     from typing import Any
@@ -54,7 +54,7 @@ class Shutdown:
         waitpid: Any = _waitpid,
         getpid: Any = os.getpid,
         nohang: int = os.WNOHANG,
-        wall: int = _core.WALL,
+        wall: int = abi.WALL,
         exit_status: Any = os.waitstatus_to_exitcode,
         unknown: int = sys.maxsize,
         rest: int = _LAST_WAIT,

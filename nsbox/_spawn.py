@@ -6,12 +6,15 @@ import errno
 import sys
 from _thread import get_native_id
 
-from nsbox import _backends, _core, _core_linux, _request
+from nsbox import _backends
 from nsbox._base.errors import PolicyError, SetupError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.imports import opened
 from nsbox._base.lean_os import os
-from nsbox._core import constants as c
+from nsbox._core import call, linux
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command, Result
+from nsbox._core.request import Request, assembled, request_for
 from nsbox._environment import Environment
 from nsbox._paths.home import HOMES, name_of
 from nsbox._plan.ops import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, primitives
@@ -34,7 +37,7 @@ class Prepared(Frozen):
 
     plan: Plan
     ops: tuple[Op, ...]
-    template: _core.Template | None  # None: contents come from descriptors, so it is made for each spawn
+    request: Request | None  # None: contents come from descriptors, so it is made for each spawn
     says_empty: bool  # the init's word is enough for the end: nobody else's business depends on its unmounting
     environment: Environment
     starts: dict[str, bytes]  # where commands start that were told no directory, by the caller's
@@ -93,7 +96,7 @@ def _check_calls(policy: Policy) -> None:
     names = policy.filter.names()
     if not names:
         return
-    here = NEWER.keys() | _core_linux.syscalls()[1].keys()
+    here = NEWER.keys() | linux.syscalls()[1].keys()
     unknown = names - here - profiled()
     for rule in policy.filter.rules:
         if here.isdisjoint(rule.calls):  # of another machine, all of them
@@ -173,7 +176,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
     return Prepared(
         plan=plan,
         ops=ops,
-        template=None if from_fds or plan.backend == "passthrough" else _request.template(plan, ops),
+        request=None if from_fds or plan.backend == "passthrough" else request_for(plan, ops),
         says_empty=not outlasts,
         environment=Environment(policy, host, plan),
         starts={},
@@ -191,8 +194,8 @@ def _places(plan: Plan) -> Places | None:
 
 def with_plan(prepared: Prepared, plan: Plan) -> Prepared:
     """Return what was prepared for another plan with the same ops."""
-    made = None if prepared.template is None else _request.template(plan, prepared.ops)
-    return replace(prepared, plan=plan, template=made)
+    made = None if prepared.request is None else request_for(plan, prepared.ops)
+    return replace(prepared, plan=plan, request=made)
 
 
 def _loaded(op: Op) -> Op:
@@ -227,7 +230,7 @@ def _ids_error(step: str, hint: str) -> SetupError:
     return IdsError(errno.EPERM, step, None, hint)
 
 
-def _id_flags(plan: Plan, command: _core.Command) -> int:
+def _id_flags(plan: Plan, command: Command) -> int:
     """Return the flags for the ids that the command is to have; raises SetupError for one that isn't mapped."""
     identity = plan.identity
     if command.uid is None and command.gid is None and command.groups is None and not identity.change_ids:
@@ -257,7 +260,7 @@ def command_flags(*, close_fds: bool, restore_signals: bool, new_session: bool, 
     return flags if cwd_required else flags | c.CWD_OPTIONAL
 
 
-def _complete(command: _core.Command, plan: Plan) -> None:
+def _complete(command: Command, plan: Plan) -> None:
     """Fill in what the plan says about the command."""
     identity = plan.identity
     flags = command.flags | _id_flags(plan, command)
@@ -266,7 +269,7 @@ def _complete(command: _core.Command, plan: Plan) -> None:
         flags |= c.SETSID_LAST if plan.new_session else 0
     elif plan.new_session:
         flags |= c.SETSID
-    if _core.adopt_inits and not plan.plain:
+    if call.adopt_inits and not plan.plain:
         flags |= c.ADOPT_INIT
     if plan.plain or "pid" not in plan.namespaces:  # there is no init to end it
         wants_end = plan.kill_on_exit if plan.plain else plan.die_with_parent
@@ -281,35 +284,35 @@ def _complete(command: _core.Command, plan: Plan) -> None:
     command.gid = identity.gid if command.gid is None else command.gid
 
 
-def template_of(prepared: Prepared, command: _core.Command) -> _core.Template:
+def request_of(prepared: Prepared, command: Command) -> Request:
     """Return the request for a command, which is filled in, with the contents that come from descriptors."""
-    template = prepared.template or _request.template(prepared.plan, [_loaded(op) for op in prepared.ops])
+    request = prepared.request or request_for(prepared.plan, [_loaded(op) for op in prepared.ops])
     _complete(command, prepared.plan)
-    return template
+    return request
 
 
-def spawn(policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
     """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
     plan = prepared.plan
     if plan.network is not None and command.parked is None:
         _ask_for_line(plan, command)
-    template = template_of(prepared, command)
+    request = request_of(prepared, command)
     # Plain calls from here on: after one of C code a signal's handler could raise, and nobody would own the command.
     start = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
     if not plan.cgroup:
-        return start(policy, prepared, template, command, program, cwd)
+        return start(policy, prepared, request, command, program, cwd)
     from nsbox._cgroup import Leaf
 
     command.leaf = leaf = Leaf(plan.cgroup, plan.cgroup_limits)
     command.cgroup_fd = leaf.fd
     try:
-        return start(policy, prepared, template, command, program, cwd)
+        return start(policy, prepared, request, command, program, cwd)
     except BaseException:
         leaf.remove()
         raise
 
 
-def _ask_for_line(plan: Plan, command: _core.Command) -> None:
+def _ask_for_line(plan: Plan, command: Command) -> None:
     from nsbox import _relay  # for network lists alone
 
     assert plan.network is not None
@@ -320,9 +323,14 @@ def _ask_for_line(plan: Plan, command: _core.Command) -> None:
 
 
 def _started(
-    policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
-) -> _core.Result:
-    result = _core.spawn(template, command)
+    policy: Policy,
+    prepared: Prepared,
+    request: Request,
+    command: Command,
+    program: Any,
+    cwd: Any,
+) -> Result:
+    result = call.spawn(request, command)
     if result.error:
         from nsbox._failure import exception
         from nsbox._probe import host_for
@@ -336,9 +344,17 @@ def _started(
 
 
 def _profiled(
-    policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
-) -> _core.Result:
-    from nsbox import _probe_darwin, _seatbelt  # macOS's
+    policy: Policy,
+    prepared: Prepared,
+    request: Request,
+    command: Command,
+    program: Any,
+    cwd: Any,
+) -> Result:
+    from nsbox import (
+        _probe_darwin,
+        _seatbelt,  # macOS's
+    )
     from nsbox._backends.seatbelt import canonical
     from nsbox._probe import host_for
 
@@ -351,7 +367,7 @@ def _profiled(
     place = places.take(0 if command.line is None else command.line.port())
     try:
         _seatbelt.confine(plan, place, command, program)
-        result = _started(policy, prepared, template, command, program, cwd)
+        result = _started(policy, prepared, request, command, program, cwd)
     except BaseException:
         places.give_back(place)
         raise
@@ -361,8 +377,13 @@ def _profiled(
 
 
 def _wrapped(
-    policy: Policy, prepared: Prepared, template: _core.Template, command: _core.Command, program: Any, cwd: Any
-) -> _core.Result:
+    policy: Policy,
+    prepared: Prepared,
+    request: Request,
+    command: Command,
+    program: Any,
+    cwd: Any,
+) -> Result:
     from nsbox._layout import with_matches
     from nsbox._probe import host_for
     from nsbox._wrap import Wrapped  # seldom needed
@@ -370,11 +391,11 @@ def _wrapped(
     host = host_for(policy)
     _check_resolved(with_matches(policy, host))  # again: bwrap follows links that have been planted since
     plan = prepared.plan
-    wrapped = Wrapped(policy, plan, _request.assembled(plan.programs), host)
+    wrapped = Wrapped(policy, plan, assembled(plan.programs), host)
     result = None
     try:
         wrapped.prepare(command, program)
-        result = _started(policy, prepared, template, command, program, None)
+        result = _started(policy, prepared, request, command, program, None)
         wrapped.started(result)
     except BaseException:
         if result is not None:

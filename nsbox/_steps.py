@@ -8,9 +8,9 @@ import os
 import re
 import stat
 
-from nsbox import _files
 from nsbox._base.frozen import Frozen, frozen
-from nsbox._files import EXCHANGE, NO_FLAGS, NOREPLACE, Tree
+from nsbox._files import files
+from nsbox._files.files import EXCHANGE, NO_FLAGS, NOREPLACE, Tree
 
 OPEN = 0o300  # what a directory's owner needs to change what is in it, and to move it (rename(2))
 
@@ -101,7 +101,7 @@ class Steps:
 
     def sync(self) -> None:
         """Have it all written to the device."""
-        _files.sync(self._real.fd)
+        files.sync(self._real.fd)
 
     def do(self, step: Step) -> None:
         """Do a step, unless it is done already; raises OSError."""
@@ -141,9 +141,9 @@ class Steps:
             raise ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
 
     def _exchange(self, step: Step, above: int, name: str, spare: int) -> None:
-        _files.rename(spare, step.spare, above, name, EXCHANGE)
+        files.rename(spare, step.spare, above, name, EXCHANGE)
         if not _is(_lstat(spare, step.spare), step.was):
-            _files.rename(spare, step.spare, above, name, EXCHANGE)
+            files.rename(spare, step.spare, above, name, EXCHANGE)
             raise ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
 
     def undo(self, step: Step) -> None:
@@ -163,7 +163,7 @@ class Steps:
             if step.what == "drop" and found is None:
                 return
             if step.what != "drop" and self._is_ours(there, step):
-                _files.rename(above, name, spare, step.spare, EXCHANGE if step.what == "swap" else 0)
+                files.rename(above, name, spare, step.spare, EXCHANGE if step.what == "swap" else 0)
             elif step.what != "put":
                 self._restore(step, above, name, spare)
                 if step.mode and there is None:
@@ -184,7 +184,7 @@ class Steps:
 
     def _mode(self, path: str, mode: int) -> None:
         with self._real.parent(path) as (above, name):
-            _files.set_mode(above, name, stat.S_IFDIR, mode)
+            files.set_mode(above, name, stat.S_IFDIR, mode)
 
     def _mode_back(self, step: Step) -> None:
         found = self._real.stat(step.path)
@@ -207,7 +207,7 @@ def _is_newer(tree: Tree, path: str, since: int) -> bool:
                 if (found.st_mtime_ns if _has_names(found) else found.st_ctime_ns) >= since:
                     return True
                 if stat.S_ISDIR(found.st_mode):
-                    todo.append(_files.join(here, name))
+                    todo.append(files.join(here, name))
     return False
 
 
@@ -219,7 +219,7 @@ def _lstat(above: int, name: str) -> os.stat_result | None:
 
 def _put(spare: int, name: str, above: int, new: str) -> None:
     try:
-        _files.rename(spare, name, above, new, NOREPLACE)
+        files.rename(spare, name, above, new, NOREPLACE)
     except OSError as error:
         if error.errno == errno.EEXIST:
             raise ChangedError(errno.EEXIST, "was made in the workspace meanwhile", new) from error
@@ -227,4 +227,4 @@ def _put(spare: int, name: str, above: int, new: str) -> None:
             raise
         if _lstat(above, new) is not None:
             raise ChangedError(errno.EEXIST, "was made in the workspace meanwhile", new) from error
-        _files.rename(spare, name, above, new)
+        files.rename(spare, name, above, new)

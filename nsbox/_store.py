@@ -24,9 +24,10 @@ import struct
 import time
 from _collections_abc import Callable, Iterator
 
-from nsbox import _files, _journal, _probe
+from nsbox import _journal, _probe
 from nsbox._base.errors import ConflictError, PolicyError
-from nsbox._files import Tree, sync_directory
+from nsbox._files import files
+from nsbox._files.files import Tree, sync_directory
 
 VERSION = 2
 _PATIENCE = 30.0  # seconds for another process that has the lock of all stores, or commits into the same workspace
@@ -134,7 +135,7 @@ class Store:
         self.is_needed = True
         try:
             with Tree(real.fd, forceful=True) as tree:
-                _files.remove(tree, self.spare)
+                files.remove(tree, self.spare)
             self.is_needed = False
         except OSError as error:
             _log.warning("%s in the workspace can't be removed now: %s", self.spare, error)
@@ -169,7 +170,7 @@ class Store:
         above, name = os.path.split(self.path)
         with Tree(above, forceful=True) as tree:
             for part in ("upper", "work", ""):  # the rest at last: without it nobody knows what the others are
-                _files.remove(tree, f"{name}/{part}" if part else name)
+                files.remove(tree, f"{name}/{part}" if part else name)
 
     def _give_back(self) -> None:
         while self._reserve:

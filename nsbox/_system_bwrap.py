@@ -7,8 +7,10 @@ import os
 import select
 import signal
 
-from nsbox import _core, _request
 from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._core import abi, buffers, call
+from nsbox._core.command import Command
+from nsbox._core.request import request_for
 from nsbox._plan.plan import Identity, Plan
 
 if TYPE_CHECKING:
@@ -37,17 +39,17 @@ def _ask(path: str, *options: str) -> tuple[int, str]:
     plan = Plan((), frozenset(), ids, plain=True, wrapper=(path,))
     said, end = os.pipe()
     try:
-        command = _core.Command(
+        command = Command(
             programs=[os.fsencode(path)],
             argv=[b"bwrap", *map(os.fsencode, options)],
-            envp=_core.Strings([]),
+            envp=buffers.Strings([]),
             cwd=None,
-            flags=_core.constants.CLOSE_FDS | _core.constants.SETSID,
-            stdio=(_core.constants.DEVNULL, end, end),
+            flags=abi.constants.CLOSE_FDS | abi.constants.SETSID,
+            stdio=(abi.constants.DEVNULL, end, end),
             uid=ids.uid,
             gid=ids.gid,
         )
-        result = _core.spawn(_request.template(plan, ()), command)
+        result = call.spawn(request_for(plan, ()), command)
         os.close(end)
         end = -1
         if result.error:

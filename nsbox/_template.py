@@ -16,13 +16,16 @@ import sys
 import weakref
 from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
-from nsbox import _core, _renew, _request, _spawn
+from nsbox import _renew, _spawn
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import NsboxError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.owners import high, opened, own_received
 from nsbox._base.stdlib import original
-from nsbox._core import constants as c
+from nsbox._core import buffers, call
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command, Result
+from nsbox._core.request import KeptRoot, Request, request_for
 from nsbox._plan.ops import Console
 
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ class Parked:
     others. Not __del__(), in which a signal's handler may raise.
     """
 
-    def __init__(self, result: _core.Result, stamps: _core.Stamps, held: list[Any], line: Any) -> None:
+    def __init__(self, result: Result, stamps: buffers.Stamps, held: list[Any], line: Any) -> None:
         self.result, self.stamps, self.user2_fd = result, stamps, -1
         self.line = line  # _relay's, with a network list
         self.is_taken = False  # its command has been started
@@ -94,7 +97,7 @@ class Parked:
             return
         own = self.result
         if not self.is_taken and self._creator == os.getpid():  # else the parent's, in a forked child
-            _core.end(0, own.init_pidfd, own.init_says, -1, self.held)
+            call.end(0, own.init_pidfd, own.init_says, -1, self.held)
 
 
 class Kept:
@@ -125,16 +128,16 @@ class Kept:
         self._stock = 0 if "time" in plan.namespaces else stock  # setns(2) of one: EUSERS, in memory that is shared
         self._mounts = _MountWatch()  # before anything is bound
         self._watched = parts.watched
-        self._stamps = _core.Stamps(parts.watched)
-        request = _request.template(plan, parts.kept, flags=c.TEMPLATE, without=_ANEW | {"net"}, stamps=self._stamps)
+        self._stamps = buffers.Stamps(parts.watched)
+        request = request_for(plan, parts.kept, flags=c.TEMPLATE, without=_ANEW | {"net"}, stamps=self._stamps)
         self._blob = request.plan
         self._make(request, parts.kept)
         found = zip(parts.kept, self._stamps.array, strict=True)
         missing = {op for op, stamp in found if not stamp.made and getattr(op, "optional", False)}
         renewed = _renew.parts(tuple(op for op in prepared.ops if op not in missing)).renewed
         self._renewed = renewed
-        self._anew = replace(prepared, ops=renewed, template=self._request(renewed, {"user"}))
-        self._entering = replace(prepared, ops=(), template=self._request((), {"user"}, is_parked=True))
+        self._anew = replace(prepared, ops=renewed, request=self._request(renewed, {"user"}))
+        self._entering = replace(prepared, ops=(), request=self._request((), {"user"}, is_parked=True))
         # Once, not for each copy: to encode the ops takes longer than all else that Python does for one.
         self._parking = self._request(renewed, {"user", "cgroup"}, flags=c.PARK)
 
@@ -145,18 +148,18 @@ class Kept:
         *,
         flags: int = 0,
         is_parked: bool = False,
-    ) -> _core.Template:
+    ) -> Request:
         user, mnt, null = self._fds
-        return _request.template(
+        return request_for(
             self._plan,
             ops,
             flags=flags,
             without=frozenset(without),
-            entered=_core.Entered((user, -1 if is_parked else mnt, null), self._blob, self._stamps, self._root_id),
+            kept=KeptRoot((user, -1 if is_parked else mnt, null), self._blob, self._stamps, self._root_id),
             last_maps=_renew.last_maps(self._plan.identity),
         )
 
-    def _make(self, request: _core.Template, ops: Sequence[Op]) -> None:
+    def _make(self, request: Request, ops: Sequence[Op]) -> None:
         result, _, self._owners = made(request, "keep a sandbox", ops)
         self._fds = [owner.fileno() for owner in self._owners]
         self._root_id = result.root_id
@@ -183,7 +186,7 @@ class Kept:
         return len(self._ready) < self._stock and not self.stale
 
     def _park(self) -> Parked:
-        stamps = _core.Stamps(self._watched)
+        stamps = buffers.Stamps(self._watched)
         line = None if self._relay is None else self._relay.line()
         result, held, sent = made(self._parking, "make a sandbox ready", self._renewed, stamps, line)
         parked = Parked(result, stamps, held, line)
@@ -195,7 +198,7 @@ class Kept:
 
     # ---- commands
 
-    def spawn(self, policy: Policy, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+    def spawn(self, policy: Policy, command: Command, program: Any, cwd: Any) -> Result:
         """Start a command in a copy; as _spawn.spawn(). Raises StaleError, before anything is done, if none fits."""
         if self.stale or self._mounts is None or self._mounts.changed():
             raise StaleError(errno.ESTALE, "enter a sandbox that is kept")
@@ -214,7 +217,7 @@ class Kept:
         try:
             result = _spawn.spawn(policy, self._entering, command, program, cwd)
         except BaseException:
-            _core.abandon(command)  # first: pid 1 can't end while its zombie is there
+            call.abandon(command)  # first: pid 1 can't end while its zombie is there
             command.parked = None  # now, not when the exception is forgotten
             raise
         # No call in these lines, after which a signal's handler could raise while nobody owns the command.
@@ -234,7 +237,7 @@ class Kept:
         self.stale = True
         _refiller.leave(self)
 
-    def wants_console(self, command: _core.Command) -> bool:
+    def wants_console(self, command: Command) -> bool:
         """Say if the command's standard output is a terminal that the plan shows it as a device."""
         out = command.stdio[1]
         return self._has_console and out != c.DEVNULL and os.isatty(1 if out == -1 else out)
@@ -258,37 +261,37 @@ class Kept:
 
 
 def made(
-    request: _core.Template,
+    request: Request,
     what: str,
     ops: Sequence[Op],
-    park_stamps: _core.Stamps | None = None,
+    park_stamps: buffers.Stamps | None = None,
     line: Any = None,
-) -> tuple[_core.Result, list[Any], list[Any]]:
+) -> tuple[Result, list[Any], list[Any]]:
     """Have something made that has no command yet. line: _relay's, with a network list. Raises SetupError.
 
     Returns it, the owners of its descriptors if it goes on, and of those that it sends.
     """
     held: list[Any] = []
-    nothing = _core.Strings([])
-    command = _core.Command(programs=[], argv=[], envp=nothing, cwd=None, owners=held)
+    nothing = buffers.Strings([])
+    command = Command(programs=[], argv=[], envp=nothing, cwd=None, owners=held)
     ours, theirs = pair()
     try:
         command.report_fd, command.park_stamps, command.line = theirs.fileno(), park_stamps, line
-        command.flags = c.CLOSE_FDS | (c.ADOPT_INIT if _core.adopt_inits else 0)
+        command.flags = c.CLOSE_FDS | (c.ADOPT_INIT if call.adopt_inits else 0)
         command.uid = command.gid = 0
-        result = _core.spawn(request, command)
+        result = call.spawn(request, command)
         if result.error:
             from nsbox._failure import step_name  # seldom needed
 
             op = ops[result.op].describe() if 0 <= result.op < len(ops) else None
             raise SetupError(result.error, f"{what}: {step_name(result.step)}", op)
         if result.go_fd < 0:  # no copy: its pid 1 has nothing to wait for
-            _core.abandon(command)
+            call.abandon(command)
         sent = _received(ours, c.SENT)
         command.result = None
         return result, held, sent
     except BaseException:
-        _core.abandon(command)
+        call.abandon(command)
         raise
     finally:
         ours.close()

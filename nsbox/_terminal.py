@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 
-from nsbox import _core, _request
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._core import abi, request
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def filters(policy: Policy, plan: Plan, fds: Iterable[int]) -> list[bytes]:
     fds: -1 first, second and third: the caller's own. A terminal that isn't this process's controlling one is the
     command's to set, such as one that the caller has made for it.
     """
-    if not _core.on_linux or not policy.new_session or plan.wrapper:
+    if not abi.on_linux or not policy.new_session or plan.wrapper:
         return []
     for i, fd in enumerate(fds):
         if os.isatty(number := i if i < 3 and fd == -1 else fd) and _is_ours(number):
@@ -41,7 +41,7 @@ def filters(policy: Policy, plan: Plan, fds: Iterable[int]) -> list[bytes]:
     else:
         return []
     wish = policy.filter  # which takes long to make
-    return [] if wish.base == "off" or "ioctl" in wish.allow else _request.assembled((Program(_RULES),))
+    return [] if wish.base == "off" or "ioctl" in wish.allow else request.assembled((Program(_RULES),))
 
 
 def _is_ours(fd: int) -> bool:

@@ -12,7 +12,7 @@ from nsbox._network_asks import OnConnect
 from nsbox._policy.policy import Policy
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-Command: TypeAlias = Path | Sequence[Path]
+CommandLine: TypeAlias = Path | Sequence[Path]
 File: TypeAlias = int | IO[Any] | None
 Environment: TypeAlias = Mapping[bytes, Path] | Mapping[str, Path]
 
@@ -108,7 +108,7 @@ class OwnCalled(Start, total=False):
 class Called(OwnCalled, Hearers, total=False):
     """What call() and check_call() take."""
 
-    args: Command
+    args: CommandLine
 
 
 class Streamed(Common, total=False):

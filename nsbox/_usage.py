@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from nsbox import _core
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._core import abi
 
 if TYPE_CHECKING:
     import resource
@@ -94,7 +94,7 @@ def usage(
     """Add up what is known: the command's rusage, and the last word of the sandbox's init. known: the cause."""
     user = command.ru_utime if command else 0.0
     system = command.ru_stime if command else 0.0
-    rss = command.ru_maxrss * _core.RSS_UNIT if command else 0
+    rss = command.ru_maxrss * abi.RSS_UNIT if command else 0
     oom_kills = spent.oom_kills if spent else 0
     why = known or cause(status, timed_out, limits, user + system, oom_kills)
     if others is not None:

@@ -16,11 +16,12 @@ import os
 import signal
 import stat
 
-from nsbox import _core
 from nsbox._base.descriptors import high
 from nsbox._base.errors import IdsError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
+from nsbox._core import abi, buffers, call
+from nsbox._core.command import Command, Result
 from nsbox._plan.bwrap_words import arguments
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Bind, BindFd, DevBind, Op, RoBind
@@ -70,7 +71,7 @@ def _memory(data: bytes) -> int:
     return fd
 
 
-def _check_open(command: _core.Command) -> None:
+def _check_open(command: Command) -> None:
     """Refuse descriptors that are closed: one of ours would soon have the number."""
     for fd in command.pass_fds:
         try:
@@ -79,8 +80,8 @@ def _check_open(command: _core.Command) -> None:
             raise SetupError(error.errno or errno.EBADF, "pass_fds") from error
 
 
-def _check_directory(command: _core.Command, policy: Policy) -> None:
-    if command.cwd is None or command.flags & _core.constants.CWD_OPTIONAL or policy.base == "layers":
+def _check_directory(command: Command, policy: Policy) -> None:
+    if command.cwd is None or command.flags & abi.constants.CWD_OPTIONAL or policy.base == "layers":
         return
     if not os.path.isdir(command.cwd):
         os.stat(command.cwd)  # raises with the reason
@@ -102,7 +103,7 @@ def _without_links(path: str) -> int:
     return fd
 
 
-def _check_program(command: _core.Command, policy: Policy, ops: Sequence[Op], program: Any) -> None:
+def _check_program(command: Command, policy: Policy, ops: Sequence[Op], program: Any) -> None:
     """Raise what an exec would, as far as it can be told from outside: bwrap only says it to the command's stderr."""
     if policy.base == "layers":
         return
@@ -119,7 +120,7 @@ def _check_program(command: _core.Command, policy: Policy, ops: Sequence[Op], pr
     raise OSError(error, os.strerror(error), program)
 
 
-def _named(command: _core.Command, host: Host, program: Any) -> tuple[list[bytes], bytes]:
+def _named(command: Command, host: Host, program: Any) -> tuple[list[bytes], bytes]:
     """Return the option for the name that the program is told, and the program that bwrap looks for."""
     wanted = os.fsencode(program)
     if not command.argv or wanted == command.argv[0]:
@@ -159,7 +160,7 @@ class Wrapped:
             raise SetupError(error.errno or errno.EIO, "open source", op.describe()) from error
         return BindFd(self._fds[-1], op.dest, read_only=isinstance(op, RoBind))
 
-    def prepare(self, command: _core.Command, program: Any) -> None:
+    def prepare(self, command: Command, program: Any) -> None:
         """Turn the command into bwrap's; raises what its exec would, where that can be known."""
         plan = self.plan
         if command.preexec is not None:
@@ -187,17 +188,17 @@ class Wrapped:
         words += map(os.fsencode, arguments(ops, _kind_in(plan.ops), self._put))
         for code in self.filters:
             words += [b"--add-seccomp-fd", str(self._put(code)).encode()]
-        if command.cwd is not None and not command.flags & _core.constants.CWD_OPTIONAL:
+        if command.cwd is not None and not command.flags & abi.constants.CWD_OPTIONAL:
             words += [b"--chdir", command.cwd]
         args = self._put(b"".join(word + b"\0" for word in words))
         command.pass_fds = sorted({*command.pass_fds, *self._fds, *self._lent})
         command.programs = [os.fsencode(plan.wrapper[0])]
         command.argv = [b"bwrap", b"--args", str(args).encode(), b"--", target, *command.argv[1:]]
-        command.envp = _core.Strings([])
+        command.envp = buffers.Strings([])
         command.cwd = None
         command.uid, command.gid = self.host.euid, self.host.egid
 
-    def started(self, result: _core.Result) -> None:
+    def started(self, result: Result) -> None:
         """Wait for the sandbox's init, and hold it; raises SetupError for a bwrap that makes none."""
         self._close()
         self._hear(result)
@@ -208,14 +209,14 @@ class Wrapped:
         os.set_blocking(self.status, False)
         result.init_says, self.status = self.status, -1
 
-    def _hear(self, result: _core.Result) -> None:
+    def _hear(self, result: Result) -> None:
         """Read the first line, byte by byte: what comes after it is for the end."""
         while not self._line.endswith(b"\n") and (chunk := os.read(self.status, 1)):
             self._line += chunk
         with contextlib.suppress(ValueError, KeyError):
             result.init_pid = int(json.loads(self._line)["child-pid"])
 
-    def abandon(self, result: _core.Result) -> None:
+    def abandon(self, result: Result) -> None:
         """End what started() wasn't let wait for. Killed before it has said so, bwrap would leave an init behind."""
         self._close()
         if self.status >= 0:
@@ -226,7 +227,7 @@ class Wrapped:
             if result.init_pid:
                 os.kill(result.init_pid, signal.SIGKILL)
         result.pid, pid = 0, result.pid  # nobody else's to end
-        _core.end(pid, result.init_pidfd, result.init_says)
+        call.end(pid, result.init_pidfd, result.init_says)
 
     def _close(self) -> None:
         while self._fds:

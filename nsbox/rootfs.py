@@ -17,13 +17,13 @@ import os
 import stat
 from _collections_abc import Iterable, Mapping
 
-from nsbox import _core
 from nsbox._base.checks import check_path, check_text
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._contents import Contents, Copy, Dir, Entry, Link, Text
-from nsbox._files import EXCHANGE, NOREPLACE, Tree, remove, rename, set_mode
+from nsbox._core import abi
+from nsbox._files.files import EXCHANGE, NOREPLACE, Tree, remove, rename, set_mode
 from nsbox._libraries import opened
 from nsbox._rootfs_policy import MANIFEST, policy
 
@@ -65,7 +65,7 @@ def build(
     arguments that make no sense, FileExistsError, and OSError, with the path, for what can't be found, read, executed
     on this machine or written.
     """
-    if not _core.on_linux:
+    if not abi.on_linux:
         raise UnavailableError(Reason("a root file system is mounted, which only Linux lets be done"))
     made: dict[str, Any] = {
         "programs": _pairs("programs", programs),

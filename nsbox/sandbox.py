@@ -16,10 +16,10 @@ import sys
 import weakref
 from _thread import RLock
 
-from nsbox import _core
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._commands import Commands
+from nsbox._core import abi
 from nsbox._file_tools import FileTools
 from nsbox._keeper import KeptWay
 from nsbox._paths.home import PRIVATE
@@ -131,7 +131,7 @@ class Sandbox(Commands, FileTools):
     def _begin_home(self) -> None:
         """Have commands share a home, if the policy's is private and one can be kept; else each has its own."""
         way = self._way
-        has_mounts = _core.on_linux and way.policy.backend in ("auto", "namespaces", "bwrap")
+        has_mounts = abi.on_linux and way.policy.backend in ("auto", "namespaces", "bwrap")
         try:
             if not self._has_home and way.policy.home == PRIVATE and has_mounts:
                 from nsbox._homes import BoxHome

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from nsbox._typed import Called, Command, Run, Timed
+    from nsbox._typed import Called, CommandLine, Run, Timed
 
 __all__ = [
     "DEVNULL",
@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # for who calls it; overload() takes long to import
 
     @overload
     def run(
-        args: Command,
+        args: CommandLine,
         *,
         text: Literal[True],
         encoding: str | None = None,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:  # for who calls it; overload() takes long to import
     ) -> CompletedProcess[str]: ...
     @overload
     def run(
-        args: Command,
+        args: CommandLine,
         *,
         encoding: str,
         errors: str | None = None,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:  # for who calls it; overload() takes long to import
     ) -> CompletedProcess[str]: ...
     @overload
     def run(
-        args: Command,
+        args: CommandLine,
         *,
         errors: str,
         encoding: str | None = None,
@@ -94,7 +94,7 @@ if TYPE_CHECKING:  # for who calls it; overload() takes long to import
     ) -> CompletedProcess[str]: ...
     @overload
     def run(
-        args: Command,
+        args: CommandLine,
         *,
         universal_newlines: Literal[True],
         encoding: str | None = None,
@@ -105,7 +105,7 @@ if TYPE_CHECKING:  # for who calls it; overload() takes long to import
     ) -> CompletedProcess[str]: ...
     @overload
     def run(
-        args: Command,
+        args: CommandLine,
         *,
         universal_newlines: Literal[False] | None = None,
         text: Literal[False] | None = None,
@@ -116,7 +116,7 @@ if TYPE_CHECKING:  # for who calls it; overload() takes long to import
     ) -> CompletedProcess[bytes]: ...
     @overload
     def run(
-        args: Command,
+        args: CommandLine,
         *,
         universal_newlines: bool | None = None,
         text: bool | None = None,
@@ -212,7 +212,7 @@ if TYPE_CHECKING:
 
     @overload
     def check_output(
-        args: Command,
+        args: CommandLine,
         *,
         text: Literal[True],
         encoding: str | None = None,
@@ -223,7 +223,7 @@ if TYPE_CHECKING:
     ) -> str: ...
     @overload
     def check_output(
-        args: Command,
+        args: CommandLine,
         *,
         encoding: str,
         errors: str | None = None,
@@ -234,7 +234,7 @@ if TYPE_CHECKING:
     ) -> str: ...
     @overload
     def check_output(
-        args: Command,
+        args: CommandLine,
         *,
         errors: str,
         encoding: str | None = None,
@@ -245,7 +245,7 @@ if TYPE_CHECKING:
     ) -> str: ...
     @overload
     def check_output(
-        args: Command,
+        args: CommandLine,
         *,
         universal_newlines: Literal[True],
         encoding: str | None = None,
@@ -256,7 +256,7 @@ if TYPE_CHECKING:
     ) -> str: ...
     @overload
     def check_output(
-        args: Command,
+        args: CommandLine,
         *,
         universal_newlines: Literal[False] | None = None,
         text: Literal[False] | None = None,
@@ -267,7 +267,7 @@ if TYPE_CHECKING:
     ) -> bytes: ...
     @overload
     def check_output(
-        args: Command,
+        args: CommandLine,
         *,
         universal_newlines: bool | None = None,
         text: bool | None = None,

@@ -24,7 +24,7 @@ from _collections_abc import Iterable, Iterator
 from _thread import RLock
 from functools import partial
 
-from nsbox import _commit, _core, _patch
+from nsbox import _commit, _patch
 from nsbox._base.checks import check_path, check_size
 from nsbox._base.display import shown, visible
 from nsbox._base.errors import CommitError, ConflictError, PolicyError, Reason, UnavailableError
@@ -33,7 +33,8 @@ from nsbox._base.paths import is_below
 from nsbox._change import Change
 from nsbox._changes import Comparison
 from nsbox._commands import Commands
-from nsbox._files import Tree, opened_plainly, start_of_time
+from nsbox._core import abi
+from nsbox._files.files import Tree, opened_plainly, start_of_time
 from nsbox._overlay import OverlayWay, check_marks, check_place
 from nsbox._paths.resolution import Resolution, absolute
 from nsbox._probe import transactions_dir
@@ -99,7 +100,7 @@ class Transaction(Commands):
         self._reviewed: list[Change] | None = None  # what diff() or patch() has told last
         self._shown: frozenset[str] = frozenset()  # of that, the paths whose contents it has told
         self._lock = RLock()
-        if not _core.on_linux:
+        if not abi.on_linux:
             raise UnavailableError(Reason("a transaction needs overlayfs, which only Linux has"))
         if workspace is None and policy.workdir is None:
             raise PolicyError("workspace", "is needed: the policy has no working directory")

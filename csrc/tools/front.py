@@ -150,14 +150,14 @@ def guard(package: Path, syscalls: str) -> bytes:
     # Not by the package's own __init__, which refuses a source tree that isn't built.
     sys.modules["nsbox"] = source = ModuleType("nsbox")
     source.__path__ = [str(package)]
-    from nsbox import _wire
+    from nsbox._core import wire
     from nsbox._seccomp import bpf
     from nsbox._seccomp import filter as seccomp
 
     machine, *rows = re.findall(r'"(.*)\\n"', syscalls)
     numbers = {name: int(number) for name, _, number in (row.partition(" ") for row in rows)}
     program = eval(GUARD, {"bpf": bpf, "seccomp": seccomp})
-    return _wire.encode_programs([program], machine, bpf.NEWER | numbers)[0]
+    return wire.encode_programs([program], machine, bpf.NEWER | numbers)[0]
 
 
 def main() -> None:
@@ -169,7 +169,7 @@ def main() -> None:
     packages = [name for name, path in modules.paths.items() if path.name == "__init__.py"]
     rows = "".join(f"    ({name!r}, _{number}),\n" for number, name in enumerate(modules.trees))
     tables = f"PACKAGES = {packages!r}\nMODULES = (\n{rows})\n"
-    names = "from nsbox import _request\nfrom nsbox._seccomp import bpf, filter as seccomp\n"
+    names = "from nsbox._core import request as _request\nfrom nsbox._seccomp import bpf, filter as seccomp\n"
     ready = f"{names}_request.ready.append(({GUARD}, CODE))\n"
     code = f"CODE = {guard(package, syscalls.read_text())!r}\n"
     text = "\n\n".join((ABOUT, *made, tables + TAIL, code + ready))

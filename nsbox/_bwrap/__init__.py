@@ -12,14 +12,16 @@ import sys
 import time
 from posix import environ as _given
 
-from nsbox import _core, _core_linux, _identity, _spawn
+from nsbox import _identity, _spawn
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.lean_os import os
 from nsbox._bwrap_asked import Asked, Refused, Usage, Version
 from nsbox._bwrap_parse import parse
 from nsbox._bwrap_policy import policy_of, read_all
-from nsbox._core import constants as c
+from nsbox._core import abi, buffers, call, linux
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command
 from nsbox._plan.ops import Bind, BindData, DevBind, File, Op, Overlay, RoBind, RoOverlay, TmpOverlay
 from nsbox._plan.plan import Identity
 from nsbox._policy.policy import Policy
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
     if asked.die_with_parent and before is None:  # it was said in an --args file
         _tie(parent)
     elif not asked.die_with_parent and before is not None:  # it was said to the command
-        _core_linux.death_signal(before)
+        linux.death_signal(before)
     try:
         return run(asked)
     except Failed as error:
@@ -153,7 +155,7 @@ def run(asked: Asked) -> int:
     When that was a signal that came to this process too, it dies of the same: a shell that has started it knows then
     that its user wants an end.
     """
-    if not _core.on_linux:
+    if not abi.on_linux:
         raise Failed("it makes namespaces, which only Linux has")
     if asked.exec_label is not None or asked.file_label is not None:
         raise Failed("labeling not supported on this system")
@@ -170,10 +172,10 @@ def run(asked: Asked) -> int:
     _catch(waiting)
     watch = _watch(asked, policy, command)
     try:
-        template = _spawn.template_of(prepared, command)
+        request = _spawn.request_of(prepared, command)
     except NsboxError as error:
         raise Failed(str(error)) from None
-    result = _core.spawn(template, command)
+    result = call.spawn(request, command)
     problem = watch.started(result) if watch else ""
     if result.error and waiting:
         _die_of(waiting[0])
@@ -235,7 +237,7 @@ def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str
 
 def _tie(parent: int) -> int:
     """Have this process killed with its parent, which may have ended already; return what it would have got before."""
-    before = _core_linux.death_signal(_signal.SIGKILL)
+    before = linux.death_signal(_signal.SIGKILL)
     if os.getppid() != parent:
         _die_of(_signal.SIGKILL)
     return before
@@ -310,7 +312,7 @@ def _hide() -> None:
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
-def _command(asked: Asked) -> _core.Command:
+def _command(asked: Asked) -> Command:
     flags = c.CLOSE_FDS | c.RESTORE_SIGNALS | c.SHELL
     flags |= c.AS_INIT if asked.as_pid_1 else 0
     flags |= c.HOLD_MAPS if asked.userns_block_fd is not None else 0
@@ -327,7 +329,7 @@ def _command(asked: Asked) -> _core.Command:
         cwd, envp = None, places[0][1]
     else:
         places, cwd, envp = [], os.fsencode(asked.chdir), _environment(entries, asked.chdir)
-    return _core.Command(
+    return Command(
         programs=[os.fsencode(path) for path in found],
         argv=[os.fsencode(word) for word in argv],
         envp=envp,
@@ -338,13 +340,13 @@ def _command(asked: Asked) -> _core.Command:
     )
 
 
-def _environment(entries: list[bytes], directory: str) -> _core.Strings:
+def _environment(entries: list[bytes], directory: str) -> buffers.Strings:
     """Return an environment with a directory for its empty PWD."""
     at = entries.index(b"PWD=")
-    return _core.Strings([*entries[:at], b"PWD=" + os.fsencode(directory), *entries[at + 1 :]])
+    return buffers.Strings([*entries[:at], b"PWD=" + os.fsencode(directory), *entries[at + 1 :]])
 
 
-def _watch(asked: Asked, policy: Policy, command: _core.Command) -> Watch | None:
+def _watch(asked: Asked, policy: Policy, command: Command) -> Watch | None:
     needs = (asked.info_fd, asked.json_status_fd, asked.block_fd, asked.userns_block_fd, asked.sync_fd)
     if needs == (None,) * len(needs) and not asked.lock_files:
         return None

@@ -9,9 +9,9 @@ import sys
 
 import _cffi_backend
 
-from nsbox import _core
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.paths import PACKAGE
+from nsbox._core import abi
 
 _MARK = "made by `nsbox bwrap --install`"
 _CODE = """\
@@ -44,7 +44,7 @@ def script() -> str:
     found by their paths: to look for modules takes longer than to make a sandbox. It is over when the command is, so
     that garbage needn't be collected, nor anything taken apart at its end.
     """
-    modules = {"_cffi_backend": _cffi_backend, "nsbox._nsbox": _core.extension}
+    modules = {"_cffi_backend": _cffi_backend, "nsbox._nsbox": abi.extension}
     extensions = [(name, os.path.abspath(module.__file__)) for name, module in modules.items()]
     homes = (os.path.dirname(PACKAGE), os.path.dirname(extensions[0][1]))
     path = os.path.join(PACKAGE, "_bwrap", "front.py")
@@ -65,8 +65,8 @@ def install(directory: str) -> str:
 
     Raises FileExistsError for another, OSError where it can't be written, UnavailableError where it could do nothing.
     """
-    if _core.problem or not _core.on_linux:
-        raise UnavailableError(Reason(_core.problem or "bwrap makes namespaces, which only Linux has"))
+    if abi.problem or not abi.on_linux:
+        raise UnavailableError(Reason(abi.problem or "bwrap makes namespaces, which only Linux has"))
     path = os.path.join(os.path.abspath(directory), "bwrap")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.lexists(path) and not _is_ours(path):

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from nsbox import _core, _spawn
+from nsbox import _spawn
 from nsbox._bwrap_asked import Asked
-from nsbox._core import constants as c
+from nsbox._core import command
+from nsbox._core.abi import constants as c
 from nsbox._failure import exception
 from nsbox._plan.host import Host
 from nsbox._plan.ops import (
@@ -45,7 +46,7 @@ _PLACED = (
 )
 
 
-def failure(result: _core.Result, asked: Asked, policy: Policy, prepared: _spawn.Prepared) -> str:
+def failure(result: command.Result, asked: Asked, policy: Policy, prepared: _spawn.Prepared) -> str:
     """Return what is said after "bwrap: "."""
     step, why = result.step, os.strerror(result.error)
     if step == c.STEP_EXEC:
@@ -72,7 +73,7 @@ def _host() -> Host:
     return probe()
 
 
-def _beginning(result: _core.Result, why: str) -> str:
+def _beginning(result: command.Result, why: str) -> str:
     if result.step == c.STEP_UNSHARE:
         return f"Creating new namespace failed: {why}"
     if result.step in (c.STEP_UID_MAP, c.STEP_GID_MAP):
@@ -80,7 +81,7 @@ def _beginning(result: _core.Result, why: str) -> str:
     return ""
 
 
-def _about(op: Op, step: int, why: str, result: _core.Result) -> str:
+def _about(op: Op, step: int, why: str, result: command.Result) -> str:
     there = result.detail.decode(errors="surrogateescape")
     if isinstance(op, Symlink) and result.error == errno.EEXIST:
         other = f"existing destination is {there}" if there else "destination exists and is not a symlink"

@@ -17,11 +17,12 @@ import os
 import select
 import struct
 
-from nsbox import _core, _core_linux
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._bwrap import Failed
 from nsbox._bwrap_asked import Asked
-from nsbox._core import constants as c
+from nsbox._core import call, linux
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command, Result
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _NAMESPACES = (("cgroup", "cgroup"), ("ipc", "ipc"), ("mnt", "mount"), ("net", "
 class Watch:
     """Those who watch one sandbox."""
 
-    def __init__(self, asked: Asked, policy: Policy, command: _core.Command) -> None:
+    def __init__(self, asked: Asked, policy: Policy, command: Command) -> None:
         """Make the pipes by which the command is held, and the thread."""
         self._asked, self._command = asked, command
         new = policy.unshare | ({"net"} if policy.network == "none" else set())
@@ -161,7 +162,7 @@ class Watch:
         for path in self._asked.lock_files:
             verb = "open lock"
             try:
-                self._locks.append(_core_linux.open_in_root(root, os.fsencode(path)))
+                self._locks.append(linux.open_in_root(root, os.fsencode(path)))
                 verb = "lock"
                 fcntl.fcntl(self._locks[-1], fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
             except OSError as error:
@@ -170,7 +171,7 @@ class Watch:
 
     # ---- when it runs, and at its end
 
-    def started(self, result: _core.Result) -> str:
+    def started(self, result: Result) -> str:
         """Take over what spawn() returned; return what went wrong here. If something did, the command has ended."""
         os.close(self._command.report_fd)
         self._is_over.acquire()
@@ -183,14 +184,14 @@ class Watch:
                 self._hold(result)
         except OSError as error:
             self._problem = f"Can't make a process that holds locks: {error.strerror}"
-            _core.end(result.pid, result.init_pidfd, result.init_says)
+            call.end(result.pid, result.init_pidfd, result.init_says)
         else:
             for fd in (result.init_says, result.init_pidfd):
                 if fd >= 0:
                     os.close(fd)
         return self._problem
 
-    def _hold(self, result: _core.Result) -> None:
+    def _hold(self, result: Result) -> None:
         """Keep the locks and --sync-fd for as long as the sandbox lives, which may be longer than this process."""
         fds = [*self._locks, *([self._asked.sync_fd] if self._asked.sync_fd is not None else [])]
         if not fds:

@@ -15,7 +15,7 @@ from nsbox._policy.policy import Policy
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsbox import _core
+    from nsbox._core.command import Command, Result
     from nsbox._network.events import NetworkEvent
     from nsbox._popen import Popen
     from nsbox._publish import Published
@@ -127,7 +127,7 @@ def extras_of(options: argparse.Namespace, policy: Policy) -> Extras:
 
 
 class _Way(Way):
-    def spawn(self, policy: Policy, prepared: Prepared, command: _core.Command, program: Any, cwd: Any) -> _core.Result:
+    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
         return _spawn.spawn(policy, prepared, command, program, cwd)
 
 

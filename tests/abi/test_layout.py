@@ -9,30 +9,21 @@ from typing import Any
 
 import pytest
 
-from nsbox import (
-    _bwrap,
-    _core,
-    _core_darwin,
-    _failure,
-    _layout,
-    _request,
-    _seatbelt,
-    _session,
-    _spawn,
-    _template,
-    _wire,
-    _wire_entry,
-)
+from nsbox import _bwrap, _failure, _layout, _seatbelt, _session, _spawn, _template
 from nsbox._bwrap import watch
-from nsbox._core import constants as c
+from nsbox._core import abi as core_abi
+from nsbox._core import buffers, call, darwin, entry, request
+from nsbox._core import wire as core_wire
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command
 
 SYSTEMS = ("linux", "darwin")
 NAMES = {
-    "nsbox_entry": _wire_entry.ENTRY,
-    "nsbox_told_entry": _wire_entry.TOLD,
-    "nsbox_asking": _wire_entry.ASKING,
+    "nsbox_entry": entry.ENTRY,
+    "nsbox_told_entry": entry.TOLD,
+    "nsbox_asking": entry.ASKING,
 }
-WIDTHS = {"nsbox_plan": _wire._HEAD, "nsbox_op": _wire._OP}
+WIDTHS = {"nsbox_plan": core_wire._HEAD, "nsbox_op": core_wire._OP}
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +44,15 @@ def enum(abi: str, name: str) -> dict[str, int]:
 
 def struct_fields(name: str) -> list[tuple[str, int, int]]:
     """Return name, offset and size of each field of a struct, as the extension was compiled."""
-    kind = _core.ffi.typeof(name)
-    return [(field, f.offset, _core.ffi.sizeof(f.type)) for field, f in kind.fields]
+    kind = core_abi.ffi.typeof(name)
+    return [(field, f.offset, core_abi.ffi.sizeof(f.type)) for field, f in kind.fields]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_wire_formats(name: str) -> None:
     """The formats that plans are packed with have the size of C's structs, and each field at its place."""
     packing = NAMES[name]
-    assert packing.size == _core.ffi.sizeof(name)
+    assert packing.size == core_abi.ffi.sizeof(name)
     fields = struct_fields(name)
     codes = re.findall(r"(\d*)([a-zA-Z])", packing.format)
     flat = "".join(code * int(count or 1) for count, code in codes)
@@ -76,13 +67,13 @@ def test_widths_of_fields(name: str) -> None:
     fields = struct_fields(name)
     assert [size for _, _, size in fields] == [*WIDTHS[name]]
     assert [offset for _, offset, _ in fields] == [sum(WIDTHS[name][:at]) for at in range(len(fields))]
-    assert sum(WIDTHS[name]) == _core.ffi.sizeof(name)
+    assert sum(WIDTHS[name]) == core_abi.ffi.sizeof(name)
 
 
 def test_wire_order() -> None:
     """Values land in the fields that they are meant for."""
-    packed = _wire._pack(_wire._OP, 1, 2, 3, -4, 5, 6, 7, 8, 9)
-    view = _core.ffi.cast("nsbox_op *", _core.ffi.from_buffer(packed))
+    packed = core_wire._pack(core_wire._OP, 1, 2, 3, -4, 5, 6, 7, 8, 9)
+    view = core_abi.ffi.cast("nsbox_op *", core_abi.ffi.from_buffer(packed))
     assert [
         getattr(view, name) for name in ("code", "flags", "mode", "fd", "src", "dst", "count", "reserved", "size")
     ] == [
@@ -96,8 +87,8 @@ def test_wire_order() -> None:
         8,
         9,
     ]
-    packed = _wire._pack(_wire._HEAD, 1, 2, 3, 4)  # has a name: a cast pointer doesn't keep what it points to
-    head = _core.ffi.cast("nsbox_plan *", _core.ffi.from_buffer(packed))
+    packed = core_wire._pack(core_wire._HEAD, 1, 2, 3, 4)  # has a name: a cast pointer doesn't keep what it points to
+    head = core_abi.ffi.cast("nsbox_plan *", core_abi.ffi.from_buffer(packed))
     assert (head.magic, head.version, head.size, head.nops) == (1, 2, 3, 4)
 
 
@@ -110,7 +101,7 @@ def test_no_hidden_padding(name: str) -> None:
     for field, offset, size in struct_fields(name):
         assert offset == at, field
         at = offset + size
-    assert at == _core.ffi.sizeof(name)
+    assert at == core_abi.ffi.sizeof(name)
 
 
 def test_same_header(abi: str) -> None:
@@ -161,7 +152,7 @@ def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> N
     opcodes = [name for name in enum(abi, "nsbox_opcode") if name != "OP_END"]
     assert set(table) == set(opcodes)
     assert all(handler == name.lower() for name, handler in table.items())
-    wire = Path(_wire.__file__).read_text()
+    wire = Path(core_wire.__file__).read_text()
     for name in opcodes:
         assert re.search(rf"\bc\.{name}\b", wire), name
 
@@ -177,7 +168,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
     """Each flag is set in Python and looked at in C."""
     ours = "".join(
         Path(module.__file__ or "").read_text()
-        for module in (_wire, _request, _spawn, _core, _core_darwin, _seatbelt, _session, _template, _bwrap)
+        for module in (core_wire, request, _spawn, call, darwin, _seatbelt, _session, _template, _bwrap)
     )
     theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
@@ -187,7 +178,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
 
 def test_every_field_of_a_request_is_filled() -> None:
     """_core sets each field that C reads: one that was forgotten would be 0, so a descriptor, a user or a mask."""
-    text = Path(_core.__file__).read_text() + Path(_core_darwin.__file__).read_text()
+    text = Path(call.__file__).read_text() + Path(darwin.__file__).read_text()
     for field, _, _ in struct_fields("nsbox_request"):
         if field not in ("reserved",):
             assert re.search(rf"\br\.{field}\b", text), field
@@ -195,7 +186,7 @@ def test_every_field_of_a_request_is_filled() -> None:
 
 def test_a_request_arrives() -> None:
     """Each value of a request is where C will read it: none in another's place."""
-    template = _core.Template(
+    template = request.Request(
         plan=b"plan",
         nops=1,
         namespaces=2,
@@ -210,10 +201,10 @@ def test_a_request_arrives() -> None:
         n_confined=0,
         n_last=1,
     )
-    command = _core.Command(
+    command = Command(
         programs=[b"p1", b"p2"],
         argv=[b"a1", b"a2", b"a3"],
-        envp=_core.Strings([b"e1"]),
+        envp=buffers.Strings([b"e1"]),
         cwd=b"cwd\0",
         flags=2,
         stdio=(10, 11, 12),
@@ -224,9 +215,9 @@ def test_a_request_arrives() -> None:
         gid=7,
         groups=[30, 31, 32],
     )
-    keep, ffi = [], _core.ffi
+    keep, ffi = [], core_abi.ffi
     r = ffi.new("nsbox_request *", template.request[0])
-    _core._fill(r, command, keep)
+    call._fill(r, command, keep)
 
     def strings(array: Any) -> list[bytes]:
         found = []
@@ -250,7 +241,7 @@ def test_a_request_arrives() -> None:
 
 def test_every_field_of_a_result_is_read() -> None:
     """_core reads each field that C writes for it."""
-    text = Path(_core.__file__).read_text() + Path(watch.__file__).read_text()
+    text = Path(call.__file__).read_text() + Path(watch.__file__).read_text()
     for field, _, _ in struct_fields("nsbox_result"):
         if field not in ("init_ino", "reserved"):  # between the mediator and the caller's side
             assert re.search(rf"\b(result|known)\.{field}\b", text), field
@@ -305,12 +296,12 @@ def test_clone_flags() -> None:
         for name, value in re.findall(r"#define CLONE_NEW(\w+)\s+(0x[0-9a-f]+)", header.read_text())
     }
     kernel = {"mount": "NS", **{name: name.upper() for name in ("cgroup", "uts", "ipc", "user", "pid", "net", "time")}}
-    assert {name: flags[kernel[name]] for name in kernel} == _request._NAMESPACES
+    assert {name: flags[kernel[name]] for name in kernel} == request._NAMESPACES
 
 
 def test_arena_grows_with_the_plan() -> None:
     """The work space that C asks for grows with the ops, and has room for the stacks."""
-    sizes = [_core.lib.nsbox_arena_size(n) for n in (0, 1, 1000, 20_000)]
+    sizes = [core_abi.lib.nsbox_arena_size(n) for n in (0, 1, 1000, 20_000)]
     assert sizes == sorted(sizes)
     assert sizes[0] > 64 << 10
     assert sizes[-1] - sizes[0] >= 20_000 * 8

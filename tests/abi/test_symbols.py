@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsbox import _core_linux
+from nsbox._core import linux
 
 pytestmark = pytest.mark.timeout(300)  # builds the core up to three times
 
@@ -82,7 +82,7 @@ def test_init_is_small(each_build: Path, image: str) -> None:
 
 def test_embedded_init(elf: Any, tmp_path: Path) -> None:
     """The image in the installed extension is such an init, for this machine."""
-    image = _core_linux.init_image()
+    image = linux.init_image()
     (tmp_path / "init").write_bytes(image)
     init = elf(tmp_path / "init")
     assert init.type == elf.EXEC

@@ -29,8 +29,8 @@ from nsbox import (
     Symlink,
     Tmpfs,
     _spawn,
-    _wire,
 )
+from nsbox._core import wire
 
 Change = Callable[[list[Op]], list[Op]]
 
@@ -38,10 +38,10 @@ Change = Callable[[list[Op]], list[Op]]
 @pytest.fixture
 def carry_out_as(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change], None]]:
     """Return what makes nsbox carry out other ops than those of the plan."""
-    encode = _wire.encode
+    encode = wire.encode
 
     def carry_out_as(change: Change) -> None:
-        monkeypatch.setattr(_wire, "encode", lambda ops, *idmaps: encode(change(list(ops)), *idmaps))
+        monkeypatch.setattr(wire, "encode", lambda ops, *idmaps: encode(change(list(ops)), *idmaps))
         _spawn.forget()
 
     yield carry_out_as

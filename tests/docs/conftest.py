@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsbox import _reap
+from nsbox._core import orphans
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -22,5 +22,5 @@ def put_right() -> Iterator[None]:
     popen = subprocess.Popen
     yield
     subprocess.Popen = popen  # type: ignore[misc]
-    while _reap.leftovers.pidfds:
-        _reap.leftovers.sweep()
+    while orphans.leftovers.pidfds:
+        orphans.leftovers.sweep()

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import nsbox
-from nsbox import Policy, Sandbox, _changes, _files, _guarded, _patch, _sparse
+from nsbox import Policy, Sandbox, _changes, _guarded, _patch
 from nsbox._changes import Comparison
-from nsbox._files import Tree
+from nsbox._files import comparison, files
+from nsbox._files.files import Tree
 
 COUNT = 3_000
 
@@ -123,13 +124,13 @@ def test_names_stop_at_the_bound(tmp_path: Path) -> None:
 
 def test_removing_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory is emptied part by part."""
-    monkeypatch.setattr(_files, "_AT_ONCE", 7)
+    monkeypatch.setattr(files, "_AT_ONCE", 7)
     for name in ("top", "top/inner"):
         made(tmp_path / name, 30)
     for i in range(20):
         (tmp_path / "top/inner" / f"d{i}").mkdir()
     with Tree(str(tmp_path)) as tree:
-        _files.remove(tree, "top")
+        files.remove(tree, "top")
     assert os.listdir(tmp_path) == []
 
 
@@ -175,7 +176,7 @@ def test_holes_are_not_hashed(tmp_path: Path) -> None:
 
 def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many bytes files stay "deleted" and "added"."""
-    monkeypatch.setattr(_changes, "_MOST_HASHED_IN_ALL", 4 * _sparse.LEAST)
+    monkeypatch.setattr(_changes, "_MOST_HASHED_IN_ALL", 4 * comparison.LEAST)
     upper, real = tmp_path / "upper", tmp_path / "real"
     for path in (upper, real):
         path.mkdir()
@@ -273,23 +274,23 @@ def test_small_files_cost_little(tmp_path: Path, size: int, cost: int) -> None:
     """So many thousand small ones leave no less for the contents of others than they are."""
     (tmp_path / "file").write_bytes(b"x" * size)
     with open(tmp_path / "file", "rb") as file:
-        assert _sparse.digest(file.fileno(), 1 << 30)[1] == cost
-        assert _sparse.digest(file.fileno(), cost)[0] is not None
-        assert cost == 0 or _sparse.digest(file.fileno(), cost - 1)[0] is None
+        assert comparison.digest(file.fileno(), 1 << 30)[1] == cost
+        assert comparison.digest(file.fileno(), cost)[0] is not None
+        assert cost == 0 or comparison.digest(file.fileno(), cost - 1)[0] is None
 
 
 def test_other_holes_are_the_same_file(tmp_path: Path) -> None:
     """A copy in which zeros are written out has the same digest; other places of the same data, or sizes, don't."""
-    size = 10 * _sparse.BLOCK
-    first = sparse(tmp_path / "first", size, 5 * _sparse.BLOCK)
+    size = 10 * comparison.BLOCK
+    first = sparse(tmp_path / "first", size, 5 * comparison.BLOCK)
     (tmp_path / "full").write_bytes(first.read_bytes())
-    sparse(tmp_path / "moved", size, 6 * _sparse.BLOCK)
-    sparse(tmp_path / "longer", size + 1, 5 * _sparse.BLOCK)
+    sparse(tmp_path / "moved", size, 6 * comparison.BLOCK)
+    sparse(tmp_path / "longer", size + 1, 5 * comparison.BLOCK)
 
     def digest(name: str) -> bytes | None:
         fd = os.open(tmp_path / name, os.O_RDONLY)
         try:
-            return _sparse.digest(fd, 1 << 30)[0]
+            return comparison.digest(fd, 1 << 30)[0]
         finally:
             os.close(fd)
 
@@ -390,13 +391,13 @@ def test_beyond_the_budget_for_contents(
 
 def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
     """While it is compared: it isn't the same then, and nobody goes on through what isn't there."""
-    size = 4 * _sparse.BLOCK
+    size = 4 * comparison.BLOCK
     (tmp_path / "long").write_bytes(bytes(size))
     (tmp_path / "short").write_bytes(b"x")
     fds = [os.open(tmp_path / name, os.O_RDONLY) for name in ("long", "short")]
     try:
-        assert _sparse.same_contents(fds[0], fds[1], 1 << 30)[0] is False
-        assert _sparse.same_contents(fds[0], fds[0], 1 << 30)[0] is True  # the control
+        assert comparison.same_contents(fds[0], fds[1], 1 << 30)[0] is False
+        assert comparison.same_contents(fds[0], fds[0], 1 << 30)[0] is True  # the control
     finally:
         for fd in fds:
             os.close(fd)

@@ -27,14 +27,14 @@ from nsbox import (
     Sandbox,
     UnavailableError,
     _commit,
-    _files,
     _journal,
     _probe,
     _spawn,
     _steps,
     _store,
 )
-from nsbox._files import Tree
+from nsbox._files import files
+from nsbox._files.files import Tree
 from nsbox._steps import Step
 from nsbox._store import Store
 
@@ -129,7 +129,7 @@ def no_rule(patched: pytest.MonkeyPatch) -> None:
 
 
 def no_names(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(_files, "_check_name", lambda name: None)
+    patched.setattr(files, "_check_name", lambda name: None)
 
 
 OFF = [no_seal, no_rule, no_names]
@@ -168,7 +168,7 @@ def test_a_transaction_says_so(places: Path) -> None:
             box.transaction(dir=kept)
         assert os.listdir(places / "ws") == [".nsbox-aaaaaaaaaaaaaaaa"]
         with Tree(str(kept)) as tree:
-            _files.remove(tree, "aaaaaaaaaaaaaaaa")
+            files.remove(tree, "aaaaaaaaaaaaaaaa")
         with box.transaction(dir=kept) as tx:
             tx.run(["true"], check=True)
 
@@ -229,7 +229,7 @@ def test_trees_have_no_way_up(tmp_path: Path, path: str) -> None:
             tree.stat,
             tree.link,
             lambda at: tree.file(at).__enter__(),
-            lambda at: _files.remove(tree, at),
+            lambda at: files.remove(tree, at),
         ):
             with pytest.raises(OSError, match="is no name of a file"):
                 look(path)
@@ -299,7 +299,7 @@ def test_files_that_are_none(places: Path, name: str, make: Callable[[str], None
     assert len(str(error)) < 1000
     assert os.listdir(places / "ws") == []
     with Tree(str(places)) as tree:
-        _files.remove(tree, "kept")
+        files.remove(tree, "kept")
 
 
 def test_a_journal_of_another_store(places: Path) -> None:
@@ -330,7 +330,7 @@ def test_an_older_version(places: Path) -> None:
     assert f"to drop it, remove {store.path}" in str(error)
     assert workspace == str(places / "ws")
     with Tree(str(places)) as tree:
-        _files.remove(tree, "kept")
+        files.remove(tree, "kept")
 
 
 def test_a_journal_that_would_be_too_long(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +395,7 @@ def test_paths_that_no_journal_has(places: Path, length: int, fits: bool) -> Non
                     with pytest.raises(OSError, match="File name too long"):
                         look()
     with Tree(str(places)) as tree:
-        _files.remove(tree, "ws")
+        files.remove(tree, "ws")
 
 
 # ---- other policies

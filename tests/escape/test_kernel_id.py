@@ -22,7 +22,8 @@ import pytest
 from nsbox_testing import leftovers, warm
 
 import nsbox
-from nsbox import Policy, _core
+from nsbox import Policy
+from nsbox._core import abi, call
 
 ROOT = pytest.mark.as_root("others' commands are the user's")
 OWNER = 12345  # nobody's, neither
@@ -367,7 +368,7 @@ def test_a_workspace_that_is_exchanged(project: Path, tmp_path: Path, monkeypatc
     roots.mkdir()
     (roots / "private").touch()
     policy = Policy.workspace(project)
-    spawn = _core.spawn
+    spawn = call.spawn
 
     def exchanged(*args: Any) -> Any:
         project.rename(tmp_path / "away")
@@ -376,7 +377,7 @@ def test_a_workspace_that_is_exchanged(project: Path, tmp_path: Path, monkeypatc
 
     nsbox.run(["true"], policy=policy, check=True)
     with monkeypatch.context() as patch:
-        patch.setattr(_core, "spawn", exchanged)
+        patch.setattr(call, "spawn", exchanged)
         with pytest.raises(nsbox.SetupError) as raised:
             nsbox.run(["cat", "private"], policy=policy, cwd=project)
     assert raised.value.errno == errno.ESTALE
@@ -439,16 +440,16 @@ def test_a_caller_without_a_capability(workspace: Path, number: int, name: str) 
 @ROOT
 def test_no_ids_change_while_the_caller_forks(workspace: Path) -> None:
     """A child would stay as dumpable as the memory is just then: a spawn of another thread waits, or is an error."""
-    from nsbox import _core_linux
+    from nsbox._core import linux
 
     policy = Policy.workspace(workspace)
     nsbox.run(["true"], policy=policy, check=True)
-    assert _core_linux.lib.nsbox_hold_ids() == 0
+    assert linux.lib.nsbox_hold_ids() == 0
     try:
         with pytest.raises(OSError) as raised:
             nsbox.run(["true"], policy=policy)
     finally:
-        _core_linux.lib.nsbox_release_ids()
+        linux.lib.nsbox_release_ids()
     assert raised.value.errno == errno.EBUSY
     nsbox.run(["true"], policy=policy, check=True)
 
@@ -537,19 +538,19 @@ def test_ids_that_somebody_holds(workspace: Path) -> None:
     policy = Policy.workspace(workspace)
     nsbox.run(["true"], policy=policy, check=True)
     with ThreadPoolExecutor(1) as pool:
-        assert _core.lib.nsbox_hold_ids() == 0
+        assert abi.lib.nsbox_hold_ids() == 0
         try:
             start = pool.submit(nsbox.run, ["true"], policy=policy)
             time.sleep(0.5)
             assert not start.done()
         finally:
-            _core.lib.nsbox_release_ids()
+            abi.lib.nsbox_release_ids()
         assert start.result().returncode == 0
 
 
 AT_THE_END = """
 import keyword, sys
-from nsbox import _core_linux
+from nsbox._core import linux as _core_linux
 sys.alive = keyword, _core_linux  # their names become None, those of the last imported first
 keyword.mapping = _core_linux.UserNamespace("0 1000000 1", "0 1000000 1")
 assert keyword.mapping.is_open()

@@ -24,11 +24,11 @@ from nsbox import (
     Sandbox,
     Transaction,
     _changes,
-    _files,
     _patch,
     transaction,
 )
-from nsbox._files import Tree
+from nsbox._files import files
+from nsbox._files.files import Tree
 from nsbox._overlay import OverlayWay
 
 RECEIVE = """
@@ -388,7 +388,7 @@ UPPER = {
 def meddle(monkeypatch: pytest.MonkeyPatch, tx: Transaction, workspace: Path, where: str, what: str, how: str) -> None:
     """Have somebody change a file as long as it is being copied, or its copy."""
     assert tx._store is not None
-    original, spare, copy = Path(tx._store.upper, where), workspace / tx._store.spare, _files.copy
+    original, spare, copy = Path(tx._store.upper, where), workspace / tx._store.spare, files.copy
 
     def meddled(*args: Any, **options: Any) -> None:
         if args[1] != where.partition("/")[0]:
@@ -403,7 +403,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, tx: Transaction, workspace: Path, wh
             original.write_text("new\n")
             original.chmod(0o644)
 
-    monkeypatch.setattr(_files, "copy", meddled)
+    monkeypatch.setattr(files, "copy", meddled)
 
 
 MAKE_NEW = "umask 022; mkdir -p dir/in; echo new > new; echo new > dir/in/new; ln -s new link; mkfifo pipe"

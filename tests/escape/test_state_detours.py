@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsbox import _links
+from nsbox._files import links
 
 PLANT = """
 import os, sys
@@ -156,7 +156,7 @@ def test_detours(tmp_path: Path) -> None:
 
     def found(path: str) -> list[str]:
         named = f"{tmp_path}/{path}"
-        return [os.path.relpath(at, tmp_path) for at in _links.detours(named, os.path.realpath(named))]
+        return [os.path.relpath(at, tmp_path) for at in links.detours(named, os.path.realpath(named))]
 
     assert found("a/b") == []
     assert found("c/b") == ["c"]

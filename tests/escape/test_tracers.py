@@ -29,7 +29,8 @@ from nsbox_testing.running import python
 
 import nsbox
 import nsbox.asyncio
-from nsbox import Filter, KillError, Policy, Sandbox, Survivor, _core, _kills, _reap
+from nsbox import Filter, KillError, Policy, Sandbox, Survivor, _kills
+from nsbox._core import abi, orphans
 
 LACKED = {"attributes", "processes", "secrets", "tmp"}
 X86 = platform.machine() == "x86_64"
@@ -215,8 +216,8 @@ def test_killed_while_it_is_traced(chosen: str, hold: list[str], workspace: Path
         held(process)
         process.kill()
         assert process.wait() == -9
-    while _reap.leftovers.pidfds:  # pid 1, where nobody waits for it
-        _reap.leftovers.sweep()
+    while orphans.leftovers.pidfds:  # pid 1, where nobody waits for it
+        orphans.leftovers.sweep()
     assert not has_given_up(workspace)
 
 
@@ -402,7 +403,7 @@ def test_calls_return(method: str, workspace: Path, impatient: None) -> None:
         if process.pid is not None:  # one of another test's that was never started, in a traceback
             process.wait()
     for child in psutil.Process().children():  # pid 1 of a session that couldn't end
-        os.waitpid(child.pid, _core.WALL)
+        os.waitpid(child.pid, abi.WALL)
 
 
 RING = """

@@ -237,7 +237,7 @@ HOT = (
         "_bwrap",
         "_bwrap_parse",
         "_bwrap_policy",
-        "_core",
+        "_core.call",
         "_policy.details",
         "_filters",
     ),
@@ -248,10 +248,10 @@ HOT = (
         "_limits",
         "_plan.ops",
         "_policy.policy",
-        "_request",
+        "_core.request",
         "_seccomp.filter",
         "_spawn",
-        "_wire",
+        "_core.wire",
     ),
 )
 # What that must not load: each takes longer than what it would be needed for, or is only needed when something fails.
@@ -271,7 +271,7 @@ SLOW = frozenset(
             "nsbox._probe",
             "nsbox._seccomp.profiles",
         ),
-        *("nsbox._reap", "nsbox._renew", "nsbox._plan.landlock", "nsbox._usage", "nsbox._wire_entry"),
+        *("nsbox._core.orphans", "nsbox._renew", "nsbox._plan.landlock", "nsbox._usage", "nsbox._core.entry"),
         *("nsbox._confine", "nsbox._workspace", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
     }
 )

@@ -27,8 +27,8 @@ from nsbox import (
     UnavailableError,
 )
 from nsbox._backends import compile_policy
+from nsbox._core.wire import encode_ruleset
 from nsbox._plan.landlock import Ruleset, ruleset
-from nsbox._wire import encode_ruleset
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REFER, TRUNCATE, IOCTL = 1, 2, 4, 8, 1 << 13, 1 << 14, 1 << 15
 READ = EXECUTE | READ_FILE | READ_DIR
@@ -174,7 +174,7 @@ def test_malformed(wishes: dict[str, object]) -> None:
 
 
 def test_encoding() -> None:
-    """As _core takes it: paths as the kernel gets them."""
+    """As _core.call takes it: paths as the kernel gets them."""
     assert encode_ruleset(None) is None
     rules = ruleset((Bind("/x", "/sp ace", optional=True), RemountRo("/")), 2)
     assert encode_ruleset(rules) == (0x3FFF, 0, 0, [(b"/\0", READ, 0), (b"/sp ace\0", 0x3FFF, 4)])

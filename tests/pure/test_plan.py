@@ -53,9 +53,9 @@ from nsbox import (
     explain,
 )
 from nsbox._backends import compile_policy
+from nsbox._core.wire import encode_programs
 from nsbox._plan.plan import Identity, Rlimit
 from nsbox._seccomp.bpf import MACHINES
-from nsbox._wire import encode_programs
 
 NEWUSER = 0x10000000
 DELEGATED = replace(DEBIAN, cgroup="/sys/fs/cgroup/mine", cgroup_controllers=("memory", "pids", "cpu"))

@@ -12,22 +12,8 @@ from typing import Any
 import pytest
 from nsbox_pure import label, refused
 
-from nsbox import (
-    Bind,
-    Dev,
-    Host,
-    Hostname,
-    Limits,
-    Loopback,
-    Mqueue,
-    Op,
-    Policy,
-    PolicyError,
-    Proc,
-    RoBind,
-    Tmpfs,
-    _core,
-)
+from nsbox import Bind, Dev, Host, Hostname, Limits, Loopback, Mqueue, Op, Policy, PolicyError, Proc, RoBind, Tmpfs
+from nsbox._core import abi
 from nsbox._spawn import prepare
 
 FIELDS = tuple(f.name for f in dataclasses.fields(Policy) if f.init)
@@ -288,7 +274,7 @@ def test_a_loop_of_links_cannot_be_denied(tmp_path: Path) -> None:
     refused("read", lambda: Policy.workspace(tmp_path, read=[tmp_path / "a"]))
 
 
-@pytest.mark.skipif(bool(_core.problem), reason="preparing encodes, with the C core's constants")
+@pytest.mark.skipif(bool(abi.problem), reason="preparing encodes, with the C core's constants")
 @pytest.mark.parametrize("name", ["write", "read", "deny"])
 def test_links_are_refused_before_a_spawn(name: str, tmp_path: Path) -> None:
     """A policy built by hand with a path through a link is refused: what would be bound or hidden is something else."""

@@ -31,7 +31,7 @@ from nsbox import (
     UnavailableError,
 )
 from nsbox._backends import compile_policy
-from nsbox._core import constants as c
+from nsbox._core.abi import constants as c
 from nsbox._plan.ops import Lifted, Over, primitives
 from nsbox._renew import MOST_LIFTED, check, last_maps, parts
 

@@ -19,10 +19,10 @@ from nsbox_pure.hosts import DEBIAN, ROOT, workspace
 
 from nsbox import Arg, Filter, Policy, PolicyError, Rule
 from nsbox._backends import compile_policy
+from nsbox._core.wire import encode_programs
 from nsbox._seccomp import profiles
 from nsbox._seccomp.bpf import COMPATIBLE, LAST, MACHINES, NEWER, Program, Table, assemble
 from nsbox._seccomp.filter import COMPATIBLE_NUMBERS, no_user_namespaces, profile, profiled
-from nsbox._wire import encode_programs
 
 EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = 1, 38, 93, 97
 HIGH = 1 << 32  # the kernel doesn't look at this half of the arguments tested here, so the filter mustn't
@@ -622,13 +622,13 @@ def test_every_profiled_call_is_a_name() -> None:
         *("afs_syscall", "getpmsg", "putpmsg", "security", "tuxcall", "vserver", "modify_ldt", "subpage_prot"),
         *("iopl", "ioperm", "lookup_dcookie", "truncate64", "chmod", "creat", "mknod", "inotify_init"),
     }
-    from nsbox import _core, _core_linux
+    from nsbox._core import abi, linux
 
-    if _core.problem:
+    if abi.problem:
         pytest.skip("no C core, so no kernel headers")
-    machine, numbers = _core_linux.syscalls()
+    machine, numbers = linux.syscalls()
     assert {*numbers, *NEWER, *others} >= profiled()
-    assert _core_linux.numbers_of([*numbers, "", "no such call", "rea"]) == (machine, numbers)
+    assert linux.numbers_of([*numbers, "", "no such call", "rea"]) == (machine, numbers)
 
 
 def test_profiles_grow() -> None:

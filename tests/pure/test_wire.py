@@ -34,14 +34,13 @@ from nsbox import (
     Symlink,
     Tmpfs,
     TmpOverlay,
-    _core,
-    _core_linux,
 )
-from nsbox._core import constants as c
+from nsbox._core import abi, linux
+from nsbox._core.abi import constants as c
+from nsbox._core.wire import encode
 from nsbox._plan.ops import Freeze, primitives
-from nsbox._wire import encode
 
-pytestmark = pytest.mark.skipif(bool(_core.problem), reason="opcodes come from the C core")
+pytestmark = pytest.mark.skipif(bool(abi.problem), reason="opcodes come from the C core")
 
 calm = settings(deadline=None)
 
@@ -157,7 +156,7 @@ def test_each_op(given_op: Op, operands: tuple[str, bytes | None], numbers: dict
     around = [Tmpfs("/b"), given_op, Symlink("/a", "/b")]
     assert decode(encode(around))[1] == expected
     for ops in ([given_op], around):
-        assert _core_linux.plan_check(encode(ops)) == (0, -1)
+        assert linux.plan_check(encode(ops)) == (0, -1)
 
 
 def test_each_opcode_is_above() -> None:
@@ -168,7 +167,7 @@ def test_each_opcode_is_above() -> None:
 def test_no_ops() -> None:
     """A plan without ops is a plan."""
     assert decode(encode([])) == []
-    assert _core_linux.plan_check(encode([])) == (0, -1)
+    assert linux.plan_check(encode([])) == (0, -1)
 
 
 def test_strings_are_shared() -> None:
@@ -185,7 +184,7 @@ def test_many_ops() -> None:
     ops = [Dir(f"/d/{i}") for i in range(20_000)]
     blob = encode(ops)
     assert [d.dst for d in decode(blob)] == [op.dest.encode() for op in ops]
-    assert _core_linux.plan_check(blob) == (0, -1)
+    assert linux.plan_check(blob) == (0, -1)
 
 
 @pytest.mark.parametrize("given_op", [File("/f", 3), BindData("/f", 0)], ids=lambda o: o.describe())
@@ -201,7 +200,7 @@ def test_composite_ops_are_taken_apart_before() -> None:
         encode([Dev("/dev")])
     ops = list(primitives([Dev("/dev")]))
     assert len(decode(encode(ops))) == len(ops)
-    assert _core_linux.plan_check(encode(ops)) == (0, -1)
+    assert linux.plan_check(encode(ops)) == (0, -1)
 
 
 paths = st.lists(
@@ -263,4 +262,4 @@ def test_round_trip(ops: list[Op]) -> None:
         assert seen.mode == getattr(given_op, "mode", 0)
         assert seen.size == (getattr(given_op, "size", 0) or 0)
         assert seen.fd == getattr(given_op, "fd", -1)
-    assert _core_linux.plan_check(blob) == (0, -1)
+    assert linux.plan_check(blob) == (0, -1)

@@ -17,7 +17,8 @@ import pytest
 from nsbox_testing.running import in_fork, python
 
 import nsbox
-from nsbox import Policy, _reap
+from nsbox import Policy
+from nsbox._core import orphans
 from nsbox.asyncio import PIPE, STDOUT, Process, create_subprocess_exec, create_subprocess_shell
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -129,7 +130,7 @@ def test_goes_on_with_kill_on_exit_false(run: Any, chosen: Policy) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):  # somebody has reaped it
             while psutil.Process(init).status() != psutil.STATUS_ZOMBIE:
                 await asyncio.sleep(0)
-        _reap.leftovers.sweep()  # or the end of the next sandbox
+        orphans.leftovers.sweep()  # or the end of the next sandbox
 
     run(main())
 

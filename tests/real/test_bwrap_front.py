@@ -15,8 +15,9 @@ import _cffi_backend
 import pytest
 
 import nsbox
-from nsbox import _backends, _core_linux, _wire
+from nsbox import _backends
 from nsbox._bwrap import install
+from nsbox._core import linux, wire
 from nsbox._seccomp import bpf
 
 FRONT = Path(install.__file__).with_name("front.py")
@@ -165,11 +166,11 @@ def test_its_modules_are_the_same() -> None:
 
 def test_the_filter_that_is_made_with_it() -> None:
     """It is what this machine's assembler makes of the rules that all commands of bwrap's have."""
-    made = in_front("FRONTprint(json.dumps([code.hex() for _, code in sys.modules['nsbox._request'].ready]))")
+    made = in_front("FRONTprint(json.dumps([code.hex() for _, code in sys.modules['nsbox._core.request'].ready]))")
     policy = nsbox.Policy.from_bwrap(["--dev-bind", "/", "/"])
     (program,) = _backends.compile_policy(policy, nsbox.probe()).programs
-    machine, numbers = _core_linux.syscalls()
-    (code,) = _wire.encode_programs([program], machine, bpf.NEWER | numbers)
+    machine, numbers = linux.syscalls()
+    (code,) = wire.encode_programs([program], machine, bpf.NEWER | numbers)
     assert made == [code.hex()]
 
 

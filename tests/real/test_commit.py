@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from nsbox_testing.trees import taken
 
-from nsbox import CommitError, ConflictError, PolicyError, _changes, _commit, _files, _steps, _store
-from nsbox._files import Tree
+from nsbox import CommitError, ConflictError, PolicyError, _changes, _commit, _steps, _store
+from nsbox._files import files
+from nsbox._files.files import Tree
 from nsbox._store import Store
 
 
@@ -75,7 +76,7 @@ class Case:
         for path in (self.real, self.base):
             if path.exists():
                 with Tree(str(path.parent), forceful=True) as tree:
-                    _files.remove(tree, path.name)
+                    files.remove(tree, path.name)
         self.real.mkdir()
         fill(self.real)
 
@@ -86,7 +87,7 @@ class Case:
 
     def commit(self, store: Store, check: Callable[[], None] = lambda: None) -> None:
         with Tree(store.upper, forceful=True) as upper, Tree(str(self.real)) as real:
-            began = _files.start_of_time(real)
+            began = files.start_of_time(real)
             _commit.commit(store, upper, real, _changes.Comparison(upper, real).changes(), began, check, no_others)
         store.end()
 
@@ -129,7 +130,7 @@ def test_all_sorts_of_changes(case: Case) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for the device: it is processes that end here, not machines."""
-    monkeypatch.setattr(_files, "sync", lambda fd: None)
+    monkeypatch.setattr(files, "sync", lambda fd: None)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
@@ -153,7 +154,7 @@ def dies(after: int, work: Callable[[], None]) -> bool:
             rename(*args)  # type: ignore[arg-type]
 
         try:
-            rename, _files.rename = _files.rename, renaming
+            rename, files.rename = files.rename, renaming
             sys.addaudithook(count)
             work()
             os._exit(0)
@@ -248,7 +249,7 @@ def test_no_space_for_the_copies(case: Case, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(_files, "_copy_data", full)
+        patched.setattr(files, "_copy_data", full)
         with pytest.raises(CommitError, match="copy what is new into the workspace: No space left on device"):
             case.commit(store)
     assert taken(case.real) == case.before
@@ -457,7 +458,7 @@ def test_a_spare_that_cant_be_removed(case: Case, monkeypatch: pytest.MonkeyPatc
         raise PermissionError(1, "no")
 
     with monkeypatch.context() as patched:
-        patched.setattr(_files, "remove", fail)
+        patched.setattr(files, "remove", fail)
         case.commit(store)
     assert set(taken(case.real)) > AFTER
     assert _commit.recover(str(case.base)) == []
@@ -580,7 +581,7 @@ def test_a_copy_becomes_a_symlink(case: Case, monkeypatch: pytest.MonkeyPatch, w
     store = case.begin()
     (Path(store.upper) / "mode").unlink()
     with Tree(store.upper) as tree:
-        _files.remove(tree, "tree")
+        files.remove(tree, "tree")
     if what == "fifo":
         os.mkfifo(Path(store.upper) / "new")
     else:
@@ -605,7 +606,7 @@ def test_a_copy_becomes_a_symlink(case: Case, monkeypatch: pytest.MonkeyPatch, w
 
 def test_what_is_changed_after_the_last_look(case: Case) -> None:
     """Between the last look and the rename: it is seen by what comes into the spare, and all is undone."""
-    store, exchange = case.begin(), _files.rename
+    store, exchange = case.begin(), files.rename
 
     def late(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> None:
         if new == "changed":
@@ -613,7 +614,7 @@ def test_what_is_changed_after_the_last_look(case: Case) -> None:
         exchange(from_dir, name, to_dir, new, flags)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_files, "rename", late)
+        patched.setattr(files, "rename", late)
         with pytest.raises(ConflictError, match="changed"):
             case.commit(store)
     assert (case.real / "changed").read_text() == "mine at the last moment"
@@ -637,7 +638,7 @@ def test_directories_that_are_closed(tmp_path: Path) -> None:
         directory.chmod(0o555)
     with Tree(store.upper, forceful=True) as left, Tree(str(real)) as right:
         changes = _changes.Comparison(left, right).changes()
-        _commit.commit(store, left, right, changes, _files.start_of_time(right), lambda: None, no_others)
+        _commit.commit(store, left, right, changes, files.start_of_time(right), lambda: None, no_others)
     store.end()
     assert sorted(os.listdir(real / "closed")) == ["file", "new"]
     assert (real / "closed" / "file").read_text() == "after"
@@ -661,10 +662,10 @@ def test_a_deep_tree(tmp_path: Path) -> None:
         fd = inner
     os.close(fd)
     with Tree(str(tmp_path)) as tree, Tree(str(tmp_path)) as target:
-        _files.copy(tree, "from", target, "to/copy", {})
+        files.copy(tree, "from", target, "to/copy", {})
         assert tree.stat("to/copy" + "/dddddddddd" * 800) is not None
         for name in ("from", "to"):
-            _files.remove(tree, name)
+            files.remove(tree, name)
     assert os.listdir(tmp_path) == []
 
 
@@ -674,7 +675,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
         file.seek(1 << 30)
         file.write(b"data")
     with Tree(str(tmp_path)) as tree:
-        _files.copy(tree, "sparse", tree, "copy", {})
+        files.copy(tree, "sparse", tree, "copy", {})
     found = os.stat(tmp_path / "copy")
     assert found.st_size == 1 << 40
     assert found.st_blocks * 512 < 1 << 20
@@ -689,7 +690,7 @@ def test_attributes_and_times(tmp_path: Path) -> None:
     os.setxattr(tmp_path / "file", "user.overlay.origin", b"")
     os.utime(tmp_path / "file", ns=(1_000_000_001, 2_000_000_002))
     with Tree(str(tmp_path)) as tree:
-        _files.copy(tree, "file", tree, "copy", {})
+        files.copy(tree, "file", tree, "copy", {})
     assert os.listxattr(tmp_path / "copy") == ["user.mine"]
     assert os.stat(tmp_path / "copy").st_mtime_ns == 2_000_000_002
 
@@ -703,11 +704,11 @@ def test_without_permissions(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0)
     (tmp_path / "to").mkdir()
     with Tree(str(tmp_path), forceful=True) as tree, Tree(str(tmp_path / "to"), forceful=True) as target:
-        _files.copy(tree, "closed", target, "copy", {})
+        files.copy(tree, "closed", target, "copy", {})
         assert (tmp_path / "closed").stat().st_mode & 0o777 == 0
         assert (tmp_path / "to" / "copy").stat().st_mode & 0o777 == 0
         with target.file("copy/inner/file") as fd:
             assert os.read(fd, 9) == b"file"
         for name in ("closed", "to"):
-            _files.remove(tree, name)
+            files.remove(tree, name)
     assert os.listdir(tmp_path) == []

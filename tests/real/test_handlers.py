@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from nsbox import _reap, _template
+from nsbox import _template
+from nsbox._core import orphans as core_orphans
 
 # Two boxes are closed and made anew by a handler, which runs commands as well; threads use a third one meanwhile.
 HANDLERS = """
@@ -97,7 +98,7 @@ def test_a_change_of_mounts_is_told_once() -> None:
 
 def test_an_init_that_ends_while_another_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for who looks whether this machine reaps: that may be the frame which a handler interrupts."""
-    orphans, fds = _reap.Orphans(), [os.dup(2) for _ in range(3)]
+    orphans, fds = core_orphans.Orphans(), [os.dup(2) for _ in range(3)]
     orphans.release(fds[0])
     orphans._next = 0.0
 

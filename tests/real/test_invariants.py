@@ -321,9 +321,9 @@ def test_atexit_and_fork_hooks_do_not_run(workspace: Path) -> None:
 
 def test_image_of_pid_1_is_static_and_small() -> None:
     """Pid 1's program is an ELF file of a few kB without an interpreter or a writable and executable segment."""
-    from nsbox import _core_linux
+    from nsbox._core import linux
 
-    image = _core_linux.init_image()
+    image = linux.init_image()
     assert image[:4] == b"\x7fELF"
     assert len(image) < 16384
     offset, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)

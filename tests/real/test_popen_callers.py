@@ -17,7 +17,7 @@ import pytest
 from nsbox_testing.running import Face, in_fork
 
 import nsbox
-from nsbox import _core
+from nsbox._core import call
 
 SIGNALS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
 WALL = 0x40000000  # __WALL: children with any exit signal
@@ -259,7 +259,7 @@ def test_a_handler_that_raises_when_the_arena_is_given_back(workspace: Any, monk
             arena.result.pid = other.pid  # as another thread's spawn would
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(_core, "_give_back", give_back)
+        monkeypatch.setattr(call, "_give_back", give_back)
         with pytest.raises(KeyboardInterrupt):
             nsbox.Popen(["cat"], stdin=subprocess.PIPE, policy=policy)
         assert other.poll() is None
@@ -274,7 +274,7 @@ def test_such_a_handler_and_what_would_go_on(workspace: Any, monkeypatch: pytest
             pass
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_core, "_give_back", give_back)
+    monkeypatch.setattr(call, "_give_back", give_back)
     policy = nsbox.Policy.workspace(workspace, kill_on_exit=False)
     with pytest.raises(KeyboardInterrupt):
         nsbox.Popen(["sh", "-c", "sleep 1000 & sleep 1000"], policy=policy)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsbox._core_linux import syscalls
+from nsbox._core.linux import syscalls
 
 PRELUDE = """
 import ctypes, os, struct, sys

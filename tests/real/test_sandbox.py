@@ -23,7 +23,8 @@ from nsbox_testing.running import Orphans, in_fork, python
 from nsbox_testing.warm import await_ready
 
 import nsbox
-from nsbox import Limits, Policy, Sandbox, _reap, _spawn, _template
+from nsbox import Limits, Policy, Sandbox, _spawn, _template
+from nsbox._core import orphans as core_orphans
 
 # Leaves something in each place that a command can write to without being asked to, and prints what is there already.
 LEAVE = """
@@ -410,7 +411,7 @@ def test_kill_on_exit_of_one_s_own(box: Sandbox) -> None:
     with box.Popen(["true"], kill_on_exit=False) as process:
         assert process.wait() == 0
     assert not process.sandbox.is_warm
-    while _reap.leftovers.pidfds:  # its pid 1 may take a moment
+    while core_orphans.leftovers.pidfds:  # its pid 1 may take a moment
         box.run(["true"])
 
 

@@ -16,7 +16,8 @@ import pytest
 from nsbox_testing.running import in_fork, python
 
 import nsbox
-from nsbox import Limits, Policy, Usage, _reap
+from nsbox import Limits, Policy, Usage
+from nsbox._core import orphans
 
 MEGABYTE = 1 << 20
 BURN = """
@@ -261,7 +262,7 @@ def test_background_goes_on(chosen: Policy, how: str) -> None:
     assert psutil.wait_procs([left], timeout=60)[1] == []
     assert select.select([init], [], [], 60)[0]
     os.close(init)
-    _reap.leftovers.sweep()  # or the end of the next sandbox
+    orphans.leftovers.sweep()  # or the end of the next sandbox
 
 
 def test_an_option_wins_over_the_policy(chosen: Policy) -> None:
@@ -326,7 +327,7 @@ def test_reaped_before_pid_1_has_looked(chosen: Policy, stays: bool) -> None:
             os.kill(init, signal.SIGKILL)
             select.select([end], [], [])
             os.close(end)
-            _reap.leftovers.sweep()
+            orphans.leftovers.sweep()
         else:
             assert used(p).is_complete
 
@@ -372,7 +373,7 @@ def test_inits_of_a_subreaper(chosen: Policy) -> None:
                 os.close(end)
             nsbox.run(["true"], policy=chosen, cwd="/")
             left = [child.pid for child in psutil.Process().children()]
-            return [left == [living.sandbox.init_pid], not _reap.orphans.piling_up]
+            return [left == [living.sandbox.init_pid], not orphans.orphans.piling_up]
 
     assert in_fork(run) == [True, True]
 

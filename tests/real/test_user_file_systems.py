@@ -14,7 +14,8 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox import Policy, Sandbox, UnavailableError, _files
+from nsbox import Policy, Sandbox, UnavailableError
+from nsbox._files import files
 
 WORK = "echo 2 > a && rm b && mv c d && mkdir e && echo 5 > e/f && rmdir g"
 
@@ -61,14 +62,14 @@ def test_fuse(mounted: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_no_flags(tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same where the calls alone are imitated, by each errno that such file systems have for them."""
-    rename = _files.rename
+    rename = files.rename
 
     def without_flags(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> None:
         if flags:
             raise OSError(error, os.strerror(error), name)
         rename(from_dir, name, to_dir, new)
 
-    monkeypatch.setattr(_files, "rename", without_flags)
+    monkeypatch.setattr(files, "rename", without_flags)
     ws = tmp_path / "ws"
     ws.mkdir()
     fill(ws)

@@ -16,7 +16,7 @@ from nsbox_seatbelt import pretend
 HEAD = """
 import json, os, signal, subprocess, sys, threading, time
 import nsbox
-from nsbox import Policy, _seatbelt, _spawn, _probe
+from nsbox import Policy, _spawn, _probe; from nsbox import _seatbelt
 from nsbox._probe import host_for
 work = sys.argv[1]
 policy = Policy.workspace(work)

@@ -19,13 +19,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from nsbox import _core
 from nsbox._bwrap.install import install
 from nsbox._cli.bench import contenders as who
 from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.machine import available_mib
 from nsbox._cli.bench.scale import Scale
 from nsbox._cli.bench.stats import Part, Row
+from nsbox._core import abi
 from nsbox._plan.ops import Bind, Op, RoBind
 from nsbox._policy.policy import Policy
 
@@ -117,17 +117,17 @@ def overhead(bench: Bench) -> Part:
     """Measure the constructor of Popen, and of that the C call: what remains is Python's."""
     names = ("nsbox, Popen()", "nsbox, the C call")
     entry = who.nsbox("nsbox", who.worker(bench.workspace).policy()).tried()
-    lib = _core.lib
+    lib = abi.lib
 
     def measure() -> tuple[float, float]:
         timed = _Timed(lib)
-        _core.lib = cast(Any, timed)
+        abi.lib = cast(Any, timed)
         try:
             begin = time.perf_counter()
             process = entry.start([who.TRUE])
             whole = time.perf_counter() - begin
         finally:
-            _core.lib = lib
+            abi.lib = lib
         process.wait()
         return whole * 1e3, timed.seconds * 1e3
 

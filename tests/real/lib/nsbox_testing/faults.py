@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nsbox import _core_linux
+from nsbox._core import linux
 from nsbox_testing.leftovers import status
 
 _NR_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), 0)
@@ -79,7 +79,7 @@ def _code_ranges() -> list[tuple[int, int]]:
                 start, end = (int(word, 16) for word in line.split()[0].split("-"))
                 ranges.append((start, end))
     assert ranges, f"{_nsbox.__file__} isn't mapped: it has been replaced since it was loaded"
-    image = _core_linux.init_image()
+    image = linux.init_image()
     offset, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)
     for i in range(count):
         kind, flags, _, address, _, _, in_memory, _ = struct.unpack_from("<IIQQQQQQ", image, offset + i * size)

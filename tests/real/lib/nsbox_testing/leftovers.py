@@ -55,16 +55,16 @@ def fds() -> dict[int, str]:
 
 def kept_namespaces() -> set[int]:
     """Return the descriptors of user namespaces that idmapped mounts are made by, for policies that may be used again."""
-    from nsbox import _core_linux
+    from nsbox._core import linux
 
-    return {fd for fd, _ in _core_linux._mappings.values()}  # with those that a forgotten exception's frames still have
+    return {fd for fd, _ in linux._mappings.values()}  # with those that a forgotten exception's frames still have
 
 
 def kept_fd() -> int:
     """Return the one descriptor that nsbox may keep: of an ended init, until it is known whether pid 1 reaps here."""
-    from nsbox import _reap
+    from nsbox._core import orphans
 
-    return getattr(_reap.orphans, "_watched", -1)
+    return getattr(orphans.orphans, "_watched", -1)
 
 
 def _read(path: str) -> str:
@@ -299,12 +299,12 @@ def _end_relays() -> None:
     """Let go of relays, which otherwise stay for policies that are used again, and see them end."""
     if "nsbox._relay" not in sys.modules:
         return
-    from nsbox import _reap
+    from nsbox._core import orphans
 
     sys.modules["nsbox._relay"]._close_all()
     end = time.monotonic() + PATIENCE
-    while _reap.leftovers.pidfds and time.monotonic() < end:
-        _reap.leftovers.sweep()
+    while orphans.leftovers.pidfds and time.monotonic() < end:
+        orphans.leftovers.sweep()
         time.sleep(0.002)
 
 

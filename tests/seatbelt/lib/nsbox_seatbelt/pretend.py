@@ -79,16 +79,17 @@ def pretend(directory: str | os.PathLike[str], **host: Any) -> None:
     system, sys.platform = sys.platform, "darwin"
     try:
         import nsbox
-        from nsbox import _core, _probe_darwin, _seatbelt
+        from nsbox import _probe_darwin
         from nsbox._base.frozen import replace
+        from nsbox._core import abi, darwin
     finally:
         sys.platform = system
 
-    assert _core.on_darwin and not _core.on_linux and not _core.problem, _core.problem
+    assert abi.on_darwin and not abi.on_linux and not abi.problem, abi.problem
     assert nsbox.__file__.startswith(os.fspath(directory))
     _probe_darwin.spelled = lambda path: path  # fcntl(2) of Linux has no F_GETPATH
     program = f"{os.fspath(directory)}/sandbox-exec"
-    _seatbelt.PROGRAM = _probe_darwin.PROGRAM = program  # type: ignore[attr-defined]
+    darwin.PROGRAM = _probe_darwin.PROGRAM = program  # type: ignore[attr-defined]
     asked = _probe_darwin.with_seatbelt
     _probe_darwin.with_seatbelt = lambda found: replace(asked(found), **host)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
-from nsbox._core import constants as c
+from nsbox._core.abi import constants as c
 from nsbox._plan.ops import (
     Bind,
     BindData,
@@ -188,7 +188,7 @@ def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[
 
 
 def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, int, list[tuple[bytes, int, int]]] | None:
-    """Return a Landlock ruleset as _core takes it."""
+    """Return a Landlock ruleset as _core.call takes it."""
     if ruleset is None:
         return None
     rules = [

@@ -31,8 +31,8 @@ class Command:
     cgroup_fd = -1
     terminal = 0
     parked: Any = None  # _template's, the sandbox that waits for it
-    park_stamps: Any = None  # _core's, for a sandbox that is made to wait: what the ops have found goes into these
-    profile: Any = None  # _core_darwin's, what confines it
+    park_stamps: Any = None  # _core.call's, for a sandbox that is made to wait: what the ops have found goes into these
+    profile: Any = None  # _core.darwin's, what confines it
     leaf: Any = None  # _cgroup's, which the descriptor is of
     relay: Any = None  # _relay's, for a network list; None: that which is shared
     line: Any = None  # its, of this sandbox

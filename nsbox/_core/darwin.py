@@ -1,17 +1,20 @@
-"""The calls that only macOS's C core has. With _core and _core_linux all that touches it."""
+"""The calls that only macOS's C core has. With _core.call and _core.linux all that touches it."""
 
 from __future__ import annotations
 
 import os
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._core import constants as c
-from nsbox._core import ffi, lib
+from nsbox._base.paths import PACKAGE
+from nsbox._core.abi import constants as c
+from nsbox._core.abi import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+PROGRAM = "/usr/bin/sandbox-exec"
+HELPER = os.path.join(PACKAGE, "_helper")
 _MESSAGE = 4096
 
 

@@ -9,9 +9,9 @@ import signal
 import threading
 import time
 
-from nsbox import _core
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened, own
+from nsbox._core import abi, call
 
 if TYPE_CHECKING:
     import resource
@@ -53,11 +53,11 @@ def _is_within(pid: int, namespace: int) -> bool | None:
 
 def has_ended(pid: int, *, block: bool) -> bool:
     """Say if a child has ended, without reaping it; block: wait for that. Raises OSError."""
-    if _core.on_linux:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG) | _core.WALL) is not None
-    from nsbox import _core_darwin  # Python for macOS has waitid(2) since 3.13
+    if abi.on_linux:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG) | abi.WALL) is not None
+    from nsbox._core import darwin  # Python for macOS has waitid(2) since 3.13
 
-    return _core_darwin.has_ended(pid, block=block)
+    return darwin.has_ended(pid, block=block)
 
 
 def ends_within(pid: int, seconds: float) -> bool:
@@ -65,7 +65,7 @@ def ends_within(pid: int, seconds: float) -> bool:
 
     Its pidfd is readable when it has ended, but before a tracer has reaped it that isn't for its parent to know.
     """
-    if not _core.on_linux:
+    if not abi.on_linux:
         return has_ended(pid, block=True)
     try:
         pidfd = opened(os.pidfd_open, pid)
@@ -94,9 +94,9 @@ def is_readable(fd: int, seconds: float = 0) -> bool:
 
 def wait(pid: int, flags: int) -> tuple[int, int, resource.struct_rusage | None]:
     """Reap a child, as wait4(2), for whose end alone; pid 0: it goes on. macOS's tells of stops too, to a tracer."""
-    if not _core.on_linux and not has_ended(pid, block=not flags & os.WNOHANG):
+    if not abi.on_linux and not has_ended(pid, block=not flags & os.WNOHANG):
         return 0, 0, None
-    return os.wait4(pid, flags | _core.WALL)
+    return os.wait4(pid, flags | abi.WALL)
 
 
 _GET_INFO, _EXIT = 0xC040FF0B, 1 << 3  # PIDFD_GET_INFO and PIDFD_INFO_EXIT of <linux/pidfd.h>
@@ -140,7 +140,7 @@ def reap_strays(namespace: int) -> None:
         for pid in _children(task):
             if pid not in commands and _is_stray(pid, namespace):
                 with contextlib.suppress(OSError):  # reaped by somebody else
-                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | _core.WALL)
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | abi.WALL)
 
 
 def has_strays(namespace: int) -> bool:
@@ -155,11 +155,11 @@ def wait_for_init(pidfd: int, namespace: int, timeout_ms: int) -> bool:
     Children that a command has given this process (CLONE_PARENT) are zombies by now, and the init waits for them too.
     """
     waited = 0
-    while not _core.wait(pidfd, -1, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
+    while not call.wait(pidfd, -1, 20 if timeout_ms < 0 else min(20, timeout_ms - waited)):
         reap_strays(namespace)
         waited += 20
         if 0 <= timeout_ms <= waited:
-            return _core.wait(pidfd, -1, 0)
+            return call.wait(pidfd, -1, 0)
     return True
 
 
@@ -219,7 +219,7 @@ class Orphans:
     @property
     def piling_up(self) -> bool:
         """Say whether nobody else reaps them."""
-        return _core.adopt_inits
+        return call.adopt_inits
 
     def release(self, pidfd: Any) -> None:
         """Take the pidfd of an init that has ended, or its owner."""
@@ -247,7 +247,7 @@ class Orphans:
         except OSError:  # ESRCH: reaped
             self._settled = True
         else:
-            _core.adopt_inits = self._settled = now - self._since > self.PATIENCE
+            call.adopt_inits = self._settled = now - self._since > self.PATIENCE
         if self._settled:
             self._watched, self._owner = -1, None
 
@@ -278,7 +278,7 @@ class Leftovers:
                 pidfd = self.pidfds.pop(0)  # two threads at a time look at different ones
             except IndexError:
                 return
-            if _core.wait(pidfd.fileno(), -1, 0):
+            if call.wait(pidfd.fileno(), -1, 0):
                 orphans.release(pidfd)
             else:
                 self.pidfds.append(pidfd)

@@ -1,4 +1,4 @@
-"""The calls that only Linux's C core has. With _core and _core_darwin all that touches it."""
+"""The calls that only Linux's C core has. With _core.call and _core.darwin all that touches it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import errno
 import sys
 from _weakref import ref
 
-from nsbox import _core
 from nsbox._base.frozen import TYPE_CHECKING, remembered
 from nsbox._base.lean_os import os
-from nsbox._core import constants, ffi, lib
+from nsbox._core import call
+from nsbox._core.abi import constants, ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -214,7 +214,7 @@ def start_relay(program: bytes, fds: tuple[int, int, int], devnull: int) -> int:
     start = ffi.cast("uint8_t *", (int(ffi.cast("uintptr_t", stack)) + 63) // 64 * 64)
     given = ffi.new("int32_t[]", fds)
     path = ffi.from_buffer("char[]", program + b"\0")
-    pidfd = int(lib.nsbox_relay_start(path, given, devnull, _core.adopt_inits, start, size))
+    pidfd = int(lib.nsbox_relay_start(path, given, devnull, call.adopt_inits, start, size))
     if pidfd < 0:
         raise OSError(-pidfd, os.strerror(-pidfd), os.fsdecode(program))
     return pidfd

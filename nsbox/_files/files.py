@@ -14,9 +14,9 @@ import stat
 import time
 from _collections_abc import Iterator
 
-from nsbox import _core
-from nsbox._attributes import attributes_of, give
 from nsbox._base.descriptors import walked
+from nsbox._core import abi
+from nsbox._files.attributes import attributes_of, give
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
 NO_FLAGS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # where a file system (FUSE, NFS, 9p) has none of these
@@ -265,9 +265,9 @@ def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
 
     EAGAIN: something on the way was renamed meanwhile, so that the kernel can't tell whether a ".." has led outside.
     """
-    name = _core.ffi.from_buffer("char[]", os.fsencode(path))
+    name = abi.ffi.from_buffer("char[]", os.fsencode(path))
     for _ in range(64):
-        fd: int = _core.lib.nsbox_open_beneath(above, name, flags | os.O_CLOEXEC, resolve)
+        fd: int = abi.lib.nsbox_open_beneath(above, name, flags | os.O_CLOEXEC, resolve)
         if fd >= 0:
             return fd
         if fd != -errno.EAGAIN:
@@ -282,9 +282,9 @@ def rename(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> N
     if not flags:
         os.rename(name, new, src_dir_fd=from_dir, dst_dir_fd=to_dir)
         return
-    ffi = _core.ffi
+    ffi = abi.ffi
     old_name, new_name = ffi.from_buffer("char[]", os.fsencode(name)), ffi.from_buffer("char[]", os.fsencode(new))
-    ret = _core.lib.nsbox_rename(from_dir, old_name, to_dir, new_name, flags)
+    ret = abi.lib.nsbox_rename(from_dir, old_name, to_dir, new_name, flags)
     if ret < 0:
         raise OSError(-ret, os.strerror(-ret), name, None, new)
 
@@ -300,7 +300,7 @@ def sync_directory(path: str) -> None:
 
 def sync(fd: int) -> None:
     """Have all of a file system written to its device, as syncfs(2); raises OSError."""
-    ret = _core.lib.nsbox_sync(fd)
+    ret = abi.lib.nsbox_sync(fd)
     if ret < 0:
         raise OSError(-ret, os.strerror(-ret))
 

@@ -1,0 +1,1 @@
+"""The only door to C: the library, requests, their bytes, and the calls."""

@@ -1,0 +1,41 @@
+"""abi.h's names as Python values: the library, its constants, and why there may be none.
+
+Where there is no C core (another system or processor) this imports all the same, and `problem` says why.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from nsbox._base.frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Constants:
+    """The enum constants of abi.h without their prefix: OP_BIND, RDONLY, STEP_EXEC, ..."""
+
+    def __init__(self, lib: object) -> None:
+        self._lib = lib
+
+    def __getattr__(self, name: str) -> int:
+        value: int = getattr(self._lib, f"NSBOX_{name}")
+        setattr(self, name, value)
+        return value
+
+
+on_linux, on_darwin = sys.platform == "linux", sys.platform == "darwin"
+problem = ""
+extension: Any = None
+try:
+    extension = __import__("nsbox._nsbox", fromlist=["lib"])  # as importlib does, which takes its time to import itself
+except ImportError as _error:
+    problem = f"the C core is missing ({_error})" if on_linux or on_darwin else f"there is no C core for {sys.platform}"
+ffi: Any = getattr(extension, "ffi", None)
+lib: Any = getattr(extension, "lib", None)
+constants = Constants(lib)
+
+
+RSS_UNIT = 1024 if on_linux else 1  # bytes of getrusage(2)'s ru_maxrss: macOS counts single ones
+WALL = 0x40000000 if on_linux else 0  # wait(2): also children whose exit signal isn't SIGCHLD, killed before their exec

@@ -1,0 +1,82 @@
+"""Buffers that C borrows for one call: arenas for the children of a spawn, arrays of strings, stamps of ops.
+
+Python owns every one of them, and keeps it until the call is over.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.lean_os import os
+from nsbox._core.abi import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+
+class _Arena:
+    """Stacks and work space for the children of one spawn at a time, kept for the next one."""
+
+    def __init__(self, size: int) -> None:
+        total = size + ffi.sizeof("nsbox_result")
+        # Shared, so that a fork doesn't make its pages copy-on-write: the kernel fails to write to such a page for a
+        # process that is being killed, and nobody hears of it.
+        flags = lib.MAP_SHARED | lib.MAP_ANONYMOUS
+        memory = lib.mmap(ffi.NULL, total, lib.PROT_READ | lib.PROT_WRITE, flags, -1, 0)
+        if memory == ffi.cast("void *", -1):
+            raise OSError(ffi.errno, os.strerror(ffi.errno))
+        self.memory = ffi.gc(memory, lambda memory, munmap=lib.munmap: munmap(memory, total), total)
+        self.size = size
+        self.pointer = ffi.cast("uint8_t *", memory)
+        self.result = ffi.cast("nsbox_result *", self.pointer + size)
+
+
+_USUAL = 256  # ops that a pooled arena is made for
+_arenas: list[_Arena] = []
+_abandoned: list[object] = []  # what a process of a set-up that was killed may still use
+os.register_at_fork(after_in_child=_arenas.clear)  # they are the parent's
+
+
+def _take_arena(nops: int) -> _Arena:
+    if nops <= _USUAL:
+        try:
+            return _arenas.pop()  # atomic; each thread gets its own
+        except IndexError:
+            pass
+    return _Arena(lib.nsbox_arena_size(max(nops, _USUAL)))
+
+
+def _give_back(arena: _Arena, nops: int) -> None:
+    if nops <= _USUAL and len(_arenas) < 64:
+        _arenas.append(arena)
+
+
+_characters = repeat("char[]")
+
+
+class Strings:
+    """A char*[] that ends in NULL. Its pointers lead into the bytes objects, whose buffers end in NUL."""
+
+    __slots__ = ("_keep", "array", "items")
+
+    def __init__(self, items: Sequence[bytes]) -> None:
+        self.items = items
+        self._keep = [*map(ffi.from_buffer, _characters, items)]
+        self.array = ffi.new("char *[]", [*self._keep, ffi.NULL])
+
+
+def _strings(items: Sequence[bytes], keep: list[object]) -> Any:
+    strings = Strings(items)
+    keep.append(strings)
+    return strings.array
+
+
+class Stamps:
+    """What the ops of a kept sandbox have found and made: an nsbox_stamp each, which C fills in."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, watched: Sequence[bool]) -> None:
+        self.array = ffi.new("nsbox_stamp[]", [(0, 0, 0, 0, 0, is_watched) for is_watched in watched] or 1)

@@ -1,0 +1,261 @@
+"""Requests: all that the C core is asked for by a plan, and doesn't depend on the command."""
+
+from __future__ import annotations
+
+from nsbox._base.frozen import TYPE_CHECKING, remembered
+from nsbox._base.lean_os import os
+from nsbox._core import buffers, linux, wire
+from nsbox._core.abi import constants as c
+from nsbox._core.abi import ffi
+from nsbox._core.buffers import Stamps, _strings
+from nsbox._plan.ops import Op
+from nsbox._plan.plan import Identity, Plan
+from nsbox._seccomp.bpf import NEWER, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+# clone(2)'s flags, <linux/sched.h>
+_NAMESPACES = {
+    "mount": 0x00020000,
+    "cgroup": 0x02000000,
+    "uts": 0x04000000,
+    "ipc": 0x08000000,
+    "user": 0x10000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+    "time": 0x00000080,
+}
+
+
+class KeptRoot:
+    """A sandbox that is kept. fds: its user and mount namespace and its /dev/null; plan: the blob that made it.
+
+    root_id: the mount that the caller's root was then.
+    """
+
+    __slots__ = ("blob", "fds", "plan", "root_id", "stamps")
+
+    def __init__(self, fds: tuple[int, int, int], plan: bytes, stamps: Stamps, root_id: int) -> None:
+        self.fds, self.plan, self.stamps, self.root_id = fds, plan, stamps, root_id
+        self.blob = ffi.from_buffer("uint8_t[]", plan)
+
+
+class Request:
+    """A request with all that doesn't depend on the command, and the buffers that it points to.
+
+    plan: a blob as wire.py makes it, of nops ops. uid_map, gid_map: for user_namespaces(7); the second ones, if any,
+    for a second namespace. map_programs: arguments of newuidmap(1) and newgidmap(1). rlimits: resource, soft, hard.
+    programs: seccomp filters; the last n_last are for right before exec, the n_confined before these for the last user
+    namespace. ruleset: Landlock's rights to files and to TCP, its scopes, and its rules: path, rights, flags.
+    capabilities: permitted, inheritable and bounding ones, that the command keeps. joined: descriptors of a user
+    namespace, a second, a pid and a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. kept:
+    one that is kept, to be copied. kernel_ids: those that all of the sandbox has outside, whoever the caller is, or
+    zeros. inotify_instances: the most, or 0. idmaps: returns uids and gids with what has the descriptor of the user
+    namespace by which their files are mapped.
+    """
+
+    __slots__ = ("_keep", "idmaps", "nops", "plan", "request")
+
+    def __init__(
+        self,
+        *,
+        plan: bytes,
+        nops: int,
+        namespaces: int,
+        flags: int,
+        uid_map: bytes,
+        gid_map: bytes,
+        uid_map2: bytes | None,
+        gid_map2: bytes | None,
+        map_programs: tuple[Sequence[bytes], Sequence[bytes]] | None,
+        rlimits: Sequence[tuple[int, int, int]],
+        programs: Sequence[bytes],
+        n_confined: int,
+        n_last: int,
+        ruleset: tuple[int, int, int, Sequence[tuple[bytes, int, int]]] | None = None,
+        capabilities: tuple[int, int, int] | None = None,
+        joined: Sequence[int] = (-1, -1, -1, -1),
+        stamps: Stamps | None = None,
+        kept: KeptRoot | None = None,
+        kernel_ids: tuple[int, int] = (0, 0),
+        inotify_instances: int = 0,
+        idmaps: Callable[[], Sequence[Any]] | None = None,
+    ) -> None:
+        blob = ffi.from_buffer("uint8_t[]", plan)
+        maps = [
+            ffi.NULL if text is None else ffi.from_buffer("char[]", text)
+            for text in (uid_map, gid_map, uid_map2, gid_map2)
+        ]
+        limits = ffi.new("nsbox_rlimit[]", [(name, 0, soft, hard) for name, soft, hard in rlimits])
+        codes = [ffi.from_buffer("uint8_t[]", code) for code in programs]
+        filters = ffi.new("nsbox_filter[]", [(code, len(code) // 8, 0) for code in codes])
+        self._keep: list[object] = [blob, maps, limits, codes, filters]
+        self.nops, self.plan = nops, plan
+        self.request = r = ffi.new("nsbox_request *")
+        r.plan, r.plan_len = blob, len(plan)
+        r.namespaces, r.flags = namespaces, flags
+        r.uid_map, r.gid_map, r.uid_map2, r.gid_map2 = maps
+        if map_programs is not None:
+            r.uid_map_program, r.gid_map_program = (_strings(argv, self._keep) for argv in map_programs)
+        r.rlimits, r.n_rlimits = limits, len(rlimits)
+        if ruleset is not None:
+            r.ruleset = self._ruleset(*ruleset)
+        if capabilities is not None:
+            r.caps = caps = ffi.new("nsbox_caps *", capabilities)
+            self._keep.append(caps)
+        r.user_fd, r.user2_fd, r.pid_fd, r.mnt_fd = joined
+        r.null_fd = r.park_fd = r.go_fd = r.hold_fd = r.report_fd = r.cgroup_fd = r.relay_fd = -1
+        r.kernel_uid, r.kernel_gid = kernel_ids
+        r.inotify_instances = inotify_instances
+        self.idmaps = idmaps
+        if stamps is not None:
+            r.stamps = stamps.array
+            self._keep.append(stamps)
+        if kept is not None:
+            self._copy(kept)
+        r.filters, r.n_filters = filters, len(programs)
+        r.n_confined_filters, r.n_last_filters = n_confined, n_last
+
+    def _copy(self, kept: KeptRoot) -> None:
+        r = self.request
+        r.user_fd, r.mnt_fd, r.null_fd = kept.fds
+        r.stamps, r.template_plan, r.template_plan_len = kept.stamps.array, kept.blob, len(kept.plan)
+        r.root_id = kept.root_id
+        self._keep.append(kept)
+
+    def _ruleset(self, files: int, net: int, scoped: int, rules: Sequence[tuple[bytes, int, int]]) -> object:
+        names = [ffi.from_buffer("char[]", path) for path, _, _ in rules]
+        paths = ffi.new(
+            "nsbox_path_rule[]",
+            [(name, rights, flags, 0) for name, (_, rights, flags) in zip(names, rules, strict=True)],
+        )
+        made = ffi.new("nsbox_ruleset *", (files, net, scoped, paths, len(rules), 0))
+        self._keep += [names, paths, made]
+        return made
+
+
+def _flags(plan: Plan) -> int:
+    flags = c.DENY_SETGROUPS if plan.identity.deny_setgroups else 0
+    flags |= c.MAP_BY_HELPER if plan.identity.by_helper else 0
+    flags |= c.DROP_GROUPS if plan.drop_groups else 0
+    flags |= c.MAP2_BY_HELPER if plan.identity.map2_by_helper else 0
+    flags |= c.HOST_WRITES if plan.host_writes else 0
+    flags |= c.LIMIT_USERNS if plan.limit_userns else 0
+    flags |= c.NO_USERNS if plan.no_userns else 0
+    flags |= c.MAP_ROOT if plan.map_root else 0
+    flags |= 0 if plan.die_with_parent else c.OUTLIVE
+    flags |= c.FORK_COMMAND if plan.identity.userns is not None else 0  # its ids there may be others of the kernel's
+    # A ready program may kill at the exec, and before Linux 5.16 a core dump ends all who share the memory.
+    flags |= c.FORK_COMMAND if any(program.code for program in plan.programs) and not plan.wrapper else 0
+    if not plan.plain:
+        return flags if plan.kill_on_exit else flags | c.STAY
+    flags |= c.PLAIN | (c.SET_GROUPS if plan.drop_groups else 0)
+    return flags | c.UNCONFINED if plan.wrapper else flags
+
+
+def _map_programs(identity: Identity) -> tuple[list[bytes], list[bytes]] | None:
+    """Return the argument lists of newuidmap(1) and newgidmap(1); the C core puts the pid in the place of "0"."""
+    if identity.map_programs is None:
+        return None
+    uid, gid = (
+        [os.fsencode(program), b"0", *map(str.encode, text.split())]
+        for program, text in zip(identity.map_programs, (identity.uid_map, identity.gid_map), strict=True)
+    )
+    return uid, gid
+
+
+def _capabilities(plan: Plan) -> tuple[int, int, int] | None:
+    kept = plan.capabilities
+    return None if kept is None else (kept.permitted, kept.inheritable, kept.bounding)
+
+
+def _whose(
+    plan: Plan,
+) -> tuple[dict[str, int], Callable[[], list[tuple[tuple[int, int], linux.UserNamespace]]] | None]:
+    """Return the numbers of the mappings of the plan's binds, from 1 up, and what returns these mappings."""
+    if not plan.owners:
+        return {}, None
+    from functools import partial  # which only root's commands need
+
+    from nsbox._core.idmaps import namespaces_of
+
+    owners = dict.fromkeys((uid, gid) for _, uid, gid in plan.owners)
+    numbers = {owner: i for i, owner in enumerate(owners, 1)}
+    find = partial(namespaces_of, tuple(owners), plan.kernel_id)
+    return {dest: numbers[uid, gid] for dest, uid, gid in plan.owners}, find
+
+
+ready: list[tuple[Program, bytes]] = []  # what was assembled when the package was built, see csrc/tools/front.py
+
+
+@remembered
+def assembled(programs: tuple[Program, ...]) -> list[bytes]:
+    """Return a plan's filters for this machine; most policies have the same."""
+    return [assembled_once(program) for program in programs]
+
+
+def assembled_once(program: Program) -> bytes:
+    """Return one filter, which isn't remembered."""
+    for known, code in ready:
+        if (known.rules, known.with_compatible) == (program.rules, program.with_compatible) and not program.code:
+            return code
+    names = {name for rule in program.rules for name in rule.calls}
+    machine, numbers = linux.numbers_of(names)
+    return wire.encode_programs([program], machine, NEWER | numbers)[0]
+
+
+def _rlimits(plan: Plan) -> list[tuple[int, int, int]]:
+    import resource  # not on every system that this module is imported on
+
+    return [(getattr(resource, f"RLIMIT_{limit.name}"), limit.soft, limit.hard) for limit in plan.rlimits]
+
+
+def request_for(
+    plan: Plan,
+    ops: Sequence[Op],
+    *,
+    flags: int = 0,
+    without: frozenset[str] = frozenset(),
+    stamps: buffers.Stamps | None = None,
+    kept: KeptRoot | None = None,
+    last_maps: tuple[str, str] | None = None,
+    within: tuple[int, int] | None = None,
+) -> Request:
+    """Return the request for this plan. ops: the plan's, taken apart, with their contents.
+
+    flags: more of them. without: namespaces that aren't made. stamps, kept: as Request has them.
+    last_maps: of a second user namespace, instead of the plan's. within: descriptors of a user and a mount namespace,
+    in a copy of which the root is built, instead of one of the caller's.
+    """
+    identity = plan.identity
+    programs = () if plan.wrapper else plan.programs  # which installs them
+    maps = (identity.uid_map, identity.gid_map, *(last_maps or (identity.uid_map2, identity.gid_map2)))
+    uid_map, gid_map, uid_map2, gid_map2 = (None if text is None else text.encode() + b"\0" for text in maps)
+    assert uid_map is not None and gid_map is not None
+    user, mount = within or (identity.userns, None)
+    numbers, idmaps = _whose(plan) if kept is None and within is None else ({}, None)
+    return Request(
+        plan=wire.encode(ops, numbers),
+        nops=len(ops),
+        namespaces=0 if plan.plain else sum(_NAMESPACES[name] for name in plan.namespaces - without),
+        flags=_flags(plan) | flags,
+        uid_map=uid_map,
+        gid_map=gid_map,
+        uid_map2=uid_map2,
+        gid_map2=gid_map2,
+        map_programs=_map_programs(identity),
+        rlimits=_rlimits(plan) if plan.rlimits else [],
+        programs=assembled(programs),
+        n_confined=sum(program.stage == "confined" for program in programs),
+        n_last=sum(program.stage == "last" for program in programs),
+        ruleset=wire.encode_ruleset(plan.ruleset),
+        capabilities=_capabilities(plan),
+        joined=tuple(-1 if fd is None else fd for fd in (user, identity.userns2, plan.pidns, mount)),
+        stamps=stamps,
+        kept=kept,
+        kernel_ids=(plan.kernel_id, plan.kernel_id),
+        inotify_instances=plan.inotify_instances,
+        idmaps=idmaps,
+    )
