@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         UnavailableError,
     )
     from nsbox._change import Change
-    from nsbox._config import Config
-    from nsbox._config_errors import ConfigError
+    from nsbox._config.errors import ConfigError
+    from nsbox._config.load import Config
     from nsbox._confine import confined, install
     from nsbox._containment import Containment
     from nsbox._doctor import Check, doctor
@@ -201,8 +201,8 @@ __all__ = [
 _HOMES = {
     "_seccomp.bpf": ("Arg", "Rule"),
     "_change": ("Change",),
-    "_config": ("Config",),
-    "_config_errors": ("ConfigError",),
+    "_config.load": ("Config",),
+    "_config.errors": ("ConfigError",),
     "_confine": ("confined", "install"),
     "_doctor": ("Check", "doctor"),
     "_base.errors": (

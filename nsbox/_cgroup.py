@@ -14,10 +14,10 @@ import select
 import time
 from _weakref import ref
 
+from nsbox._backends.limits import SETUP_PROCESSES
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
-from nsbox._limits import SETUP_PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,11 +15,11 @@ from typing import Literal
 
 from nsbox import _cgroup
 from nsbox._backends import namespaces, seatbelt
+from nsbox._backends.limits import DELEGATION
 from nsbox._base.errors import NsboxError, SetupError, UnavailableError
 from nsbox._base.frozen import Frozen, frozen, replace
 from nsbox._base.paths import PACKAGE
 from nsbox._core import linux
-from nsbox._limits import DELEGATION
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Dev, Mqueue, Proc, RoBind, TmpOverlay
 from nsbox._policy.policy import Policy

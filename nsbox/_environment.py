@@ -55,7 +55,7 @@ class Environment:
         # Certificates are named where they are, and left out where that isn't shown.
         self._values = dict(host.certificates)
         if policy.base == "workspace" and policy.uid not in (None, host.euid) and "USER" not in policy.pass_env:
-            from nsbox._user import user_of
+            from nsbox._layout.user import user_of
 
             self._values["USER"] = user_of(policy, host)
         is_built = policy.base == "workspace" and not policy.inherit_env

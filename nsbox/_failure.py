@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 
+from nsbox._backends.refusals import refused_userns
 from nsbox._base.display import printable
 from nsbox._base.errors import AccessError, IdsError, ProcessesError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._causes import refused_userns
 from nsbox._core import command
 from nsbox._core.abi import constants as c
 from nsbox._paths.patterns import hides
@@ -216,7 +216,7 @@ def _chdir_error(result: command.Result, policy: Policy, host: Host, cwd: Any) -
         return AccessError(path, f"is hidden in the sandbox: the policy denies {denied}")
     refused = OSError(result.error, os.strerror(result.error), cwd)
     if result.error == errno.EACCES and policy.base == "workspace":
-        from nsbox._owner import remedy
+        from nsbox._layout.owner import remedy
 
         if instead := remedy(policy, host, os.path.realpath(path)):
             refused.add_note(f"nsbox: {instead}")

@@ -13,8 +13,8 @@ import stat
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._layout.user import first_parts, home_path, home_source
 from nsbox._paths.home import is_of_box, name_of
-from nsbox._user import first_parts, home_path, home_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,11 +23,11 @@ from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._files import files
 from nsbox._files.files import Tree
-from nsbox._layout import wants_full
+from nsbox._layout.layout import wants_full
+from nsbox._layout.user import home_source, uid_of
 from nsbox._paths.home import HOMES, PRIVATE, is_of_box, name_of, of_box
 from nsbox._probe import probe
 from nsbox._reach import check_place
-from nsbox._user import home_source, uid_of
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host

@@ -19,7 +19,7 @@ from nsbox._core import abi, linux
 from nsbox._core.idmaps import namespace_of
 from nsbox._files.mounts import mounts
 from nsbox._identity import CAP_SETGID, CAP_SETUID, read
-from nsbox._layout import home_source, with_matches
+from nsbox._layout.layout import home_source, with_matches
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host

@@ -18,6 +18,7 @@ from collections import deque
 from functools import partial
 
 from nsbox import _renew, _spawn, _template
+from nsbox._backends.filters import programs
 from nsbox._base.display import shown
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, replace
@@ -29,7 +30,6 @@ from nsbox._core.request import request_for
 from nsbox._files.attributes import OVERLAY
 from nsbox._files.files import Tree, join
 from nsbox._files.mounts import mounts
-from nsbox._filters import programs
 from nsbox._keeper import Way
 from nsbox._plan.ops import DevBind, Freeze, Mask, Overlay
 from nsbox._probe import host_for, probe

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 
-from nsbox import _owner, _shell, _symptoms
+from nsbox import _shell, _symptoms
 from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._layout import owner
 from nsbox._network.log import NetworkRecord
 from nsbox._network.network import Network
 from nsbox._probe import host_for
@@ -179,8 +180,8 @@ def _of_owner(policy: Policy, text: str, start: str) -> Iterator[Hint]:
     """Say what to do about somebody else's files."""
     if "dubious ownership" in text:
         found = re.search(r"dubious ownership in repository at '([^'\n]{1,1024})'", text)
-        yield Hint("owner", _owner.dubious(policy, host_for(policy), printable(found.group(1) if found else start)))
-    elif _DENIED.search(text) and (instead := _owner.remedy(policy, host_for(policy), start)):
+        yield Hint("owner", owner.dubious(policy, host_for(policy), printable(found.group(1) if found else start)))
+    elif _DENIED.search(text) and (instead := owner.remedy(policy, host_for(policy), start)):
         yield Hint("owner", instead)
 
 

@@ -19,11 +19,11 @@ from nsbox import _wire_network
 from nsbox._base.errors import PolicyError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi, command
+from nsbox._layout.network import listed
 from nsbox._network import events, messages
 from nsbox._network.log import NetworkLog
 from nsbox._network.network import nothing
 from nsbox._network_asks import Answers
-from nsbox._network_plan import listed
 from nsbox._relay_process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERDICT, Hearer, Process
 
 if TYPE_CHECKING:

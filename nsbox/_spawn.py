@@ -384,7 +384,7 @@ def _wrapped(
     program: Any,
     cwd: Any,
 ) -> Result:
-    from nsbox._layout import with_matches
+    from nsbox._layout.layout import with_matches
     from nsbox._probe import host_for
     from nsbox._wrap import Wrapped  # seldom needed
 

@@ -10,7 +10,7 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
-from nsbox._layout import sources
+from nsbox._layout.layout import sources
 from nsbox._plan.ops import Bind, BindFd, DevBind
 
 if TYPE_CHECKING:

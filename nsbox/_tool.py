@@ -16,7 +16,7 @@ from nsbox import _kills, _reasons, _shell
 from nsbox._base.checks import check_size
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._owner import remedy
+from nsbox._layout.owner import remedy
 from nsbox._paths.resolution import absolute
 from nsbox._probe import host_for
 from nsbox._spawn import prepare

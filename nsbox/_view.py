@@ -15,7 +15,7 @@ from nsbox._base.display import printable
 from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.paths import is_below
-from nsbox._layout import completed, layout, with_matches
+from nsbox._layout.layout import completed, layout, with_matches
 from nsbox._paths.patterns import hides
 from nsbox._paths.resolution import absolute
 from nsbox._plan.ops import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind

@@ -21,11 +21,11 @@ from nsbox._base.checks import check_path, check_text
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._contents import Contents, Copy, Dir, Entry, Link, Text
 from nsbox._core import abi
 from nsbox._files.files import EXCHANGE, NOREPLACE, Tree, remove, rename, set_mode
-from nsbox._libraries import opened
-from nsbox._rootfs_policy import MANIFEST, policy
+from nsbox._rootfs.contents import Contents, Copy, Dir, Entry, Link, Text
+from nsbox._rootfs.libraries import opened
+from nsbox._rootfs.policy import MANIFEST, policy
 
 if TYPE_CHECKING:
     from typing import Any, TypeAlias

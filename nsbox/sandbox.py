@@ -155,7 +155,7 @@ class Sandbox(Commands, FileTools):
         stock: int = 2,
     ) -> Sandbox:
         """Return one with the policy and the mode that a TOML, JSON or YAML file describes; as Policy.load()."""
-        from nsbox._config import load
+        from nsbox._config.load import load
 
         config = load(path, section=section, workspace=workspace)
         return cls(config.policy, mode=config.mode, stock=stock)

@@ -6,10 +6,10 @@ one to /usr/bin/bwrap). _plan.bwrap_words says the plan in its language; _wrap c
 
 from __future__ import annotations
 
+from nsbox._backends.filters import left_behind, programs, refused, unkillable
+from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._base.errors import Reason, UnavailableError
-from nsbox._filters import left_behind, programs, refused, unkillable
-from nsbox._layout import completed, home, layout, pinned_paths, wants_full, without_list
-from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
+from nsbox._layout.layout import completed, home, layout, pinned_paths, wants_full, without_list
 from nsbox._plan.host import Host
 from nsbox._plan.ops import (
     Bind,

@@ -6,12 +6,12 @@ the backend can't do, each with the name by which a policy can do without it.
 
 from __future__ import annotations
 
+from nsbox._backends.filters import left_behind, refused, unkillable
+from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._filters import left_behind, refused, unkillable
-from nsbox._layout import home, home_source, private_caveats, with_interpreter, with_matches, without_list
-from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
+from nsbox._layout.layout import home, home_source, private_caveats, with_interpreter, with_matches, without_list
 from nsbox._paths.home import PRIVATE, is_of_box
 from nsbox._plan import landlock
 from nsbox._plan.host import Host

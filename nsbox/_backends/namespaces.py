@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import errno
 
+from nsbox._backends.filters import left_behind, programs, refused, unkillable
+from nsbox._backends.limits import (
+    cgroup_caveats,
+    cgroup_limits,
+    check_lacking,
+    core_caveats,
+    inotify_instances,
+    rlimits,
+)
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._filters import left_behind, programs, refused, unkillable
-from nsbox._layout import (
+from nsbox._layout.layout import (
     completed,
     home,
     home_caveats,
@@ -19,7 +27,6 @@ from nsbox._layout import (
     private_caveats,
     wants_full,
 )
-from nsbox._limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, inotify_instances, rlimits
 from nsbox._plan.capabilities import Capabilities
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Bind, Dev, Devpts, Op, RoBind
@@ -55,11 +62,11 @@ def missing(host: Host) -> tuple[Reason, ...]:
             Reason("kernel.unprivileged_userns_clone is 0", "sysctl kernel.unprivileged_userns_clone=1, or run as root")
         )
     if host.refused_calls and not reasons:
-        from nsbox._causes import refused_calls  # seldom needed
+        from nsbox._backends.refusals import refused_calls  # seldom needed
 
         reasons.append(refused_calls(host.refused_calls))
     elif host.userns_error and not reasons:
-        from nsbox._causes import refused_userns  # seldom needed
+        from nsbox._backends.refusals import refused_userns  # seldom needed
 
         reason = refused_userns(host.userns_error, host, is_uid_map=host.userns_error_at == "map")
         number = errno.errorcode.get(host.userns_error, str(host.userns_error))
@@ -275,7 +282,7 @@ def _last(ruleset: Ruleset | None) -> tuple[Rule, ...]:
 def _network(policy: Policy) -> Network | None:
     if policy.network in ("none", "host"):
         return None
-    from nsbox._network_plan import listed  # seldom needed
+    from nsbox._layout.network import listed  # seldom needed
 
     for is_so, what, remedy in (
         ("user" not in policy.unshare, "the relay can't set up the net namespace of a joined user namespace", "userns"),
@@ -327,7 +334,7 @@ def _enforced(
     if policy.network == "none":
         said.append("network: own net namespace, loopback only")
     elif policy.network != "host":
-        from nsbox._network_plan import enforced  # seldom needed
+        from nsbox._layout.network import enforced  # seldom needed
 
         said += enforced(policy)
     if ruleset is not None and ruleset.scoped:
@@ -374,7 +381,7 @@ def _not_enforced(
         abstract = "" if ruleset is not None and ruleset.scoped else ", with its abstract unix sockets"
         said.append(f"network: the host's{abstract}")
     elif policy.network != "none":
-        from nsbox._network_plan import not_enforced  # seldom needed
+        from nsbox._layout.network import not_enforced  # seldom needed
 
         said += not_enforced(policy)
     vsock = ", and AF_VSOCK," if policy.filter.base == "off" else ""

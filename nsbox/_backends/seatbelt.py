@@ -7,19 +7,19 @@ about files all name the same operations, and are written from the root down: th
 
 from __future__ import annotations
 
+from nsbox._backends.limits import check_lacking, rlimits
+from nsbox._backends.seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK, PRESETS, Set
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
-from nsbox._layout import home, pinned_paths, with_matches
-from nsbox._limits import check_lacking, rlimits
-from nsbox._network_plan import enforced_by_proxy, left_open, listed
+from nsbox._layout.layout import home, pinned_paths, with_matches
+from nsbox._layout.network import enforced_by_proxy, left_open, listed
 from nsbox._paths.home import PRIVATE, is_of_box, name_of
 from nsbox._plan import sbpl
 from nsbox._plan.host import Host
 from nsbox._plan.plan import Identity, Plan, Rlimit
 from nsbox._plan.sbpl import Seatbelt, param, rule
 from nsbox._policy.policy import Policy
-from nsbox._seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK, PRESETS, Set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

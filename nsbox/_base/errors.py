@@ -2,7 +2,7 @@
 
     NsboxError
      |- PolicyError(ValueError)        the wish is malformed or contradictory; names the field
-     |   '- ConfigError                  a configuration file; all that is wrong with it, with lines (_config_errors)
+     |   '- ConfigError                  a configuration file; all that is wrong with it, with lines (_config.errors)
      |- UnavailableError(OSError)      this machine can't; lists the reasons and the remedy of each
      |- SetupError(OSError)            a step of the set-up failed; names the step and the op
      |   |- IdsError(PermissionError)        user=, group= or extra_groups= can't be had

@@ -9,11 +9,11 @@ import sys
 import textwrap
 
 from nsbox._base.errors import NsboxError, PolicyError
-from nsbox._config import Config, ConfigError, load, schema
-from nsbox._config_formats import FORMATS, format_of, toml_value, write
-from nsbox._config_keys import KEYS, Key, default, listed
-from nsbox._config_paths import written
-from nsbox._config_write import write_file
+from nsbox._config.formats import FORMATS, format_of, toml_value, write
+from nsbox._config.keys import KEYS, Key, default, listed
+from nsbox._config.load import Config, ConfigError, load, schema
+from nsbox._config.paths import written
+from nsbox._config.write import write_file
 from nsbox._network.network import Network
 from nsbox._policy.limits import Limits
 from nsbox._policy.policy import Policy

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from dataclasses import asdict
 
-from nsbox._causes import apparmor_profile
+from nsbox._backends.refusals import apparmor_profile
 from nsbox._doctor import DEFAULT, Check, doctor
 
 _MARKS = {"works": "ok", "fails": "FAILS", "not tried": "-"}

@@ -51,7 +51,7 @@ BEST_EFFORT = (
     *("attributes", "deny", "hostname", "ids", "landlock", "limits.cpus", "limits.memory", "limits.processes"),
     *("limits.total_memory", "network", "processes", "read", "seccomp", "secrets", "tmp"),
 )
-PRESETS = ("fonts", "fsevents", "power", "preferences", "process-list", "tls")  # of _seatbelt_rules
+PRESETS = ("fonts", "fsevents", "power", "preferences", "process-list", "tls")  # of _backends.seatbelt_rules
 _BASES = ("workspace", "host", "layers")
 _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
 

@@ -48,7 +48,7 @@ class Questions:
         dest: what nsbox.rootfs.build() has made. workspace: the directory that is writable, at /workspace. wishes:
         agent, runtime, bridge, network, tmp_size, env, uid, gid, hostname, and fields of Policy.
         """
-        from nsbox._rootfs_policy import policy
+        from nsbox._rootfs.policy import policy
 
         return policy(dest, workspace=workspace, **wishes)
 
@@ -60,7 +60,7 @@ class Questions:
         workspace: the one of a file that names none. A file that commands could write to is read-only to them. Raises
         ConfigError, which says all that is wrong with it and where, and OSError.
         """
-        from nsbox._config import load
+        from nsbox._config.load import load
 
         config = load(path, section=section, workspace=workspace)
         if config.mode == "enabled":
@@ -69,13 +69,13 @@ class Questions:
 
     def dumps(self, format: Literal["toml", "json", "yaml"] = "toml") -> str:
         """Return the text of a file that load() makes this policy of; raises PolicyError where no file can say it."""
-        from nsbox._config import dumps
+        from nsbox._config.load import dumps
 
         return dumps(_itself(self), format)
 
     def dump(self, path: Path, *, replace: bool = False) -> None:
         """Write that file, whole or not at all; its name says its format. replace: the file that is there may go."""
-        from nsbox._config import dump
+        from nsbox._config.load import dump
 
         dump(_itself(self), path, replace=replace)
 

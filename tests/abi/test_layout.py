@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from nsbox import _bwrap, _failure, _layout, _seatbelt, _session, _spawn, _template
+from nsbox import _bwrap, _failure, _seatbelt, _session, _spawn, _template
 from nsbox._bwrap import watch
 from nsbox._core import abi as core_abi
 from nsbox._core import buffers, call, darwin, entry, request
 from nsbox._core import wire as core_wire
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
+from nsbox._layout import layout
 
 SYSTEMS = ("linux", "darwin")
 NAMES = {
@@ -161,7 +162,7 @@ def test_settings_in_proc_are_the_same_ones(source: Path) -> None:
     """What is made read-only in a new procfs, by C, and in the caller's, by the planner."""
     body = re.search(r"names\[\]\[16\] = \{(.*?)\}", (source / "csrc/linux/op_mount.c").read_text(), re.S)
     assert body is not None
-    assert tuple(re.findall(r'"([^"]+)"', body[1])) == _layout._PROC_SETTINGS
+    assert tuple(re.findall(r'"([^"]+)"', body[1])) == layout._PROC_SETTINGS
 
 
 def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:

@@ -78,7 +78,7 @@ attempt(lambda: nsbox.run(["true"], preexec_fn=lambda: 1 / 0))
 attempt(lambda: nsbox.getoutput("echo x"))
 attempt(lambda: policy.dumps()); attempt(lambda: policy.dumps("json")); attempt(lambda: policy.dumps("yaml"))
 def files():
-    from nsbox import _config
+    from nsbox._config import load as _config
     for format, text in (("toml", "workspace = '.'\\nworkspaec = 1"), ("json", "{"), ("yaml", "a: [1, 2]"), ("toml", "netwrk = true")):
         attempt(lambda: _config.loads(text, format, base=HERE))
 files()
@@ -224,7 +224,7 @@ import nsbox
 nsbox.run(["true"], policy=nsbox.Policy.workspace(sys.argv[3]), check=True)
 os.chdir("/")
 sys.path.insert(0, sys.argv[1])
-from nsbox import _elf, rootfs
+from nsbox import rootfs; from nsbox._rootfs import elf as _elf
 if not int(sys.argv[2]):
     import elftools.elf.elffile
 sys.modules.pop("elftools", None)

@@ -114,10 +114,10 @@ def _shown_below(home: Path) -> Policy:
 @pytest.fixture
 def home_of_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The path of private homes in this test, which has something of the host's below it."""
-    from nsbox import _user
+    from nsbox._layout import user
 
     home = tmp_path / "home"
-    monkeypatch.setattr(_user, "_private", lambda policy, host: str(home))
+    monkeypatch.setattr(user, "_private", lambda policy, host: str(home))
     yield home
 
 

@@ -583,7 +583,7 @@ def test_no_workspace_shows_the_key(places: Path) -> None:
 
 LAYERS = """
 import nsbox, os, sys
-from nsbox import _journal, _layout, _probe, Policy, RoBind, Bind, DevBind, BindFd
+from nsbox import _journal, _probe, Policy, RoBind, Bind, DevBind, BindFd; from nsbox._layout import layout as _layout
 home, backend, how, is_masked = sys.argv[1:]
 if is_masked == "off": _layout._with_state_masked = lambda policy, _: policy
 state = _probe.probe().state
@@ -666,7 +666,7 @@ def test_no_layer_of_bwrap_shows_the_key(places: Path, how: str) -> None:
 
 EARLY = """
 import nsbox, os, sys
-from nsbox import _spawn, _layout, Policy, RoBind, Bind
+from nsbox import _spawn, Policy, RoBind, Bind; from nsbox._layout import layout as _layout
 ws, home, how, what = sys.argv[1:]
 if what == "not made": _spawn.make_state = lambda *_: None
 if what == "not pinned": _layout._pins = lambda *_: []

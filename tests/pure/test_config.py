@@ -13,10 +13,10 @@ from nsbox_pure.configs import EVERYTHING, directories, of, problems
 
 from nsbox import Limits, PathRule, Policy, PolicyError
 from nsbox._base.frozen import fields
-from nsbox._config import Config, ConfigError, Problem, loads
-from nsbox._config_formats import read
-from nsbox._config_keys import KEYS, LIMITS, RULES, default
-from nsbox._config_paths import expanded
+from nsbox._config.formats import read
+from nsbox._config.keys import KEYS, LIMITS, RULES, default
+from nsbox._config.load import Config, ConfigError, Problem, loads
+from nsbox._config.paths import expanded
 from nsbox._paths.resolution import links_on
 from nsbox._policy.policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
 

@@ -12,7 +12,7 @@ from nsbox_pure.configs import FORMATS, calm, check_schema, directories, needs, 
 
 from nsbox import Network, Policy
 from nsbox._cli.config import starter
-from nsbox._config import dumps, loads, schema
+from nsbox._config.load import dumps, loads, schema
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from nsbox_pure.configs import FORMATS, calm, check_schema, directories, needs, of
 
-from nsbox import Filter, Limits, PathRule, Policy, PolicyError, _config_formats
+from nsbox import Filter, Limits, PathRule, Policy, PolicyError
 from nsbox._cli.config import starter
-from nsbox._config import Config, dump, dumps, load, loads
-from nsbox._config_formats import read, toml_text
-from nsbox._config_keys import KEYS
+from nsbox._config import formats
+from nsbox._config.formats import read, toml_text
+from nsbox._config.keys import KEYS
+from nsbox._config.load import Config, dump, dumps, load, loads
 from nsbox._policy.policy import _MAX_ID, _OPTIONAL, BEST_EFFORT
 
 
@@ -257,4 +258,4 @@ def test_functions_by_their_path(base: Path) -> None:
     for name in ("x", "x.ini", "toml", "x.toml.bak"):
         with pytest.raises(PolicyError, match="has no name of a configuration file"):
             load(base / name)
-    assert _config_formats.format_of("a/b.c.yaml") == "yaml"
+    assert formats.format_of("a/b.c.yaml") == "yaml"

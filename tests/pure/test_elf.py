@@ -17,10 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsbox_testing.elves import elf
 
-from nsbox import UnavailableError, _elf, _rootfs_policy, _workspace
-from nsbox._contents import _interpreters
-from nsbox._elf import Elf
-from nsbox._libraries import Libraries, configured, opened
+from nsbox import UnavailableError
+from nsbox._layout import workspace
+from nsbox._rootfs import elf as rootfs_elf
+from nsbox._rootfs import policy
+from nsbox._rootfs.contents import _interpreters
+from nsbox._rootfs.elf import Elf
+from nsbox._rootfs.libraries import Libraries, configured, opened
 
 pytest.importorskip("elftools")
 
@@ -30,7 +33,7 @@ X86 = "EM_X86_64"
 def read(path: Path) -> Elf:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return _elf.read(fd, str(path))
+        return rootfs_elf.read(fd, str(path))
     finally:
         os.close(fd)
 
@@ -139,7 +142,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pyelftools the error says what to install."""
     monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
     with pytest.raises(UnavailableError, match=re.escape("pip install 'nsbox[rootfs]'")):
-        _elf.check_reader()
+        rootfs_elf.check_reader()
 
 
 # ---- where libraries are
@@ -309,4 +312,4 @@ def test_no_interpreter(line: str) -> None:
 
 def test_masks_are_those_of_a_workspace() -> None:
     """Whatever a workspace hides of /proc is hidden in a root file system too."""
-    assert {*_workspace._PROC_SECRETS, "1/autogroup", "keys", "key-users"} <= {*_rootfs_policy._MASKED}
+    assert {*workspace._PROC_SECRETS, "1/autogroup", "keys", "key-users"} <= {*policy._MASKED}

@@ -239,13 +239,13 @@ HOT = (
         "_bwrap_policy",
         "_core.call",
         "_policy.details",
-        "_filters",
+        "_backends.filters",
     ),
     *(
         "_plan.host",
         "_identity",
-        "_layout",
-        "_limits",
+        "_layout.layout",
+        "_backends.limits",
         "_plan.ops",
         "_policy.policy",
         "_core.request",
@@ -262,7 +262,7 @@ SLOW = frozenset(
         *("posixpath", "psutil", "re", "resource", "select", "selectors", "shutil", "signal", "socket", "stat"),
         *("struct", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "weakref"),
         *(f"nsbox._backends.{name}" for name in ("bwrap", "landlock", "passthrough")),
-        *("nsbox._bwrap_help", "nsbox._causes", "nsbox._cgroup", "nsbox._containment", "nsbox._doctor"),
+        *("nsbox._bwrap_help", "nsbox._backends.refusals", "nsbox._cgroup", "nsbox._containment", "nsbox._doctor"),
         *(
             "nsbox._failure",
             "nsbox._plan.landlock",
@@ -272,7 +272,14 @@ SLOW = frozenset(
             "nsbox._seccomp.profiles",
         ),
         *("nsbox._core.orphans", "nsbox._renew", "nsbox._plan.landlock", "nsbox._usage", "nsbox._core.entry"),
-        *("nsbox._confine", "nsbox._workspace", "nsbox._wrap", "nsbox.asyncio", "nsbox.subprocess", "nsbox._cli"),
+        *(
+            "nsbox._confine",
+            "nsbox._layout.workspace",
+            "nsbox._wrap",
+            "nsbox.asyncio",
+            "nsbox.subprocess",
+            "nsbox._cli",
+        ),
     }
 )
 

@@ -32,8 +32,8 @@ from nsbox import (
 )
 from nsbox._backends import choose, compile_policy
 from nsbox._environment import Environment
+from nsbox._layout.network import enforced, listed, not_enforced
 from nsbox._network_files import with_network_files
-from nsbox._network_plan import enforced, listed, not_enforced
 from nsbox._plan.sbpl import Seatbelt, with_port
 from nsbox._policy.variables import CERTIFICATES, PROXIES
 from nsbox._probe import host_for

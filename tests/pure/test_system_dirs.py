@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nsbox import Host, Policy, _user
+from nsbox import Host, Policy
+from nsbox._layout import user
+from nsbox._layout.workspace import workspace
 from nsbox._plan.ops import Symlink
 from nsbox._system_dirs import SystemDirs, look
-from nsbox._workspace import workspace
 
 PLAIN = {"usr/bin": None, "usr/lib": None, "etc": None, "bin": "usr/bin", "lib": "usr/lib"}
 SYSTEMS: dict[str, dict[str, str | None]] = {
@@ -128,7 +129,7 @@ def test_linked_homes(tmp_path: Path, name: str, home: str) -> None:
         Policy(base="workspace", write=(below,), workdir=below, home=home, links=links),
     ):
         ops = workspace(policy, host)
-        assert _user.home_path(policy, host) == real
+        assert user.home_path(policy, host) == real
         dests = {getattr(op, "dest", ""): op for op in ops}
         assert type(dests[real]).__name__ == ("Tmpfs" if home == "private" else "Bind")
         assert policy.workdir in dests
@@ -142,5 +143,5 @@ def test_a_workspace_that_is_a_linked_home(tmp_path: Path) -> None:
     found = made(tmp_path, SYSTEMS["silverblue"])
     host = Host(directories=found.directories, home_links=found.home_links, user="u")
     policy = Policy(base="workspace", write=("/var/home/u",), workdir="/var/home/u")
-    assert _user.home_path(policy, host) == "/var/home/u-private"
+    assert user.home_path(policy, host) == "/var/home/u-private"
     assert Symlink("var/home", "/home") in workspace(policy, host)

@@ -8,7 +8,7 @@ import pytest
 from nsbox_pure.hosts import DEBIAN, ROOT, SUBORDINATE, workspace
 
 from nsbox import Bind, BindData, Host, Policy, RemountRo, Tmpfs
-from nsbox._user import accounts, home_ops, home_path, ssh_ops
+from nsbox._layout.user import accounts, home_ops, home_path, ssh_ops
 
 BASE = b"root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/:/bin/false\n"
 ME = replace(DEBIAN, user="me", group="us", shell="/bin/sh", passwd=BASE, groups=b"root:x:0:\nus:x:1000:\n")

@@ -19,8 +19,8 @@ from nsbox_testing import leftovers
 import nsbox
 from nsbox import Policy, PolicyError, Sandbox, _spawn
 from nsbox._cli import config as cli
-from nsbox._config import ConfigError, dump, load, loads
-from nsbox._config_write import write_file
+from nsbox._config.load import ConfigError, dump, load, loads
+from nsbox._config.write import write_file
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 
 import nsbox
 from nsbox import Check, Host, Policy, PolicyError, RoBind, SetupError, UnavailableError, _probe, doctor
-from nsbox._causes import apparmor_profile, refused_userns
+from nsbox._backends.refusals import apparmor_profile, refused_userns
 from nsbox._policy.policy import BEST_EFFORT
 
 EXPECTED = os.environ.get("NSBOX_EXPECT", "")

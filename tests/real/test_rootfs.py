@@ -29,7 +29,8 @@ from nsbox_testing.elves import NATIVE, elf
 from nsbox_testing.trees import taken
 
 import nsbox
-from nsbox import Bind, Details, Policy, PolicyError, Sandbox, Tmpfs, UnavailableError, _contents, _libraries, rootfs
+from nsbox import Bind, Details, Policy, PolicyError, Sandbox, Tmpfs, UnavailableError, rootfs
+from nsbox._rootfs import contents, libraries
 
 pytest.importorskip("elftools")
 
@@ -601,7 +602,7 @@ def test_libraries_of_the_configuration(tmp_path: Path, workspace: Path, monkeyp
             command = ["gcc", "-xc", "-", "-o", name, *options]
             subprocess.run(command, input=code.encode(), cwd=place, check=True)
         (tmp_path / "conf").write_text(f"{place}\n")
-        monkeypatch.setattr(_contents, "Libraries", lambda: _libraries.Libraries(str(tmp_path / "conf")))
+        monkeypatch.setattr(contents, "Libraries", lambda: libraries.Libraries(str(tmp_path / "conf")))
         made = rootfs.build(tmp_path / "root", [f"{place}/program"])
         policy = rootfs.policy(made, workspace=workspace)
         assert nsbox.call([f"{place}/program"], policy=policy) == 7

@@ -20,10 +20,10 @@ from nsbox_seatbelt.sbpl import rules
 
 from nsbox import Filter, Host, Limits, Policy, RoBind, UnavailableError, explain
 from nsbox._backends import compile_policy
+from nsbox._backends.seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK
+from nsbox._backends.seatbelt_rules import PRESETS as SETS
 from nsbox._plan.sbpl import with_port
 from nsbox._policy.policy import PRESETS
-from nsbox._seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK
-from nsbox._seatbelt_rules import PRESETS as SETS
 
 REPO = "/Users/me/repo"
 GOLDEN: dict[str, tuple[Policy, Host]] = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from nsbox import Policy
-from nsbox._config import ConfigError, loads, schema
+from nsbox._config.load import ConfigError, loads, schema
 
 FORMATS = ("toml", "json", "yaml")
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -13,9 +13,9 @@ import re
 import stat
 from _collections_abc import Iterable, Iterator
 
-from nsbox import _elf
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._elf import Elf
+from nsbox._rootfs import elf as rootfs_elf
+from nsbox._rootfs.elf import Elf
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -132,9 +132,9 @@ class Libraries:
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
         try:
-            if not _elf.is_elf(os.pread(fd, 4, 0)):
+            if not rootfs_elf.is_elf(os.pread(fd, 4, 0)):
                 raise OSError(errno.ENOEXEC, "is wanted as a library, and is no ELF file", path)
-            return _elf.read(fd, path)
+            return rootfs_elf.read(fd, path)
         finally:
             os.close(fd)
 

@@ -9,9 +9,9 @@ import os
 from nsbox._base.checks import check_text
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._config_formats import check_format, format_of, write
-from nsbox._config_keys import KEYS, LIMITS, NETWORK, RULES, Key, default, listed
-from nsbox._config_paths import written
+from nsbox._config.formats import check_format, format_of, write
+from nsbox._config.keys import KEYS, LIMITS, NETWORK, RULES, Key, default, listed
+from nsbox._config.paths import written
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:

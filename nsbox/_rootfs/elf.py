@@ -2,7 +2,7 @@
 
 Section headers are never looked at: neither the kernel nor the loader does, and a file may lie in them. Whatever the
 bytes are, reading ends: with an answer, or with an OSError that names the file. Where the libraries then are is a
-question for `_libraries`.
+question for `_rootfs.libraries`.
 """
 
 from __future__ import annotations

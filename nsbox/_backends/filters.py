@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nsbox._backends.limits import core_stays
 from nsbox._base.errors import PolicyError
-from nsbox._layout import needs_no_userns
-from nsbox._limits import core_stays
+from nsbox._layout.layout import needs_no_userns
 from nsbox._plan.host import Host
 from nsbox._policy.policy import Policy
 from nsbox._seccomp.bpf import Program, Rule

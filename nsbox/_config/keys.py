@@ -1,6 +1,6 @@
 """The keys of a configuration file, as one table: parser, writer, starter file and JSON Schema are all made from it.
 
-What a value comes to on this machine (which path it is, whether it exists) is _config's business.
+What a value comes to on this machine (which path it is, whether it exists) is _config.load's business.
 """
 
 from __future__ import annotations

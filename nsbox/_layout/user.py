@@ -8,7 +8,7 @@ from __future__ import annotations
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._layout import wants_full
+from nsbox._layout.layout import wants_full
 from nsbox._paths.home import HOMES, PRIVATE, name_of
 from nsbox._plan.ops import Bind, BindData, Op, RemountRo, Tmpfs
 

@@ -1,6 +1,6 @@
 """Configuration files: TOML, JSON and YAML into a Policy.
 
-Which keys there are, _config_keys says; what a path in a file is, _config_paths. Here lives which table of a file is
+Which keys there are, _config.keys says; what a path in a file is, _config_paths. Here lives which table of a file is
 read, and what its values come to together. All that is wrong with a file is told at once.
 """
 
@@ -14,12 +14,12 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen_by_name
 from nsbox._base.imports import opened
 from nsbox._base.paths import is_below
-from nsbox._config_errors import ConfigError, Problem
-from nsbox._config_formats import LARGEST, MalformedError, check_format, dotted, format_of, read
-from nsbox._config_keys import KEYS, NETWORK, RULES, Key, schema
-from nsbox._config_paths import expanded
-from nsbox._config_values import check_entry, kind_of, must_be, unknown_key, word_of
-from nsbox._config_write import dump, dumps
+from nsbox._config.errors import ConfigError, Problem
+from nsbox._config.formats import LARGEST, MalformedError, check_format, dotted, format_of, read
+from nsbox._config.keys import KEYS, NETWORK, RULES, Key, schema
+from nsbox._config.paths import expanded
+from nsbox._config.values import check_entry, kind_of, must_be, unknown_key, word_of
+from nsbox._config.write import dump, dumps
 from nsbox._paths.home import WORDS, check_home, name_of
 from nsbox._paths.patterns import is_pattern, split
 from nsbox._paths.resolution import Resolution, absolute, check_read, links_on
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, NoReturn
 
-    from nsbox._config_formats import At, Lines
+    from nsbox._config.formats import At, Lines
 
 __all__ = ["Config", "ConfigError", "Problem", "dump", "dumps", "load", "loads", "schema"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._config_formats import Odd
+from nsbox._config.formats import Odd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from nsbox._config_keys import Key
+    from nsbox._config.keys import Key
 
 
 def kind_of(value: object) -> str:

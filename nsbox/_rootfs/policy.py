@@ -1,6 +1,6 @@
 """The policy for a command in a root file system of its own. Pure but for a look at the paths that it is given.
 
-It protects as Policy.workspace() does: what `_workspace` adds to a workspace by itself is written out here.
+It protects as Policy.workspace() does: what `_layout.workspace` adds to a workspace by itself is written out here.
 """
 
 from __future__ import annotations

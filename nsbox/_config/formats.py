@@ -1,6 +1,6 @@
 """TOML, JSON and YAML: texts into plain values with the lines of their keys, and plain values into texts.
 
-What a key means is _config_keys's business. The parsers are the standard library's and PyYAML; what is here keeps them
+What a key means is _config.keys's business. The parsers are the standard library's and PyYAML; what is here keeps them
 to a bounded time, depth and meaning: no key twice, no YAML tag that makes objects, no aliases without end.
 """
 

@@ -212,7 +212,7 @@ def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
     is_root = may_be_kernel_root(policy, host)
     files: tuple[Op, ...] = ()
     if host.ssh_files:
-        from nsbox._user import ssh_ops  # seldom needed
+        from nsbox._layout.user import ssh_ops  # seldom needed
 
         files = tuple(ssh_ops(policy, host).values())
     return (DevBind("/", "/"), Proc("/proc", cover=is_root, nests=is_root), *files, *common(policy))
@@ -232,7 +232,7 @@ def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:
     ops = tuple(made for op in policy.ops for made in (_proc(op, policy, cover) if isinstance(op, Proc) else (op,)))
     has_loopback = any(isinstance(op, Loopback) for op in ops)
     if policy.network not in ("none", "host"):
-        from nsbox._network_plan import files  # seldom needed
+        from nsbox._layout.network import files  # seldom needed
 
         ops += files(policy, host)
     return ops + tuple(op for op in common(policy) if not (has_loopback and isinstance(op, Loopback)))
@@ -241,7 +241,7 @@ def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:
 def layout(policy: Policy, host: Host) -> tuple[Op, ...]:
     """Return the ops for a policy; raises PolicyError or UnavailableError for one that makes no sense on this host."""
     if policy.base == "workspace":
-        from nsbox._workspace import workspace  # what makes no use of it is started sooner
+        from nsbox._layout.workspace import workspace  # what makes no use of it is started sooner
 
         return workspace(policy, host)
     return _host(policy, host) if policy.base == "host" else _layers(policy, host)
@@ -251,7 +251,7 @@ def home(policy: Policy, host: Host) -> str:
     """Return HOME of a built environment, where there are mounts."""
     if policy.base != "workspace":
         return policy.home or "/"
-    from nsbox._user import home_path
+    from nsbox._layout.user import home_path
 
     return home_path(policy, host)
 
@@ -260,18 +260,18 @@ def home_source(policy: Policy, host: Host) -> str | None:
     """Return the directory of this machine that a workspace's home is kept in; None if it is kept nowhere."""
     if name_of(policy.home) is None:
         return None
-    from nsbox import _user
+    from nsbox._layout import user
 
-    return _user.home_source(policy, host)
+    return user.home_source(policy, host)
 
 
 def home_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
     """Return what isn't enforced about a workspace's home."""
     if policy.base != "workspace" or name_of(policy.home) is None:
         return ()
-    from nsbox import _user
+    from nsbox._layout import user
 
-    return _user.home_caveats(policy, host)
+    return user.home_caveats(policy, host)
 
 
 def private_caveats(policy: Policy, host: Host) -> tuple[str, ...]:

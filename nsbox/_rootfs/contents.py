@@ -12,13 +12,13 @@ import os
 import stat
 from _collections_abc import Iterable, Iterator
 
-from nsbox import _elf
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
 from nsbox._files.files import Tree, join
-from nsbox._libraries import Libraries, Library, opened
-from nsbox._rootfs_policy import MANIFEST, MOUNT_POINTS, PATH
+from nsbox._rootfs import elf as rootfs_elf
+from nsbox._rootfs.libraries import Libraries, Library, opened
+from nsbox._rootfs.policy import MANIFEST, MOUNT_POINTS, PATH
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -98,7 +98,7 @@ class Contents:
     """
 
     def __init__(self) -> None:
-        _elf.check_reader()
+        rootfs_elf.check_reader()
         self.entries: dict[str, Entry] = {}
         self.skipped: list[str] = []
         self.missing: dict[str, list[str]] = {}
@@ -175,11 +175,11 @@ class Contents:
             head = os.pread(fd, _SHEBANG, 0)
             if head.startswith(b"#!"):
                 return [self._interpreter(name, real) for name in _interpreters(head, real)]
-            if not _elf.is_elf(head):
+            if not rootfs_elf.is_elf(head):
                 raise OSError(
                     errno.ENOEXEC, "is no program: neither an ELF file nor a script that begins with #!", real
                 )
-            elf = _elf.read(fd, real)
+            elf = rootfs_elf.read(fd, real)
         finally:
             os.close(fd)
         problem = elf.problem_as_program(self._machine)
@@ -212,10 +212,10 @@ class Contents:
         """Add the libraries of a file that a program may load. What isn't for this machine needs none here."""
         opened_fd = opened(real) if fd is None else fd
         try:
-            if not _elf.is_elf(os.pread(opened_fd, 4, 0)):
+            if not rootfs_elf.is_elf(os.pread(opened_fd, 4, 0)):
                 return
             try:
-                elf = _elf.read(opened_fd, real)
+                elf = rootfs_elf.read(opened_fd, real)
                 if elf.problem_as_program(self._machine):
                     return
                 found, missing = self._libraries.of(elf, real, place)

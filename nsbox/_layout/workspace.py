@@ -9,11 +9,11 @@ from __future__ import annotations
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._layout import common, may_be_kernel_root
+from nsbox._layout.layout import common, may_be_kernel_root
+from nsbox._layout.user import accounts, home_links, home_ops, home_path, ssh_ops
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
 from nsbox._policy.policy import Policy
-from nsbox._user import accounts, home_links, home_ops, home_path, ssh_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -171,7 +171,7 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     chosen |= (ways := _ways(chosen))
     chosen |= _masked(policy, host)
     if policy.network not in ("none", "host"):
-        from nsbox._network_plan import files  # seldom needed
+        from nsbox._layout.network import files  # seldom needed
 
         own_files = {op.dest: op for op in files(policy, host)}
         chosen |= {p: op for p, op in own_files.items() if not any(is_below(p, denied) for denied in policy.deny)}

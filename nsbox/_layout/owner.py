@@ -6,7 +6,7 @@ import os
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._user import gid_of, uid_of
+from nsbox._layout.user import gid_of, uid_of
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host

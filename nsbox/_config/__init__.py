@@ -1,0 +1,1 @@
+"""A policy as a file: read, checked and written."""
