@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from nsbox._doctor import Check, doctor
     from nsbox._explain import explain
     from nsbox._guarded import Attachment, Binary
+    from nsbox._machine.probe import probe
     from nsbox._network.events import NetworkEvent, NetworkRequest
     from nsbox._network.log import NetworkRecord
     from nsbox._network.network import Network
@@ -82,7 +83,6 @@ if TYPE_CHECKING:
     from nsbox._policy.limits import Limits
     from nsbox._policy.policy import Policy
     from nsbox._policy.rules import PathRule
-    from nsbox._probe import probe
     from nsbox._publish import Published
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
@@ -257,7 +257,7 @@ _HOMES = {
     "_plan.plan": ("Plan",),
     "_policy.details": ("Details",),
     "_policy.policy": ("Policy",),
-    "_probe": ("probe",),
+    "_machine.probe": ("probe",),
     "_seccomp.filter": ("Filter",),
     "_containment": ("Containment",),
     "_tool": ("ToolResult",),

@@ -13,18 +13,18 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from nsbox import _cgroup
 from nsbox._backends import namespaces, seatbelt
 from nsbox._backends.limits import DELEGATION
 from nsbox._base.errors import NsboxError, SetupError, UnavailableError
 from nsbox._base.frozen import Frozen, frozen, replace
 from nsbox._base.paths import PACKAGE
 from nsbox._core import linux
+from nsbox._machine import cgroup
+from nsbox._machine.probe import probe
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Dev, Mqueue, Proc, RoBind, TmpOverlay
 from nsbox._policy.policy import Policy
 from nsbox._popen import Popen
-from nsbox._probe import probe
 
 State = Literal["works", "fails", "not tried"]
 DEFAULT = "the default policy, whole"
@@ -163,13 +163,13 @@ def _landlock() -> str:
 
 def _cgroups() -> str:
     """Make a cgroup where those of sandboxes would be."""
-    place = _cgroup.look()
+    place = cgroup.look()
     if not place.directory:
         raise OSError(errno.ENOTSUP, place.problem)
     made = f"{place.directory}/nsbox-doctor-{os.getpid()}"
     os.mkdir(made)
     os.rmdir(made)
-    lacking = [name for name in _cgroup.CONTROLLERS if name not in place.controllers]
+    lacking = [name for name in cgroup.CONTROLLERS if name not in place.controllers]
     if lacking:
         raise OSError(errno.ENOTSUP, f"{place.directory} lacks the controllers {' '.join(lacking)}")
     return place.directory

@@ -6,10 +6,10 @@ import os
 
 from nsbox import _backends
 from nsbox._base.display import printable
+from nsbox._lookup.host import host_for
 from nsbox._plan.host import Host
 from nsbox._plan.plan import Plan
 from nsbox._policy.policy import Policy
-from nsbox._probe import host_for
 
 
 def explain(policy: Policy, host: Host | None = None) -> str:
@@ -49,7 +49,7 @@ def _network(plan: Plan) -> list[str]:
 
 def _names(policy: Policy) -> list[str]:
     """Return what the policy's patterns match, what its links are, and what is followed, or not, for git."""
-    from nsbox._matches import told
+    from nsbox._lookup.matches import told
     from nsbox._paths.git import told as told_of_git
 
     lines = [*told(policy), *(f"link {link} -> {target}" for link, target in policy.links)]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, AnyStr
 
-    from nsbox._cgroup import Leaf, Spent
     from nsbox._keeper import Way
+    from nsbox._machine.cgroup import Leaf, Spent
     from nsbox._plan.plan import Plan
 
 

@@ -30,10 +30,11 @@ from nsbox._core.request import request_for
 from nsbox._files.attributes import OVERLAY
 from nsbox._files.files import Tree, join
 from nsbox._files.mounts import mounts
+from nsbox._homes.reach import check_place as check_place
 from nsbox._keeper import Way
+from nsbox._lookup.host import host_for
+from nsbox._machine.probe import probe
 from nsbox._plan.ops import DevBind, Freeze, Mask, Overlay
-from nsbox._probe import host_for, probe
-from nsbox._reach import check_place as check_place
 
 if TYPE_CHECKING:
     from typing import Any

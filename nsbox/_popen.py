@@ -19,8 +19,8 @@ from nsbox._core.command import Command
 from nsbox._environment import null_free
 from nsbox._keeper import Keeper
 from nsbox._lifetime import Lifetime, Plain
+from nsbox._lookup.host import host_for
 from nsbox._policy.policy import Policy
-from nsbox._probe import host_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

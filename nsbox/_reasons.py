@@ -13,9 +13,9 @@ from nsbox import _shell, _symptoms
 from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._layout import owner
+from nsbox._lookup.host import host_for
 from nsbox._network.log import NetworkRecord
 from nsbox._network.network import Network
-from nsbox._probe import host_for
 from nsbox._verdicts import Ending, Hint, ended, limited, network_hints
 from nsbox._view import view
 

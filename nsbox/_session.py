@@ -29,8 +29,8 @@ from nsbox._core.entry import ASKING, TOLD, encode_entry
 from nsbox._core.request import assembled_once
 from nsbox._keeper import Way
 from nsbox._late_line import LateLine, joined
+from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
-from nsbox._probe import host_for
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._unread import Unread
 

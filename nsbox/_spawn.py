@@ -9,19 +9,18 @@ from _thread import get_native_id
 from nsbox import _backends
 from nsbox._base.errors import PolicyError, SetupError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
-from nsbox._base.imports import opened
 from nsbox._base.lean_os import os
 from nsbox._core import call, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.request import Request, assembled, request_for
 from nsbox._environment import Environment
-from nsbox._paths.home import HOMES, name_of
-from nsbox._plan.ops import Bind, BindData, BindFd, DevBind, File, Mask, Op, Overlay, primitives
+from nsbox._homes.reach import note
+from nsbox._homes.state import check_detours, make_state, with_sources
+from nsbox._plan.ops import BindData, BindFd, File, Op, Overlay, primitives
 from nsbox._plan.plan import Plan
 from nsbox._seccomp.bpf import NEWER
 from nsbox._seccomp.filter import profiled
-from nsbox._state import check_detours, make_state, with_sources
 
 if TYPE_CHECKING:
     from typing import Any
@@ -53,42 +52,6 @@ def _check_resolved(policy: Policy) -> None:
                 raise PolicyError(
                     name, f"{path} is, by a symlink, {real}; Policy.workspace() and with_() resolve paths"
                 )
-
-
-reached: set[tuple[str, frozenset[str]]] = set()  # by commands of any policy so far: writable(), and what they hide
-
-
-def writable(policy: Policy) -> set[str]:
-    """Return the directories that a policy opens for writing, without links; none if it opens the whole system."""
-    if "os" not in sys.modules:
-        return set()  # a program that starts one command and ends, for which os takes too long to import
-    found = {*policy.write}
-    for op in policy.ops:
-        if isinstance(op, Bind | DevBind):
-            found.add(os.path.realpath(op.src))
-        elif isinstance(op, BindFd) and not op.read_only:
-            found.add(os.path.realpath(f"/proc/self/fd/{op.fd}"))
-        elif isinstance(op, Overlay):
-            found |= {os.path.realpath(op.upper), os.path.realpath(op.work)}
-    if name_of(policy.home) is not None:
-        from nsbox._probe import probe
-
-        found.add(f"{probe().state}/{HOMES}/{name_of(policy.home)}")
-    return found - {"/"}
-
-
-def _note(policy: Policy, plan: Plan) -> None:
-    """Remember what commands can write to from now on: nothing there is imported, and no transaction keeps files there.
-
-    What a workspace masks is out of their reach, where there are mounts, and what is on the way there can't be moved.
-    """
-    found = writable(policy)
-    if not found:
-        return
-    has_mounts = policy.base == "workspace" and plan.backend != "landlock"
-    masked = frozenset(op.dest for op in plan.ops if isinstance(op, Mask)) if has_mounts else frozenset()
-    opened.update(found)
-    reached.update((path, masked) for path in found)
 
 
 def _check_calls(policy: Policy) -> None:
@@ -142,7 +105,7 @@ def prepare(policy: Policy, host: Host) -> Prepared:
         return latest[2]
     if any(isinstance(op, BindFd) for op in policy.ops):  # the same number may be of another directory each time
         prepared = _prepared(policy, with_sources(policy, host))
-        _note(policy, prepared.plan)
+        note(policy, prepared.plan)
         return prepared
     prepared = _prepared(policy, host)
     _latest = (policy, host, prepared)
@@ -166,7 +129,7 @@ def _prepared(policy: Policy, host: Host) -> Prepared:
         _check_resolved(policy)
         check_detours(policy, host)
         make_state(policy, host)
-        _note(policy, plan)
+        note(policy, plan)
         _warn_of_imports(policy, host)
         if plan.programs:
             _check_calls(policy)
@@ -301,7 +264,7 @@ def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cw
     start = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
     if not plan.cgroup:
         return start(policy, prepared, request, command, program, cwd)
-    from nsbox._cgroup import Leaf
+    from nsbox._machine.cgroup import Leaf
 
     command.leaf = leaf = Leaf(plan.cgroup, plan.cgroup_limits)
     command.cgroup_fd = leaf.fd
@@ -333,7 +296,7 @@ def _started(
     result = call.spawn(request, command)
     if result.error:
         from nsbox._failure import exception
-        from nsbox._probe import host_for
+        from nsbox._lookup.host import host_for
 
         if result.step == c.STEP_NET:
             from nsbox._relay import spawn_error
@@ -351,18 +314,16 @@ def _profiled(
     program: Any,
     cwd: Any,
 ) -> Result:
-    from nsbox import (
-        _probe_darwin,
-        _seatbelt,  # macOS's
-    )
+    from nsbox import _seatbelt
     from nsbox._backends.seatbelt import canonical
-    from nsbox._probe import host_for
+    from nsbox._lookup.host import host_for
+    from nsbox._machine import darwin
 
     places, plan = prepared.places, prepared.plan
     assert places is not None
     if command.cwd is not None and policy.base == "workspace" and not command.flags & c.CWD_OPTIONAL:
         path = os.fsdecode(command.cwd)
-        own = canonical(_probe_darwin.spelled(path), host_for(policy))
+        own = canonical(darwin.spelled(path), host_for(policy))
         _seatbelt.check_directory(policy, places.op, path, own)
     place = places.take(0 if command.line is None else command.line.port())
     try:
@@ -385,7 +346,7 @@ def _wrapped(
     cwd: Any,
 ) -> Result:
     from nsbox._layout.layout import with_matches
-    from nsbox._probe import host_for
+    from nsbox._lookup.host import host_for
     from nsbox._wrap import Wrapped  # seldom needed
 
     host = host_for(policy)

@@ -24,10 +24,11 @@ import struct
 import time
 from _collections_abc import Callable, Iterator
 
-from nsbox import _journal, _probe
+from nsbox import _journal
 from nsbox._base.errors import ConflictError, PolicyError
 from nsbox._files import files
 from nsbox._files.files import Tree, sync_directory
+from nsbox._machine import probe
 
 VERSION = 2
 _PATIENCE = 30.0  # seconds for another process that has the lock of all stores, or commits into the same workspace
@@ -83,7 +84,7 @@ class Store:
 
     def write(self, name: str, content: object) -> None:
         """Write a file of its own, so that it is there whole or not at all, also after a power failure."""
-        data = _journal.sealed(_journal.key(_probe.probe().state), self._context(name), content)
+        data = _journal.sealed(_journal.key(probe.probe().state), self._context(name), content)
         path = os.path.join(self.path, name)
         with open(path + ".new", "wb") as file:
             file.write(data)
@@ -99,7 +100,7 @@ class Store:
             data = _journal.read(path)
             if data is None:
                 return None
-            state = _probe.probe().state
+            state = probe.probe().state
             key = _journal.known_key(state)
             if key is None:
                 where = _journal.key_path(state) if state else "this user's directory for state"

@@ -17,8 +17,8 @@ from nsbox._base.checks import check_size
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._layout.owner import remedy
+from nsbox._lookup.host import host_for
 from nsbox._paths.resolution import absolute
-from nsbox._probe import host_for
 from nsbox._spawn import prepare
 from nsbox._verdicts import Background, Ending, Hint
 from nsbox._view import view

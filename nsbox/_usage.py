@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import psutil
 
-    from nsbox._cgroup import Spent
+    from nsbox._machine.cgroup import Spent
 
     Cause = Literal["exit", "signal", "timeout", "limit", "unknown"]
 

@@ -16,10 +16,10 @@ from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.paths import is_below
 from nsbox._layout.layout import completed, layout, with_matches
+from nsbox._lookup.host import host_for
 from nsbox._paths.patterns import hides
 from nsbox._paths.resolution import absolute
 from nsbox._plan.ops import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
-from nsbox._probe import host_for
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -294,7 +294,7 @@ class MacView(View):
 
     def place(self, path: str | os.PathLike[str]) -> Place:
         """Return where a path leads, by the kernel's own name for it."""
-        from nsbox._probe_darwin import spelled
+        from nsbox._machine.darwin import spelled
 
         inside = seatbelt.canonical(spelled(os.path.realpath(self.absolute(path))), self._host)
         mount = self.mount_of(inside)

@@ -22,9 +22,11 @@ from nsbox._commands import Commands
 from nsbox._core import abi
 from nsbox._file_tools import FileTools
 from nsbox._keeper import KeptWay
+from nsbox._lookup.host import host_for
+from nsbox._machine.caller import transactions_dir
+from nsbox._machine.probe import probe
 from nsbox._paths.home import PRIVATE
 from nsbox._policy.policy import Policy
-from nsbox._probe import host_for, probe, transactions_dir
 from nsbox._spawn import prepare
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from nsbox._homes import BoxHome
+    from nsbox._homes.homes import BoxHome
     from nsbox._network.events import NetworkEvent
     from nsbox._network_asks import OnConnect
     from nsbox._publish import Published
@@ -134,7 +136,7 @@ class Sandbox(Commands, FileTools):
         has_mounts = abi.on_linux and way.policy.backend in ("auto", "namespaces", "bwrap")
         try:
             if not self._has_home and way.policy.home == PRIVATE and has_mounts:
-                from nsbox._homes import BoxHome
+                from nsbox._homes.homes import BoxHome
 
                 self._home = self._home or BoxHome(probe().state)
                 policy = way.policy.with_(home=self._home.home)

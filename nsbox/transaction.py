@@ -35,9 +35,9 @@ from nsbox._changes import Comparison
 from nsbox._commands import Commands
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
+from nsbox._machine.caller import transactions_dir
 from nsbox._overlay import OverlayWay, check_marks, check_place
 from nsbox._paths.resolution import Resolution, absolute
-from nsbox._probe import transactions_dir
 from nsbox._store import Store, locked_workspace
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent / "real" / "lib"))
 
 from nsbox_testing import caches, leftovers, needs, warm
 
-from nsbox import _spawn
 from nsbox._base import imports
+from nsbox._homes import reach
 
 _temporary = pytest.StashKey[Path]()
 _has_passed = pytest.StashKey[bool]()
@@ -79,9 +79,9 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
     old = {key: os.environ.get(key) for key in new}
     os.environ |= new
     tempfile.tempdir = path
-    from nsbox import _probe
+    from nsbox._machine import probe
 
-    _probe._known.clear()  # what the machine is known to be has that directory in it
+    probe._known.clear()  # what the machine is known to be has that directory in it
     yield path
     tempfile.tempdir = None
     for key, previous in old.items():
@@ -94,10 +94,10 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
 @pytest.fixture(autouse=True)
 def own_openings() -> Iterator[None]:
     """A directory that a test lets commands write to is the caller's own again for the next test."""
-    before, reached = set(imports.opened), set(_spawn.reached)
+    before, reached = set(imports.opened), set(reach.reached)
     yield
     imports.opened.intersection_update(before)
-    _spawn.reached.intersection_update(reached)
+    reach.reached.intersection_update(reached)
 
 
 @pytest.fixture(scope="session")

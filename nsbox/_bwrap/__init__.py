@@ -12,7 +12,7 @@ import sys
 import time
 from posix import environ as _given
 
-from nsbox import _identity, _spawn
+from nsbox import _spawn
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.lean_os import os
@@ -22,6 +22,7 @@ from nsbox._bwrap_policy import policy_of, read_all
 from nsbox._core import abi, buffers, call, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
+from nsbox._machine import minimal
 from nsbox._plan.ops import Bind, BindData, DevBind, File, Op, Overlay, RoBind, RoOverlay, TmpOverlay
 from nsbox._plan.plan import Identity
 from nsbox._policy.policy import Policy
@@ -279,7 +280,7 @@ def _prepared(asked: Asked) -> tuple[Policy, _spawn.Prepared]:
     try:
         if asked.seccomp_fd is not None:
             filters = (_filter(asked.seccomp_fd),)
-        host = _identity.identity()
+        host = minimal.identity()
         policy = policy_of(asked, filters, is_root=host.euid == 0)
         prepared = _spawn.prepare(policy, host)
     except PolicyError as error:

@@ -68,7 +68,7 @@ def failure(result: command.Result, asked: Asked, policy: Policy, prepared: _spa
 
 
 def _host() -> Host:
-    from nsbox._probe import probe
+    from nsbox._machine.probe import probe
 
     return probe()
 

@@ -52,7 +52,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def _hidden(policy: Policy) -> list[str]:
-    from nsbox._matches import matches  # seldom needed
+    from nsbox._lookup.matches import matches  # seldom needed
 
     try:
         found = matches(policy)

@@ -122,7 +122,7 @@ class Work:
         given = {fd for fd in fds if isinstance(fd, int)}
         if given:
             from nsbox import _pty
-            from nsbox._probe import host_for
+            from nsbox._lookup.host import host_for
             from nsbox._spawn import prepare
 
             kernel_id = prepare(self.policy, host_for(self.policy)).plan.kernel_id

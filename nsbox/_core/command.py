@@ -33,7 +33,7 @@ class Command:
     parked: Any = None  # _template's, the sandbox that waits for it
     park_stamps: Any = None  # _core.call's, for a sandbox that is made to wait: what the ops have found goes into these
     profile: Any = None  # _core.darwin's, what confines it
-    leaf: Any = None  # _cgroup's, which the descriptor is of
+    leaf: Any = None  # _machine.cgroup's, which the descriptor is of
     relay: Any = None  # _relay's, for a network list; None: that which is shared
     line: Any = None  # its, of this sandbox
     line_mark: Any = None  # how far that was at the start, where the sandbox is older

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from _collections_abc import Iterator
 
+from nsbox._base.paths import is_below
+
 
 def mounts() -> Iterator[tuple[str, str, list[str]]]:
     """Yield where each mount is, the type of its file system, and the options of that (proc_pid_mountinfo(5))."""
@@ -14,3 +16,12 @@ def mounts() -> Iterator[tuple[str, str, list[str]]]:
             point = fields.split(b" ")[4].decode("unicode_escape").encode("latin-1")  # a blank is \040
             kind, _, options = (os.fsdecode(part) for part in system.split(b" "))
             yield os.fsdecode(point), kind, options.split(",")
+
+
+def automounts() -> tuple[str, ...]:
+    """Return where file systems are mounted at their first use, or directories are that have such in them."""
+    try:
+        found = [point for point, kind, _ in mounts() if kind == "autofs" and not is_below(point, "/proc")]
+    except OSError:
+        return ()
+    return tuple(dict.fromkeys(found))

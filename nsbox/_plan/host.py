@@ -1,4 +1,4 @@
-"""A Host: facts about a machine that planning depends on, as a frozen value. _probe fills it in; nothing here asks."""
+"""A Host: facts about a machine that planning depends on, as a frozen value. _machine fills it in."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Questions:
 
     def check_deny(self) -> None:
         """Raise PolicyError if something in `deny` hides nothing now: what strict=True does at each spawn."""
-        from nsbox._matches import check_deny
+        from nsbox._lookup.matches import check_deny
 
         check_deny(_itself(self))
 

@@ -14,8 +14,8 @@ import pytest
 from nsbox_darwin import allowed, attempt, control, python, refused
 
 import nsbox
-from nsbox import _probe
 from nsbox._base.frozen import replace
+from nsbox._machine import probe
 
 pytestmark = pytest.mark.darwin
 
@@ -27,10 +27,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The one way that there is: what the probe has found is cut down to it, which is all that a spawn asks."""
     name: str = request.param
     # The field and its values are those of nsbox._plan.host.Host; nothing else of the machine changes.
-    host = _probe.probe()
+    host = probe.probe()
     assert name in host.seatbelt_ways, "this Mac lacks it; no Mac that is supported does"
     only: Any = replace(host, seatbelt_ways=(name,))
-    monkeypatch.setattr(_probe, "probe", lambda *, refresh=False: only)
+    monkeypatch.setattr(probe, "probe", lambda *, refresh=False: only)
+    monkeypatch.setattr("nsbox._lookup.host.probe", lambda *, refresh=False: only)
     return name
 
 

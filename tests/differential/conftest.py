@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent / "lib"))  # importlib mode doesn't
 from nsbox_differential import EXAMPLES
 from nsbox_differential.arena import Arena
 
-from nsbox import _probe
+from nsbox._machine import probe as machine_probe
 
 # In CI the examples are the same in each run; elsewhere a failure prints how to reproduce it.
 hypothesis.settings.register_profile(
@@ -36,9 +36,9 @@ def no_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No directory for the key and transactions, as other tests leave one: nsbox alone masks it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("no state")))
-        _probe._known.clear()
+        machine_probe._known.clear()
         yield
-    _probe._known.clear()
+    machine_probe._known.clear()
 
 
 @pytest.fixture(scope="session")

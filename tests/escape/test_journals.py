@@ -28,7 +28,6 @@ from nsbox import (
     UnavailableError,
     _commit,
     _journal,
-    _probe,
     _spawn,
     _steps,
     _store,
@@ -138,7 +137,7 @@ OFF = [no_seal, no_rule, no_names]
 @pytest.mark.parametrize("on", [None, *OFF], ids=lambda one: one.__name__[3:] if one else "none")
 def test_a_forged_journal(places: Path, on: Callable[[pytest.MonkeyPatch], None] | None) -> None:
     """Each of seal, rule for steps and trees that have no ".." holds it alone; "none" of them is the control."""
-    _journal.key(_probe.probe().state)
+    _journal.key(probe.probe().state)
     policy = Policy.workspace(places / "ws", write=[places / "cache"])
     kept = places / "cache/kept"
     kept.mkdir(mode=0o700)
@@ -551,7 +550,7 @@ tried(os.unlink, state + "/key"); tried(os.mkdir, state + "/transactions")
 """
 INSIDE = """
 import nsbox, subprocess, sys
-from nsbox import _journal, _probe, Policy
+from nsbox import _journal, Policy; from nsbox._machine import probe as _probe
 ws, home, code, plant = sys.argv[1:]
 state = _probe.probe().state
 _journal.key(state)
@@ -583,7 +582,8 @@ def test_no_workspace_shows_the_key(places: Path) -> None:
 
 LAYERS = """
 import nsbox, os, sys
-from nsbox import _journal, _probe, Policy, RoBind, Bind, DevBind, BindFd; from nsbox._layout import layout as _layout
+from nsbox import _journal, Policy, RoBind, Bind, DevBind, BindFd; from nsbox._machine import probe as _probe; from nsbox._machine import probe
+from nsbox._layout import layout as _layout
 home, backend, how, is_masked = sys.argv[1:]
 if is_masked == "off": _layout._with_state_masked = lambda policy, _: policy
 state = _probe.probe().state
@@ -666,7 +666,7 @@ def test_no_layer_of_bwrap_shows_the_key(places: Path, how: str) -> None:
 
 EARLY = """
 import nsbox, os, sys
-from nsbox import _spawn, Policy, RoBind, Bind; from nsbox._layout import layout as _layout
+from nsbox import Policy, RoBind, Bind; from nsbox import _spawn; from nsbox._layout import layout as _layout
 ws, home, how, what = sys.argv[1:]
 if what == "not made": _spawn.make_state = lambda *_: None
 if what == "not pinned": _layout._pins = lambda *_: []

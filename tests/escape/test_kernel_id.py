@@ -255,7 +255,7 @@ other = os.open("/dev/null", os.O_RDONLY)
 for fd in kept: os.dup2(other, fd)
 print(ids() == first)
 del policy
-nsbox._kernel_id._namespaces.clear()
+nsbox._lookup.kernel_id._namespaces.clear()
 print(all(os.path.samefile(f"/proc/self/fd/{fd}", "/dev/null") for fd in kept))
 """
 

@@ -14,7 +14,7 @@ import pytest
 
 import nsbox
 from nsbox import Policy, PolicyError
-from nsbox._matches import matches
+from nsbox._lookup.matches import matches
 
 ATTEMPTS = (
     "cat deep/a/key.env",

@@ -26,7 +26,7 @@ import pytest
 import nsbox
 from nsbox import Limits, Policy
 from nsbox._backends import compile_policy
-from nsbox._probe import probe
+from nsbox._machine.probe import probe
 
 libc = ctypes.CDLL(None, use_errno=True)
 MQ_OPEN, MQ_UNLINK = (240, 241) if platform.machine() == "x86_64" else (180, 181)

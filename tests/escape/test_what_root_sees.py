@@ -87,11 +87,11 @@ def test_a_directory_of_private_files(policy: Policy, in_opt: Path) -> None:
 @pytest.mark.as_root("permissions keep others from these files anyway")
 def test_too_many_entries_to_look_at(workspace: Path, in_opt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are too many entries to look at all of them, the plan says below which directories."""
-    from nsbox import _probe
+    from nsbox._machine import private
 
     try:
-        monkeypatch.setattr(_probe, "_MOST_ENTRIES", 20)
-        monkeypatch.setattr(_probe, "_PRIVATE_BELOW", (str(in_opt),))
+        monkeypatch.setattr(private, "_MOST_ENTRIES", 20)
+        monkeypatch.setattr(private, "_PRIVATE_BELOW", (str(in_opt),))
         host = nsbox.probe(refresh=True)
         assert 0 < len(host.private) < 12 and host.private_unknown
         said = [

@@ -132,7 +132,7 @@ def test_without_pyyaml(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_import_is_light() -> None:
     """Reading TOML loads neither YAML nor difflib; nothing of it is loaded by nsbox itself."""
     code = "import sys, nsbox; nsbox.Policy; assert not any('_config' in m for m in sys.modules);"
-    code += "from nsbox._config.load.load import loads; loads('uid = 1', 'toml', base='/');"
+    code += "from nsbox._config.load import loads; loads('uid = 1', 'toml', base='/');"
     code += "assert not {'yaml', 'difflib', 'json', 'argparse', 'dataclasses'} & set(sys.modules), sys.modules.keys()"
     done = subprocess.run([sys.executable, "-P", "-W", "error", "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

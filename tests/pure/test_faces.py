@@ -243,7 +243,7 @@ HOT = (
     ),
     *(
         "_plan.host",
-        "_identity",
+        "_machine.minimal",
         "_layout.layout",
         "_backends.limits",
         "_plan.ops",
@@ -262,13 +262,19 @@ SLOW = frozenset(
         *("posixpath", "psutil", "re", "resource", "select", "selectors", "shutil", "signal", "socket", "stat"),
         *("struct", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "weakref"),
         *(f"nsbox._backends.{name}" for name in ("bwrap", "landlock", "passthrough")),
-        *("nsbox._bwrap_help", "nsbox._backends.refusals", "nsbox._cgroup", "nsbox._containment", "nsbox._doctor"),
+        *(
+            "nsbox._bwrap_help",
+            "nsbox._backends.refusals",
+            "nsbox._machine.cgroup",
+            "nsbox._containment",
+            "nsbox._doctor",
+        ),
         *(
             "nsbox._failure",
             "nsbox._plan.landlock",
             "nsbox._policy.rules",
             "nsbox._popen",
-            "nsbox._probe",
+            "nsbox._machine.probe",
             "nsbox._seccomp.profiles",
         ),
         *("nsbox._core.orphans", "nsbox._renew", "nsbox._plan.landlock", "nsbox._usage", "nsbox._core.entry"),
@@ -359,7 +365,7 @@ def test_import_asks_and_starts_nothing(tmp_path: Path) -> None:
         "print(seen, threading.active_count(), nsbox.probe.__module__)\n"
     )
     done = python(code, tmp_path)
-    assert done.stdout == "[] 1 nsbox._probe\n", done.stdout + done.stderr
+    assert done.stdout == "[] 1 nsbox._machine.probe\n", done.stdout + done.stderr
 
 
 def test_subprocess_itself_stays(tmp_path: Path) -> None:
@@ -474,11 +480,11 @@ def test_on_other_systems(platform: str, absent: tuple[str, ...], tmp_path: Path
 def test_the_package_is_anchored_once() -> None:
     """What protects the package's own directory from commands protects all of it, whichever module asks."""
     from nsbox._base.paths import PACKAGE
-    from nsbox._probe import _package
+    from nsbox._machine.interpreter import package as shown
 
     package = str(Path(nsbox.__file__).parent)
     assert package == PACKAGE
-    assert _package(()) == os.path.realpath(package)
+    assert shown(()) == os.path.realpath(package)
     sources = sorted(Path(nsbox.__file__).parent.rglob("*.py"))
     assert len(sources) > 100
     asking = {path.name for path in sources if re.search(r"(?<![.\w\"])__file__", path.read_text(encoding="utf-8"))}

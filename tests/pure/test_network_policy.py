@@ -33,10 +33,10 @@ from nsbox import (
 from nsbox._backends import choose, compile_policy
 from nsbox._environment import Environment
 from nsbox._layout.network import enforced, listed, not_enforced
-from nsbox._network_files import with_network_files
+from nsbox._lookup.host import host_for
+from nsbox._lookup.network import with_network_files
 from nsbox._plan.sbpl import Seatbelt, with_port
 from nsbox._policy.variables import CERTIFICATES, PROXIES
-from nsbox._probe import host_for
 
 LIST = ["api.example:443", "!gist.example"]
 LINUX = replace(DEBIAN, landlock_abi=7, bwrap="/usr/bin/bwrap", bwrap_version=(0, 11), bwrap_binds_fds=True)
@@ -211,7 +211,7 @@ def test_namespaces_that_no_relay_can_serve(details: nsbox.Details, said: str) -
 
 def test_links_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What isn't shown is made: the way is there, whatever it leads by, and without a file too."""
-    from nsbox import _network_files
+    from nsbox._lookup import network as lookup_network
 
     (tmp_path / "etc").mkdir()
     (tmp_path / "run").mkdir()
@@ -219,8 +219,8 @@ def test_links_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "var/run").symlink_to("../run")
     (tmp_path / "etc/resolv.conf").symlink_to("../var/run/resolver/stub.conf")
     (tmp_path / "etc/hosts").symlink_to("hosts.d")  # in what is shown: nothing can be made there
-    monkeypatch.setattr(_network_files, "RESOLV_CONF", f"{tmp_path}/etc/resolv.conf")
-    monkeypatch.setattr(_network_files, "HOSTS", f"{tmp_path}/etc/hosts")
+    monkeypatch.setattr(lookup_network, "RESOLV_CONF", f"{tmp_path}/etc/resolv.conf")
+    monkeypatch.setattr(lookup_network, "HOSTS", f"{tmp_path}/etc/hosts")
     host = replace(DEBIAN, directories=((f"{tmp_path}/etc", None),), ways=(("/x", "y"),))
     found = with_network_files(workspace(network=LIST), host)
     assert found.network_files == ((f"{tmp_path}/etc/resolv.conf", f"{tmp_path}/run/resolver/stub.conf"),)

@@ -9,8 +9,8 @@ import pytest
 from nsbox import Host, Policy
 from nsbox._layout import user
 from nsbox._layout.workspace import workspace
+from nsbox._machine.directories import SystemDirs, look
 from nsbox._plan.ops import Symlink
-from nsbox._system_dirs import SystemDirs, look
 
 PLAIN = {"usr/bin": None, "usr/lib": None, "etc": None, "bin": "usr/bin", "lib": "usr/lib"}
 SYSTEMS: dict[str, dict[str, str | None]] = {

@@ -14,7 +14,8 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox import Policy, _probe
+from nsbox import Policy
+from nsbox._machine import probe
 
 
 def sh(script: str, policy: Policy, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -27,7 +28,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def change(**facts: Any) -> None:
         key = (os.geteuid(), os.getegid())
-        monkeypatch.setitem(_probe._known, key, replace(nsbox.probe(), **facts))
+        monkeypatch.setitem(probe._known, key, replace(nsbox.probe(), **facts))
 
     return change
 

@@ -17,8 +17,9 @@ import pytest
 from nsbox_testing.running import in_fork
 
 import nsbox
-from nsbox import Limits, Policy, Popen, SetupError, UnavailableError, _cgroup
-from nsbox._cgroup import Leaf, Place, look
+from nsbox import Limits, Policy, Popen, SetupError, UnavailableError
+from nsbox._machine import cgroup
+from nsbox._machine.cgroup import Leaf, Place, look
 
 HERE = look()
 pytestmark = pytest.mark.vm
@@ -220,7 +221,7 @@ def test_less_than_a_start_takes(workspace: Path, limit: int) -> None:
     def run() -> str:
         with Popen(["/bin/true", "x" * 100_000], policy=policy) as process:
             status = process.wait()
-        _cgroup._at_exit()  # as a process does that isn't a fork of a test's
+        cgroup._at_exit()  # as a process does that isn't a fork of a test's
         return f"{status} {process.sandbox.usage.cause}" if process.sandbox.usage else ""
 
     status, cause = in_fork(run).split()
@@ -279,12 +280,12 @@ def test_a_caller_that_ends(workspace: Path) -> None:
 def test_stale_ones_are_removed() -> None:
     """What a caller that was killed has left is removed by the next one."""
     code = (
-        "import os, sys\nfrom nsbox._cgroup import Leaf\nLeaf(sys.argv[1], [('pids.max', '8')])\nprint('made', flush=True)\n"
+        "import os, sys\nfrom nsbox._machine.cgroup import Leaf\nLeaf(sys.argv[1], [('pids.max', '8')])\nprint('made', flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-P", "-c", code, HERE.directory], capture_output=True)
     assert [name for name in os.listdir(HERE.directory) if name.startswith("nsbox-box")]
-    _cgroup._swept.clear()
+    cgroup._swept.clear()
     Leaf(HERE.directory, [("pids.max", "8")]).remove()
 
 
@@ -325,9 +326,9 @@ def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str, line: 
 
     root = tmp_path / "cgroup"
     tree(root, own)
-    read = _cgroup._read
-    monkeypatch.setattr(_cgroup, "_read", lambda path: line if path == "/proc/self/cgroup" else read(path))
-    monkeypatch.setattr(_cgroup, "_is_delegated", lambda directory: True)
+    read = cgroup._read
+    monkeypatch.setattr(cgroup, "_read", lambda path: line if path == "/proc/self/cgroup" else read(path))
+    monkeypatch.setattr(cgroup, "_is_delegated", lambda directory: True)
     place = look(str(root))
     assert place.directory == (str(root / found) if found else "")
     assert bool(place.problem) is not bool(found)

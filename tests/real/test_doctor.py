@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 import nsbox
-from nsbox import Check, Host, Policy, PolicyError, RoBind, SetupError, UnavailableError, _probe, doctor
+from nsbox import Check, Host, Policy, PolicyError, RoBind, SetupError, UnavailableError, doctor
 from nsbox._backends.refusals import apparmor_profile, refused_userns
+from nsbox._machine import linux
 from nsbox._policy.policy import BEST_EFFORT
 
 EXPECTED = os.environ.get("NSBOX_EXPECT", "")
@@ -165,11 +166,11 @@ def test_maps_of_one_that_is_not_dumpable() -> None:
 )
 def test_what_is_asked(monkeypatch: pytest.MonkeyPatch, path: str, text: str, field: str, value: object) -> None:
     """What other machines' files say is understood."""
-    read = _probe.read
+    read = linux.read
     others = {"/proc/self/attr/apparmor/current": None, "/proc/self/attr/current": None}
     texts = others | {path: text, path.replace("self", "1"): text}
-    monkeypatch.setattr(_probe, "read", lambda name: texts[name] if name in texts else read(name))
-    assert getattr(_probe._linux(), field) == value
+    monkeypatch.setattr(linux, "read", lambda name: texts[name] if name in texts else read(name))
+    assert getattr(linux.host(), field) == value
 
 
 @pytest.mark.as_root("mounts something")

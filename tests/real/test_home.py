@@ -15,8 +15,9 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox import Policy, PolicyError, Sandbox, UnavailableError, _probe
+from nsbox import Policy, PolicyError, Sandbox, UnavailableError
 from nsbox._base.frozen import replace
+from nsbox._machine import probe
 
 # What is there to lead to the interpreter of these tests, where that is below the user's home.
 _SHOWN = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.abspath(nsbox.__file__)))
@@ -264,7 +265,7 @@ def test_where_home_is_a_link(home: str, workspace: Path, homes: Path, monkeypat
     real = f"{workspace.parent}/var-home"
     (Path(real) / host.user / "src/p").mkdir(parents=True)
     key = (os.geteuid(), os.getegid())
-    monkeypatch.setitem(_probe._known, key, replace(host, home_links=(("/home", real),)))
+    monkeypatch.setitem(probe._known, key, replace(host, home_links=(("/home", real),)))
     work = f"{real}/{host.user}/src/p"
     policy = Policy(base="workspace", write=(work,), workdir=work, home=home)
     script = f"echo $HOME; {PASSWD}; cd /home/{host.user}/src/p && touch x && pwd -P; echo y > ~/y; cat /home/*/y"

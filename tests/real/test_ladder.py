@@ -20,7 +20,7 @@ from nsbox_testing import needs
 from nsbox_testing.running import in_fork, python
 
 import nsbox
-import nsbox._probe
+import nsbox._lookup.host
 import nsbox.asyncio
 from nsbox import Bind, BindData, Limits, Policy, Proc, RoBind, SetupError, Tmpfs, UnavailableError
 from nsbox._policy.policy import BEST_EFFORT
@@ -284,7 +284,7 @@ def test_a_link_swapped_in_meanwhile(
     out.mkdir()
     ops = (RoBind("/", "/"), Proc("/proc"), Tmpfs("/tmp"), Bind(str(out), "/tmp/box", nofollow=True))
     policy = Policy.layers(*ops, backend="bwrap")
-    if not nsbox._probe.host_for(policy).bwrap_binds_fds:
+    if not nsbox._lookup.host.host_for(policy).bwrap_binds_fds:
         pytest.skip("this bubblewrap has no --bind-fd")
     say = _wrap.arguments
 

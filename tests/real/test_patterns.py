@@ -9,7 +9,7 @@ import pytest
 
 import nsbox
 from nsbox import AccessError, Policy, PolicyError, Sandbox
-from nsbox._matches import MOST_MATCHES
+from nsbox._lookup.matches import MOST_MATCHES
 
 FILES = (".env", "prod.env", "notes.md", "app/[id]/page.tsx", "app/i/page.tsx", "app/x/page.tsx")
 FILES += ("deep/a/b/key.pem", "deep/key.pem", "deep/a/key.txt", "secrets/one", "secrets/two/three")
@@ -151,7 +151,7 @@ def test_too_many(ws: Path) -> None:
 
 def test_too_many_entries(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk is bounded: beyond that nothing starts, rather than with a part of it hidden."""
-    monkeypatch.setattr("nsbox._matches.MOST_ENTRIES", 10)
+    monkeypatch.setattr("nsbox._lookup.matches.MOST_ENTRIES", 10)
     with pytest.raises(PolicyError, match=r"more than 10 entries below .*name a narrower directory"):
         nsbox.run(["true"], policy=Policy.workspace(ws, deny=["**/*.zip"]))
     assert read(Policy.workspace(ws, deny=["secrets/**/three"]), "secrets/two/three") == set()

@@ -16,8 +16,8 @@ from nsbox_seatbelt import calm
 from nsbox_seatbelt.evaluator import Evaluator
 from nsbox_seatbelt.macs import EXACT, MAC, profile, values, workspace
 
-from nsbox import _probe_darwin
 from nsbox._backends.seatbelt import canonical
+from nsbox._machine import darwin
 from nsbox._plan.sbpl import folded
 
 REPO = "/Users/me/repo"
@@ -68,9 +68,9 @@ def test_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fcntl, "F_GETPATH", 50, raising=False)
     monkeypatch.setattr(fcntl, "fcntl", control)
-    assert _probe_darwin.spelled(f"{tmp_path}/Dir") == f"{tmp_path}/DIR".upper()
-    assert _probe_darwin.spelled(f"{tmp_path}/Dir/none/x") == f"{tmp_path}/DIR".upper() + "/none/x"
-    assert _probe_darwin.spelled("/") == "/"
+    assert darwin.spelled(f"{tmp_path}/Dir") == f"{tmp_path}/DIR".upper()
+    assert darwin.spelled(f"{tmp_path}/Dir/none/x") == f"{tmp_path}/DIR".upper() + "/none/x"
+    assert darwin.spelled("/") == "/"
     assert set(asked) == {50}
 
 

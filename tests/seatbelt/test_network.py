@@ -18,7 +18,7 @@ import json, os, signal, socket, subprocess, sys, threading, time
 import nsbox
 from nsbox import Policy
 from nsbox._base.frozen import replace
-from nsbox import _probe
+from nsbox._machine import probe as _probe
 work = sys.argv[1]
 def serve():
     server = socket.create_server(("127.0.0.1", 0))

@@ -16,8 +16,8 @@ from nsbox_seatbelt import pretend
 HEAD = """
 import json, os, signal, subprocess, sys, threading, time
 import nsbox
-from nsbox import Policy, _spawn, _probe; from nsbox import _seatbelt
-from nsbox._probe import host_for
+from nsbox import Policy; from nsbox import _spawn; from nsbox._machine import probe as _probe; from nsbox import _seatbelt
+from nsbox._lookup.host import host_for
 work = sys.argv[1]
 policy = Policy.workspace(work)
 
@@ -228,11 +228,11 @@ def test_without_the_helper(mac: Any) -> None:
     """Without the program that keeps the lifeline nothing is started, and it is said what to do."""
     mac(
         "host = nsbox.probe()\n"
-        "_seatbelt.HELPER += '-gone'\n"
+        "from nsbox._core import darwin; darwin.HELPER += '-gone'\n"
         "try: nsbox.run(['true'], policy=policy)\n"
         "except nsbox.SetupError as error: assert error.step == 'execute the helper program' and 'install' in error.hint, error\n"
         "else: raise AssertionError\n"
-        "import nsbox._probe_darwin as asked; asked.HELPER = _seatbelt.HELPER\n"
+        "import nsbox._machine.darwin as asked; asked.HELPER = darwin.HELPER\n"
         "try: nsbox.probe(refresh=True); nsbox.run(['true'], policy=policy)\n"
         "except nsbox.UnavailableError as error: assert 'is missing' in str(error), error\n"
         "else: raise AssertionError\n"

@@ -79,19 +79,19 @@ def pretend(directory: str | os.PathLike[str], **host: Any) -> None:
     system, sys.platform = sys.platform, "darwin"
     try:
         import nsbox
-        from nsbox import _probe_darwin
         from nsbox._base.frozen import replace
         from nsbox._core import abi, darwin
+        from nsbox._machine import darwin as machine_darwin
     finally:
         sys.platform = system
 
     assert abi.on_darwin and not abi.on_linux and not abi.problem, abi.problem
     assert nsbox.__file__.startswith(os.fspath(directory))
-    _probe_darwin.spelled = lambda path: path  # fcntl(2) of Linux has no F_GETPATH
+    machine_darwin.spelled = lambda path: path  # fcntl(2) of Linux has no F_GETPATH
     program = f"{os.fspath(directory)}/sandbox-exec"
-    darwin.PROGRAM = _probe_darwin.PROGRAM = program  # type: ignore[attr-defined]
-    asked = _probe_darwin.with_seatbelt
-    _probe_darwin.with_seatbelt = lambda found: replace(asked(found), **host)
+    darwin.PROGRAM = machine_darwin.PROGRAM = program  # type: ignore[attr-defined]
+    asked = machine_darwin.with_seatbelt
+    machine_darwin.with_seatbelt = lambda found: replace(asked(found), **host)
 
 
 def run(directory: Path, code: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -1,22 +1,58 @@
-"""Asks for the system's own bubblewrap, where namespaces of this process's own can't be made, or a policy names it."""
+"""What is found out by trying: an empty sandbox, and the system's own bubblewrap where none can be made."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
 
+from nsbox._backends import namespaces
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._core import abi, buffers, call
 from nsbox._core.command import Command
 from nsbox._core.request import request_for
 from nsbox._plan.plan import Identity, Plan
+from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
+    from typing import Literal
+
     from nsbox._plan.host import Host
 
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.ENOSYS, errno.EINVAL)
+_AT: dict[str, Literal["unshare", "map", "mount"]] = {
+    **dict.fromkeys(("UNSHARE", "SECOND_USERNS"), "unshare"),
+    **dict.fromkeys(("UID_MAP", "GID_MAP", "SETGROUPS"), "map"),
+    **dict.fromkeys(("ROOT", "PIVOT"), "mount"),
+}
 _PATHS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
+
+
+def try_sandbox(host: Host) -> tuple[int, Literal["", "unshare", "map", "mount"]]:
+    """Make an empty sandbox, and return the errno with which that was refused, and where; 0 if it wasn't.
+
+    There is nothing in it to execute, so that is what fails when all is well. It takes about a millisecond; what
+    security modules and filters forbid can't be known in another way.
+    """
+    if namespaces.missing(host):
+        return 0, ""
+    plan = namespaces.compile(Policy.layers(), host)
+    nothing = Command(
+        programs=[b"/"],
+        argv=[b"/"],
+        envp=buffers.Strings([]),
+        cwd=None,
+        flags=abi.constants.CLOSE_FDS,
+        uid=plan.identity.uid,
+        gid=plan.identity.gid,
+    )
+    result = call.spawn(request_for(plan, ()), nothing)
+    for name, at in _AT.items():
+        if result.step == getattr(abi.constants, f"STEP_{name}") and result.error in _REFUSALS:
+            return result.error, at
+    return 0, ""
 
 
 def with_bwrap(host: Host) -> Host:

@@ -9,7 +9,7 @@ import stat
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._identity import check_scarcity
+from nsbox._machine.minimal import check_scarcity
 from nsbox._paths.patterns import anywhere, covers, hides
 from nsbox._paths.resolution import Resolution
 from nsbox._policy.variables import CERTIFICATES
@@ -141,7 +141,7 @@ def _roots(path: str) -> bytes | None:
 # ---- for one policy
 
 
-def host_for(policy: Policy, host: Host) -> Host:
+def with_accounts(policy: Policy, host: Host) -> Host:
     """Return the host as a workspace's plan needs it: with this policy's user, and the caller's certificates.
 
     The same facts are the same object, since what is prepared is known by that.

@@ -13,7 +13,7 @@ import stat
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._identity import check_scarcity
+from nsbox._machine.minimal import check_scarcity
 from nsbox._paths.patterns import SECRET_FILES, Steps, hides, is_pattern, split
 from nsbox._paths.resolution import check_read
 

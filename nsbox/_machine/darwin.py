@@ -8,13 +8,19 @@ import sys
 
 from nsbox._backends.seatbelt import DATA
 from nsbox._base.frozen import TYPE_CHECKING, replace
-from nsbox._core import darwin
+from nsbox._base.paths import PACKAGE
+from nsbox._core import abi, darwin
 from nsbox._core.darwin import HELPER, PROGRAM
+from nsbox._machine import accounts
+from nsbox._machine.caller import hard_limits, state
+from nsbox._machine.interpreter import imports, own_prefixes, prefixes
+from nsbox._machine.minimal import kernel_version
+from nsbox._machine.private import private_files, secrets
+from nsbox._plan.host import Host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
 
 # Not all of /System: below Volumes are the other names of everything else. Nor all of /Library: there are keychains,
@@ -64,6 +70,34 @@ def _interpreter() -> list[str]:
     return [sys.executable or "", *(os.path.join(p, "bin", n) for p in (sys.prefix, sys.base_prefix) for n in names)]
 
 
+def host() -> Host:
+    """Return what macOS offers to this process."""
+    host = Host(
+        system="Darwin",
+        kernel=kernel_version(os.uname().release),
+        machine=os.uname().machine,
+        core_problem=abi.problem,
+        euid=os.geteuid(),
+        egid=os.getegid(),
+        can_set_ids=os.geteuid() == 0,
+        can_set_groups=os.geteuid() == 0,
+        directories=directories(),
+        prefixes=prefixes(),
+        programs=tuple(os.path.join(prefix, "bin") for prefix in own_prefixes() if prefix != "/usr"),
+        package=os.path.realpath(PACKAGE),  # also in a prefix: the helper program is executed outside
+        imports=imports(),
+        resolv_conf=accounts.resolv_conf(),
+        secrets=("/etc/master.passwd", *secrets()),
+        private=(hidden := private_files())[0],
+        private_unknown=hidden[1],
+        state=(own := state())[0],
+        state_detours=own[1],
+        has_key=bool(own[0]) and os.path.lexists(os.path.join(own[0], "key")),
+        hard_limits=hard_limits(),
+    )
+    return with_seatbelt(host)
+
+
 def with_seatbelt(host: Host) -> Host:
     """Return the host with what it has of Seatbelt, and its own paths as the file system spells them."""
     if host.core_problem:
@@ -88,7 +122,7 @@ def with_seatbelt(host: Host) -> Host:
     )
 
 
-def host_for(policy: Policy, host: Host) -> Host:
+def with_spellings(policy: Policy, host: Host) -> Host:
     """Return the host with what this policy's paths are called there."""
     if policy.base != "workspace" or host.core_problem:
         return host

@@ -16,18 +16,18 @@ import stat
 import time
 import weakref
 
-from nsbox import _home_points as home_points
-from nsbox import _spawn
 from nsbox._base.descriptors import high
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._files import files
 from nsbox._files.files import Tree
+from nsbox._homes import points as home_points
+from nsbox._homes import reach
+from nsbox._homes.reach import check_place
 from nsbox._layout.layout import wants_full
 from nsbox._layout.user import home_source, uid_of
+from nsbox._machine.probe import probe
 from nsbox._paths.home import HOMES, PRIVATE, is_of_box, name_of, of_box
-from nsbox._probe import probe
-from nsbox._reach import check_place
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -53,7 +53,7 @@ class _Bare(Frozen):
 
     def is_there(self, host: Host) -> bool:
         """Say if with_home() has nothing to do. A command can have changed the home itself, not what it is in."""
-        if self.host is not host or self.reached != len(_spawn.reached) or self.name in home_points.of_boxes:
+        if self.host is not host or self.reached != len(reach.reached) or self.name in home_points.of_boxes:
             return False
         try:
             found = os.lstat(self.source)
@@ -73,7 +73,7 @@ def with_home(policy: Policy, host: Host) -> Host:
         if is_of_box(policy.home):
             if len(_bare) >= _MOST_KEPT:
                 _bare.clear()
-            _bare[policy] = _Bare(host, name_of(policy.home) or "", source, len(_spawn.reached))
+            _bare[policy] = _Bare(host, name_of(policy.home) or "", source, len(reach.reached))
         return host
     known = _latest.get(policy)
     if known is not None and known[0] is host and known[1].home_points == points:
@@ -94,10 +94,10 @@ def make(policy: Policy, host: Host) -> str:
     source = home_source(policy, host)
     assert source is not None
     known = _made.get((policy, source))
-    if known == len(_spawn.reached) and _is_ready(policy, host, source):
+    if known == len(reach.reached) and _is_ready(policy, host, source):
         return source
     _check_ids(policy, host)
-    if known != len(_spawn.reached):  # commands of other policies may reach more by now
+    if known != len(reach.reached):  # commands of other policies may reach more by now
         state = os.path.dirname(base := os.path.dirname(source))
         check_place(policy, base, base, field="home")
         if not is_of_box(policy.home):
@@ -114,7 +114,7 @@ def make(policy: Policy, host: Host) -> str:
                 "set XDG_STATE_HOME to a directory of this user's, or say home='private' or home='tmp'",
             )
         ) from None
-    _made[policy, source] = len(_spawn.reached)
+    _made[policy, source] = len(reach.reached)
     return source
 
 

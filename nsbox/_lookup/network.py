@@ -8,8 +8,8 @@ import stat
 
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
-from nsbox._identity import check_scarcity
 from nsbox._layout.network import HOSTS, RESOLV_CONF
+from nsbox._machine.minimal import check_scarcity
 from nsbox._paths.resolution import links_on
 from nsbox._plan.ops import BindData, BindFd, Dir, File, Op, Symlink
 

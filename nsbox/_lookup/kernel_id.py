@@ -18,8 +18,8 @@ from nsbox._base.paths import is_below
 from nsbox._core import abi, linux
 from nsbox._core.idmaps import namespace_of
 from nsbox._files.mounts import mounts
-from nsbox._identity import CAP_SETGID, CAP_SETUID, read
 from nsbox._layout.layout import home_source, with_matches
+from nsbox._machine.minimal import CAP_SETGID, CAP_SETUID, read
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host

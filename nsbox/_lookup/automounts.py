@@ -10,7 +10,6 @@ import os
 
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._files.mounts import mounts
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -19,16 +18,7 @@ if TYPE_CHECKING:
 _MOST = 64  # below what one policy shows
 
 
-def points() -> tuple[str, ...]:
-    """Return where file systems are mounted at their first use, or directories are that have such in them."""
-    try:
-        found = [point for point, kind, _ in mounts() if kind == "autofs" and not is_below(point, "/proc")]
-    except OSError:
-        return ()
-    return tuple(dict.fromkeys(found))
-
-
-def use(policy: Policy, host: Host) -> Host:
+def use_automounts(policy: Policy, host: Host) -> Host:
     """Use them, so that they are mounted now; return the host. What can't be is told by whoever uses it inside."""
     shown = (*policy.write, *policy.read, *(path for path, link in host.directories if link is None), *host.prefixes)
     below = [point for point in host.automounts if any(is_below(point, path) for path in shown)]
