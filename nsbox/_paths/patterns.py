@@ -1,4 +1,4 @@
-"""Patterns in paths: which names are patterns, and what they match. Pure; _lookup.matches looks for files that they match.
+"""Patterns in paths: which names are patterns, and what they match. Pure: _lookup looks for the files.
 
 `*` and `?` stand for what has no slash, `[...]` for one character, `**` as a whole component for directories at any
 depth, none too. A leading dot is a character as any other: what hides ".env" should hide it by "*.env" too.

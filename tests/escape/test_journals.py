@@ -28,12 +28,13 @@ from nsbox import (
     UnavailableError,
     _commit,
     _journal,
-    _spawn,
     _steps,
     _store,
 )
 from nsbox._files import files
 from nsbox._files.files import Tree
+from nsbox._homes import reach
+from nsbox._machine import probe
 from nsbox._steps import Step
 from nsbox._store import Store
 
@@ -460,7 +461,7 @@ def test_control_what_another_policy_opens(places: Path) -> None:
         other = Policy.layers(RoBind("/", "/"), Bind(str(places / "cache"), str(places / "cache")))
         nsbox.run(python(WRITE, f"{tx._store.upper}/new"), policy=other, cwd="/", check=True)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_spawn, "reached", set())
+            patched.setattr(reach, "reached", set())
             tx.commit()
     assert (places / "ws/new").read_text() == "EVIL"
 
@@ -582,7 +583,7 @@ def test_no_workspace_shows_the_key(places: Path) -> None:
 
 LAYERS = """
 import nsbox, os, sys
-from nsbox import _journal, Policy, RoBind, Bind, DevBind, BindFd; from nsbox._machine import probe as _probe; from nsbox._machine import probe
+from nsbox import _journal, Policy, RoBind, Bind, DevBind, BindFd; from nsbox._machine import probe as _probe
 from nsbox._layout import layout as _layout
 home, backend, how, is_masked = sys.argv[1:]
 if is_masked == "off": _layout._with_state_masked = lambda policy, _: policy
