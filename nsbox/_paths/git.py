@@ -1,10 +1,10 @@
-"""Where git keeps what a workspace needs whose .git is a file: a linked worktree (git-worktree(1)), or a submodule.
+"""Where git keeps its data if a workspace's .git is a file: in a linked worktree (git-worktree(1)) or a submodule.
 
-A command can have written that file. So a directory is followed only if it names the workspace in its turn: git has
-written that when the user made the worktree, where no command of the workspace could write.
+A command can have written that file. So the directory that it names counts only if that directory names the workspace
+in turn: git wrote that when the user made the worktree, at a place where no command of the workspace could write.
 
-What git outside executes or goes by stays read-only: configuration, hooks, and the files that say where these are. Of a
-repository that others work in too, only objects, references and their logs are writable.
+Whatever git runs or obeys outside stays read-only: configuration, hooks, and the files that say where these are. In a
+repository with other worktrees, only objects, references and their logs are writable.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from nsbox._paths.resolution import links_on
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MOST = 65536  # bytes of a file that is read
+_MOST = 65536  # bytes that are read of a file
 
 
 @frozen
 class Directories(Frozen):
-    """What git needs besides the workspace. links: those on the way there. problem: why nothing is followed, or ""."""
+    """What git needs besides the workspace.
+
+    write, read: absolute paths.
+    links: symlinks on the way to them.
+    problem: why the .git file isn't followed; "" if it is.
+    """
 
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
@@ -39,7 +44,7 @@ class _NotFollowedError(Exception):
 
 
 def directories(workspace: str) -> Directories:
-    """Return what git needs for a workspace, an absolute path without links, whose .git is a file."""
+    """Return what git needs besides a workspace whose .git is a file. workspace: an absolute path without links."""
     try:
         return _followed(workspace)
     except _NotFollowedError as error:
@@ -66,7 +71,7 @@ def _followed(workspace: str) -> Directories:
 
 
 def _worktree(workspace: str, own: str, gitdir: str, common: str, links: list[str]) -> Directories:
-    """Return the directories of a linked worktree; gitrepository-layout(5) has what is in them."""
+    """Return the directories of a linked worktree; gitrepository-layout(5) describes them."""
     if os.path.dirname(gitdir) != f"{common}/worktrees":
         raise _NotFollowedError(f"{gitdir} isn't among the worktrees of {common}")
     back, name = os.path.split(_text(f"{gitdir}/gitdir"))
@@ -85,17 +90,17 @@ def _worktree(workspace: str, own: str, gitdir: str, common: str, links: list[st
 
 
 def _submodule(workspace: str, own: str, gitdir: str, links: list[str]) -> Directories:
-    """Return the directories of a submodule, or of what git init --separate-git-dir has made with core.worktree."""
+    """Return the directories of a submodule, or of a git init --separate-git-dir repository with core.worktree."""
     config, hooks = f"{gitdir}/config", f"{gitdir}/hooks"
     named = _core_worktree(_text(config))
     if named is None or _real(gitdir, named, "", []) != workspace:
         raise _NotFollowedError(f"{config} doesn't name {workspace} as core.worktree")
-    _check_kind(hooks, stat.S_ISDIR)  # one that isn't there a command could make
+    _check_kind(hooks, stat.S_ISDIR)  # if it didn't exist, a command could make it
     return Directories((gitdir,), (own, config, hooks), tuple(links))
 
 
 def _there(paths: Iterable[str]) -> list[str]:
-    """Return those that are there, and no links."""
+    """Return those paths that exist and are no links."""
     return [path for path in paths if os.path.lexists(path) and not os.path.islink(path)]
 
 
@@ -106,20 +111,20 @@ def _check_kind(path: str, is_kind: object) -> None:
 
 
 def _real(base: str, text: str, workspace: str, links: list[str]) -> str:
-    """Return where a path leads, counted from base. Adds the links on the way, which no command may have made."""
+    """Return where a path leads, counted from base, and add the links on the way; none of these may be a command's."""
     path = os.path.join(base, text)
     if "\0" in path or not text:
         raise _NotFollowedError(f"{base} names no path")
-    real, found = links_on(path)
-    for link in found:
+    real, way = links_on(path)
+    for link in way:
         if any(is_below(link, place) for place in (*filter(None, [workspace]), *opened)):
             raise _NotFollowedError(f"the link {link} on the way to {real} is where commands can write")
-    links += found
+    links += way
     return real
 
 
 def _text(path: str) -> str:
-    """Return the first line of a file of git's that has one, or all of its configuration. No link is followed."""
+    """Return the text of one of git's files, without its last line's end. No link is followed."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -130,8 +135,8 @@ def _text(path: str) -> str:
 
 
 def _core_worktree(config: str) -> str | None:
-    """Return core.worktree of a configuration as git writes it; None without one, or for what it wouldn't write."""
-    section, found = "", None
+    """Return core.worktree in a configuration file; None if there is none, or if git wouldn't have written it so."""
+    section, worktree = "", None
     for line in map(str.strip, config.splitlines()):
         if line.startswith("["):
             section = line.lower()
@@ -139,30 +144,33 @@ def _core_worktree(config: str) -> str | None:
         if section == "[core]" and is_set and name.strip().lower() == "worktree":
             value = value.strip()
             quoted = len(value) > 1 and value[0] == value[-1] == '"'
-            found = value[1:-1] if quoted else value
-            if "\\" in found or '"' in found or "#" in found or ";" in found:
+            worktree = value[1:-1] if quoted else value
+            if "\\" in worktree or '"' in worktree or "#" in worktree or ";" in worktree:
                 return None
-    return found
+    return worktree
 
 
 def told(write: tuple[str, ...], deny: tuple[str, ...]) -> list[str]:
-    """Return what a policy has for git outside of its workspace, its first writable path, or why it hasn't, a line."""
+    """Return lines for explain(): what a policy shows of git outside of its workspace, or why it doesn't.
+
+    write, deny: the policy's; the workspace is the first path of write.
+    """
     workspace = write[0] if write else "/"
     top = above(workspace)
     if top is not None:
         return [f"git: the top of its repository is {top}, above the workspace: for git, work in that"]
     if not os.path.isfile(f"{workspace}/.git"):
         return []
-    found = directories(workspace)
-    if found.problem:
-        return [f"git: {workspace}/.git isn't followed: {found.problem}; if you mean it, name the directory in write"]
-    if not all(path in write for path in found.write):
-        return [f"git: {', '.join(found.write)}: not in write"]
-    return [f"git: {', '.join(found.write)} are writable too, as {workspace}/.git says"]
+    git = directories(workspace)
+    if git.problem:
+        return [f"git: {workspace}/.git isn't followed: {git.problem}; if you mean it, name the directory in write"]
+    if not all(path in write for path in git.write):
+        return [f"git: {', '.join(git.write)}: not in write"]
+    return [f"git: {', '.join(git.write)} are writable too, as {workspace}/.git says"]
 
 
 def above(workspace: str) -> str | None:
-    """Return the directory above a workspace that is the top of the repository which it belongs to."""
+    """Return the top of the repository that a workspace lies in; None if it lies in none, or is the top itself."""
     at = workspace
     while at != "/":
         if os.path.lexists(f"{at}/.git"):

@@ -1,4 +1,4 @@
-"""The words by which a policy chooses HOME: private, private:NAME, workspace, tmp, or an absolute path. Pure."""
+"""How a policy spells HOME: private, private:NAME, workspace, tmp, or an absolute path. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from nsbox._base.errors import PolicyError
 
 PRIVATE = "private"
 WORDS = (PRIVATE, "workspace", "tmp")
-HOMES = "homes"  # where they are, in nsbox's directory for state
-_OF_BOXES = "box-"  # names that Sandboxes give their own
+HOMES = "homes"  # the directory of kept homes, in nsbox's directory for state
+_OF_BOXES = "box-"  # how the names begin that Sandboxes give their homes
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def check_home(field: str, value: str, *, is_workspace: bool) -> str:
-    """Return a home as a policy keeps it; raises PolicyError."""
+    """Return a value of a policy's home field; raises PolicyError."""
     name = name_of(value)
     if value not in WORDS and name is None:
         if not value.startswith("/"):
@@ -28,16 +28,16 @@ def check_home(field: str, value: str, *, is_workspace: bool) -> str:
 
 
 def name_of(home: str | None) -> str | None:
-    """Return the name of a home that is kept; None for any other."""
+    """Return the name of a kept home, "private:NAME"; None for any other home."""
     word, colon, name = (home or "").partition(":")
     return name if word == PRIVATE and colon else None
 
 
 def of_box(number: str) -> str:
-    """Return the home of one Sandbox."""
+    """Return the home, "private:NAME", of the Sandbox with this number."""
     return f"{PRIVATE}:{_OF_BOXES}{number}"
 
 
 def is_of_box(home: str | None) -> bool:
-    """Say if a home ends with the Sandbox that it belongs to."""
+    """Say if a home belongs to a Sandbox, and is removed with it."""
     return (name_of(home) or "").startswith(_OF_BOXES)

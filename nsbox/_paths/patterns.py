@@ -1,7 +1,7 @@
-"""Patterns in paths: which names are patterns, and what they match. Pure: _lookup looks for the files.
+"""Patterns in paths: which names are patterns, and what they match. Pure; _lookup looks for the files.
 
-`*` and `?` stand for what has no slash, `[...]` for one character, `**` as a whole component for directories at any
-depth, none too. A leading dot is a character as any other: what hides ".env" should hide it by "*.env" too.
+`*` matches any text without a slash, `?` and `[...]` one character, and `**` as a whole component any number of
+directories, even none. A leading dot is like any other character, since "*.env" should hide ".env" too.
 """
 
 from __future__ import annotations
@@ -50,23 +50,26 @@ def split(pattern: str) -> tuple[str, tuple[str, ...]]:
 
 
 class Steps:
-    """What components of several patterns match, at some depth. Positions are pairs: which pattern, which component."""
+    """Match several patterns at once, one component of a path at a time.
+
+    A position is a pair: which pattern, and which of its components comes next.
+    """
 
     def __init__(self, patterns: Iterable[tuple[str, ...]]) -> None:
-        # To end in "**" is to match all that is in there, for which its first level is enough.
+        # A pattern that ends in "**" matches everything in a directory; to match the first level is enough.
         self._patterns = [(*parts, "*") if parts[-1] == "**" else parts for parts in patterns]
         self._plans: dict[Positions, tuple[re.Pattern[str] | None, Positions]] = {}
         self.start = self._closed((i, 0) for i in range(len(self._patterns)))
 
     def _closed(self, positions: Iterable[tuple[int, int]]) -> Positions:
-        found = set(positions)
-        for i, at in tuple(found):
+        closed = set(positions)
+        for i, at in tuple(closed):
             if self._patterns[i][at] == "**":
-                found.add((i, at + 1))
-        return frozenset(found)
+                closed.add((i, at + 1))
+        return frozenset(closed)
 
     def step(self, positions: Positions, name: str) -> tuple[frozenset[int], Positions]:
-        """Return the patterns that a name matches as their last component, and where those stand that go on below."""
+        """Return the patterns that end with a match of this name, and the positions from which others go on below."""
         plan = self._plans.get(positions)
         if plan is None:
             plan = self._plans[positions] = self._plan(positions)
@@ -76,7 +79,10 @@ class Steps:
         return self._step(positions, name)
 
     def _plan(self, positions: Positions) -> tuple[re.Pattern[str] | None, Positions]:
-        """Return what any component there matches, by which most names are known to match none, and what stays."""
+        """Return one regex for all components at these positions, and the positions that any name leaves as they are.
+
+        Most names match none of the components, and the regex finds that out in one step.
+        """
         import re
         from fnmatch import translate  # seldom needed
 
@@ -106,7 +112,7 @@ _steps: dict[tuple[str, ...], Steps] = {}
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Say if a pattern matches a path, or a directory that it is in; by the names alone."""
+    """Say if a pattern matches a path or a directory above it, judged by the names alone."""
     base, rest = split(pattern)
     if path == base or not is_below(path, base):
         return False
@@ -126,11 +132,11 @@ def covers(pattern: str, path: str) -> bool:
 
 
 def anywhere(patterns: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
-    """Return the patterns that begin with "**/" below a path that is named, as of all paths: "/**/*.pem"."""
+    """Return the patterns that have "**/" right below a named path, spelled for any path: "/**/*.pem"."""
     tops = tuple(f"{path.rstrip('/')}/**/" for path in named)
     return tuple(dict.fromkeys(f"/**/{p[len(top) :]}" for p in patterns for top in tops if p.startswith(top)))
 
 
 def hides(denied: str, path: str) -> bool:
-    """Say if what `deny` has, a path or a pattern, hides a path."""
+    """Say if an entry of `deny`, a path or a pattern, hides a path."""
     return is_below(path, denied) or (is_pattern(denied) and covers(denied, path))

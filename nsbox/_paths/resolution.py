@@ -1,10 +1,10 @@
-"""From the names that a policy is given to the paths that are bound: links are resolved once, here.
+"""From the names in a policy to the paths that are bound: links are resolved once, here.
 
-A command can leave a link in any directory that it may write to. Whoever names the link later would give the next
-command what it leads to. So a name that leads out of a writable directory by a link in it is refused.
+A command can leave a link in any directory that it may write to. A caller who names that link later would give the next
+command whatever it leads to. So a name is refused if a link in a writable directory leads it out of that directory.
 
-What comes back has no link in it. It is opened without following any (openat2(2), RESOLVE_NO_SYMLINKS), and that
-descriptor is bound: a link that is put there between the two is an error of the spawn.
+The resulting path has no link in it. It is opened without following any (openat2(2), RESOLVE_NO_SYMLINKS), and that
+descriptor is bound: if a link appears there in between, the spawn fails.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from typing import Any, AnyStr
 
 _KIND, _FIFO = 0o170000, 0o010000  # inode(7)
-_MOST_LINKS = 40  # as the kernel has it: MAXSYMLINKS, path_resolution(7)
+_MOST_LINKS = 40  # the kernel's own limit: MAXSYMLINKS, path_resolution(7)
 
 
 def links_on(path: str) -> tuple[str, list[str]]:
-    """Return what an absolute path leads to, and the symlinks on the way, each by a path without any."""
+    """Return where an absolute path leads, and the symlinks on the way; none of these paths has a link in it."""
     links: list[str] = []
     at, todo = "/", path.split("/")[::-1]
     while todo:
@@ -52,7 +52,7 @@ def links_on(path: str) -> tuple[str, list[str]]:
 
 @frozen
 class _Name(Frozen):
-    """A name with links on its way. beside: the current directory, where that counts as writable."""
+    """A name with links on its way. beside: the current directory, if that counts as writable, else None."""
 
     at: Any
     field: str
@@ -63,10 +63,10 @@ class _Name(Frozen):
 
 
 class Resolution:
-    """The names that one policy is given, each resolved once. check() when all that is writable is known.
+    """The names in one policy, each resolved once. Call check() when everything that is writable is known.
 
-    trusts_here: names below the current directory are looked at as any others if they are absolute. False for work
-    in the current directory that was asked for without a policy, and from a shell: earlier commands had it as theirs.
+    trusts_here: treat absolute names below the current directory like any others. False for work in the current
+        directory without a policy, and from a shell: earlier commands could write there.
     """
 
     def __init__(self, *, trusts_here: bool = True) -> None:
@@ -75,15 +75,15 @@ class Resolution:
         self._links: dict[str, str] = {}  # on the way to all names, and where they lead
 
     def existing(self, field: str, path: object) -> str:
-        """Return the path without links, since that is what programs inside will find it to be; raises PolicyError."""
+        """Return a path without links, as programs inside will see it; raises PolicyError if it doesn't exist."""
         return self._found(field, *_absolute(field, path))
 
     def denied(self, field: str, path: object) -> str:
-        """Return the path without links as far as it exists: a mask on a link's name would hide nothing."""
+        """Return a path without links, as far as it exists: a mask over the link itself would hide nothing."""
         return self._found(field, *_absolute(field, path), must_exist=False)
 
     def entry(self, field: str, path: str, *, at: Any = None, must_exist: bool = True) -> str:
-        """Return an absolute path without links; in it ".." counts after links. at: for problems()."""
+        """Return an absolute path without links; ".." in it applies after links. at: a label for problems()."""
         return self._found(field, path, False, at, must_exist)
 
     def _found(self, field: str, text: str, is_relative: bool, at: Any = None, must_exist: bool = True) -> str:
@@ -97,10 +97,10 @@ class Resolution:
             real = None
         if real == text:
             return text
-        real, links = links_on(text)  # from here on only this counts: a link may have come or gone since
+        real, links = links_on(text)  # from here on only this result counts: links may have changed in between
         if len(links) > _MOST_LINKS:
             raise PolicyError(field, f"{text}: {os.strerror(errno.ELOOP)}")
-        if field != "deny":  # of what isn't shown no names are either
+        if field != "deny":  # what is hidden needs no other names inside
             self.add_links(links)
         if links:
             beside = None if not is_relative and self._trusts_here else _here(is_relative)
@@ -108,22 +108,22 @@ class Resolution:
         return real
 
     def add_links(self, links: Iterable[str]) -> None:
-        """Have these made inside too, so that what has been named has its other names there."""
+        """Have these links made inside too, so that the paths behind them have their other names there."""
         for link in links:
             if link not in self._links and (target := _target(link)):
                 self._links[link] = target
 
     def links(self) -> tuple[tuple[str, str], ...]:
-        """Return the links on the way to all names so far, each by a path without any, and their targets."""
+        """Return the links on the way to all names so far, and their targets. No link's path has a link in it."""
         return tuple(self._links.items())
 
     def check(self, writable: Iterable[str] = ()) -> None:
-        """Raise PolicyError for the first name that a command may have led astray. writable: the policy's paths."""
+        """Raise PolicyError for the first name that a command may have redirected. writable: the policy's paths."""
         for _, field, problem in self.problems(writable):
             raise PolicyError(field, problem)
 
     def problems(self, writable: Iterable[str] = ()) -> Iterator[tuple[Any, str, str]]:
-        """Give each name that a command may have led astray: entry()'s `at` or None, the field, what is wrong."""
+        """Yield each name that a command may have redirected: entry()'s `at` or None, the field, what is wrong."""
         places = {*writable, *opened}
         for name in self._names:
             problem = _problem(name, places if name.beside is None else places | {name.beside})
@@ -132,7 +132,10 @@ class Resolution:
 
 
 def _target(link: str) -> str:
-    """Return where a link leads, in its own words if these need nothing inside that isn't on the way; "": nowhere."""
+    """Return a link's target, "" for what is no link.
+
+    That is the target as it is written, unless ".." in it leads through directories that need not exist inside.
+    """
     try:
         target = os.readlink(link)
     except OSError:
@@ -151,7 +154,7 @@ def _current() -> str | None:
 
 
 def _links_to_here() -> list[str]:
-    """Return the links on the way to the current directory by the name that the shell has for it (PWD, as pwd -L)."""
+    """Return the links on the way to the current directory, by the shell's name for it (PWD, as in pwd -L)."""
     name = getattr(os, "environ", {}).get("PWD", "")
     here = _current()
     if not name.startswith("/") or here is None or name == here or "\0" in name:
@@ -161,11 +164,11 @@ def _links_to_here() -> list[str]:
 
 
 def check_read(paths: Iterable[str]) -> None:
-    """Raise PolicyError for a FIFO among what is to be readable: MS_RDONLY isn't about these (mount(2), fifo(7))."""
+    """Raise PolicyError for a FIFO among readable paths: MS_RDONLY doesn't stop writes to it (mount(2), fifo(7))."""
     for path in paths:
         try:
             mode = os.stat(path).st_mode
-        except OSError:  # it has gone since, which is told when a sandbox is made
+        except OSError:  # it is gone; making the sandbox will report that
             continue
         if mode & _KIND == _FIFO:
             raise PolicyError(
@@ -174,9 +177,10 @@ def check_read(paths: Iterable[str]) -> None:
 
 
 def _here(is_relative: bool) -> str | None:
-    """Return the current directory, which the default policy lets commands write to; None for what it never does.
+    """Return the current directory if it counts as writable, as under the default policy; else None.
 
-    A home directory is seldom work's, and full of links of its user's: there only relative names are looked at.
+    "/" never counts. A home directory, or one above it, is seldom a workspace, and full of the user's own links: it
+    counts for relative names alone.
     """
     try:
         here = os.getcwd()
@@ -187,7 +191,7 @@ def _here(is_relative: bool) -> str | None:
 
 
 def current_directory() -> str:
-    """Return this process's current directory; raises FileNotFoundError with its name when that has been removed."""
+    """Return this process's current directory; raises FileNotFoundError with its name if it has been removed."""
     try:
         return os.getcwd()
     except FileNotFoundError as error:
@@ -200,7 +204,7 @@ def current_directory() -> str:
 
 
 def absolute(path: AnyStr) -> AnyStr:
-    """Return a path that counts from the current directory; raises FileNotFoundError when that has been removed."""
+    """Return a path as an absolute one; raises FileNotFoundError if it is relative and the directory was removed."""
     if os.path.isabs(path):
         return path
     here = current_directory()
@@ -208,7 +212,7 @@ def absolute(path: AnyStr) -> AnyStr:
 
 
 def _absolute(field: str, path: object) -> tuple[str, bool]:
-    """Return the name as an absolute path, and whether it wasn't one."""
+    """Return a name as an absolute path, and whether it was relative."""
     text = check_text(field, os.fspath(path) if is_path_like(path) else path)
     return check_path(field, os.path.normpath(absolute(text))), not text.startswith("/")
 

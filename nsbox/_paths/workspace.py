@@ -1,11 +1,12 @@
-"""From the paths that a workspace policy is given to its fields: resolved, with patterns, links on the way, and git's.
+"""From the paths that a caller gives for a workspace to the fields of a Policy.
 
-What the fields mean together is checked by Policy itself.
+Paths and patterns are resolved, links on the way noted, and what git needs is added. Whether the fields make sense
+together is for Policy itself to check.
 """
 
 from __future__ import annotations
 
-from nsbox._base.checks import sequence
+from nsbox._base.checks import check_path, check_target, sequence
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
 def workspace(
     names: Resolution, path: object, read: object, write: object, deny: object, wishes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of a policy for work in one directory. wishes: the others, to which defaults are added."""
+    """Return the fields about files of a policy for work in one directory: write, read, deny, links.
+
+    names: resolves the paths.
+    path: the workspace.
+    read, write, deny: as Policy.workspace() takes them.
+    wishes: the other fields; defaults for workdir and seccomp are added to it.
+    """
     root = names.existing("workspace", path)
     if not os.path.isdir(root):
         raise PolicyError("workspace", f"{root} is no directory")
@@ -32,26 +39,26 @@ def workspace(
     wishes.setdefault("workdir", root)
     wishes.setdefault("seccomp", "default")
     writable = (root, *(names.existing("write", _plain(p)) for p in sequence("write", write)))
-    readable = [found for p in sequence("read", read) for found in _readable(names, p)]
-    found: dict[str, Any] = {"write": writable, "read": _with_tools(names, wishes, readable)}
+    readable = [real for p in sequence("read", read) for real in _readable(names, p)]
+    files: dict[str, Any] = {"write": writable, "read": _with_tools(names, wishes, readable)}
     denied = tuple(sequence("deny", deny))
-    found["deny"] = _denied(names, denied, (*writable, *found["read"]))
-    check_read(found["read"])
+    files["deny"] = _denied(names, denied, (*writable, *files["read"]))
+    check_read(files["read"])
     names.check(writable)
-    before = found["write"], found["read"]
-    add_git(names, root, found)
-    if (found["write"], found["read"]) != before:  # "**/" counts from there too
-        found["deny"] = _denied(names, denied, (*found["write"], *found["read"]))
-    found["links"] = names.links()
-    return found
+    before = files["write"], files["read"]
+    add_git(names, root, files)
+    if (files["write"], files["read"]) != before:  # patterns with "**/" apply to git's directories too
+        files["deny"] = _denied(names, denied, (*files["write"], *files["read"]))
+    files["links"] = names.links()
+    return files
 
 
 def changed(policy: Any, changes: dict[str, Any]) -> None:
-    """Resolve what with_() is given for read, write, deny and tools_bin of a workspace policy, in its place."""
+    """Replace read, write, deny and tools_bin among the changes of a workspace policy by their resolved values."""
     names = Resolution()
     if "write" in changes:
-        found = (names.existing("write", _plain(path)) for path in sequence("write", changes["write"]))
-        changes["write"] = tuple(found)
+        paths = (names.existing("write", _plain(path)) for path in sequence("write", changes["write"]))
+        changes["write"] = tuple(paths)
     if "read" in changes:
         changes["read"] = tuple(at for path in sequence("read", changes["read"]) for at in _readable(names, path))
     if changes.get("tools_bin") is not None:
@@ -65,8 +72,25 @@ def changed(policy: Any, changes: dict[str, Any]) -> None:
         changes.setdefault("links", (*policy.links, *(pair for pair in links if pair[0] not in dict(policy.links))))
 
 
+def check_devices(value: object) -> tuple[str, ...]:
+    """Return the devices of a policy, paths below /dev, as a tuple; raises PolicyError."""
+    paths = tuple(dict.fromkeys(check_path("devices", path) for path in sequence("devices", value)))
+    for path in paths:
+        if not is_below(path, "/dev") or path == "/dev":
+            raise PolicyError("devices", f"{path} isn't below /dev")
+    return paths
+
+
+def check_links(value: object) -> tuple[tuple[str, str], ...]:
+    """Return the links of a policy, pairs of a link and its target, as a tuple; raises PolicyError."""
+    pairs = sequence("links", value)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise PolicyError("links", "has to have pairs: a link, and its target")
+    return tuple((check_path("links", at), check_target("links", to)) for at, to in pairs)
+
+
 def _plain(path: object) -> object:
-    """Return what write is given; raises PolicyError for a pattern that is no name of something."""
+    """Return a path for write; raises PolicyError for a pattern, unless a file has that very name."""
     text = _text(path)
     if text is not None and is_pattern(text) and not os.path.lexists(text):
         raise PolicyError("write", f"{text}: patterns are for read and deny; name what is to be writable")
@@ -86,27 +110,27 @@ def _readable(names: Resolution, path: object) -> list[str]:
 
 
 def _denied(names: Resolution, deny: object, named: Iterable[str]) -> tuple[str, ...]:
-    found: list[str] = []
+    paths: list[str] = []
     for path in sequence("deny", deny):
         text = _text(path)
         if text is None or not is_pattern(text):
-            found.append(names.denied("deny", path))
+            paths.append(names.denied("deny", path))
         elif text.startswith("**/"):
-            found += [_pattern(names, "deny", place) for place in everywhere(text, named)]
+            paths += [_pattern(names, "deny", place) for place in everywhere(text, named)]
         else:
-            found.append(_pattern(names, "deny", text))
-    return tuple(dict.fromkeys(found))
+            paths.append(_pattern(names, "deny", text))
+    return tuple(dict.fromkeys(paths))
 
 
 def everywhere(pattern: str, named: Iterable[str]) -> list[str]:
-    """Return what a pattern of deny is that begins with "**/": one for each directory that the policy shows."""
+    """Return absolute patterns for one that begins with "**/": one below each directory that the policy shows."""
     paths = [path for path in dict.fromkeys(named) if not is_pattern(path)]
     tops = [path for path in paths if not any(other != path and is_below(path, other) for other in paths)]
     return [f"{top.rstrip('/')}/{pattern}" for top in tops]
 
 
 def _pattern(names: Resolution, field: str, text: str) -> str:
-    """Return a pattern with the path before its first wildcard resolved as any other."""
+    """Return a pattern in which the path before the first wildcard is resolved like any other path."""
     parts = text.split("/")
     first = next(i for i, part in enumerate(parts) if is_wild(part))
     base = names.denied(field, "/".join(parts[:first]) or ("/" if text.startswith("/") else "."))
@@ -114,14 +138,14 @@ def _pattern(names: Resolution, field: str, text: str) -> str:
 
 
 def based(field: str, base: str, rest: Iterable[str]) -> str:
-    """Return the pattern of components, in a directory without links."""
+    """Return the pattern that consists of `base`, a directory without links on the way, and components below it."""
     if ".." in rest:
         raise PolicyError(field, f"{'/'.join(rest)!r} has a '..' behind a wildcard")
     return f"{base.rstrip('/')}/{'/'.join(part for part in rest if part not in ('', '.'))}"
 
 
 def _with_tools(names: Resolution, wishes: dict[str, Any], readable: Iterable[str]) -> tuple[str, ...]:
-    """Resolve tools_bin, and return what is readable with it."""
+    """Resolve tools_bin in the wishes; return what is readable, with tools_bin added."""
     if wishes.get("tools_bin") is None:
         return tuple(readable)
     wishes["tools_bin"] = tools = names.existing("tools_bin", wishes["tools_bin"])
@@ -131,12 +155,15 @@ def _with_tools(names: Resolution, wishes: dict[str, Any], readable: Iterable[st
 
 
 def add_git(names: Resolution, root: str, found: dict[str, Any]) -> None:
-    """Add what git needs where the workspace's .git is a file: a worktree's, or a submodule's."""
+    """If the workspace's .git is a file, as in a worktree or a submodule, add the directories that git then needs.
+
+    found: the fields write, read and deny, which are changed.
+    """
     try:
         mode = os.lstat(f"{root}/.git").st_mode
     except OSError:
         return
-    if mode & 0o170000 != 0o100000:  # inode(7): no regular file
+    if mode & 0o170000 != 0o100000:  # not a regular file: inode(7)
         return
     from nsbox._paths.git import directories  # seldom needed
 

@@ -1,4 +1,4 @@
-"""What only Policy.layers() can ask for: what bubblewrap's command line can say, and a wish doesn't need. Pure."""
+"""Details: what bubblewrap's command line can say and other wishes don't need; for Policy.layers() alone. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ _SHARED = frozenset({"pid"})
 
 @frozen_by_name
 class Details(Frozen):
-    """Wishes of Policy.layers() alone, by their names in bwrap(1).
+    """Wishes of Policy.layers() alone, mostly by their names in bwrap(1). Raises PolicyError.
 
-    share: namespaces of the caller that the command stays in; only "pid", in which case nothing of the sandbox but
-    the command itself ends with it, and Proc shows the caller's processes. capabilities: those that the command has
-    over its own namespaces, from none, in order: names, "all", "caller" (as many as the caller has), each but the
-    last also with a "-" to take it away; the mounts are then locked. userns, userns2, pidns: descriptors of
-    namespaces to be joined, the second user namespace at the end of the set-up. With share={"pid"} the command is in
-    pidns itself, else in a pid namespace below it; who asks for it must be non-dumpable. disable_userns: no further
-    user namespaces, by a limit; assert_userns_disabled: it doesn't start unless that is so. host_writes: mount points,
-    directories, files and modes are made on the host, where a writable bind leads there. die_with_parent: all ends
-    with the caller; with False the sandbox goes on.
+    share: namespaces of the caller that the command stays in; only "pid" is possible. Then nothing in the sandbox ends
+        with the command except the command itself, and Proc shows the caller's processes.
+    capabilities: what the command has over its own namespaces, applied in order to an empty set: names, "all", "caller"
+        (as many as the caller has); "-" in front of a name or "all" takes it away. The mounts are then locked.
+    userns: a descriptor of the user namespace to join instead of making one.
+    userns2: a descriptor of the user namespace to join at the end of the set-up.
+    pidns: a descriptor of the pid namespace to join. With share={"pid"} the command is in that one itself, else in a
+        new one below it. The caller must be non-dumpable.
+    disable_userns: set the limit of user namespaces so that no more can be made.
+    assert_userns_disabled: refuse to start the command unless no more user namespaces can be made.
+    host_writes: where a writable bind leads to the host, make mount points, directories, files and modes there.
+    die_with_parent: end everything with the caller; False: the sandbox goes on.
     """
 
     share: frozenset[str] = frozenset()
@@ -63,16 +66,16 @@ class Details(Frozen):
             raise PolicyError(f"details.{other}", "is about a second user namespace of its own, not about userns2")
 
     def mask(self, caller: int, last: int) -> int:
-        """Return the capabilities as bits. caller: those that the caller has; last: the number of the kernel's last."""
+        """Return the capabilities as bits. caller: the caller's, as bits. last: the kernel's highest number."""
         everything = (1 << last + 1) - 1
-        found = 0
+        capabilities = 0
         for word in self.capabilities:
             name = word.removeprefix("-")
             bits = {"all": everything, "caller": caller}.get(name)
             if bits is None:
                 bits = 1 << CAPABILITIES.index(name)
-            found = found & ~bits if word.startswith("-") else found | bits
-        return found & everything
+            capabilities = capabilities & ~bits if word.startswith("-") else capabilities | bits
+        return capabilities & everything
 
 
 NO_DETAILS = Details()

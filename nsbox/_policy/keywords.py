@@ -49,7 +49,7 @@ class Layered(TypedDict, total=False):
 
 
 class Wishes(Layered, total=False):
-    """Those that workspace() and host() take."""
+    """The fields that workspace() and host() take by name."""
 
     unshare: Iterable[str]
     devices: Iterable[Path]
@@ -57,7 +57,7 @@ class Wishes(Layered, total=False):
 
 
 class Changes(Wishes, total=False):
-    """Those that with_() takes."""
+    """The fields that with_() takes."""
 
     base: Literal["workspace", "host", "layers"]
     write: Iterable[Path]

@@ -1,4 +1,4 @@
-"""Limits: what a command may use up, as a wish; and what each must look like."""
+"""Limits: what a command may use up, as a wish; and the checks of each."""
 
 from __future__ import annotations
 
@@ -29,19 +29,29 @@ _LIMIT_CHECKS: dict[str, Callable[[str, object], int | float]] = {
 
 @frozen_by_name
 class Limits(Frozen):
-    """What a command may use up; None: no limit of ours. Where nothing else is said, each process by setrlimit(2).
+    """What a command may use up. None means that nsbox sets no limit.
 
-    memory: address space in bytes (RLIMIT_AS). processes: processes and threads of the whole sandbox (RLIMIT_NPROC,
-    which the kernel counts per user namespace from 5.14 on, and never for its uid 0). cpu_seconds: processor time
-    (RLIMIT_CPU: SIGXCPU at the limit, SIGKILL five seconds later). file_size: bytes of any file written (RLIMIT_FSIZE).
-    open_files: descriptors (RLIMIT_NOFILE). core_size: bytes of a core dump (RLIMIT_CORE); 0, and None
-    in a workspace: none, to a handler neither.
-    locked_memory: bytes that a process may lock (RLIMIT_MEMLOCK). message_queues: bytes of POSIX message queues
-    (RLIMIT_MSGQUEUE). pending_signals: queued signals and timers (RLIMIT_SIGPENDING). None of these three: few in a
-    workspace, since the kernel counts them by user.
-    total_memory: bytes of all processes together, with their files in /tmp and without swap; beyond it all are killed.
-    cpus: how many processors' time all may have together, such as 1.5. These two need a cgroup v2 that was delegated to
-    the caller, and so does processes where RLIMIT_NPROC doesn't hold. Sizes may be strings such as "512M".
+    Sizes are bytes, or strings such as "512M". Unless something else is said, a limit is one of setrlimit(2), for each
+    process. Raises PolicyError.
+
+    memory: size of the address space (RLIMIT_AS).
+    processes: number of processes and threads in the whole sandbox (RLIMIT_NPROC, which the kernel counts per user
+        namespace since 5.14, and never for its uid 0).
+    cpu_seconds: processor time (RLIMIT_CPU): SIGXCPU at the limit, SIGKILL five seconds later.
+    file_size: size of any file that is written (RLIMIT_FSIZE).
+    open_files: number of descriptors (RLIMIT_NOFILE).
+    core_size: size of a core dump (RLIMIT_CORE). With 0 there are none, nor does a handler get any; None in a
+        workspace is the same.
+    locked_memory: size of what a process may lock (RLIMIT_MEMLOCK).
+    message_queues: size of POSIX message queues (RLIMIT_MSGQUEUE).
+    pending_signals: number of queued signals and timers (RLIMIT_SIGPENDING). The kernel counts these last three by
+        user, so in a workspace None is a small amount: SMALL_LIMITS.
+    total_memory: size of all processes together, including their files in /tmp, and without swap; beyond it, all are
+        killed. Needs a cgroup.
+    cpus: how many processors' time all processes may have together, such as 1.5. Needs a cgroup.
+
+    The cgroup must be one of version 2 that was delegated to the caller. Where RLIMIT_NPROC doesn't work, processes
+    needs one too.
     """
 
     memory: int | str | None = None
@@ -65,16 +75,16 @@ class Limits(Frozen):
 
     @classmethod
     def sensible(cls) -> Limits:
-        """Return amounts that no ordinary build, test or tool reaches, and that a runaway command soon does.
+        """Return limits that no ordinary build, test or tool reaches, but a runaway command soon does.
 
-        4096 processes and threads, files of 16 GiB, 65536 open files of a process, no core dumps. Not among them is
-        the address space: node, java, Go and sanitizers reserve more of it than they use; nor processor time, which
-        long work takes. total_memory bounds memory, and takes a cgroup.
+        4096 processes and threads, files of 16 GiB, 65536 open files per process, no core dumps. The address space has
+        no limit, since node, java, Go and sanitizers reserve more than they use; nor has processor time, which long
+        work needs. To bound memory, use total_memory, which needs a cgroup.
         """
         return cls(processes=4096, file_size="16G", open_files=65536, core_size=0)
 
     def rlimits(self) -> tuple[tuple[str, int], ...]:
-        """Return the limits that are set, by their RLIMIT names."""
+        """Return the limits that are set: pairs of a RLIMIT_ name without that prefix, and an amount."""
         names = {
             "AS": self.memory,
             "NPROC": self.processes,
@@ -89,11 +99,11 @@ class Limits(Frozen):
         return tuple((name, int(value)) for name, value in names.items() if value is not None)
 
 
-# What the kernel counts by user, whatever the namespaces: with the caller's limits one command could use up what all of
-# the user's programs may have. A message queue as mq_open(3) makes it by default takes some 84 KB; gpg locks 64 KB.
+# The kernel counts these by user, across namespaces. With the caller's own limits, one command could use up what all of
+# the user's programs share. A message queue with the defaults of mq_open(3) has some 84 KB; gpg locks 64 KB.
 SMALL_LIMITS = {"locked_memory": 1 << 20, "message_queues": 256 << 10, "pending_signals": 256}
 
 
 def with_small(limits: Limits) -> Limits:
-    """Return the limits of a workspace, which has few of these unless it asks for more."""
+    """Return the limits of a workspace: those of SMALL_LIMITS are small unless `limits` sets them."""
     return replace(limits, **{name: value for name, value in SMALL_LIMITS.items() if getattr(limits, name) is None})

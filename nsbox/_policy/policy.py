@@ -1,7 +1,7 @@
-"""Policies: what a command may read, write, reach and use up, as a frozen, hashable, picklable value.
+"""Policy: what a command may read, write, reach and use up, as a frozen, hashable, picklable value.
 
-Here lives everything that a user may wish for, and whether the wishes make sense together. What follows from a wish on
-a given machine is a backend's business.
+Everything that a user may wish for is here, and the checks that the wishes make sense together. What a wish means on a
+given machine is up to a backend.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from nsbox._base.checks import (
     check_hostname,
     check_path,
     check_size,
-    check_target,
     check_text,
-    is_mapping,
     is_path_like,
     sequence,
 )
@@ -24,12 +22,12 @@ from nsbox._base.paths import is_below
 from nsbox._paths.home import PRIVATE, check_home
 from nsbox._paths.patterns import hides, is_pattern
 from nsbox._paths.resolution import Resolution
-from nsbox._paths.workspace import changed, workspace
+from nsbox._paths.workspace import changed, check_devices, check_links, workspace
 from nsbox._plan.ops import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._policy.details import NO_DETAILS, Details
 from nsbox._policy.limits import Limits
 from nsbox._policy.questions import Questions
-from nsbox._policy.variables import taken
+from nsbox._policy.variables import check_env, check_pass_env, taken
 from nsbox._seccomp.filter import PROFILES, Filter
 
 if TYPE_CHECKING:
@@ -77,40 +75,64 @@ def _choice(name: str, value: object, allowed: Iterable[str]) -> None:
 
 @frozen_by_name
 class Policy(Questions, Frozen):
-    """A wish. Made by workspace(), host() or layers(), changed by with_(); construction checks every field.
+    """What a command may read, write, reach and use up.
 
-    base: which of the three it is. workdir: where commands start when they don't say. write, read, deny: absolute
-    paths, in a workspace; the longest path that contains a file decides about it, and deny wins over the others on the
-    same path. ops: what layers() was given. network: "none" (an own net namespace with only lo),
-    "host", or a list of what may be connected to, as Network has it: entries, a Network, or "public". unshare:
-    namespaces besides user, mount and pid, which every sandbox has. ids: "single" maps one uid and gid, "full" all that
-    the caller has (it needs CAP_SETUID and CAP_SETGID), "auto" the latter where possible. uid, gid: the command's,
-    inside; None: the caller's. home: in a workspace "private" (the default: an empty directory of the sandbox's own; a
-    Sandbox keeps one as long as it is open), "private:NAME" (kept by that name, so that one run leaves things to the
-    next), "workspace", "tmp", or an absolute path; else a path.
-    env: variables to set. pass_env: names taken from the caller's environment at spawn time. inherit_env: take all of
-    it. seccomp: which system calls there are: a profile ("default" in a workspace, "hardened", or "off", the other
-    policies' own, in which only what leads to the caller is refused), or a Filter. landlock: rules about files by
-    Landlock too, behind the mounts; each open(2) then takes about a third longer. backend: what contains the command:
-    "namespaces", "bwrap", "seatbelt" (macOS), "landlock" or "passthrough"; "auto": the first of them that can be used
-    here. require: what has to be contained at least: all ("isolated": namespaces, bwrap), the contents of files
-    ("filesystem": seatbelt and landlock too) or "nothing" (even passthrough, which contains nothing and says so by one
-    warning). best_effort: wishes that may go unfulfilled where the backend can't grant them, instead of an
-    UnavailableError; with require="nothing" all may. nested: the command makes sandboxes
-    itself (nsbox, bwrap, runc, Chromium): the calls that this takes are allowed, whatever seccomp says. new_session:
-    setsid(2), so that the command has no controlling terminal to type into (CVE-2017-5226). kill_on_exit: what the
-    command leaves running ends with it; False: it goes on in the sandbox, at most until the caller ends, and wait()
-    doesn't wait for it. details: what only layers() can ask for.
-    tools_bin: a directory of programs, read-only inside and the first of PATH. shell_path: the shell that shell() runs,
-    as a path in the sandbox; None: bash where the sandbox has it, else /bin/sh. paths: rules about files, which
-    Sandbox.read() and its kin keep to; protected: names, in any case, of files that Sandbox.write() never writes.
-    seatbelt: names of what commands may ask of macOS besides what all may, such as "tls", for programs that have the
-    system check certificates (Go); of no effect elsewhere.
-    strict: what deny names or matches has to be there, else PolicyError. devices: nodes below /dev, or directories of
-    them, that a workspace has besides the usual ones. links: symlinks on the way to what was named, and their targets,
-    which are made inside too.
-    symlinks: what these do with links in a path: "refuse", or "beneath" to follow those that stay in the directory that
-    the policy names.
+    Make one with workspace(), host() or layers(), and change it with with_(). PolicyError names a field that is wrong.
+    Defaults are those of the signature, except where a constructor's own is given here.
+
+    Files:
+    base: which constructor made it: "workspace", "host" or "layers".
+    workdir: where commands start unless they say otherwise, an absolute path; workspace(): the workspace.
+    write, read, deny: absolute paths; workspace() only. The longest path that contains a file decides about it; on the
+        same path deny wins.
+    strict: if True, everything that deny names or matches must exist, else PolicyError; workspace() only.
+    links: pairs of a symlink on the way to one of these paths, and its target; both exist inside. Found by workspace().
+    devices: nodes below /dev, or directories of them, besides the usual ones; workspace() only.
+    tmp_size: the most bytes, or such as "64M", in each tmpfs of the sandbox's own; None: half of the memory.
+    ops: the ops that layers() got, in their order.
+    paths: PathRules about names and sizes of files; Sandbox.read() and the other methods for files obey them.
+    protected: names of files, in any case of letters, that Sandbox.write() never writes.
+    symlinks: how those methods treat links in a path: "refuse", or "beneath" to follow those that stay in the directory
+        that the policy names.
+
+    Processes:
+    limits: what the command may use up, a Limits.
+    new_session: call setsid(2), so that there is no controlling terminal to type into (CVE-2017-5226). host() and
+        layers(): False.
+    kill_on_exit: kill what the command leaves running. False: that goes on in the sandbox until the caller ends at the
+        latest, and wait() doesn't wait for it.
+    nested: the command makes sandboxes itself (nsbox, bwrap, runc, Chromium); the calls for it are always allowed.
+    tools_bin: a directory of programs, read-only inside and first in PATH.
+    shell_path: the shell that shell() runs, as a path in the sandbox; None: bash if the sandbox has it, else /bin/sh.
+
+    Identity:
+    ids: "single" maps one uid and gid; "full" all of the caller's (needs CAP_SETUID and CAP_SETGID); "auto", which
+        host() has: "full" if possible, else "single".
+    uid, gid: the command's inside; None: the caller's.
+    hostname: None: the host's.
+    home: HOME, an absolute path. A workspace also has "private" (its default: an empty directory of the sandbox's own,
+        which a Sandbox keeps while it is open), "private:NAME" (kept under that name, from one run to the next),
+        "workspace" and "tmp".
+    env: variables to set, a mapping or pairs.
+    pass_env: names of variables that are taken from the caller's environment when a command starts.
+    inherit_env: take the caller's whole environment. host() and layers(): True.
+
+    Network:
+    network: "none" (a net namespace with only lo), "host", or what may be connected to: entries, "public" or a Network.
+    unshare: namespaces besides user, mount and pid, which every sandbox has: "ipc", "uts", "cgroup", "time".
+
+    Enforcement:
+    seccomp: which system calls exist: "default" (workspace() and host()), "hardened", "off" (refuses only calls that
+        reach the caller), or a Filter.
+    landlock: also enforce rules about files with Landlock, behind the mounts; each open(2) takes about a third longer.
+    backend: "namespaces", "bwrap", "seatbelt" (macOS), "landlock", "passthrough", or "auto": the first that works here.
+    require: the least that must be contained: "isolated" (namespaces, bwrap), "filesystem" (the contents of files;
+        seatbelt and landlock too), or "nothing" (even passthrough, which contains nothing and warns once).
+    best_effort: wishes that may go unfulfilled if the backend can't grant them, instead of an UnavailableError; see
+        BEST_EFFORT. With require="nothing", all of them.
+    seatbelt: what else commands may ask of macOS, such as "tls" for programs that let the system check certificates
+        (Go); see PRESETS. No effect elsewhere.
+    details: what only layers() can ask for, a Details.
     """
 
     base: Literal["workspace", "host", "layers"] = "layers"
@@ -166,10 +188,17 @@ class Policy(Questions, Frozen):
     ) -> Policy:
         """Return the policy for work in one directory, which is readable and writable at its own path.
 
-        System directories and the running interpreter are readable; secrets of the host and `deny` are masked; /tmp is
-        private, the network off, the environment built. Relative paths count from the current directory. tools_bin is
-        readable too. read and deny take patterns (*, ?, [...], **), looked up at each spawn. `wishes` are fields of
-        Policy. Raises PolicyError for a path that doesn't exist (except in deny), or a workspace that is "/".
+        System directories and the running interpreter are readable; secrets of the host are masked. /tmp is private,
+        the network is off, and the environment is built from scratch. Relative paths count from the current directory.
+
+        path: the workspace, a directory other than "/".
+        read: more that is readable, and patterns of such (*, ?, [...], **), which are looked up at each spawn.
+        write: more that is writable.
+        deny: what is masked, paths or patterns; it need not exist.
+        wishes: fields of Policy. tools_bin is readable too.
+
+        Raises PolicyError for a path that doesn't exist (except in deny), and for one that a command can have
+        redirected by a symlink.
         """
         return _workspace(cls, Resolution(), path, read, write, deny, {**wishes})
 
@@ -177,9 +206,11 @@ class Policy(Questions, Frozen):
     def host(cls, **wishes: Unpack[Wishes]) -> Policy:
         """Return the policy that contains least: the whole file system writable, host network, inherited environment.
 
-        What remains: an own pid namespace (so that nothing survives the command), no capabilities, no new privileges,
-        and the default seccomp profile without its rules about namespaces and mounts, so that sandboxes can be made.
-        For migration and for tests of parity with the standard library. `wishes` are fields of Policy.
+        What remains: a pid namespace of its own (so nothing survives the command), no capabilities, no new privileges,
+        and the default seccomp profile without its rules about namespaces and mounts (so sandboxes can be made inside).
+        Meant for migration, and for tests of parity with the standard library.
+
+        wishes: fields of Policy. Raises PolicyError.
         """
         defaults: dict[str, Any] = {
             "network": "host",
@@ -193,10 +224,13 @@ class Policy(Questions, Frozen):
 
     @classmethod
     def layers(cls, *ops: Op, unshare: Iterable[str] = (), **wishes: Unpack[Layered]) -> Policy:
-        """Return a policy that is just these ops, in this order, on an empty root; bwrap-level control.
+        """Return a policy that is just these ops, in this order, on an empty root: the control that bwrap gives.
 
-        unshare: namespaces besides user, mount and pid: any of ipc, uts, cgroup, net, time. `wishes` are fields of
-        Policy; the environment is inherited unless they say otherwise, as with bwrap.
+        ops: the steps, such as RoBind("/usr", "/usr").
+        unshare: namespaces besides user, mount and pid: any of ipc, uts, cgroup, net, time.
+        wishes: fields of Policy. Unless they say otherwise, the environment is inherited, as with bwrap.
+
+        Raises PolicyError.
         """
         names = _names("unshare", unshare)
         if "net" in names and wishes.get("network") == "host":
@@ -209,18 +243,18 @@ class Policy(Questions, Frozen):
         return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known({**wishes})))
 
     def with_(self, **wishes: Unpack[Changes]) -> Policy:
-        """Return a copy with these fields changed; raises PolicyError as the constructor does.
+        """Return a copy with these fields changed; raises PolicyError as the constructors do.
 
-        Paths for read, write and deny of a workspace policy are taken as workspace() takes them: relative ones count
-        from the current directory, symlinks are resolved, and all but denied ones must exist.
+        wishes: fields of Policy. In a workspace policy, paths in read, write and deny are treated as by workspace():
+        relative ones count from the current directory, symlinks are resolved, and all except denied ones must exist.
         """
         changes = _known({**wishes}, *_FIELDS)
         if self.base == "workspace":
             changed(self, changes)
-        made = replace(self, **changes)
-        if made.strict and {"strict", "deny"} & changes.keys():
-            made.check_deny()
-        return made
+        policy = replace(self, **changes)
+        if policy.strict and {"strict", "deny"} & changes.keys():
+            policy.check_deny()
+        return policy
 
     # ---- checking
 
@@ -263,9 +297,9 @@ class Policy(Questions, Frozen):
         if not isinstance(self.seccomp, Filter):
             _choice("seccomp", self.seccomp, PROFILES)
         self._set("_patterns", any(map(is_pattern, (*self.deny, *self.read))))
-        self._check_names()
         self._check_files()
-        self._check_env()
+        self._set("env", check_env(self.env))
+        self._set("pass_env", check_pass_env(self.pass_env))
         self._check_ops()
         self._check_namespaces()
         self._check_together()
@@ -275,17 +309,9 @@ class Policy(Questions, Frozen):
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _check_names(self) -> None:
-        self._set("devices", tuple(dict.fromkeys(check_path("devices", p) for p in sequence("devices", self.devices))))
-        for path in self.devices:
-            if not is_below(path, "/dev") or path == "/dev":
-                raise PolicyError("devices", f"{path} isn't below /dev")
-        pairs = sequence("links", self.links)
-        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-            raise PolicyError("links", "has to have pairs: a link, and its target")
-        self._set("links", tuple((check_path("links", at), check_target("links", to)) for at, to in pairs))
-
     def _check_files(self) -> None:
+        self._set("devices", check_devices(self.devices))
+        self._set("links", check_links(self.links))
         names = tuple(check_text("protected", name) for name in sequence("protected", self.protected))
         for name in names:
             if "/" in name:
@@ -293,43 +319,15 @@ class Policy(Questions, Frozen):
         self._set("protected", names)
         rules = sequence("paths", self.paths)
         if rules:
-            from nsbox._policy.rules import PathRule
-        for rule in rules:
-            if not isinstance(rule, PathRule):
-                raise PolicyError("paths", f"has a {type(rule).__name__}, must have nsbox.PathRule")
-            if rule.root not in (*self.write, *self.read):
-                raise PolicyError("paths", f"{rule.name}: {rule.root} is neither in read nor in write")
-        for what in ("name", "root"):
-            values = [getattr(rule, what) for rule in rules]
-            if len({*values}) < len(values):
-                raise PolicyError("paths", f"two rules have the same {what}")
+            from nsbox._policy.rules import check_rules
+
+            check_rules(rules, (*self.write, *self.read))
         self._set("paths", rules)
         if self.tools_bin is not None and ":" in self.tools_bin:
             raise PolicyError("tools_bin", f"{self.tools_bin} has a ':', which PATH can't have in a directory")
         if self.base == "workspace" and self.tools_bin is not None and self.tools_bin not in self.read:
             where = "write, where commands could plant programs" if self.tools_bin in self.write else "no list"
-            raise PolicyError("tools_bin", f"{self.tools_bin} is in {where}; it belongs into read")
-
-    def _check_env(self) -> None:
-        pairs = self.env.items() if is_mapping(self.env) else sequence("env", self.env)
-        env: dict[str, str] = {}
-        for pair in pairs:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise PolicyError("env", f"{pair!r} is no pair of a name and a value")
-            name, value = pair
-            check_text("env", name)
-            if "=" in name:
-                raise PolicyError("env", f"{name!r} has a '=', which no variable's name can have")
-            if not isinstance(value, str):
-                raise PolicyError("env", f"the value of {name} is a {type(value).__name__}, must be a str")
-            if value:
-                check_text("env", value)
-            env[name] = value
-        self._set("env", tuple(env.items()))
-        names = tuple(check_text("pass_env", name) for name in sequence("pass_env", self.pass_env))
-        if any("=" in name for name in names):
-            raise PolicyError("pass_env", "is a sequence of names; values go into env")
-        self._set("pass_env", names)
+            raise PolicyError("tools_bin", f"{self.tools_bin} is in {where}; it belongs in read")
 
     def _check_ops(self) -> None:
         ops = sequence("ops", self.ops)
@@ -363,7 +361,7 @@ class Policy(Questions, Frozen):
 
     def _check_together(self) -> None:
         if self.nested and not self.kill_on_exit and self.base != "layers":
-            # A child that a nested command gives the caller (CLONE_PARENT) would hold up the sandbox's end for ever.
+            # A nested command can give the caller a child (CLONE_PARENT), which would delay the sandbox's end forever.
             raise PolicyError("kill_on_exit", "False doesn't go with nested=True")
         if self.backend not in self.acceptable:
             least = next(name for name, n in REQUIRE.items() if self.backend in BACKENDS[:n])
@@ -385,7 +383,7 @@ class Policy(Questions, Frozen):
         for denied in self.deny:
             for name in ("write", "read"):
                 for path in getattr(self, name):
-                    # On the same path deny wins: lists come from several sources.
+                    # On the same path deny wins, since the lists may have different authors.
                     if is_below(path, denied) and (path != denied or is_below(start, denied)):
                         raise PolicyError("deny", f"{denied} hides {path}, which {name} allows")
         both = set(self.read) & set(self.write)
@@ -401,24 +399,24 @@ class Policy(Questions, Frozen):
 
     @property
     def filter(self) -> Filter:
-        """Return what seccomp wishes, as a Filter."""
+        """Return the seccomp field as a Filter."""
         return self.seccomp if isinstance(self.seccomp, Filter) else Filter(base=self.seccomp)
 
     @property
     def has_patterns(self) -> bool:
-        """Say if there are patterns in read or deny, which are looked up at each spawn."""
+        """Say if read or deny has patterns, which are looked up at each spawn."""
         return self._patterns
 
     @property
     def may_nest(self) -> bool:
-        """Say if the seccomp profile leaves out what it has about namespaces and mounts."""
+        """Say if the seccomp profile leaves out its rules about namespaces and mounts."""
         return self.nested or (self.base == "host" and self.filter.base == "default")
 
     @property
     def may_give_children(self) -> bool:
-        """Say if a command may make children of the caller's (CLONE_PARENT), as sandboxes of nsbox's are made.
+        """Say if a command may make children of its caller (CLONE_PARENT), as nsbox does to start a sandbox.
 
-        Not one that others outlive: such a child would hold up their sandbox's end.
+        Not if processes may outlive the command: such a child would delay the end of their sandbox.
         """
         return self.nested or (self.may_nest and self.kill_on_exit)
 
@@ -428,23 +426,23 @@ class Policy(Questions, Frozen):
         return ("auto", *BACKENDS[: REQUIRE[self.require]])
 
     def may_lack(self, wish: str) -> bool:
-        """Say if this one of BEST_EFFORT may go unfulfilled."""
+        """Say if a wish, one of BEST_EFFORT, may go unfulfilled."""
         return self.require == "nothing" or wish in self.best_effort
 
     def sees(self, path: str) -> bool:
-        """Say if a workspace policy itself names this absolute path or one above it; system directories don't count."""
+        """Say if a workspace policy names this absolute path or one above it; system directories don't count."""
         allowed = any(is_below(path, root) for root in (*self.write, *self.read))
         return allowed and not any(hides(denied, path) for denied in self.deny)
 
     def taken_from_caller(self) -> tuple[str, ...]:
-        """Return the names of the variables that a built environment takes from the caller's."""
+        """Return the names of the variables that a built environment takes from the caller."""
         own = taken(self.network) if self.base == "workspace" else ("USER", "LANG", "TERM")
         return (*own, *self.pass_env)
 
     def environment(
         self, caller: Mapping[str, str], path: str, tmpdir: str = "/tmp", home: str | None = None
     ) -> dict[str, str]:
-        """Return the command's environment. caller: the caller's; path, tmpdir, home: those of this command."""
+        """Return the command's environment. caller: the caller's. path, tmpdir, home: PATH, TMPDIR and HOME inside."""
         home = home or (self.home if self.home and self.home.startswith("/") else "/")
         env = dict(caller) if self.inherit_env else {"PATH": path, "HOME": home, "TMPDIR": tmpdir}
         env |= {name: caller[name] for name in self.taken_from_caller() if name in caller}
@@ -464,9 +462,9 @@ _FIELDS = tuple(f.name for f in fields(Policy) if f.init)
 
 
 def default_workspace(path: Path, **wishes: Any) -> Policy:
-    """Return Policy.workspace(path, ...) for a caller that works in the current directory, and has no other policy.
+    """Return Policy.workspace(path, ...) for work in the current directory by a caller who gave no policy.
 
-    What is below it can be what an earlier command has left there, one of another process's too.
+    An earlier command, even of another process, may have left links below that directory; they aren't trusted.
     """
     read, write, deny = (wishes.pop(name, ()) for name in ("read", "write", "deny"))
     return _workspace(Policy, Resolution(trusts_here=False), path, read, write, deny, wishes)
@@ -481,8 +479,8 @@ def _workspace(
     deny: Iterable[Path],
     wishes: dict[str, Any],
 ) -> Policy:
-    found = workspace(names, path, read, write, deny, wishes)
-    policy = kind(base="workspace", **found, **_known(wishes, "read", "write", "deny"))
+    files = workspace(names, path, read, write, deny, wishes)
+    policy = kind(base="workspace", **files, **_known(wishes, "read", "write", "deny"))
     if policy.strict:
         policy.check_deny()
     return policy
@@ -493,7 +491,7 @@ def _rebuild(values: dict[str, Any]) -> Policy:
 
 
 def _known(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
-    """Refuse names that aren't wishes, with an error that lists those that are."""
+    """Return the wishes; raises PolicyError, with a list of the fields, for a name that isn't one."""
     allowed = {*_FIELDS, *more} - ({"base", "write", "read", "deny", "ops", "links"} - {*more})
     for name in wishes:
         if name not in allowed:

@@ -1,6 +1,6 @@
-"""What can be asked of a policy, and made of it: methods of Policy whose work is done on higher floors.
+"""Methods of Policy whose work is done by modules above this one: other spellings of it, and questions about it.
 
-Each imports what does it when it is called, so that a policy is only a value until then.
+Each method imports its module when it is called; until then a policy is only a value.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ class Questions:
 
     @classmethod
     def from_bwrap(cls, argv: Iterable[str]) -> Policy:
-        """Return the policy that these options of bwrap(1) 0.11 ask for; argv: with or without the program's name.
+        """Return the policy that these options of bwrap(1) 0.11 ask for.
 
-        Descriptors for filters and --args are read now, those for contents with each spawn. Raises PolicyError for an
-        option that bwrap refuses, and for what isn't a policy's: a command, and what is about one run of it
-        (--info-fd, --json-status-fd, --block-fd, --sync-fd, --lock-file, --as-pid-1, --argv0, ...), or about a variable
-        that is to be missing, for which Popen has env=. `nsbox bwrap` does all of that.
+        argv: the options, with or without the program's name. Descriptors for filters and --args are read now, those
+        for contents at each spawn.
+
+        Raises PolicyError for an option that bwrap refuses, and for what no policy can hold: a command, an option about
+        one run (--info-fd, --json-status-fd, --block-fd, --sync-fd, --lock-file, --as-pid-1, --argv0, ...), and one
+        that removes a variable, for which Popen has env=. `nsbox bwrap` can do all of that.
         """
         from nsbox._bwrap_policy import from_argv
 
@@ -43,10 +45,11 @@ class Questions:
 
     @classmethod
     def rootfs(cls, dest: Path, *, workspace: Path, **wishes: Any) -> Policy:
-        """Return the policy for commands that have a root file system of their own; as nsbox.rootfs.policy().
+        """Return the policy for commands that have a root file system of their own, as nsbox.rootfs.policy() does.
 
-        dest: what nsbox.rootfs.build() has made. workspace: the directory that is writable, at /workspace. wishes:
-        agent, runtime, bridge, network, tmp_size, env, uid, gid, hostname, and fields of Policy.
+        dest: the directory that nsbox.rootfs.build() made.
+        workspace: the directory that is writable; inside it is /workspace.
+        wishes: agent, runtime, bridge, network, tmp_size, env, uid, gid, hostname, and fields of Policy.
         """
         from nsbox._rootfs.policy import policy
 
@@ -54,11 +57,16 @@ class Questions:
 
     @classmethod
     def load(cls, path: Path, *, section: str | None = None, workspace: Path | None = None) -> Policy:
-        """Return the policy that a TOML, JSON or YAML file describes; mode "disabled" in it is backend="passthrough".
+        """Return the policy that a TOML, JSON or YAML file describes.
 
-        section: the table in it, such as "agents.sandbox"; by default `sandbox` if there is one, else the whole file.
-        workspace: the one of a file that names none. A file that commands could write to is read-only to them. Raises
-        ConfigError, which says all that is wrong with it and where, and OSError.
+        If the mode in the file is "disabled", the policy has backend="passthrough". If the file lies where commands
+        could write to it, it is read-only for them.
+
+        path: the file.
+        section: a table in it, such as "agents.sandbox"; None: `sandbox` if there is one, else the whole file.
+        workspace: the workspace, if the file names none.
+
+        Raises ConfigError, which lists everything that is wrong and where, and OSError.
         """
         from nsbox._config.load import load
 
@@ -68,23 +76,29 @@ class Questions:
         return config.policy.with_(backend="passthrough", require="nothing")
 
     def dumps(self, format: Literal["toml", "json", "yaml"] = "toml") -> str:
-        """Return the text of a file that load() makes this policy of; raises PolicyError where no file can say it."""
+        """Return the text of a file from which load() makes this policy; raises PolicyError if no file can say it."""
         from nsbox._config.load import dumps
 
         return dumps(_itself(self), format)
 
     def dump(self, path: Path, *, replace: bool = False) -> None:
-        """Write that file, whole or not at all; its name says its format. replace: the file that is there may go."""
+        """Write what dumps() returns to a file, whole or not at all; raises PolicyError and OSError.
+
+        path: the file; its name says its format.
+        replace: overwrite a file that is already there.
+        """
         from nsbox._config.load import dump
 
         dump(_itself(self), path, replace=replace)
 
     def child(self, *, attach: Iterable[Path] = (), **wishes: Any) -> Policy:
-        """Return a policy for somebody to whom work is passed on, that allows nothing that this one doesn't.
+        """Return a policy for a delegate, such as a subagent, that allows nothing that this one doesn't.
 
-        Wishes are with_()'s, but deny and protected add to what there is, and limits change those that are given.
-        attach: files that are readable there too; they are found as this policy's commands would find them. Raises
-        PolicyError for a wish that is more than this policy's own, AccessError for what can't be attached.
+        attach: files that the delegate can read too; they are looked up as commands of this policy would do it.
+        wishes: as for with_(), except that deny and protected are added to this policy's, and limits change only the
+            limits that they name.
+
+        Raises PolicyError for a wish that is more than this policy's own, AccessError for what can't be attached.
         """
         from nsbox._child import child
 
@@ -93,10 +107,11 @@ class Questions:
     # ---- questions
 
     def can_read(self, path: Path) -> bool:
-        """Say if commands can read what this process finds at a path; as for all that follow it need not exist.
+        """Say if commands can read what this process finds at a path, which need not exist.
 
         Relative paths count from workdir; links and ".." are followed as the kernel does it inside. The answer is about
-        the sandbox's boundaries: permissions of files are for the kernel to judge, and for Sandbox.open() to find out.
+        the sandbox's boundaries. Permissions of files are up to the kernel; Sandbox.open() meets those. All this is
+        true of the methods below as well.
         """
         from nsbox import _view
 
@@ -109,40 +124,40 @@ class Questions:
         return _view.can_write(_itself(self), path)
 
     def resolve(self, path: Path, *, write: bool = False) -> pathlib.Path:
-        """Return where a file that commands can read, or write, is for this process; raises AccessError.
+        """Return the path, for this process, of a file that commands can read, or write if `write` is True.
 
-        What is opened by that path a moment later may be another file: see Sandbox.open().
+        If you open that path a moment later, it may be another file; Sandbox.open() is safe. Raises AccessError.
         """
         from nsbox import _view
 
         return _view.view(_itself(self)).resolve(path, write=write)
 
     def check_suffix(self, path: Path) -> None:
-        """Raise AccessError if the rules of `paths` take no file with such a name there; it says which they take."""
+        """Raise AccessError, which says what names are allowed, if the rules in `paths` don't allow this file's."""
         from nsbox import _view
 
         _view.check_suffix(_itself(self), path)
 
     def check_size(self, path: Path) -> None:
-        """Raise AccessError if a file has more bytes than the rules of `paths` allow; OSError if it isn't there."""
+        """Raise AccessError if a file has more bytes than the rules in `paths` allow; OSError if it doesn't exist."""
         from nsbox import _view
 
         _view.check_size(_itself(self), path)
 
     def check_deny(self) -> None:
-        """Raise PolicyError if something in `deny` hides nothing now: what strict=True does at each spawn."""
+        """Raise PolicyError if something in `deny` hides nothing at present. With strict=True each spawn does this."""
         from nsbox._lookup.matches import check_deny
 
         check_deny(_itself(self))
 
     def list_readable(self) -> list[str]:
-        """List the paths that the policy itself names as readable; in a workspace, system directories are, too."""
+        """Return the paths that the policy names as readable. In a workspace, system directories are readable too."""
         from nsbox import _view
 
         return _view.view(_itself(self)).readable()
 
     def list_writable(self) -> list[str]:
-        """List the paths that the policy itself names as writable."""
+        """Return the paths that the policy names as writable."""
         from nsbox import _view
 
         return _view.view(_itself(self)).writable()

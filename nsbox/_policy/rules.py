@@ -1,22 +1,27 @@
-"""PathRule: what is asked of files in a directory besides the sandbox's boundaries, by those who pass files on.
+"""PathRule: names and sizes that files in a directory may have when a program passes them on.
 
-The kernel knows neither suffixes nor sizes of single files: Sandbox.read() and its kin keep to these, commands don't.
+The kernel knows no suffixes, and no sizes of single files. So only Sandbox.read() and the other methods for files obey
+these rules; commands don't.
 """
 
 from __future__ import annotations
 
 from nsbox._base.checks import check_path, check_size, check_text, is_iterable
 from nsbox._base.errors import PolicyError
-from nsbox._base.frozen import Frozen, frozen
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @frozen
 class PathRule(Frozen):
-    """A directory of the policy with a name, and what is asked of its files.
+    """A directory of a policy, and the names and sizes that files in it may have. Raises PolicyError.
 
-    name: what messages call it. root: its absolute path, which has to be in the policy's read or write. suffixes: names
-    end in one of these, in any case, such as ".md" or ".tar.gz"; empty: in whatever. max_file_bytes: no file has more,
-    "10M" is a number too; None: no limit. Raises PolicyError.
+    name: what messages call the directory.
+    root: its absolute path, which must be in the policy's read or write.
+    suffixes: endings that names must have, in any case of letters, such as ".md" or ".tar.gz"; empty: any.
+    max_file_bytes: the most bytes that a file may have, an int or such as "10M"; None: any number.
     """
 
     name: str
@@ -27,10 +32,10 @@ class PathRule(Frozen):
     def __post_init__(self) -> None:
         check_text("paths.name", self.name)
         object.__setattr__(self, "root", check_path("paths.root", self.root))
-        given: object = self.suffixes
-        if isinstance(given, str) or not is_iterable(given):
-            raise PolicyError("paths.suffixes", f"is a {type(given).__name__}, must be a sequence, such as ['.md']")
-        suffixes = tuple(check_text("paths.suffixes", suffix) for suffix in given)
+        value: object = self.suffixes
+        if isinstance(value, str) or not is_iterable(value):
+            raise PolicyError("paths.suffixes", f"is a {type(value).__name__}, must be a sequence, such as ['.md']")
+        suffixes = tuple(check_text("paths.suffixes", suffix) for suffix in value)
         for suffix in suffixes:
             if not suffix.startswith(".") or "/" in suffix or len(suffix) < 2:
                 raise PolicyError("paths.suffixes", f"{suffix!r} is no suffix, such as '.md'")
@@ -39,5 +44,18 @@ class PathRule(Frozen):
             object.__setattr__(self, "max_file_bytes", check_size("paths.max_file_bytes", self.max_file_bytes))
 
     def takes(self, name: str) -> bool:
-        """Say if a file of this name may be there."""
+        """Say if the rule allows a file of this name."""
         return not self.suffixes or name.lower().endswith(self.suffixes)
+
+
+def check_rules(rules: Sequence[object], roots: Sequence[str]) -> None:
+    """Raise PolicyError unless these are PathRules with names and roots of their own. roots: those allowed."""
+    for rule in rules:
+        if not isinstance(rule, PathRule):
+            raise PolicyError("paths", f"has a {type(rule).__name__}, must have nsbox.PathRule")
+        if rule.root not in roots:
+            raise PolicyError("paths", f"{rule.name}: {rule.root} is neither in read nor in write")
+    for what in ("name", "root"):
+        values = [getattr(rule, what) for rule in rules]
+        if len({*values}) < len(values):
+            raise PolicyError("paths", f"two rules have the same {what}")

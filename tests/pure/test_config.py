@@ -165,7 +165,7 @@ def test_paths(base: Path) -> None:
         ('[paths.a]\nroot="work"\nmax_file_bytes=0', ["3: paths.a.max_file_bytes: 0 is out of range, must be above 0"]),
         ('[paths]\na="work"', ["2: paths.a: is a text, must be a table"]),
         ('[paths.""]\nroot="work"', ['1: paths."": is empty']),
-        ('workspace="work"\ntools_bin="work"', ["2: tools_bin: {}/work is in write, where commands could plant programs; it belongs into read"]),
+        ('workspace="work"\ntools_bin="work"', ["2: tools_bin: {}/work is in write, where commands could plant programs; it belongs in read"]),
         ('workspace="nowhere"', ["1: workspace: {}/nowhere: No such file or directory"]),
         ('workspace="/"', ["1: workspace: '/' is the whole file system, which is no workspace"]),
         ('workspace="file"\ntools_bin="file"', ["1: workspace: {}/file is no directory", "2: tools_bin: {}/file is no directory"]),
