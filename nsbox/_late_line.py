@@ -1,4 +1,4 @@
-"""A sandbox without a network list keeps what a relay needs to serve it: it may publish a port later."""
+"""A line for a sandbox without a network list, which a relay can serve later: to publish a port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LateLine:
-    """What a spawn shows the sandbox to instead of a relay: _relay's Line comes later, if at all."""
+    """Takes the place of _relay's Line in a spawn. It keeps what a relay would need to join the sandbox later."""
 
     is_later, id = True, 0
 
@@ -26,16 +26,16 @@ class LateLine:
         return self._theirs.fileno()
 
     def joined(self, relay: Relay) -> Line:
-        """Show the sandbox to a relay, once; return what connects them. Raises SetupError."""
+        """Show the sandbox to a relay, once; return their Line. Raises SetupError."""
         owners: list[Any] = []
         own_received(self._ours, 2, owners)
-        made = relay.line()
+        line = relay.line()
         try:
-            relay.open(made, [owner.fileno() for owner in owners])
+            relay.open(line, [owner.fileno() for owner in owners])
         finally:
             for owner in owners:
                 owner.close()
-        return made
+        return line
 
     def close(self) -> None:
         """Let go of it."""
@@ -44,9 +44,12 @@ class LateLine:
 
 
 def joined(line: Line | LateLine | None, relay: Relay | None) -> Line:
-    """Have a relay serve a sandbox, unless one does; None: one of its own. line: the sandbox's so far.
+    """Return the Line of a sandbox with a relay, which joins it first if necessary.
 
-    Raises PolicyError for one on the host's network, and SetupError.
+    line: the sandbox's so far; None: it is on the host's network.
+    relay: the one that joins it; None: a new one.
+
+    Raises SetupError, and PolicyError for a sandbox on the host's network.
     """
     if line is None:
         raise PolicyError("network", "is 'host': what listens there is reachable as it is")

@@ -1,7 +1,7 @@
-"""on_connect: what a network list doesn't decide is asked of a function of the user's, in threads that wait for nobody.
+"""on_connect: a function of the user decides about connections that a network list says nothing of.
 
-Each question ends in one verdict: the function's, or no. The threads are daemons, which end with the interpreter, and
-which a forked child doesn't have. None of them lives longer than there is something to ask.
+Each question gets one verdict: the function's, or no. The function is called in daemon threads, which end with the
+interpreter, and don't exist in a forked child. A thread ends as soon as there is nothing left to ask.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     Key = tuple[str, int, str]
 
 MOST = 8  # questions at once
-PATIENCE = 120.0  # seconds, after which the answer is no; the relay's own too
+PATIENCE = 120.0  # seconds, after which the answer is no; the relay waits as long
 
 
 class _Ask:
-    """One question. It is answered once; what comes later is too late."""
+    """One question. Only its first answer counts."""
 
     def __init__(self, request: NetworkRequest, number: int, send: Callable[[int, bool], object], end: float) -> None:
         self.request, self.end = request, end
@@ -44,7 +44,7 @@ class _Ask:
         return self._is_open
 
     def forget(self) -> None:
-        """Leave the answer to the parent, in a forked child. A thread of the parent's may have held the lock."""
+        """Leave the answer to the parent, in a forked child. One of the parent's threads may have held the lock."""
         self._is_open, self._lock = False, threading.Lock()
 
     def answer(self, allow: bool) -> None:
@@ -53,18 +53,18 @@ class _Ask:
         if was_open:
             try:
                 self._send(self._number, allow)
-            except OSError:  # the relay has gone, and with it whoever would connect
+            except OSError:  # the relay has ended, and with it the connection that was asked about
                 pass
 
 
 class Answers:
-    """The decisions of an on_connect: for one Sandbox object, and all sandboxes that it starts.
+    """The decisions of an on_connect, for one Sandbox object and all sandboxes that it starts.
 
-    on_connect gets a NetworkRequest, and returns True or False for the one sandbox that asks, or "always" for all of
-    this object's from then on. What it returns may be awaitable: that is awaited in the event loop that was running
-    when this was made, or by asyncio.run() in a thread if there was none. Whatever else it returns or raises means no,
-    and goes to threading.excepthook. Two questions about the same are asked one after the other, since the first
-    answer may be "always".
+    on_connect gets a NetworkRequest. It returns True or False for the one sandbox that asks, or "always" for all
+    sandboxes of this object from then on. It may also return an awaitable of these. That is awaited in the event loop
+    that was running when this object was made; if there was none, by asyncio.run() in a thread. Any other value, and
+    any exception, means no, and goes to threading.excepthook. Two questions about the same destination are asked one
+    after the other, since the first answer may be "always".
     """
 
     def __init__(self, on_connect: OnConnect, *, patience: float = PATIENCE, most: int = MOST) -> None:
@@ -83,7 +83,7 @@ class Answers:
         self._n_threads, self._has_watch, self._is_closed = 0, False, False
 
     def ask(self, request: NetworkRequest, number: int, send_verdict: Callable[[int, bool], object]) -> None:
-        """Have send_verdict(number, allow) called, from a thread or at once. Never blocks, and never raises."""
+        """Arrange for send_verdict(number, allow) to be called, at once or in a thread. Never blocks, never raises."""
         ask = _Ask(request, number, send_verdict, time.monotonic() + self._patience)
         with self._changed:
             known = True if ask.key in self._always else False if self._is_closed else None
@@ -91,7 +91,7 @@ class Answers:
                 self._queue.append(ask)
                 try:
                     self._call_threads()
-                except RuntimeError:  # no thread can be started: a limit, or the interpreter ends
+                except RuntimeError:  # no thread can be started: a limit is reached, or the interpreter is ending
                     if not self._n_threads or not self._has_watch:
                         self._queue.remove(ask)
                         known = False
@@ -99,7 +99,7 @@ class Answers:
             ask.answer(known)
 
     def _call_threads(self) -> None:
-        """Have a thread ask what can be asked now, and one that looks after the time. The lock is held."""
+        """Start a thread to ask what can be asked now, and one that watches the time. The lock is held."""
         if not self._has_watch:
             _start(self._watch, "nsbox-asks")
             self._has_watch = True
@@ -108,7 +108,7 @@ class Answers:
             self._n_threads += 1
 
     def _next(self) -> _Ask | None:
-        """Take a question that nobody else is asking. None: there is none."""
+        """Take a question unless another thread is asking the same one; None if there is none."""
         with self._changed:
             busy = {ask.key for ask in self._asked}
             for ask in list(self._queue):
@@ -154,7 +154,7 @@ class Answers:
         ask.answer(bool(answer))
 
     def _awaited(self, answer: Awaitable[Answer], end: float) -> object:
-        """Wait for an answer, in the event loop if there is one, until the time is up."""
+        """Wait for an awaitable's answer, in the event loop if there is one, until the time is up."""
         import asyncio
 
         async def wait() -> Answer:
@@ -199,7 +199,7 @@ class Answers:
                 ask.answer(False)
 
     def close(self) -> None:
-        """Refuse what waits, and what is asked from then on. Nobody waits for a function that runs."""
+        """Refuse what is waiting, and whatever is asked from now on. Doesn't wait for a function that is running."""
         with self._changed:
             self._is_closed = True
             waiting = [*self._asked, *self._queue]
@@ -209,7 +209,7 @@ class Answers:
             ask.answer(False)
 
     def after_fork(self) -> None:
-        """Begin without questions, which the parent answers, and with locks that no thread of the parent's has held."""
+        """In a forked child, leave all questions to the parent, and use fresh locks: its threads may have held ours."""
         for ask in (*self._asked, *self._queue):
             ask.forget()
         self._loop = None  # the parent's
@@ -227,11 +227,11 @@ def _start(call: Callable[[], None], name: str) -> None:
 
 
 def report(error: BaseException) -> None:
-    """Tell of an exception of a function of the user's that a thread of nsbox's has called, as threading does."""
+    """Report an exception of a user's function that a thread of nsbox called, as threading does."""
     try:
         hook = threading.excepthook
         hook(threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread())))
-    except Exception as worse:  # of a hook that is the user's too
+    except Exception as worse:  # the hook is the user's too
         sys.excepthook(type(worse), worse, worse.__traceback__)
 
 

@@ -1,8 +1,9 @@
-"""macOS: the process that enforces a network list, as an HTTP and SOCKS5 proxy on 127.0.0.1, and what it is told.
+"""macOS: the process that enforces a network list, an HTTP and SOCKS5 proxy on 127.0.0.1, and the messages to it.
 
-It is a program of the package's, nsbox-proxy (csrc/proxy). The profile of a command lets it connect to that port and to
-nothing else; the variables that name the proxy have a secret, by which the proxy knows whose sandbox a client is of.
-Whoever uses no proxy reaches nothing. It ends with this process: what a command leaves running has no network then.
+The proxy is a program of this package, nsbox-proxy (csrc/proxy). A command's profile lets it connect to the port of the
+proxy and nothing else. The variables that name the proxy contain a secret, by which the proxy knows a client's sandbox.
+A program that uses no proxy reaches nothing. The proxy ends with this process; what a command left running then has no
+network.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ PROGRAM = os.path.join(PACKAGE, "nsbox-proxy")
 _MESSAGE = struct.Struct("=IiQQ")  # nsbox_net_message
 _RULES, _OPEN, _SETTLE, _END = 2, 1, 6, 7  # its kinds, to the proxy
 _PACKET = events.PACKET.size
-_PATIENCE = 30.0  # seconds for a proxy that somebody has stopped
-_PORT = 10  # where in _network_events.PACKET it is
+_PATIENCE = 30.0  # seconds to wait for a proxy, which may be stopped (SIGSTOP)
+_PORT = 10  # its index in PACKET
 _SECRET = 8  # bytes
 
 
 class Process:
-    """A proxy that runs, and the thread that reads what it says. Threads may share it.
+    """A running proxy, and the thread that reads its reports. Threads may share this object.
 
-    port: at which it listens.
+    port: where it listens.
     """
 
     def __init__(self, content: bytes, owner: weakref.ref[Relay], program: str = PROGRAM) -> None:
@@ -50,9 +51,9 @@ class Process:
         self._owner = owner
         self._reads, self._sends = RLock(), RLock()
         self._bytes = b""
-        self._answers: dict[int, tuple[int, int]] = {}  # by the number of what was asked: its value, and the port
+        self._answers: dict[int, tuple[int, int]] = {}  # by the request's number: the value, and the port
         self._number, self._is_sending, self._is_over = 0, False, False
-        self._ended: deque[int] = deque()  # sandboxes, of which the proxy isn't told yet
+        self._ended: deque[int] = deque()  # sandboxes whose end the proxy doesn't know yet
         self.port = 0
         try:
             self.socket = _started(program)
@@ -67,7 +68,7 @@ class Process:
         self._read()
 
     def is_running(self) -> bool:
-        """Say if it is there, as far as has been heard."""
+        """Say if it is running: its end of the socket is still open."""
         if not self._is_over:
             try:
                 self._is_over = self.socket.recv(1, _socket.MSG_DONTWAIT | _socket.MSG_PEEK) == b""
@@ -78,7 +79,7 @@ class Process:
         return not self._is_over
 
     def admit(self, sandbox: int) -> dict[str, str]:
-        """Have it serve a sandbox; return the variables by which programs find it. Raises SetupError."""
+        """Make it serve a sandbox; return the variables by which programs find the proxy. Raises SetupError."""
         secret = os.urandom(_SECRET)
         number = int.from_bytes(secret, "big") or 1
         try:
@@ -88,27 +89,27 @@ class Process:
         return variables(f"http://{sandbox}:{number:016x}@127.0.0.1:{self.port}")
 
     def release(self, sandbox: int) -> None:
-        """Have a sandbox's connections end, when it is told something next: this may be called anywhere."""
+        """End a sandbox's connections, when the next message is sent. Safe anywhere, even in a destructor."""
         self._ended.append(sandbox)
 
     def send(self, message: bytes, fds: Sequence[int] = ()) -> None:
-        """Send it a message; raises OSError, or UnavailableError for one with descriptors."""
+        """Send it a message; raises OSError, and UnavailableError for one with descriptors."""
         if fds:
             raise UnavailableError(Reason("seatbelt: publish: a command on macOS can't have a server"))
         self._send(*_MESSAGE.unpack(message))
 
     def change(self, content: bytes) -> None:
-        """Have it take another list, and return when that is in force; raises SetupError."""
+        """Replace its list; returns when the new one is in force. Raises SetupError."""
         self._ask(_RULES, content, "change it")
 
     def ask(self, message: bytes, fds: Sequence[int], what: str) -> None:
-        """Have it do something, and return when that is done; raises SetupError."""
+        """Make a request; returns when it is done. Raises SetupError, and UnavailableError for what a proxy can't do."""
         if _MESSAGE.unpack(message)[0] != _SETTLE:
             raise UnavailableError(Reason(f"seatbelt: network: {what}"))
         self._ask(_SETTLE, b"", what)
 
     def take(self, relay: Relay | None) -> bool:
-        """Take what has come; False: it says no more."""
+        """Handle the messages that have arrived; False if no more will come."""
         calls: list[Callable[[], object]] = []
         with self._reads:
             goes_on = self._receive()
@@ -118,14 +119,14 @@ class Process:
                 if head.kind == events.READY:
                     port = events.PACKET.unpack(packet)[_PORT]
                     self._answers[head.id] = head.value, port
-                elif relay is not None and (made := relay.hear(packet)) is not None:
-                    calls.append(made)
-        for made in calls:
-            made()
+                elif relay is not None and (call := relay.hear(packet)) is not None:
+                    calls.append(call)
+        for call in calls:
+            call()
         return goes_on
 
     def forget(self) -> None:
-        """Close what is the parent's, in a forked child."""
+        """Close the parent's descriptors, in a forked child."""
         self._is_over = True
         self.socket.close()
 
@@ -133,13 +134,13 @@ class Process:
         """Let go of it: it ends, and all connections with it."""
         self._is_over = True
         with suppress(OSError):
-            self.socket.shutdown(_socket.SHUT_RDWR)  # whoever reads wakes up
+            self.socket.shutdown(_socket.SHUT_RDWR)  # wakes the reading thread
         self.socket.close()
 
     # ---- its stream
 
     def _send(self, kind: int, value: int, sandbox: int, number: int, content: bytes = b"") -> None:
-        """Send one message, whole. A signal's handler that comes in between must not send another."""
+        """Send one whole message. BlockingIOError in a signal's handler that interrupts this very function."""
         with self._sends:
             if self._is_sending:
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -151,7 +152,7 @@ class Process:
                 self._is_sending = False
 
     def _ask(self, kind: int, content: bytes, what: str) -> int:
-        """Send what is answered; return the proxy's port. Raises SetupError."""
+        """Send a message and wait for its answer; return the proxy's port. Raises SetupError."""
         with self._reads:
             self._number += 1
             number = self._number
@@ -177,7 +178,7 @@ class Process:
                 self._bytes += part
         except BlockingIOError:
             return True
-        except OSError:  # closed meanwhile
+        except OSError:  # the socket was closed meanwhile
             pass
         return False
 
@@ -188,8 +189,8 @@ class Process:
             poller.poll(None if seconds is None else int(seconds * 1000))
 
     def _read(self) -> None:
-        """Have a thread take what comes, as long as anybody has the relay."""
-        owner = self._owner  # the thread doesn't keep us
+        """Start a thread that handles messages as long as the relay is in use."""
+        owner = self._owner  # the thread must not keep us alive
         copy = high(opened(os.dup, self.socket.fileno()))
 
         def read() -> None:
@@ -200,13 +201,13 @@ class Process:
                 poller.poll()
                 relay = owner()
                 goes_on = relay is not None and relay.take()
-                del relay  # it ends when nobody else has it
+                del relay  # the thread must not keep it alive
 
         start_new_thread(read, ())
 
 
 def variables(url: str) -> dict[str, str]:
-    """Return the variables that name a proxy. ALL_PROXY is HTTP's too: some clients fail at once for want of SOCKS."""
+    """Return the variables that name a proxy. ALL_PROXY is an HTTP URL too: some clients fail at once without SOCKS."""
     lower = {"http_proxy": url, "https_proxy": url, "all_proxy": url, "no_proxy": ""}
     return lower | {name.upper(): value for name, value in lower.items()} | {"NODE_USE_ENV_PROXY": "1"}
 
@@ -219,7 +220,7 @@ def _started(program: str) -> _socket.socket:
         high_end = end.fileno() if end.fileno() > 3 else os.dup(end.fileno())
         actions = [(os.POSIX_SPAWN_DUP2, high_end, 3)]
         pid = os.posix_spawn(program, [program], {}, file_actions=actions, setsigmask=())
-        with suppress(ChildProcessError):  # it leaves us at once; somebody who waits for all children may be first
+        with suppress(ChildProcessError):  # it detaches at once; other code may already have waited for all children
             os.waitpid(pid, 0)
     except BaseException:
         ours.close()
@@ -227,6 +228,6 @@ def _started(program: str) -> _socket.socket:
     finally:
         theirs.close()
         end.close()
-    ours.settimeout(None)  # whatever the default is
+    ours.settimeout(None)  # not the default timeout
     ours.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, struct.pack("@ll", int(_PATIENCE), 0))
     return ours

@@ -1,4 +1,4 @@
-"""Ports out: a server in a sandbox becomes reachable on the host, at a socket that listens here for the relay."""
+"""Published ports: a server in a sandbox is reachable on the host, at a socket that this process opens."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _numbers = itertools.count(1)
 
 
 class Published:
-    """A port of a sandbox that the host can reach. publish() of a Sandbox or a Session makes it; close() ends it.
+    """A port of a sandbox that the host can reach. Sandbox.publish() and Session.publish() make it; close() ends it.
 
-    port: inside. address: on the host, as socket has it: ("127.0.0.1", 3000), or the path of a unix socket.
+    port: inside.
+    address: on the host, as the socket module has it: ("127.0.0.1", 3000), or the path of a unix socket.
     """
 
     def __init__(self, relay: Relay, port: int, listener: socket.socket, line: Line | None) -> None:
@@ -42,13 +43,13 @@ class Published:
         relay.publish(port, listener.fileno(), self._number, line)
 
     def close(self) -> None:
-        """Let nobody come any more; who is connected stays. Twice is no error."""
+        """Take no more clients; those that are connected stay. Calling it twice is no error."""
         relay, self._relay = self._relay, None
         if relay is None or self._creator != os.getpid():
             return
         if relay.is_running():
             relay.unpublish(self._number)
-            relay.settle()  # from now on it is so
+            relay.settle()  # returns when it is in force
         place, self._place = self._place, None
         if place is not None:
             _remove(*place)
@@ -72,7 +73,7 @@ class Published:
 
 
 def _place(path: str) -> tuple[Any, str, os.stat_result] | None:
-    """Return where a socket is: the owner of its directory's descriptor, its name, what it is; None: it isn't there."""
+    """Return where a socket is: the owner of its directory's descriptor, its name, its stat; None if it is gone."""
     directory, name = os.path.split(path)
     try:
         owner = high(opened(os.open, directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -82,7 +83,7 @@ def _place(path: str) -> tuple[Any, str, os.stat_result] | None:
 
 
 def _remove(directory: Any, name: str, was: os.stat_result) -> None:
-    """Remove a socket where it was made, if it is that still: commands may write there, and put links in its path."""
+    """Remove a socket, if that is still what it was: commands may write there, and put links in its path."""
     with suppress(OSError):
         if os.path.samestat(os.stat(name, dir_fd=directory.fileno(), follow_symlinks=False), was):
             os.unlink(name, dir_fd=directory.fileno())
@@ -90,7 +91,7 @@ def _remove(directory: Any, name: str, was: os.stat_result) -> None:
 
 
 def check_port(port: object) -> int:
-    """Return the port of a sandbox that is to be published; raises PolicyError."""
+    """Return a port of a sandbox to publish, 1 to 65535; raises PolicyError."""
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
         raise PolicyError("publish", f"{port!r} is no port from 1 to 65535")
     return port
@@ -99,8 +100,9 @@ def check_port(port: object) -> int:
 def listening(port: int, to: int | str | None) -> socket.socket:
     """Return a socket that listens on the host for a port of a sandbox. Raises PolicyError and OSError.
 
-    to: a port of 127.0.0.1, "ADDRESS:PORT", or the path of a unix socket, which only this user can connect to; port 0
-    is any that is free. None: the same port, or any if that is taken.
+    port: inside.
+    to: a port of 127.0.0.1, "ADDRESS:PORT", or the path (with a "/") of a unix socket, to which only this user can
+        connect. Port 0 is any free one. None: the same port, or any if that is taken.
     """
     if to is None:
         try:
@@ -111,10 +113,10 @@ def listening(port: int, to: int | str | None) -> socket.socket:
             return at(_LOOPBACK, 0)
     if isinstance(to, str) and "/" in to:
         return at(to, 0)
-    found = _ADDRESS.fullmatch(str(to)) if isinstance(to, str | int) and not isinstance(to, bool) else None
-    if found is None or int(found[2]) > 65535:
+    match = _ADDRESS.fullmatch(str(to)) if isinstance(to, str | int) and not isinstance(to, bool) else None
+    if match is None or int(match[2]) > 65535:
         raise PolicyError("publish", f"{to!r} is no port, ADDRESS:PORT, or path of a socket with a / in it")
-    return at((found[1] or _LOOPBACK).strip("[]"), int(found[2]))
+    return at((match[1] or _LOOPBACK).strip("[]"), int(match[2]))
 
 
 def at(address: str, port: int) -> socket.socket:
@@ -138,7 +140,7 @@ def _tcp(address: str, port: int) -> socket.socket:
 def _unix(path: str) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(made.fileno(), 0o600)  # what bind(2) makes has no more (unix(7))
+        os.fchmod(made.fileno(), 0o600)  # bind(2) gives the file no more than that (unix(7))
         made.bind(path)
         made.listen(_BACKLOG)
         made.setblocking(False)

@@ -1,8 +1,8 @@
-"""The relay of a network list: its process, what it is asked to do, and what it tells.
+"""The relay of a network list: its process, the requests that it takes, and what it reports.
 
-It is a program of the package's, nsbox-net (csrc/relay), which lives in the host's network and has sockets in those of
-its sandboxes. Each sandbox is shown to it by the spawn; from then on it serves that until its pid 1 has ended, whatever
-becomes of this process. There is one for each Sandbox; what is started without one shares those of equal lists.
+The relay is a program of this package, nsbox-net (csrc/relay). It runs in the host's network, and has sockets in the
+networks of its sandboxes. A spawn shows it the new sandbox; it serves that until pid 1 there has ended, even if this
+process ends before. Each Sandbox object has a relay of its own; commands without one share a relay for each list.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ if TYPE_CHECKING:
 
 
 class Line:
-    """What connects one sandbox with its relay: given to a spawn, kept by whoever has the command.
+    """What connects one sandbox with its relay. A spawn takes it; the owner of the command keeps it.
 
-    id: the relay's number of it. log: what the relay has told about it.
+    id: the relay's number for the sandbox.
+    log: what the relay has reported about it.
     """
 
-    is_later = False  # nobody waits for the relay
+    is_later = False  # the spawn itself shows the sandbox to the relay
 
     def __init__(self, relay: Relay, number: int) -> None:
         self.relay, self.id = relay, number
         self._process = relay.process
-        self.environment: dict[str, str] = {}  # what the command's variables are by it
-        self.is_kept = False  # what runs there may outlive whoever has the command
+        self.environment: dict[str, str] = {}  # variables that the command needs to use the network
+        self.is_kept = False  # whether processes there may outlive this object
         self.log = NetworkLog()
 
     def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -59,31 +60,36 @@ class Line:
             self.relay.leave(self.id)
 
     def port(self) -> int:
-        """Return the port of 127.0.0.1 at which it is reached, where that is a proxy; 0: it isn't."""
+        """Return the port of 127.0.0.1 of a proxy; 0 for a relay, which needs none."""
         return 0 if self._process is None else self._process.port
 
     def fileno(self) -> int:
-        """Return the socket by which the sandbox is shown to the relay."""
+        """Return the socket on which the sandbox is shown to the relay."""
         return self.relay.fileno()
 
     def is_served(self) -> bool:
-        """Say if the process is there that the sandbox was shown to."""
+        """Say if the process that the sandbox was shown to is still running."""
         process = self._process
         return process is not None and process is self.relay.process and process.is_running()
 
     def record(self, since: Mark | None = None) -> NetworkRecord:
-        """Return what has happened so far, or since then."""
+        """Return what has happened so far, or only since a mark."""
         self.relay.settle()
         return self.log.record(since)
 
     def mark(self) -> Mark:
-        """Return how far it is, for record()."""
+        """Return the log's present state, for record()."""
         self.relay.settle()
         return self.log.mark()
 
 
 class Relay:
-    """The relay for one list, whose process is started for the first sandbox. Threads may share it."""
+    """The relay for one list. Its process is started for the first sandbox. Threads may share this object.
+
+    network: the list.
+    on_connect: decides about what isn't listed, as Answers says; None: nobody is asked.
+    on_network: gets each NetworkEvent, in a thread; None: nothing does.
+    """
 
     def __init__(
         self,
@@ -93,7 +99,7 @@ class Relay:
         on_network: Callable[[NetworkEvent], object] | None = None,
     ) -> None:
         self.network = network
-        self.problem = ""  # what it has said that it fails at
+        self.problem = ""  # what the process reported that it fails at
         self._asks = None if on_connect is None else Answers(on_connect)
         self._hearer = None if on_network is None else Hearer(on_network)
         self._lock = RLock()  # a signal's handler may use it too
@@ -106,7 +112,7 @@ class Relay:
     # ---- its process
 
     def line(self) -> Line:
-        """Return a new sandbox's line. Starts the process, unless it is there; raises SetupError."""
+        """Return the line of a new sandbox. Starts the process unless it is running; raises SetupError."""
         with self._lock:
             if not self.is_running():
                 self._let_go()
@@ -114,29 +120,29 @@ class Relay:
                 self.process = _begun(self._list(), weakref.ref(self), is_awaited=self._asks is not None)
             assert self.process is not None
             self._last += 1
-            made = Line(self, self._last)
-            made.environment = self.process.admit(made.id)
-            self._lines[made.id] = made
-            return made
+            line = Line(self, self._last)
+            line.environment = self.process.admit(line.id)
+            self._lines[line.id] = line
+            return line
 
     def fileno(self) -> int:
-        """Return the socket to it."""
+        """Return the socket to the process; raises SetupError if there is none."""
         process = self.process
         if process is None:
             raise SetupError(errno.EPIPE, "network list", None, "the relay belongs to the parent process")
         return process.socket.fileno()
 
     def is_running(self) -> bool:
-        """Say if its process is there."""
+        """Say if its process is running."""
         return self.process is not None and self.process.is_running()
 
     def _list(self) -> bytes:
         return _wire_network.blob(self.network, asks=self._asks is not None)
 
-    # ---- what it is asked to do
+    # ---- requests to it
 
     def update(self, network: Network) -> None:
-        """Put another list in force, for all that runs; what that doesn't allow ends. Raises SetupError."""
+        """Enforce another list, for running sandboxes too; connections that it doesn't allow end. Raises SetupError."""
         with self._lock:
             before, self.network = self.network, network
             process = self.process
@@ -147,23 +153,29 @@ class Relay:
             except BaseException:
                 self.network = before
                 with suppress(OSError, SetupError):
-                    process.change(self._list())  # it may have the new list in force, by which something failed
+                    process.change(self._list())  # the new list may be in force although something failed
                 raise
 
     def publish(self, port: int, listener: int, number: int, line: Line | None = None) -> None:
-        """Have clients of a listening socket come to a port of a sandbox: of this line, or whichever listens there."""
+        """Connect clients of a listening socket to a port of a sandbox.
+
+        port: inside.
+        listener: the descriptor of the socket.
+        number: for unpublish().
+        line: the sandbox's; None: the newest sandbox that listens at that port.
+        """
         self._send(PUBLISH, port, 0 if line is None else line.id, number, [listener])
 
     def unpublish(self, number: int) -> None:
-        """Let no more of them come."""
+        """Stop taking clients for what publish() has given this number."""
         self._send(UNPUBLISH, 0, 0, number)
 
     def open(self, line: Line, fds: Sequence[int]) -> None:
-        """Show it a sandbox that runs, by descriptors of its net namespace and its pid 1. Raises SetupError."""
+        """Show it a running sandbox. fds: descriptors of its net namespace and its pid 1. Raises SetupError."""
         process = self.process
         if process is None or len(fds) != 2:
-            raise SetupError(errno.ESRCH, "network list: join a sandbox that runs")
-        process.ask(MESSAGE.pack(OPEN, 0, line.id, 0), fds, "join a sandbox that runs")
+            raise SetupError(errno.ESRCH, "network list: join a running sandbox")
+        process.ask(MESSAGE.pack(OPEN, 0, line.id, 0), fds, "join a running sandbox")
 
     def _send(self, kind: int, value: int, sandbox: int, number: int, fds: Sequence[int] = ()) -> None:
         process = self.process
@@ -171,30 +183,30 @@ class Relay:
             raise SetupError(errno.EPIPE, "network list", None, "there is no relay")
         process.send(MESSAGE.pack(kind, value, sandbox, number), fds)
 
-    # ---- what it tells
+    # ---- its reports
 
     def take(self) -> bool:
-        """Take what has come by now, whichever thread is to read it; False: no more will come."""
+        """Handle the messages that have arrived, from any thread; False if no more will come."""
         process = self.process
         return process is not None and process.take(self)
 
     def settle(self) -> None:
-        """Take all that has happened by now: the relay is asked to tell it first."""
+        """Handle everything that has happened by now: the relay reports it on request."""
         process = self.process
         if process is not None and process.is_running():
             with suppress(SetupError):
-                process.ask(MESSAGE.pack(SETTLE, 0, 0, 0), (), "hear what has happened")
+                process.ask(MESSAGE.pack(SETTLE, 0, 0, 0), (), "report what has happened")
         self.take()
 
     def flush(self) -> None:
-        """Return when on_network has heard of all that was taken so far. Not to be called by it."""
+        """Wait until on_network has got every event handled so far. It must not call this itself."""
         if self._hearer is not None:
             self._hearer.flush()
 
     def hear(self, packet: bytes) -> Callable[[], object] | None:
-        """Take one message; return what is to be called for it when no lock is held, or None. Raises ValueError."""
+        """Handle one message; return a function to call when no lock is held, or None. Raises ValueError."""
         head = events.head(packet)
-        if head.kind == events.READY:  # of the process itself: only a failure counts
+        if head.kind == events.READY:  # about the process itself: only a failure matters
             if head.value < 0:
                 self.problem = f"{events.step(packet)}: {os.strerror(-head.value)}"
             return None
@@ -205,7 +217,7 @@ class Relay:
         if line is not None:
             line.log.add(event)
         if head.value > self._lost:
-            for known in list(self._lines.values()):  # whose they were, nobody knows
+            for known in list(self._lines.values()):  # nobody knows which sandboxes these were about
                 known.log.lose(head.value - self._lost)
             self._lost = head.value
         hearer = self._hearer
@@ -226,23 +238,23 @@ class Relay:
         try:
             self._send(VERDICT, int(allow), sandbox, number)
         except (OSError, SetupError):
-            pass  # it has ended, and with it what was asked for
+            pass  # the relay has ended, and with it the connection that was asked about
 
     # ---- the end
 
     def retire(self) -> None:
-        """Let go of it as soon as nobody has a sandbox of it."""
+        """Close it as soon as none of its sandboxes is in use."""
         self._is_retired = True
         self.leave(0)
 
     def leave(self, number: int) -> None:
-        """Note that nobody has the line of that number any more."""
+        """Note that the line with this number is no longer in use."""
         self._lines.pop(number, None)
         if self._is_retired and not self._lines:
             self.close()
 
     def forget(self) -> None:
-        """Let go of the parent's, in a forked child."""
+        """Let go of the parent's process, in a forked child."""
         self._lock = RLock()
         process, self.process = self.process, None
         if process is not None:
@@ -252,7 +264,7 @@ class Relay:
         self._lines.clear()
 
     def close(self) -> None:
-        """Let go of it: it ends when its sandboxes have. What happens there from now on, nobody is told."""
+        """Let go of the process, which ends when its sandboxes have. From now on it reports nothing."""
         self._let_go()
         if self._asks is not None:
             self._asks.close()
@@ -270,7 +282,7 @@ class Relay:
 
 
 def _begun(content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> Process | Proxy:
-    """Start what enforces a list on this system; raises SetupError."""
+    """Start the program that enforces a list on this system; raises SetupError."""
     if not abi.on_darwin:
         return Process(content, owner, is_awaited=is_awaited)
     from nsbox._proxy import Process as MacProcess
@@ -279,7 +291,7 @@ def _begun(content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> Pr
 
 
 def spawn_error(result: command.Result, line: Line) -> Exception:
-    """Return what to raise for a spawn that failed since its sandbox's network couldn't be made."""
+    """Return what to raise if a spawn has failed because its sandbox's network couldn't be made."""
     step = result.detail.decode("ascii", "replace")
     if step == "routes" and result.error == errno.EOPNOTSUPP:
         what = "network: this kernel has no policy routing (CONFIG_IP_MULTIPLE_TABLES), which a network list needs"
@@ -299,15 +311,18 @@ def relayed(
     *,
     publishes: bool = False,
 ) -> tuple[Policy, Relay | None]:
-    """Return the policy with the list that is enforced, and the relay that does it, or None: there is no list.
+    """Return the policy with the list that is enforced, and the relay for it; None if there is no list.
 
-    known: the relay so far, whose list becomes the policy's. publishes: there is one in any case.
+    known: the relay so far, if any; its list is replaced by the policy's.
+    on_connect, on_network: as for Relay.
+    publishes: whether a relay is needed even without a list.
+
     Raises PolicyError and SetupError.
     """
     asks = on_connect is not None
     if policy.network == "host":
         if asks:
-            raise PolicyError("network", "is 'host', of which on_connect can't be asked; give a list, or 'none'")
+            raise PolicyError("network", "is 'host', about which on_connect can't be asked; give a list, or 'none'")
         return policy, None
     network = listed(policy) or nothing()
     if known is not None:
@@ -318,30 +333,30 @@ def relayed(
     return (policy if policy.network is network else policy.with_(network=network)), relay
 
 
-# ---- who has which
+# ---- all relays of this process
 
-_MOST_SHARED = 8  # relays for commands without a Sandbox, that are kept
+_MOST_SHARED = 8  # relays that are kept for commands without a Sandbox
 _shared: dict[Network, Relay] = {}
 _all: weakref.WeakSet[Relay] = weakref.WeakSet()
 
 
 def shared(network: Network) -> Relay:
-    """Return the relay of commands that were started without a Sandbox, with equal lists."""
-    found = _shared.pop(network, None) or Relay(network)
-    _shared[network] = found  # as the latest
+    """Return the relay for commands with this list that are started without a Sandbox."""
+    relay = _shared.pop(network, None) or Relay(network)
+    _shared[network] = relay  # now the newest
     while len(_shared) > _MOST_SHARED:
         _shared.pop(next(iter(_shared)), None)
-    return found
+    return relay
 
 
 def _after_fork() -> None:
-    for relay in list(_all):  # before the last of them goes, whose close() would end the parent's connection
+    for relay in list(_all):  # before any of them is collected: its close() would end the parent's connection
         relay.forget()
     _shared.clear()
 
 
 def _close_all() -> None:
-    """Let go of all in order, before the interpreter ends."""
+    """Close all relays before the interpreter ends."""
     _shared.clear()
     for relay in list(_all):
         relay.close()

@@ -1,4 +1,4 @@
-"""A relay as a process: the thread that reads what it says, and the one that tells a function of the user's."""
+"""A relay as a process, the thread that reads its reports, and the thread that passes events to a user's function."""
 
 from __future__ import annotations
 
@@ -34,21 +34,26 @@ if TYPE_CHECKING:
 _PROGRAM = os.path.join(PACKAGE, "nsbox-net")
 MESSAGE = struct.Struct("=IiQQ")  # nsbox_net_message
 OPEN, RULES, VERDICT, PUBLISH, UNPUBLISH, SETTLE = 1, 2, 3, 4, 5, 6  # its kinds, to the relay
-_MOST_WAITING = 10_000  # events that an on_network hasn't heard of yet
-_PATIENCE = 30.0  # seconds for a relay that somebody has stopped
-_ROOM = 1 << 20  # bytes of events on their way to us; the kernel gives what net.core.wmem_max allows
+_MOST_WAITING = 10_000  # events that an on_network hasn't got yet
+_PATIENCE = 30.0  # seconds to wait for a relay, which may be stopped (SIGSTOP)
+_ROOM = 1 << 20  # bytes of events on their way to us; the kernel caps it at net.core.wmem_max
 _LONGEST = 4096  # bytes of a message
-_PAUSE = 0.002  # seconds in which events gather: a thread woken for each costs a connection half its speed
+_PAUSE = 0.002  # seconds in which events gather: waking a thread for each one halves a connection's speed
 
 
 class Process:
-    """A relay that runs, and the thread that reads what it says."""
+    """A running relay, and the thread that reads its reports."""
 
-    port = 0  # it needs none
+    port = 0  # only a proxy has one
 
     def __init__(self, content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> None:
-        """Start it; raises SetupError. is_awaited: a command waits for what is done about a message."""
-        self._lock = RLock()  # of who reads
+        """Start it; raises SetupError.
+
+        content: the list, as _wire_network has it.
+        owner: what handles the messages.
+        is_awaited: whether a command may be waiting for the answer to a message.
+        """
+        self._lock = RLock()  # held while reading
         self.pidfd: Any = None
         self._heard: Any = None  # the thread's own descriptor of the socket
         self.socket, theirs = pair()
@@ -66,23 +71,23 @@ class Process:
             theirs.close()
 
     def is_running(self) -> bool:
-        """Say if it is there."""
+        """Say if it is running."""
         return not _has_ended(self.pidfd.fileno())
 
     def admit(self, sandbox: int) -> dict[str, str]:
-        """Return the variables that a command needs: none, since the spawn shows its sandbox to the relay."""
+        """Return the variables that a command needs: none. The spawn shows the sandbox to the relay."""
         return {}
 
     def release(self, sandbox: int) -> None:
-        """Hear that nobody has a sandbox any more: the relay sees the end of its pid 1."""
+        """Do nothing when a sandbox is no longer in use: the relay itself sees the end of its pid 1."""
 
     def send(self, message: bytes, fds: Sequence[int] = ()) -> None:
-        """Send it a message, with descriptors; raises OSError."""
+        """Send it a message with descriptors; raises OSError."""
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.socket.sendmsg([message], rights, _socket.MSG_NOSIGNAL)
 
     def change(self, content: bytes) -> None:
-        """Have it take another list, and return when that is in force; raises SetupError."""
+        """Replace its list; returns when the new one is in force. Raises SetupError."""
         listing = _memory(content)
         try:
             self.ask(MESSAGE.pack(RULES, 0, 0, 0), [listing.fileno()], "change it")
@@ -90,7 +95,7 @@ class Process:
             listing.close()
 
     def ask(self, message: bytes, fds: Sequence[int], what: str) -> None:
-        """Have it do something, and return when that is done; raises SetupError."""
+        """Make a request; returns when it is done. Raises SetupError. what: the request, in words."""
         ours, theirs = pair()
         try:
             self.send(message, [*fds, theirs.fileno()])
@@ -109,13 +114,13 @@ class Process:
             raise SetupError(-value, f"network list: {what}: {events.step(answer)}")
 
     def take(self, relay: Relay) -> bool:
-        """Take what has come; False: it says no more."""
+        """Handle the messages that have arrived; False if no more will come."""
         calls: list[Callable[[], object]] = []
         goes_on = True
         with self._lock:
             while goes_on and (packet := _packet(self.socket)) is not None:
                 goes_on = packet != b""
-                with suppress(ValueError):  # of a relay that says what ours doesn't
+                with suppress(ValueError):  # our relay sends nothing that raises it
                     call = relay.hear(packet) if goes_on else None
                     if call is not None:
                         calls.append(call)
@@ -124,7 +129,7 @@ class Process:
         return goes_on
 
     def forget(self) -> None:
-        """Close what is the parent's, in a forked child."""
+        """Close the parent's descriptors, in a forked child."""
         self.socket.close()
         self._heard.close()
         self.pidfd.close()
@@ -132,11 +137,11 @@ class Process:
     def close(self) -> None:
         """Let go of it."""
         try:
-            self.socket.shutdown(_socket.SHUT_RDWR)  # whoever reads wakes up
+            self.socket.shutdown(_socket.SHUT_RDWR)  # wakes the reading thread
         except OSError:
             pass
         self.socket.close()
-        orphans.leftovers.add(self.pidfd)  # it may be a child of this process's, where that is a subreaper
+        orphans.leftovers.add(self.pidfd)  # if this process is a subreaper, the relay becomes its child
 
 
 _HINTS = {
@@ -152,7 +157,7 @@ def _hint(error: OSError) -> str:
 
 
 def _started(content: bytes, control: int) -> Any:
-    """Start the program; return the owner of a pidfd of it. Raises OSError."""
+    """Start the program; return the owner of its pidfd. Raises OSError. content: the list. control: its socket."""
     listing, null = _memory(content), high(opened(os.open, "/dev/null", os.O_RDWR | os.O_CLOEXEC))
     caller = high(opened(os.pidfd_open, os.getpid()))
     try:
@@ -164,7 +169,7 @@ def _started(content: bytes, control: int) -> Any:
 
 
 def _memory(content: bytes) -> Any:
-    """Return the owner of a file in memory."""
+    """Return the owner of a memfd with this content."""
     file = high(opened(os.memfd_create, "nsbox-network", os.MFD_CLOEXEC))
     while content:
         content = content[os.write(file.fileno(), content) :]
@@ -178,19 +183,19 @@ def _has_ended(fd: int) -> bool:
 
 
 def _packet(sock: _socket.socket) -> bytes | None:
-    """Return a message; b"": no more will come; None: none is there now."""
+    """Return the next message; None if there is none yet, b"" if no more will come."""
     try:
         return sock.recv(_LONGEST, _socket.MSG_DONTWAIT)
     except BlockingIOError:
         return None
-    except OSError:  # closed meanwhile, or the relay was killed
+    except OSError:  # the socket was closed meanwhile, or the relay was killed
         return b""
 
 
 def _read(copy: Any, its: weakref.ref[Process], owner: weakref.ref[Relay], pause: float) -> None:
-    """Have a thread take what comes, as long as anybody has the relay. By a descriptor of its own: see close().
+    """Start a thread that handles messages as long as the relay is in use.
 
-    After gevent's patches this is a greenlet, which waits as others do.
+    It has a descriptor of its own, since close() closes the other one. With gevent's patches it is a greenlet.
     """
 
     def read() -> None:
@@ -198,18 +203,18 @@ def _read(copy: Any, its: weakref.ref[Process], owner: weakref.ref[Relay], pause
         poller.register(copy.fileno(), select.POLLIN)
         goes_on = True
         while goes_on:
-            (_, found), *_ = poller.poll()
-            if pause and not found & select.POLLHUP:  # the end is for nobody to wait for
+            (_, mask), *_ = poller.poll()
+            if pause and not mask & select.POLLHUP:  # nothing gathers after the end
                 time.sleep(pause)
             process, relay = its(), owner()
             goes_on = process is not None and relay is not None and process.take(relay)
-            del process, relay  # they end when nobody else has them
+            del process, relay  # the thread must not keep them alive
 
     start_new_thread(read, ())
 
 
 class Hearer:
-    """Calls an on_network, in a thread of its own, which waits for events."""
+    """Passes events to an on_network, in a thread of its own."""
 
     def __init__(self, call: Callable[[NetworkEvent], object]) -> None:
         self.call = call
@@ -217,7 +222,7 @@ class Hearer:
         self._is_running = False
 
     def tell(self, event: NetworkEvent | None) -> bool:
-        """Have it hear of an event; None: it ends. Never blocks; False: too many wait already."""
+        """Queue an event, or None to end the thread. Never blocks; False if too many are waiting already."""
         if event is not None and self._queue.qsize() >= _MOST_WAITING:
             return False
         if event is not None and not self._is_running:
@@ -227,7 +232,7 @@ class Hearer:
         return True
 
     def flush(self) -> None:
-        """Return when it has heard of all so far, or takes very long."""
+        """Wait until it has got every event so far; give up after a while."""
         if self._is_running:
             done = allocate_lock()
             done.acquire()
@@ -236,11 +241,11 @@ class Hearer:
 
     @staticmethod
     def _run(queue: SimpleQueue[Any], call: Callable[[NetworkEvent], object]) -> None:
-        while (told := queue.get()) is not None:
-            if hasattr(told, "release"):
-                told.release()
+        while (item := queue.get()) is not None:
+            if hasattr(item, "release"):
+                item.release()
                 continue
             try:
-                call(told)
-            except Exception as error:  # as errors of other callbacks are told
+                call(item)
+            except Exception as error:  # reported like errors of other callbacks
                 report(error)

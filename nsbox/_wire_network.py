@@ -1,4 +1,4 @@
-"""A network list as the relay reads it: csrc/relay/wire.h. Pure."""
+"""A network list as bytes for the relay, laid out as in csrc/relay/wire.h. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TLS = {"sni": 0, "sni-ech": 1, "off": 2}
 
 
 def blob(network: Network, *, asks: bool = False) -> bytes:
-    """Return the list; asks: the relay asks its caller about what no entry decides."""
+    """Return the list as bytes. asks: the relay is to ask its caller about what no entry decides."""
     names, rules = bytearray(), bytearray()
     for entry in network.entries:
         rules += _rule(entry, len(names))

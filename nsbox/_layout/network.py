@@ -1,4 +1,4 @@
-"""What a network list is in a plan: the files by which names are looked up, mounted over the machine's. Pure."""
+"""A network list in a plan: the files by which programs look up names, mounted over the machine's. Pure."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NAME_SERVER = "198.19.0.53"  # the relay's, in the sandbox's net namespace: csr
 
 
 def listed(policy: Policy) -> Network | None:
-    """Return a policy's network list; None: it has the host's network, or none."""
+    """Return a policy's network list; None if it has the host's network, or none."""
     from nsbox._network.network import Network
 
     return policy.network if isinstance(policy.network, Network) else None
 
 
 def files(policy: Policy, host: Host) -> tuple[BindData, ...]:
-    """Return what is mounted over /etc/resolv.conf and /etc/hosts, where these lead in the sandbox.
+    """Return the files to mount over /etc/resolv.conf and /etc/hosts, or over what these lead to in the sandbox.
 
-    The machine's hosts file would give real addresses, which are none of a list's names. Raises UnavailableError
-    where there is nothing to mount the first one on.
+    The machine's hosts file has to be covered: it would give real addresses, which don't stand for listed names.
+    Raises UnavailableError if there is no resolv.conf to mount over.
     """
     if policy.network in ("none", "host"):
         return ()
@@ -64,7 +64,7 @@ def _own_name(policy: Policy, host: Host) -> str:
 
 
 def enforced(policy: Policy) -> tuple[str, ...]:
-    """Return what holds, and by what, for explain()."""
+    """Return sentences for explain(): what is enforced, and by what."""
     network = listed(policy)
     assert network is not None
     return (
@@ -80,7 +80,7 @@ def enforced(policy: Policy) -> tuple[str, ...]:
 
 
 def enforced_by_proxy(network: Network) -> tuple[str, ...]:
-    """Return what holds where a proxy enforces the list, for explain()."""
+    """Return sentences for explain(): what is enforced where a proxy enforces the list."""
     return (
         "network: whatever the proxy connects to is on the list; by a secret it knows whose client asks (nsbox-proxy)",
         "network: names that aren't listed are refused; no question about them leaves this machine (nsbox-proxy)",
@@ -105,40 +105,40 @@ def _hellos(network: Network) -> tuple[str, ...]:
 
 
 def _amounts(network: Network) -> tuple[str, ...]:
-    said = [f"limits: {network.connections} connections at once"]
-    said += [] if network.bytes is None else [f"limits: {network.bytes} bytes to and from the network"]
-    return tuple(said)
+    limits = [f"limits: {network.connections} connections at once"]
+    limits += [] if network.bytes is None else [f"limits: {network.bytes} bytes to and from the network"]
+    return tuple(limits)
 
 
 def not_enforced(policy: Policy) -> tuple[str, ...]:
-    """Return what a list leaves open, as far as its entries make it so."""
+    """Return sentences for explain(): what a policy's list leaves open."""
     network = listed(policy)
     assert network is not None
     return left_open(network)
 
 
 def left_open(network: Network) -> tuple[str, ...]:
-    """Return what this list leaves open, whatever enforces it."""
+    """Return sentences for explain(): what this list leaves open, no matter what enforces it."""
     allowed = [entry for entry in network.entries if not entry.is_denied]
-    said = ["network: what listed servers do with what they are sent"]
+    caveats = ["network: what listed servers do with what they are sent"]
     if network.tls == "off":
-        said.append("network: which server is meant in TLS (tls='off'): others at the same address can be asked for")
+        caveats.append("network: which server is meant in TLS (tls='off'): others at the same address can be asked for")
     else:
-        said.append("network: which host a request names inside of TLS (domain fronting): the server decides")
+        caveats.append("network: which host a request names inside of TLS (domain fronting): the server decides")
     if network.tls == "sni-ech":
-        said.append("network: which server an encrypted hello names (tls='sni-ech')")
+        caveats.append("network: which server an encrypted hello names (tls='sni-ech')")
     if any(entry.first <= 80 <= entry.last and not entry.is_udp for entry in allowed):
-        said.append("network: which host a request names in plain HTTP (port 80): the server decides")
+        caveats.append("network: which host a request names in plain HTTP (port 80): the server decides")
     if any(entry.kind in ("below", "any") for entry in allowed):
-        said.append("network: names below a wildcard, which are looked up outside: what they spell can tell something")
+        caveats.append("network: names below a wildcard, which are looked up outside: they can carry data")
     wide = [entry.spelled for entry in allowed if entry.kind == "addresses" and _has_metadata(entry)]
     if wide:
-        said.append(f"network: a cloud's metadata: {wide[0]} contains 169.254.169.254, to which a name may lead too")
+        caveats.append(f"network: a cloud's metadata: {wide[0]} contains 169.254.169.254, to which a name may lead too")
     if any(entry.is_udp for entry in allowed):
-        said.append("network: what goes by UDP to what is listed: nobody looks into it")
+        caveats.append("network: what goes by UDP to listed hosts: it isn't inspected")
     if any(entry.kind == "localhost" for entry in allowed):
-        said.append("network: what this machine's own servers at listed ports of 127.0.0.1 do for whoever asks")
-    return tuple(said)
+        caveats.append("network: what this machine's servers at listed ports of 127.0.0.1 do for any client")
+    return tuple(caveats)
 
 
 def _has_metadata(entry: Entry) -> bool:

@@ -1,4 +1,4 @@
-"""Asks the machine where /etc/resolv.conf and /etc/hosts lead in a sandbox with a network list; it is in the Host."""
+"""Finds out where /etc/resolv.conf and /etc/hosts lead in a sandbox with a network list, for the Host to hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _hosts: dict[tuple[object, ...], Host] = {}
 
 
 def with_network_files(policy: Policy, host: Host) -> Host:
-    """Return the host with these facts. The same facts are the same object, as in _accounts."""
+    """Return the host with these facts. For equal facts it is the same object, as in _accounts."""
     links: list[str] = []
     places: list[tuple[str, str]] = []
     for path in (RESOLV_CONF, HOSTS):
@@ -44,18 +44,19 @@ def with_network_files(policy: Policy, host: Host) -> Host:
 
 
 def _in_workspace(path: str, policy: Policy, host: Host, links: list[str]) -> str | None:
-    """Return where a file leads; None if it isn't there, in something that is shown: no mount point is made in that.
+    """Return where a file leads; None if it doesn't exist and no mount point for it can be made.
 
-    Links on the way that aren't shown are added to `links`: they have to be made.
+    None can be made inside a directory that the policy shows. Links on the way that aren't shown are added to `links`,
+    since they have to be made.
     """
-    if ("/etc", None) in host.directories and _is_file(path):  # on every spawn: as few questions as may be
+    if ("/etc", None) in host.directories and _is_file(path):  # runs at every spawn: ask the kernel little
         return path
-    real, found = links_on(path)
+    real, way = links_on(path)
     shown = (*policy.write, *policy.read, *(top for top, link in host.directories if link is None))
     is_there = os.path.isfile(real)
-    if not is_there and (not found or os.path.lexists(real) or any(is_below(real, top) for top in shown)):
+    if not is_there and (not way or os.path.lexists(real) or any(is_below(real, top) for top in shown)):
         return None
-    links += [link for link in found if not any(is_below(link, top) for top in shown)]
+    links += [link for link in way if not any(is_below(link, top) for top in shown)]
     return real
 
 
@@ -70,7 +71,7 @@ def _is_file(path: str) -> bool:
 
 
 def _in_layers(path: str, policy: Policy) -> str | None:
-    """Return where a path leads in the sandbox, by the links on the way; None if there is no file."""
+    """Return where a path leads in the sandbox, with links followed; None if there is no file."""
     done, todo, links = "", path.split("/")[:0:-1], 0
     while todo:
         part = todo.pop()
@@ -94,7 +95,7 @@ def _in_layers(path: str, policy: Policy) -> str | None:
 
 
 def _found(path: str, ops: tuple[Op, ...]) -> tuple[str, str]:
-    """Return "file", "directory", "link" with its target, or "" for what is at a path without links on the way."""
+    """Return what is at a path without links on the way: "file", "directory", "link" and its target, or ""."""
     for op in reversed(ops):
         dest = getattr(op, "dest", None)
         if not isinstance(dest, str):
@@ -113,7 +114,7 @@ def _found(path: str, ops: tuple[Op, ...]) -> tuple[str, str]:
 
 
 def _covers(op: Op, path: str) -> bool:
-    """Say if an op mounts something that has the path in it."""
+    """Say if an op mounts something over the path or over a directory above it."""
     dest = getattr(op, "dest", "")
     return is_below(path, dest) and not isinstance(op, File | BindData | Symlink | Dir) and _mounts(op)
 
@@ -123,10 +124,10 @@ def _mounts(op: Op) -> bool:
 
 
 def _of_sources(op: Op, rest: str) -> tuple[str, str]:
-    """Return what a mount has at a path in it: that of its topmost directory that has something there."""
+    """Return what a mount has at a path in it, as _found() does; the topmost layer of an overlay that has it counts."""
     upper = getattr(op, "upper", None)
-    given = (*reversed(getattr(op, "lower", ())), getattr(op, "src", None))
-    sources = [f"/proc/self/fd/{op.fd}"] if isinstance(op, BindFd) else [s for s in (upper, *given) if s is not None]
+    lower = (*reversed(getattr(op, "lower", ())), getattr(op, "src", None))
+    sources = [f"/proc/self/fd/{op.fd}"] if isinstance(op, BindFd) else [s for s in (upper, *lower) if s is not None]
     for source in sources:
         at = f"{source.rstrip('/')}{rest}"
         try:

@@ -1,4 +1,4 @@
-"""What entries of a network list cover of another entry, quickly for thousands of them. Pure."""
+"""Whether a network list covers an entry of another list, quickly even for thousands of entries. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class Cover:
-    """Entries by what they name; the ports of those that name the same are put together."""
+    """The entries of a list by their targets. Ports of entries with the same target are merged."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        given: dict[Key, list[tuple[int, int]]] = {}
+        ranges: dict[Key, list[tuple[int, int]]] = {}
         for entry in entries:
             key = (entry.kind, entry.name, entry.address, entry.bits, entry.is_udp)
-            given.setdefault(key, []).append((entry.first, entry.last))
-        self._ports = {key: _merged(ports) for key, ports in given.items()}
+            ranges.setdefault(key, []).append((entry.first, entry.last))
+        self._ports = {key: _merged(ports) for key, ports in ranges.items()}
 
     def has(self, entry: Entry) -> bool:
-        """Say if all that the entry names, at all of its ports, is named by entries of these."""
+        """Say if these entries name everything that the entry names, at all of its ports."""
         for key in _wider(entry):
             ports = self._ports.get(key, ())
             at = bisect_right(ports, (entry.first, 65536)) - 1
@@ -36,18 +36,18 @@ class Cover:
 
 
 def _merged(ports: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in order, those that meet as one."""
-    found: list[tuple[int, int]] = []
+    """Return the ranges sorted, with those that overlap or touch joined."""
+    ranges: list[tuple[int, int]] = []
     for first, last in sorted(ports):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if ranges and first <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
         else:
-            found.append((first, last))
-    return found
+            ranges.append((first, last))
+    return ranges
 
 
 def _wider(entry: Entry) -> Iterator[Key]:
-    """Yield whatever names the same as the entry, or that and more."""
+    """Yield the keys of all targets that include the entry's."""
     yield entry.kind, entry.name, entry.address, entry.bits, entry.is_udp
     if entry.kind == "addresses":
         for bits in range(entry.bits):

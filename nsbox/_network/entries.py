@@ -1,4 +1,4 @@
-"""One entry of a network list: what it names, which ports, and what an entry covers of another. Pure."""
+"""One entry of a network list: its target, its ports, and whether it covers another entry. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ if TYPE_CHECKING:
 
 ALL_PORTS = (1, 65535)
 HTTPS = 443
-MOST_SINGLE_PORTS = 64  # of UDP and of localhost, for each of which the relay has a socket in the sandbox
+MOST_SINGLE_PORTS = 64  # of UDP and of localhost each: for every one the relay has a socket in the sandbox
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _ADDRESS = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:/(\d{1,2}))?")
-_INSIDE = (0xC6120000, 15)  # 198.18.0.0/15 (RFC 2544): the sandbox's own, which names have
+_INSIDE = (0xC6120000, 15)  # 198.18.0.0/15 (RFC 2544): addresses that names have inside
 
 
 @frozen
 class Entry(Frozen):
     """What one string of a list says.
 
-    kind: which of the others count. name: of a host, in lower case and punycode; of "below" what its names end in.
-    first, last: the ports. address, bits: of "addresses". is_udp: UDP, else TCP. is_denied: it had a "!".
+    text: the string.
+    kind: what the target is: "name", "below" (all names below one), "any", "addresses" or "localhost".
+    name: the host's, in lower case and punycode; for "below", what the names end in.
+    address, bits: the prefix, for "addresses".
+    first, last: the range of ports.
+    is_udp: whether it is about UDP instead of TCP.
+    is_denied: whether it begins with "!".
     """
 
     text: str
@@ -43,7 +48,7 @@ class Entry(Frozen):
 
     @property
     def spelled(self) -> str:
-        """Return the entry with its ports, as messages and explain() say it."""
+        """Return the entry with its ports, as messages and explain() show it."""
         named = self.name or ("*" if self.kind == "any" else "localhost")
         if self.kind == "addresses":
             named = dotted(self.address) + (f"/{self.bits}" if self.bits < 32 else "")
@@ -53,7 +58,7 @@ class Entry(Frozen):
         return f"{named}:{ports}{'/udp' if self.is_udp else ''}"
 
     def covers(self, other: Entry) -> bool:
-        """Say if whatever the other allows is allowed by this one too."""
+        """Say if this entry allows whatever the other allows."""
         if self.is_udp != other.is_udp or not (self.first <= other.first and other.last <= self.last):
             return False
         if self.kind == "addresses" or other.kind == "addresses":
@@ -73,9 +78,9 @@ def _net(address: int, bits: int) -> int:
 
 
 def parse(field: str, text: object) -> tuple[Entry, ...]:
-    """Return what an entry says: ["!"] target [":" ports] ["/udp"]; one that denies all ports says it of UDP too.
+    """Return what an entry says: ["!"] target [":" ports] ["/udp"]. One that denies all ports becomes two, TCP and UDP.
 
-    Raises PolicyError, which names the entry and what to write instead.
+    Raises PolicyError, which names the entry and what to write instead. field: the one it names.
     """
     if not isinstance(text, str):
         raise PolicyError(field, f"{text!r} is a {type(text).__name__}, must be a str, such as 'api.example:443'")
@@ -88,11 +93,10 @@ def parse(field: str, text: object) -> tuple[Entry, ...]:
     _check_form(rest, refuse)
     is_udp = rest.endswith("/udp")
     target, has_ports, ports = rest.removesuffix("/udp").partition(":")
-    said = _target(target, refuse)
+    kind, name, address, bits = _target(target, refuse)
     first, last = _ports(ports, refuse) if has_ports else ALL_PORTS if is_denied else (HTTPS, HTTPS)
     if is_udp and not has_ports:
         raise refuse(f"UDP needs a port: '{rest.removesuffix('/udp')}:123/udp'")
-    kind, name, address, bits = said
     is_single = not is_denied and (is_udp or kind == "localhost")
     if is_single and last - first >= MOST_SINGLE_PORTS:
         what = "UDP" if is_udp else "localhost"
@@ -106,7 +110,7 @@ def parse(field: str, text: object) -> tuple[Entry, ...]:
 
 
 def _check_form(text: str, refuse: Callable[[str], PolicyError]) -> None:
-    """Refuse what is something else, and say what was meant."""
+    """Refuse a text that is something else, such as a URL, and say what to write instead."""
     if not text:
         raise refuse("is empty; network='none' is no network")
     if any(ord(c) <= 32 or ord(c) == 127 for c in text):
@@ -169,7 +173,7 @@ def _addresses(text: str, refuse: Callable[[str], PolicyError]) -> tuple[int, in
     if has_zeros:
         raise refuse("has a zero before a number, which some programs read as octal")
     if max(parts, default=256) > 255 or bits > 32:
-        raise refuse("is no IPv4 address, such as '10.1.2.3' or '10.1.2.0/24'")
+        raise refuse("isn't an IPv4 address, such as '10.1.2.3' or '10.1.2.0/24'")
     address = int.from_bytes(bytes(parts), "big")
     if _net(address, bits) != address:
         raise refuse(f"has bits behind its prefix: '{dotted(_net(address, bits))}/{bits}'")
@@ -181,7 +185,7 @@ def _addresses(text: str, refuse: Callable[[str], PolicyError]) -> tuple[int, in
 
 
 def dotted(address: int) -> str:
-    """Return an address as people write it."""
+    """Return an IPv4 address in dotted form."""
     return ".".join(map(str, address.to_bytes(4, "big")))
 
 
@@ -194,10 +198,10 @@ def _name(text: str, refuse: Callable[[str], PolicyError]) -> str:
         try:
             plain = plain.encode("idna").decode("ascii")
         except UnicodeError:
-            raise refuse("is no name of a host (IDNA)") from None
+            raise refuse("isn't a name of a host (IDNA)") from None
     name = plain.lower()
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
-        raise refuse("is no name of a host: letters, digits and hyphens, with dots between")
+        raise refuse("isn't a name of a host: letters, digits and hyphens, with dots between")
     last = name.rpartition(".")[2]
     if last.isdecimal() or re.fullmatch(r"0x[0-9a-f]*", last):
         raise refuse("ends in a number, as an address does: write '10.1.2.3' or '10.1.2.0/24'")

@@ -1,4 +1,4 @@
-"""What the relay of a network list reports: packets as csrc/relay/wire.h lays them out, as frozen values. Pure."""
+"""What the relay of a network list reports: packets, laid out as in csrc/relay/wire.h, become frozen values. Pure."""
 
 from __future__ import annotations
 
@@ -55,9 +55,12 @@ _MOST_PORT = 65535
 
 @frozen
 class Head(Frozen):
-    """What each message of the relay begins with. kind: READY, EVENT or ASK. id: of an ASK, for the answer to it.
+    """The beginning of each message from the relay.
 
-    value: of READY, 0 or -errno; of EVENT, how many events could not be delivered so far.
+    kind: READY, EVENT or ASK.
+    value: for READY 0 or -errno; for EVENT how many events could not be delivered so far.
+    sandbox: the relay's number for it.
+    id: for ASK, the number that the answer must have.
     """
 
     kind: int
@@ -70,12 +73,20 @@ class Head(Frozen):
 class NetworkEvent(Frozen):
     """One thing that a command under a network list has done or tried, and what was decided.
 
-    time: seconds since 1970. sandbox: a number of the relay's. kind: "dns" (a name was looked up), "connect", "close"
-    (a connection or a flow has ended), "udp" (a flow began) or "publish" (somebody connected to a published port).
-    name: the host, "" for one that was reached by its address. port: 0 for a lookup. protocol: "tcp" or "udp", "" for a
-    lookup. address: of the host outside, if it is known. verdict: "allowed", "refused" (by the policy) or "failed" (by
-    nobody's decision). reason: why, "" where there is nothing to say. errno: what the command got, or 0. sni: the name
-    in a TLS hello that was refused for it. sent, received: bytes, as the command counts. ms: milliseconds that it took.
+    time: when, in seconds since 1970.
+    sandbox: the relay's number for it.
+    kind: "dns" (a name was looked up), "connect", "close" (a connection or a flow has ended), "udp" (a flow began), or
+        "publish" (a client outside connected to a published port).
+    name: the host's; "" if it was reached by its address.
+    port: the host's; 0 for a lookup.
+    protocol: "tcp" or "udp"; "" for a lookup.
+    address: of the host outside, if known; else "".
+    verdict: "allowed", "refused" (by the policy), or "failed" (for another reason).
+    reason: why; "" if there is nothing to say.
+    errno: the error that the command got, or 0.
+    sni: the name in a TLS hello that was refused because of it.
+    sent, received: bytes, from the command's point of view.
+    ms: how long it took, in milliseconds.
     """
 
     time: float
@@ -94,11 +105,11 @@ class NetworkEvent(Frozen):
     ms: int = 0
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as values that JSON has; `schema` changes when a key's meaning does."""
+        """Return the event as values that JSON has; `schema` changes when the meaning of a key does."""
         return {"schema": SCHEMA} | {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to_json(self) -> str:
-        """Return as_dict() as JSON: one line, in ASCII, without its end."""
+        """Return as_dict() as JSON: one line of ASCII, without a line end."""
         import json
 
         return json.dumps(self.as_dict())
@@ -108,8 +119,11 @@ class NetworkEvent(Frozen):
 class NetworkRequest(Frozen):
     """What on_connect decides about: a connection, or a flow, for which the list has no entry.
 
-    name: the host, "" for one that is reached by its address. address: "" for a name, which is resolved after a yes.
-    protocol: "tcp" or "udp". why: a sentence that says why you are asked.
+    name: the host's; "" if it is to be reached by its address.
+    address: the host's; "" if there is a name, which is only resolved after a yes.
+    port: the host's.
+    protocol: "tcp" or "udp".
+    why: a sentence that says why you are asked.
     """
 
     name: str
@@ -123,14 +137,14 @@ class NetworkRequest(Frozen):
 
 
 def head(packet: bytes) -> Head:
-    """Return what a message begins with. Raises ValueError."""
+    """Return the beginning of a message; raises ValueError."""
     if len(packet) < HEAD.size:
         raise ValueError(f"the relay sent {len(packet)} bytes, which is no message")
     return Head(*HEAD.unpack_from(packet))
 
 
 def decode(packet: bytes) -> NetworkEvent:
-    """Return what an EVENT or an ASK says; an ASK is refused until it is answered. Raises ValueError for others."""
+    """Return the event of an EVENT or an ASK, which is "refused" until answered. Raises ValueError for any other."""
     if len(packet) != PACKET.size or head(packet).kind not in (EVENT, ASK):
         raise ValueError(f"the relay sent {len(packet)} bytes that are no event")
     known = VERDICTS if head(packet).kind == EVENT else _UNDECIDED
@@ -157,12 +171,12 @@ def decode(packet: bytes) -> NetworkEvent:
 
 
 def step(packet: bytes) -> str:
-    """Return at which step the set-up of a sandbox's network has failed, as a READY says it."""
+    """Return the step at which setting up a sandbox's network has failed, according to a READY."""
     return _text(packet[PACKET.size - 512 : PACKET.size - 256])
 
 
 def _text(field: bytes) -> str:
-    """Return a name. The relay lets only those of host names through; whatever comes, it is printed as it is."""
+    """Return a name, made printable. The relay only lets host names through, but that isn't relied on here."""
     return printable(field.partition(b"\0")[0].decode("ascii", "backslashreplace"))
 
 

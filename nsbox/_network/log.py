@@ -1,4 +1,4 @@
-"""What happened under a network list, of one sandbox: its last events, and counts of all. What users see is a copy."""
+"""What happened in one sandbox under a network list: its last events, and counts of all. Users see a copy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ MOST_EVENTS = 1000
 class NetworkRecord(Frozen):
     """What a command under a network list has done so far: `Popen.sandbox.network`. Empty without a list.
 
-    events: the last 1000, the oldest first. tally: how many there were of each verdict and reason in all, ends of
-    connections left out that were in order. sent, received: bytes of connections and flows that have ended. lost: how
-    many events are missing, since there were more than could be read in time.
+    events: the last 1000 events, oldest first.
+    tally: (verdict, reason, count) of all events, except for connections that ended normally.
+    sent, received: bytes of connections and flows that have ended.
+    lost: how many events are missing because there were more than could be read in time.
     """
 
-    events: tuple[NetworkEvent, ...] = field(default=(), repr=False)  # they are many
+    events: tuple[NetworkEvent, ...] = field(default=(), repr=False)  # too many to print
     tally: tuple[tuple[str, str, int], ...] = ()
     sent: int = 0
     received: int = 0
@@ -30,22 +31,22 @@ class NetworkRecord(Frozen):
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """How many events there were, by verdict and reason: {("refused", "not-listed"): 2, ...}."""
+        """The number of events by verdict and reason, such as {("refused", "not-listed"): 2}."""
         return {(verdict, reason): count for verdict, reason, count in self.tally}
 
     @property
     def allowed(self) -> int:
-        """How many lookups, connections and flows were allowed."""
+        """The number of lookups, connections and flows that were allowed."""
         return self._count("allowed")
 
     @property
     def refused(self) -> int:
-        """How many were refused."""
+        """The number that were refused."""
         return self._count("refused")
 
     @property
     def failed(self) -> int:
-        """How many were allowed, and failed for a reason that isn't the policy's."""
+        """The number that the policy allowed and that failed for another reason."""
         return self._count("failed")
 
     def _count(self, which: str) -> int:
@@ -54,7 +55,7 @@ class NetworkRecord(Frozen):
 
 @frozen
 class Mark(Frozen):
-    """How far a log was at some time."""
+    """The state of a log at some moment: totals since its beginning."""
 
     total: int
     counts: tuple[tuple[str, str, int], ...]
@@ -64,7 +65,7 @@ class Mark(Frozen):
 
 
 class NetworkLog:
-    """Keeps the events of a sandbox. One thread adds them, any may look."""
+    """Keeps the events of a sandbox. One thread adds them; any thread may read."""
 
     def __init__(self) -> None:
         self._events: deque[NetworkEvent] = deque(maxlen=MOST_EVENTS)
@@ -73,7 +74,7 @@ class NetworkLog:
         self._lock = allocate_lock()
 
     def add(self, event: NetworkEvent) -> None:
-        """Take one more."""
+        """Add an event."""
         with self._lock:
             self._events.append(event)
             self._total += 1
@@ -87,18 +88,18 @@ class NetworkLog:
                 self._counts[key] = self._counts.get(key, 0) + 1
 
     def lose(self, count: int) -> None:
-        """Note that so many events could not be delivered."""
+        """Note that this many events could not be delivered."""
         with self._lock:
             self._lost += count
 
     def mark(self) -> Mark:
-        """Return how far it is, for a record of what comes later: of one command in a session."""
+        """Return the present state, so that record() can start from it: for one command in a session."""
         with self._lock:
             counts = tuple([(*key, count) for key, count in self._counts.items()])
             return Mark(self._total, counts, self._sent, self._received, self._lost)
 
     def record(self, since: Mark | None = None) -> NetworkRecord:
-        """Return what there was, or what there was since then."""
+        """Return what has happened so far, or only since a mark."""
         with self._lock:
             before = {(verdict, reason): count for verdict, reason, count in since.counts} if since else {}
             tally = [(*key, left) for key, count in self._counts.items() if (left := count - before.get(key, 0))]
@@ -113,5 +114,5 @@ class NetworkLog:
             )
 
     def after_fork(self) -> None:
-        """Have a lock that no other thread of the parent has held."""
+        """Use a fresh lock in a forked child: another thread of the parent may have held the old one."""
         self._lock = allocate_lock()

@@ -1,4 +1,4 @@
-"""Why the network list refused something, or what else went wrong: events as sentences, with what would help. Pure."""
+"""Events under a network list as sentences: what was refused or failed, why, and what would help. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GONE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 @frozen
 class _Words(Frozen):
-    """How one spells it: as arguments in Python, or as options of the command line."""
+    """How remedies are spelled: as arguments in Python, or as options of the command line."""
 
     is_option: bool
 
@@ -34,7 +34,7 @@ class _Words(Frozen):
         return OPTION if self.is_option else "network="
 
     def add(self, *entries: str) -> str:
-        """Say which entries would do."""
+        """Say which entries to add."""
         entries = tuple(entry for entry in entries if " " not in entry)
         if not entries:
             return "add its address and port"
@@ -48,9 +48,11 @@ class _Words(Frozen):
 
 
 def messages(network: Network, events: Sequence[NetworkEvent], words: str = "network=") -> tuple[str, ...]:
-    """Tell what of these may have made a command fail, in a few sentences: what was refused first, then what failed.
+    """Return a few sentences about events that may have made a command fail: first refusals, then failures.
 
-    words: what the user gave the list by, "network=" or "--allow-net". Events that say the same are one sentence.
+    Events that say the same share a sentence.
+
+    words: how the user gave the list, "network=" or "--allow-net".
     """
     spelled = _Words(words == OPTION)
     groups: dict[tuple[object, ...], list[NetworkEvent]] = {}
@@ -59,12 +61,12 @@ def messages(network: Network, events: Sequence[NetworkEvent], words: str = "net
         is_over = worked.get(_subject(event), -1) > at  # it has worked since then
         if _is_trouble(event) and not (_has_failed(event) and is_over):
             groups.setdefault(_sort(network, event), []).append(event)
-    found = sorted(groups.values(), key=lambda group: _has_failed(group[0]))
-    return tuple(dict.fromkeys(_sentence(network, group, spelled) for group in found))[:_MOST]
+    ordered = sorted(groups.values(), key=lambda group: _has_failed(group[0]))
+    return tuple(dict.fromkeys(_sentence(network, group, spelled) for group in ordered))[:_MOST]
 
 
 def request(network: Network, event: NetworkEvent) -> NetworkRequest:
-    """Return what on_connect is asked about, which comes as an event."""
+    """Return the question for on_connect that an event stands for."""
     why = _not_listed(network, [event], _Words(False))
     return NetworkRequest(event.name, event.address, event.port, event.protocol or "tcp", why.partition("; add ")[0])
 
@@ -74,7 +76,7 @@ def _has_worked(event: NetworkEvent) -> bool:
 
 
 def _is_trouble(event: NetworkEvent) -> bool:
-    if event.kind == "publish" or (event.kind == "close" and not _host(event)):  # or its end: a client is outside
+    if event.kind == "publish" or (event.kind == "close" and not _host(event)):  # or its end: the client is outside
         return False
     if event.verdict == "allowed":
         return event.kind == "close" and event.reason == "upstream" and bool(event.errno)
@@ -82,7 +84,7 @@ def _is_trouble(event: NetworkEvent) -> bool:
 
 
 def _has_failed(event: NetworkEvent) -> bool:
-    """Say if it is nobody's decision."""
+    """Say if an event is a failure, which nobody decided."""
     return event.reason in ("upstream", "")
 
 
@@ -91,13 +93,13 @@ def _host(event: NetworkEvent) -> str:
 
 
 def _subject(event: NetworkEvent) -> str:
-    """Return what it was about: as an entry of the list would be written."""
+    """Return what an event is about, written like an entry of the list."""
     port = f":{event.port}" if event.port else ""
     return f"{_host(event) or 'an address'}{port}{'/udp' if event.protocol == 'udp' else ''}"
 
 
 def _sort(network: Network, event: NetworkEvent) -> tuple[object, ...]:
-    """Return what events have in common that are told in one sentence."""
+    """Return a key: events that have the same one share a sentence."""
     if event.reason == "not-listed":
         return event.reason, tuple(_others(network, event))
     if event.reason in ("address", "own-address", "sni"):
@@ -130,11 +132,11 @@ def _sentence(network: Network, group: list[NetworkEvent], words: _Words) -> str
 
 
 def _several(texts: Iterable[str]) -> tuple[str, bool]:
-    """Return what a sentence is about, and whether that is more than one."""
-    found = list(dict.fromkeys(texts))
-    if len(found) > _MOST_SUBJECTS:
-        return f"{', '.join(found[:_MOST_SUBJECTS])} and {len(found) - _MOST_SUBJECTS} more", True
-    return " and ".join([", ".join(found[:-1]), found[-1]] if found[1:] else found), len(found) > 1
+    """Return the texts as the subject of a sentence, and whether it is a plural."""
+    unique = list(dict.fromkeys(texts))
+    if len(unique) > _MOST_SUBJECTS:
+        return f"{', '.join(unique[:_MOST_SUBJECTS])} and {len(unique) - _MOST_SUBJECTS} more", True
+    return " and ".join([", ".join(unique[:-1]), unique[-1]] if unique[1:] else unique), len(unique) > 1
 
 
 # ---- what the policy refuses
@@ -154,7 +156,7 @@ def _ports(entry: Entry) -> str:
 
 
 def _names(entry: Entry, event: NetworkEvent) -> bool:
-    """Say if an entry is about the host of an event, on whichever port."""
+    """Say if an entry names the host of an event, at any port."""
     if entry.kind == "addresses":
         value = _value(event.address) if not event.name else None
         return value is not None and value >> (32 - entry.bits) == entry.address >> (32 - entry.bits)
@@ -181,7 +183,7 @@ def _listed(network: Network) -> str:
 
 
 def _entry(event: NetworkEvent) -> str:
-    """Return what an entry would be that allows it. Of a lookup, the port isn't known."""
+    """Return an entry that would allow what the event is about. A lookup has no port, so it gets 443."""
     return _subject(event) if event.port else f"{_host(event) or 'an address'}:{HTTPS}"
 
 
@@ -198,7 +200,7 @@ def _not_listed(network: Network, group: list[NetworkEvent], words: _Words) -> s
 
 
 def _denying(network: Network, event: NetworkEvent) -> str:
-    """Return the entry that denies it."""
+    """Return the text of the entry that denies what an event is about; "" if none does."""
     for entry in network.entries:
         is_for = not event.port or entry.first <= event.port <= entry.last
         if entry.is_denied and is_for and entry.is_udp == (event.protocol == "udp") and _names(entry, event):
@@ -216,7 +218,7 @@ def _denied(network: Network, group: list[NetworkEvent], words: _Words) -> str:
 
 
 def _is_private(address: str) -> bool:
-    """Say if private=True would let a name have it: RFC 1918, RFC 6598, RFC 4193."""
+    """Say if private=True would let a name have this address: RFC 1918, RFC 6598, RFC 4193."""
     if ":" in address:
         return address[:2] in ("fc", "fd")
     second = int(address.split(".")[1])
@@ -228,7 +230,7 @@ def _is_private(address: str) -> bool:
 def _of_address(network: Network, event: NetworkEvent) -> list[str]:
     """Return entries that would allow an address itself, on the ports on which its name is listed."""
     if ":" in event.address or not event.address or event.address.startswith("127."):
-        return []  # of IPv6 there are no entries; 127.0.0.1 is the sandbox's own
+        return []  # there are no entries for IPv6; 127.0.0.1 is the sandbox's own
     udp = "/udp" if event.protocol == "udp" else ""
     ports = [f"{event.port}{udp}"] if event.port else _others(network, event)
     return [f"{event.address}:{port}" for port in dict.fromkeys(ports or [str(HTTPS)])][:_MOST_SUBJECTS]
@@ -242,9 +244,9 @@ def _address(network: Network, group: list[NetworkEvent], words: _Words) -> str:
             f"{_subject(event)} has no public address: add one of its own as an entry, or {private} if it is one of a "
             "private network"
         )
-    said = f"{event.name} is {event.address}, not a public address" if event.name else f"{_subject(event)} isn't public"
+    fact = f"{event.name} is {event.address}, not a public address" if event.name else f"{_subject(event)} isn't public"
     remedies = []
-    if _is_private(event.address):  # of others, such as a cloud's metadata, nobody is told how to open them
+    if _is_private(event.address):  # never say how to open others, such as a cloud's metadata
         entries = _of_address(network, event)
         remedies = [
             *([words.add(*entries)] if entries else []),
@@ -253,8 +255,8 @@ def _address(network: Network, group: list[NetworkEvent], words: _Words) -> str:
     if event.address.startswith("127."):
         remedies.append(f"'localhost:{event.port or 'PORT'}' is the host's own 127.0.0.1")
     if remedies:
-        return f"{said}: {' or '.join(remedies)}"
-    return f"{said}, and no name may have it" if event.name else f"{said}: no entry but one of its own allows it"
+        return f"{fact}: {' or '.join(remedies)}"
+    return f"{fact}, and no name may have it" if event.name else f"{fact}: only an entry of its own allows it"
 
 
 def _own_address(network: Network, group: list[NetworkEvent], words: _Words) -> str:
@@ -262,12 +264,12 @@ def _own_address(network: Network, group: list[NetworkEvent], words: _Words) -> 
     listed = [port for port in _others(network, event) if port.isdecimal()]
     port = str(event.port or next(iter(listed), "PORT"))
     if not event.address:
-        said = f"{_subject(event)} has an address of this host itself"
+        fact = f"{_subject(event)} has an address of this host itself"
     else:
-        said = f"{event.name or _subject(event)} is {f'{event.address}, ' if event.name else ''}this host itself"
+        fact = f"{event.name or _subject(event)} is {f'{event.address}, ' if event.name else ''}this host itself"
     remedies = [f"'localhost:{port}' is a server at its 127.0.0.1"]
     entries = _of_address(network, event)
-    return f"{said}: {'; or '.join([*remedies, *([words.add(*entries)] if entries else [])])}"
+    return f"{fact}: {'; or '.join([*remedies, *([words.add(*entries)] if entries else [])])}"
 
 
 def _sni(network: Network, group: list[NetworkEvent], words: _Words) -> str:
@@ -284,9 +286,9 @@ def _sni(network: Network, group: list[NetworkEvent], words: _Words) -> str:
 def _is_listed(network: Network, name: str, port: int) -> bool:
     """Say if an entry allows connections to a name on a port."""
     event = NetworkEvent(0, 0, "connect", name, port)
-    found = [entry for entry in network.entries if not entry.is_udp and entry.first <= port <= entry.last]
-    found = [entry for entry in found if _names(entry, event)]
-    return bool(found) and not any(entry.is_denied for entry in found)
+    entries = [entry for entry in network.entries if not entry.is_udp and entry.first <= port <= entry.last]
+    entries = [entry for entry in entries if _names(entry, event)]
+    return bool(entries) and not any(entry.is_denied for entry in entries)
 
 
 def _no_tls(_: Network, group: list[NetworkEvent], words: _Words) -> str:
@@ -311,9 +313,9 @@ def _port_taken(_: Network, group: list[NetworkEvent], __: _Words) -> str:
 def _limit(network: Network, group: list[NetworkEvent], words: _Words) -> str:
     what, _are = _several(map(_subject, group))
     if group[0].kind == "dns":
-        return f"{what}: too many names were looked up, at a time or in all"
+        return f"{what}: too many names were looked up, at once or in all"
     if group[0].kind == "udp" or group[0].protocol == "udp":
-        return f"{what}: too many UDP flows at a time"
+        return f"{what}: too many UDP flows at once"
     limits = [words.field("connections", network.connections)]
     if network.bytes is not None:
         limits.append(words.field("bytes", network.bytes))
@@ -339,7 +341,7 @@ def _upstream(_: Network, group: list[NetworkEvent], words: _Words) -> str:
         if event.errno in (0, errno.ENOENT):
             return f"{what} can't be resolved on this host either: the name {_unknown(event)}{allowed}"
         return f"{what}: this host's name server failed, or didn't answer{allowed}"
-    if event.kind == "close" and event.protocol == "tcp":  # of a flow this is the first that is heard of the server
+    if event.kind == "close" and event.protocol == "tcp":  # for UDP, this is the first news of the server
         return f"{what}: the server ended the connection ({os.strerror(event.errno)}){allowed}"
     if event.errno == errno.ECONNREFUSED:
         return f"{what} refused the connection{allowed}"

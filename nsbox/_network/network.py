@@ -1,4 +1,4 @@
-"""Network: a list of what a sandbox may connect to, as a wish. Whether this machine can enforce it is asked later."""
+"""Network: a list of what a sandbox may connect to, as a wish. Whether a machine can enforce it is checked later."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ _TLS = ("sni", "sni-ech", "off")
 
 @frozen_by_name
 class Network(Frozen):
-    """What a sandbox may connect to: whatever allow lists, and nothing else.
+    """What a sandbox may connect to: whatever `allow` lists, and nothing else. Raises PolicyError.
 
-    allow: entries: a name ("api.example", "*.example.org"), IPv4 addresses ("10.1.2.3", "10.1.2.0/24"), "localhost" for
-    the host's own 127.0.0.1, or "*" for every public address; then ":PORT", ":FIRST-LAST" or ":*", without which it is
-    443; then "/udp". "!" before one denies it. deny: entries that are denied, with or without "!". What is denied wins.
-    private: names may have addresses of private networks (RFC 1918, RFC 6598, RFC 4193).
-    tls: "sni": at port 443 a client must name the server that it has looked up; "sni-ech": it may send a hello that is
-    encrypted besides; "off": nobody looks. connections: at once, of a sandbox, up to 10,000. bytes: of a sandbox, both
-    ways together; None: no limit. Raises PolicyError.
+    allow: entries, such as "api.example". Each has a target: a name, "*.example.org" for all names below it, an IPv4
+        address or prefix ("10.1.2.0/24"), "localhost" for the host's own 127.0.0.1, or "*" for every public address.
+        Then may come ":PORT", ":FIRST-LAST" or ":*" (443 without it), and "/udp". A "!" in front denies the entry.
+    deny: entries to deny, with or without "!". They win over allow.
+    private: let names have addresses of private networks (RFC 1918, RFC 6598, RFC 4193).
+    tls: the hello that a client must send at port 443. "sni": one that names the server that was looked up; "sni-ech":
+        it may also be encrypted (ECH); "off": nothing is checked.
+    connections: how many a sandbox may have at once, 1 to 10,000.
+    bytes: how many a sandbox may send and receive together, an int or such as "1G"; None: no limit.
     """
 
     allow: list[str] | tuple[str, ...] = ()
@@ -69,9 +71,10 @@ class Network(Frozen):
                 raise PolicyError("network", f"has {len(ports)} ports of {what}, at most {MOST_SINGLE_PORTS}")
 
     def covers(self, other: Network) -> str:
-        """Say why the other allows something that this doesn't; "": it doesn't.
+        """Say why the other list allows something that this one doesn't; "" if it doesn't.
 
-        What this one denies the other has to deny in its own words: an address may be one of a name's.
+        The other must repeat each denial of this one, even for what it doesn't list: a listed name could have a denied
+        address.
         """
         from nsbox._network.cover import Cover  # seldom needed
 
@@ -94,41 +97,44 @@ class Network(Frozen):
         return ""
 
 
-def _texts(name: str, given: object) -> tuple[str, ...]:
-    texts = sequence(f"network.{name}", given)
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    texts = sequence(f"network.{name}", value)
     for text in texts:
         if not isinstance(text, str):
-            parse("network", text)  # which says what it must be
-    found = tuple(dict.fromkeys(texts))
-    if len(found) > _MOST_ENTRIES:
+            parse("network", text)  # raises, and says what it must be
+    unique = tuple(dict.fromkeys(texts))
+    if len(unique) > _MOST_ENTRIES:
         raise PolicyError("network", f"has more than {_MOST_ENTRIES} entries: a '*.name' is one")
-    return found
+    return unique
 
 
 def _single_ports(entries: Iterable[Entry], *, is_udp: bool) -> set[int]:
-    """Return the ports for each of which the relay has a socket in the sandbox."""
-    kept = (entry for entry in entries if not entry.is_denied)
-    chosen = [entry for entry in kept if (entry.is_udp if is_udp else entry.kind == "localhost")]
+    """Return the ports that need a relay's socket in the sandbox each."""
+    allowed = (entry for entry in entries if not entry.is_denied)
+    chosen = [entry for entry in allowed if (entry.is_udp if is_udp else entry.kind == "localhost")]
     return {port for entry in chosen for port in range(entry.first, entry.last + 1)}
 
 
-def wished(given: object, base: str) -> Network:
-    """Return the list that a policy's network is, other than "none" and "host". base: that policy's."""
-    if isinstance(given, str):
-        if given != "public":
-            raise PolicyError("network", _instead(given))
-        given = ["*:*"]
-    if isinstance(given, list | tuple):
-        given = Network(allow=tuple(given))
-    if not isinstance(given, Network):
-        raise PolicyError("network", f"is a {type(given).__name__}, must be a str, a list of entries or nsbox.Network")
+def wished(value: object, base: str) -> Network:
+    """Return the Network for a policy's network field, if that is neither "none" nor "host"; raises PolicyError.
+
+    value: the field. base: the policy's base.
+    """
+    if isinstance(value, str):
+        if value != "public":
+            raise PolicyError("network", _instead(value))
+        value = ["*:*"]
+    if isinstance(value, list | tuple):
+        value = Network(allow=tuple(value))
+    if not isinstance(value, Network):
+        raise PolicyError("network", f"is a {type(value).__name__}, must be a str, a list of entries or nsbox.Network")
     if base == "host":
         raise PolicyError("network", "a list goes with Policy.workspace() and Policy.layers(), not with Policy.host()")
-    return given
+    return value
 
 
 def entry_problem(text: str) -> str:
-    """Say what is wrong with an entry; "": nothing is."""
+    """Say what is wrong with an entry; "" if nothing is."""
     try:
         parse("network", text)
     except PolicyError as error:
@@ -137,22 +143,22 @@ def entry_problem(text: str) -> str:
 
 
 def network_entry(text: str) -> str:
-    """Say what to write for a text that is an entry, or meant as one, where a list has to be; "": it isn't."""
+    """Say what to write instead of a text that should be a list of entries; "" if the text doesn't look like one."""
     if not any(mark in text for mark in ".:*/!") and text != "localhost":
         return ""
     return entry_problem(text) or f'"{text}" is one entry, must be a list: ["{text}"]'
 
 
-def _instead(given: str) -> str:
-    """Say what to write for a text that is no word that network= knows."""
-    if entry := network_entry(given):
+def _instead(text: str) -> str:
+    """Say what to write instead of a text that network= doesn't know."""
+    if entry := network_entry(text):
         return entry.replace(": [", ": network=[")
-    return f"{given!r} is unknown, must be one of {', '.join(_WORDS)}, or a list such as network=['api.example:443']"
+    return f"{text!r} is unknown, must be one of {', '.join(_WORDS)}, or a list such as network=['api.example:443']"
 
 
 def nothing() -> Network:
     """Return a list that allows nothing by itself: for on_connect, and for ports that are published."""
-    found: Network = object.__new__(Network)
+    network: Network = object.__new__(Network)
     for each in fields(Network):
-        object.__setattr__(found, each.name, each.default)
-    return found
+        object.__setattr__(network, each.name, each.default)
+    return network

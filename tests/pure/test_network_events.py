@@ -314,7 +314,7 @@ def test_containment_has_a_record() -> None:
         ),
         (
             event("refused", "address", "", 80, address="169.254.1.1"),
-            "169.254.1.1:80 isn't public: no entry but one of its own allows it",
+            "169.254.1.1:80 isn't public: only an entry of its own allows it",
         ),
         (
             event("refused", "address", "", 80, address="10.0.0.1"),
@@ -366,11 +366,11 @@ def test_containment_has_a_record() -> None:
         ),
         (
             lookup("refused", "limit", "db.corp"),
-            "db.corp: too many names were looked up, at a time or in all",
+            "db.corp: too many names were looked up, at once or in all",
         ),
         (
             event("refused", "limit", "db.corp", 53, kind="udp", protocol="udp"),
-            "db.corp:53/udp: too many UDP flows at a time",
+            "db.corp:53/udp: too many UDP flows at once",
         ),
         (
             event("refused", "asked"),
