@@ -103,7 +103,7 @@ class Process:
         self._ask(_RULES, content, "change it")
 
     def ask(self, message: bytes, fds: Sequence[int], what: str) -> None:
-        """Make a request; returns when it is done. Raises SetupError, and UnavailableError for what a proxy can't do."""
+        """Make a request; returns when it is done. Raises SetupError; UnavailableError for what a proxy can't do."""
         if _MESSAGE.unpack(message)[0] != _SETTLE:
             raise UnavailableError(Reason(f"seatbelt: network: {what}"))
         self._ask(_SETTLE, b"", what)

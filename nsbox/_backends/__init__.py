@@ -1,7 +1,7 @@
-"""Backends: each compiles a Policy for a Host into a Plan. They are siblings with the same names and know no other.
+"""Backends: each compiles a Policy for a Host into a Plan. No backend knows another; all have the same three names.
 
 NAME
-missing(host) -> why this backend can't be used here; empty when it can
+missing(host) -> why this backend can't be used here; empty if it can
 compile(policy, host) -> Plan; raises UnavailableError for a wish that it can't grant here
 """
 
@@ -27,7 +27,7 @@ _SYSTEMS = {"namespaces": "Linux", "bwrap": "Linux", "seatbelt": "Darwin", "land
 
 
 def _backend(name: str) -> _Backend:
-    """Return a backend's module. The others stay on the disk."""
+    """Return a backend's module. The others aren't imported."""
     if name == "namespaces":
         from nsbox._backends import namespaces
 
@@ -50,10 +50,10 @@ def _backend(name: str) -> _Backend:
 
 
 def choose(policy: Policy, host: Host) -> tuple[str, tuple[Reason, ...]]:
-    """Return the backend for this policy on this host, and why not one that contains more.
+    """Return the backend for this policy on this host, and why it isn't one that contains more.
 
-    It is the first that can be used at all; a wish that it can't grant is no reason to take one that grants even less.
-    Raises UnavailableError with all reasons when there is none that the policy accepts.
+    The first one that works here at all is chosen. If it can't grant a wish, that is no reason to choose another, which
+    grants even less. Raises UnavailableError with all reasons if the policy accepts none that works.
     """
     passed_over: list[Reason] = []
     foreign: list[Reason] = []
@@ -63,14 +63,14 @@ def choose(policy: Policy, host: Host) -> tuple[str, tuple[Reason, ...]]:
         reasons = _backend(name).missing(host)
         if not reasons:
             return name, tuple(passed_over)
-        # What only another system has is no news, unless there is nothing else.
-        told = foreign if policy.backend == "auto" and host.system != _SYSTEMS[name] else passed_over
-        told += (Reason(f"{name}: {reason.what}", reason.remedy) for reason in reasons)
+        # A backend of another system isn't worth mentioning, unless there is nothing else to say.
+        refusals = foreign if policy.backend == "auto" and host.system != _SYSTEMS[name] else passed_over
+        refusals += (Reason(f"{name}: {reason.what}", reason.remedy) for reason in reasons)
     raise UnavailableError(*(passed_over or foreign))
 
 
 def compile_policy(policy: Policy, host: Host) -> Plan:
-    """Return the plan of the backend for this policy on this host; raises UnavailableError with all reasons."""
+    """Return the plan for this policy on this host, by the backend that choose() names; raises UnavailableError."""
     name, passed_over = choose(policy, host)
     if policy.details != NO_DETAILS and name != "namespaces":
         raise UnavailableError(*passed_over, Reason(f"{name}: details: only namespaces grants them"))

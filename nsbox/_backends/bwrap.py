@@ -1,7 +1,7 @@
-"""The backend of bubblewrap: the same plan as arguments of the system's bwrap(1).
+"""The backend of bubblewrap: a plan that becomes arguments of the system's bwrap(1).
 
-For machines where a security profile lets that program make user namespaces, and nobody else (Ubuntu since 23.10 binds
-one to /usr/bin/bwrap). _plan.bwrap_words says the plan in its language; _wrap carries it out.
+It is for machines on which a security profile lets that program alone make user namespaces: Ubuntu since 23.10 binds
+one to /usr/bin/bwrap. _plan.bwrap_words translates the plan; _wrap carries it out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nsbox._plan.plan import Identity, Plan
 from nsbox._policy.policy import Policy
 
 NAME = "bwrap"
-_FLOOR = (0, 8)  # --disable-userns and what came with it; what older ones lack isn't looked into
+_FLOOR = (0, 8)  # it brought --disable-userns; what older versions lack hasn't been studied
 _SPOKEN = (
     *(Bind, RoBind, DevBind, BindFd, Tmpfs, Proc, Dev, Mqueue, Dir, File, BindData, Symlink, RemountRo, Chmod),
     *(Mask, Hostname, Loopback),
@@ -50,7 +50,7 @@ def missing(host: Host) -> tuple[Reason, ...]:
     if host.core_problem:
         reasons.append(Reason(host.core_problem, "install nsbox where it has a C core: Linux on x86_64 or aarch64"))
     if host.is_kernel_root:
-        # Its own cover of /proc skips /proc/sys, whose mode lets uid 0 write to the files in it without a capability.
+        # bwrap's own cover of /proc leaves out /proc/sys; its file modes let uid 0 write there without a capability.
         reasons.append(Reason("bwrap leaves kernel settings writable to the kernel's uid 0", "run as an ordinary user"))
     if not host.bwrap:
         reasons.append(Reason("there is no /usr/bin/bwrap", "install the package bubblewrap"))
@@ -105,16 +105,17 @@ def compile(policy: Policy, host: Host) -> Plan:
 
 
 def _options(policy: Policy, namespaces: frozenset[str], uid: int, gid: int) -> tuple[str, ...]:
-    """Return what doesn't depend on the order."""
+    """Return the options whose order doesn't matter."""
     words = [f"--unshare-{name}" for name in sorted(namespaces - {"mount"})]
     words += ["--uid", str(uid), "--gid", str(gid), "--cap-drop", "ALL", "--die-with-parent"]
     return (*words, "--new-session") if policy.new_session else tuple(words)
 
 
 def _check_possible(policy: Policy, given: tuple[Op, ...], ops: tuple[Op, ...]) -> None:
-    """Refuse what can't be left out either, since the command would fail or be another.
+    """Raise UnavailableError for a wish that bwrap can't grant and that can't be left out either.
 
-    given: the policy's own ops. Of a mask among them nobody can say what is at its place, which needn't be the host's.
+    given: the policy's own ops. A mask among these is refused: what is at its place need not be the host's, so it is
+        unknown whether that is a file or a directory.
     """
     for op in (*given, *ops):
         if not isinstance(op, _SPOKEN) or (isinstance(op, Mask) and op in given):
@@ -131,7 +132,7 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     if inside and not host.bwrap_binds_fds:
         raise UnavailableError(
             Reason(
-                f"bwrap: {', '.join(inside)} in a writable place: while it looks a link could be put there",
+                f"bwrap: {', '.join(inside)} in a writable place: a link could be put there while it looks",
                 "a bubblewrap with --bind-fd (0.10 and later, and security updates of earlier ones)",
             )
         )
@@ -142,7 +143,7 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     return found
 
 
-# ---- what it amounts to
+# ---- what is enforced
 
 
 def _enforced(policy: Policy) -> tuple[str, ...]:
@@ -167,10 +168,10 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     if policy.network == "host":
         said.append("network: the host's, with its abstract unix sockets")
     said.append("sockets: unix sockets in visible directories can be connected to")
-    said.append("FIFOs: those in visible directories can be written to, also where these are read-only")
+    said.append("FIFOs: those in visible directories can be written to, even where these are read-only")
     said.append(left_behind(policy))
     if pinned_paths(policy):
-        said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")
+        said.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
     said.append("pid 1: bwrap's own, which a command can take over (ptrace); then the caller's death needn't end it")
     said.append("the caller's thread: when the one that started the command ends, so does the sandbox")
     if not host.can_set_groups:

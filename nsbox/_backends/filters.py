@@ -1,4 +1,4 @@
-"""The seccomp filters that a policy comes to, and what they refuse, in words. Pure."""
+"""From a policy to its seccomp filters, and to words for what they refuse. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from nsbox._seccomp.filter import no_more_filters, no_user_namespaces, profile
 
 
 def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[Rule, ...] = ()) -> tuple[Program, ...]:
-    """Return the seccomp filters. The first is installed beside the mounts, where its cost is hidden.
+    """Return the seccomp filters, in the order of their installation.
 
-    by_second_userns: the set-up enters a second user namespace after that. last: rules of the backend's that may refuse
-    what the set-up does.
+    The first is installed while another process mounts, which hides its cost.
+
+    by_second_userns: whether the set-up enters a second user namespace after that.
+    last: rules of the backend that may refuse calls of the set-up, and so come at its end.
     """
     wish = policy.filter
     rules = profile(
@@ -40,7 +42,7 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
     with_compatible = wish.base == "off" and not wish.rules
     if not by_second_userns:
         found = [Program((*rules, *no_userns), with_compatible=with_compatible)]
-    elif policy.details.capabilities:  # other namespaces are made after the user namespace, too
+    elif policy.details.capabilities:  # then other namespaces are made after the user namespace as well
         found = [Program((*rules, *no_userns), with_compatible=with_compatible, stage="confined")]
     else:
         found = [Program(rules, with_compatible=with_compatible)]
@@ -56,7 +58,7 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
 
 
 def _refuses_set_ids(policy: Policy) -> bool:
-    """Say if no way is left to make a file set-user-ID: io_uring opens files too, and nested sandboxes need openat2."""
+    """Say if no way is left to make a file set-user-ID. io_uring opens files too; nested sandboxes need openat2."""
     if policy.filter.base == "off" or policy.base == "host" or policy.nested:
         return False
     from nsbox._seccomp.profiles import SET_IDS
@@ -66,7 +68,7 @@ def _refuses_set_ids(policy: Policy) -> bool:
 
 
 def refused(policy: Policy, *, has_init: bool = True) -> str:
-    """Say what the seccomp filters refuse. has_init: the command is in a pid namespace of its own."""
+    """Say what the seccomp filters refuse. has_init: whether the command is in a pid namespace of its own."""
     wish = policy.filter
     words = ["keyrings"] if has_init and policy.may_give_children else ["keyrings", "children of the caller"]
     words += ["exit tracing"] if "ptrace" not in wish.allow else []
@@ -83,13 +85,13 @@ def refused(policy: Policy, *, has_init: bool = True) -> str:
 
 
 def left_behind(policy: Policy) -> str:
-    """Say what a command may leave in writable places that is of use outside."""
+    """Say what a command may leave in writable places that can do harm outside."""
     what = "programs and scripts" if _refuses_set_ids(policy) else "set-user-ID programs and scripts"
     return f"afterwards: {what} that the command leaves in writable places"
 
 
 def unkillable(policy: Policy) -> tuple[str, ...]:
-    """Return what isn't enforced about the end of a sandbox in which the exit of processes can be traced."""
+    """Return sentences: what isn't enforced at the end of a sandbox in which processes can trace each other's exit."""
     if "ptrace" not in policy.filter.allow:
         return ()
     return (

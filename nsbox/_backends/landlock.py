@@ -1,7 +1,7 @@
 """The backend of Landlock: a plain child behind Landlock, seccomp and resource limits, where namespaces are refused.
 
-Nothing is mounted, so files have their usual names, and nothing can be hidden in what is allowed. _lacking() says what
-the backend can't do, each with the name by which a policy can do without it.
+Nothing is mounted: files have their usual names, and nothing inside of an allowed directory can be hidden. _lacking()
+lists what the backend can't do, by the names in best_effort.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def compile(policy: Policy, host: Host) -> Plan:
 
 
 def _check_possible(policy: Policy) -> None:
-    """Refuse what can't be left out either, since the command would fail or be another."""
+    """Raise UnavailableError for a wish that can't be granted and can't be left out either."""
     if policy.base == "layers":
-        raise UnavailableError(Reason("landlock: Policy.layers() is made of mounts, which take namespaces"))
+        raise UnavailableError(Reason("landlock: Policy.layers() is made of mounts, which need namespaces"))
     if policy.nested:
         raise UnavailableError(Reason("landlock: nested=True: behind Landlock nothing can be mounted"))
 
@@ -101,7 +101,7 @@ def _within(path: str, roots: dict[str, Literal["read", "write"]]) -> str | None
 
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
-    """Return the wishes that this backend can't grant, by their names in best_effort, and why."""
+    """Return the wishes that this backend can't grant: their names in best_effort, and why."""
     signals = "signalled and " if host.landlock_abi < landlock.SCOPES_ABI else ""
     found = {
         "processes": Reason(
@@ -156,14 +156,14 @@ def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
 
 
 def _tmpdir(policy: Policy) -> str:
-    """Return where temporary files go: without a /tmp of its own, the workspace."""
+    """Return the directory for temporary files: the workspace, since there is no private /tmp."""
     if policy.base != "workspace" or any(is_below("/tmp", path) for path in policy.write):
         return "/tmp"
     return policy.workdir or policy.write[0]
 
 
 def _home(policy: Policy, host: Host) -> str:
-    """Return HOME. Nothing can be mounted, so an empty one is where temporary files go; a kept one has its own path."""
+    """Return HOME. Nothing can be mounted: a private one is where temporary files go, a kept one has its own path."""
     source = home_source(policy, host)
     if source is not None and not is_of_box(policy.home):
         return source
@@ -171,13 +171,13 @@ def _home(policy: Policy, host: Host) -> str:
 
 
 def _read_only(policy: Policy, host: Host) -> tuple[str, ...]:
-    """Return what is to be readable and not writable: what is named, and the running interpreter."""
+    """Return the paths that are read-only: those that the policy names, and the running interpreter's."""
     own = (p for p in (*host.prefixes, host.package) if p and not any(is_below(p, w) for w in policy.write))
     return tuple(dict.fromkeys((*policy.read, *own)))
 
 
 def _rights(policy: Policy, host: Host) -> dict[str, Literal["read", "write"]]:
-    """Return what may be done where. Links need no rule: it counts where a file is."""
+    """Return the right for each path. Links need no rule: Landlock goes by the file's place."""
     system = (path for path, target in host.directories if target is None)
     rights: dict[str, Literal["read", "write"]] = {}
     for path in (*system, *_read_only(policy, host), "/proc"):
@@ -202,18 +202,19 @@ def _ruleset(policy: Policy, host: Host) -> Ruleset:
 
 def _files(policy: Policy, host: Host) -> Ruleset:
     if policy.base != "workspace":
-        # Scopes are enough for a domain, which closes other processes; where there are none, all files are allowed.
+        # A ruleset of scopes alone makes a domain, which protects other processes. Older kernels lack scopes: there the
+        # ruleset allows all files.
         allowed: dict[str, Literal["read", "write"]] = {"/": "write"}
         scopes = None if policy.landlock else landlock.scopes(host.landlock_abi)
         return scopes or landlock.paths_alone(allowed, (), host.landlock_abi)
     return landlock.paths_alone(_rights(policy, host), (*policy.read, *policy.write), host.landlock_abi)
 
 
-# ---- who it is, and what it may ask of the kernel
+# ---- ids and system calls
 
 
 def _identity(policy: Policy, host: Host) -> Identity:
-    """Return the ids: the caller's, or with capabilities any."""
+    """Return the command's ids: the caller's, or any if the caller has the capabilities."""
     if not host.can_set_ids:
         return Identity(host.euid, host.egid, "", "", deny_setgroups=False)
     uid = host.euid if policy.uid is None else policy.uid
@@ -242,7 +243,7 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
     if wish.base != "off" and not may:
         rules += no_user_namespaces(wish.allow)
     shares_all = not contains_files and policy.network == "host" and "ipc" not in policy.unshare
-    # Tables of 32-bit programs only where nothing is refused that they have other numbers for.
+    # 32-bit programs have other numbers: they get tables of their own only if nothing else is refused.
     programs = [Program(rules, with_compatible=shares_all and wish.base == "off" and not wish.rules)]
     if contains_files:
         last = beside_landlock(truncates=host.landlock_abi >= landlock.TRUNCATE_ABI)
@@ -254,7 +255,7 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
     return tuple(programs)
 
 
-# ---- what it amounts to
+# ---- what is enforced
 
 
 def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
@@ -265,11 +266,11 @@ def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
         if host.landlock_abi < landlock.TRUNCATE_ABI:
             said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
     if policy.network == "none":
-        said.append("network: no sockets, not even on loopback, nor unix sockets; but pairs of streams (seccomp)")
+        said.append("network: no sockets, not even on loopback or unix sockets, except pairs of streams (seccomp)")
         if host.landlock_abi >= landlock.TCP_ABI:
             said.append("network: no bind(2) and no connect(2) of TCP sockets that are passed (Landlock)")
     elif policy.base == "workspace":
-        said.append("sockets: no unix sockets but pairs of streams (seccomp)")
+        said.append("sockets: no unix sockets except pairs of streams (seccomp)")
     if "ipc" in policy.unshare:
         said.append("ipc: no System V ipc and no message queues (seccomp)")
     said.append("memory and tracing: none of processes outside (Landlock)")

@@ -1,4 +1,4 @@
-"""What a policy's limits come to on a host: resource limits of each process, and a cgroup for all together. Pure."""
+"""From a policy's limits to resource limits of each process, and a cgroup for all of them together. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsbox._policy.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SETUP_PROCESSES = 2  # the mediator, and the helper for maps of several ids; they end before the command runs
+SETUP_PROCESSES = 2  # the mediator, and the helper that maps several ids; both end before the command runs
 DELEGATION = (
     "systemd-run --user --scope -p Delegate=yes COMMAND; in a container, a writable cgroup namespace; where cgroups "
     "are of version 1, boot with systemd.unified_cgroup_hierarchy=1"
@@ -20,7 +20,7 @@ DELEGATION = (
 
 
 def _lacks_nproc(host: Host, own_userns: bool) -> Reason | None:
-    """Return why RLIMIT_NPROC doesn't limit the processes of a sandbox; None: it does."""
+    """Return why RLIMIT_NPROC doesn't limit the processes of a sandbox; None if it does."""
     if not own_userns:
         return Reason("without a user namespace RLIMIT_NPROC counts all processes of the user")
     if host.is_kernel_root:
@@ -39,25 +39,26 @@ def _lacks_controller(host: Host, name: str) -> Reason | None:
 
 
 def _by_cgroup(policy: Policy, host: Host, own: int, own_userns: bool) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Return, for each wished limit that takes a cgroup: the controller, and what is written to its files."""
-    limits, found = policy.limits, {}
+    """Return, for each limit of the policy that needs a cgroup, the controller, and what to write to its files."""
+    limits, settings = policy.limits, {}
     if limits.total_memory is not None:
         files = [("memory.max", str(limits.total_memory)), ("memory.swap.max", "0"), ("memory.oom.group", "1")]
-        found["limits.total_memory"] = ("memory", files)
+        settings["limits.total_memory"] = ("memory", files)
     if limits.processes is not None and _lacks_nproc(host, own_userns) is not None:
         count = limits.processes + SETUP_PROCESSES + own
-        found["limits.processes"] = ("pids", [("pids.max", str(count))])
+        settings["limits.processes"] = ("pids", [("pids.max", str(count))])
     if limits.cpus is not None:
-        found["limits.cpus"] = ("cpu", [("cpu.max", f"{round(limits.cpus * 100_000)} 100000")])
-    return found
+        settings["limits.cpus"] = ("cpu", [("cpu.max", f"{round(limits.cpus * 100_000)} 100000")])
+    return settings
 
 
 def cgroup_limits(
     policy: Policy, host: Host, *, own: int = 1, own_userns: bool = True
 ) -> tuple[tuple[tuple[str, str], ...], dict[str, Reason]]:
-    """Return what is written to the cgroup's files, and which wishes can't be granted, and why.
+    """Return what to write to the cgroup's files, and the wishes that can't be granted, with reasons.
 
-    own: the sandbox's own processes, such as pid 1. own_userns: RLIMIT_NPROC would count its processes only.
+    own: how many processes the sandbox itself has, such as pid 1.
+    own_userns: whether it has a user namespace, so that RLIMIT_NPROC counts only its processes.
     """
     granted: list[tuple[str, str]] = []
     lacking: dict[str, Reason] = {}
@@ -73,14 +74,14 @@ def cgroup_limits(
 
 
 def cgroup_caveats(policy: Policy, limits: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return what limits by cgroup don't hold against."""
+    """Return sentences: how a command could escape limits by cgroup."""
     if not limits or policy.base == "workspace":
         return ()
     return ("limits by cgroup: where the cgroup file system is shown writable, the command can lift them, or leave",)
 
 
 def check_lacking(policy: Policy, lacking: dict[str, Reason]) -> tuple[str, ...]:
-    """Return what is lacking, a sentence each; raises UnavailableError for what the policy doesn't let be lacking."""
+    """Return what is lacking, as sentences; raises UnavailableError unless the policy accepts that (best_effort)."""
     refused = [wish for wish in lacking if not policy.may_lack(wish)]
     if refused:
         names = ", ".join(repr(wish) for wish in sorted({*policy.best_effort, *refused}))
@@ -90,66 +91,66 @@ def check_lacking(policy: Policy, lacking: dict[str, Reason]) -> tuple[str, ...]
     return tuple(reason.what for reason in lacking.values())
 
 
-_IN_ONE_MESSAGE = 253  # descriptors, SCM_MAX_FD: so many may be sent when the limit is reached (too_many_unix_fds)
+_IN_ONE_MESSAGE = 253  # SCM_MAX_FD: descriptors that a message may hold even at the limit (too_many_unix_fds)
 
 
 def _open_files(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
-    """Return the limit by which a command can't have so many descriptors in flight that the caller can't send any."""
+    """Return a limit of descriptors, so that a command can't have so many in flight that its caller can't send any."""
     soft = host.open_files
     if policy.filter.base != "hardened" or policy.base != "workspace" or not soft or policy.limits.open_files:
         return ()
-    # Where the caller's own is so low that both can't be, the command gets enough to run.
+    # If the caller's own limit is too low for both, the command gets enough to run.
     most = soft // 2 if soft > 2 * _IN_ONE_MESSAGE else max(soft - _IN_ONE_MESSAGE - 1, min(64, soft // 2))
     return (Rlimit("NOFILE", most, most),)
 
 
 def rlimits(policy: Policy, host: Host, *, own_userns: bool = True) -> tuple[Rlimit, ...]:
-    """Return the resource limits of each process."""
+    """Return the resource limits of each process. own_userns: as for cgroup_limits()."""
     hard = dict(host.hard_limits)
-    found = []
+    limits = []
     wished = with_small(policy.limits) if policy.base == "workspace" and host.system == "Linux" else policy.limits
     for name, value in wished.rlimits():
         if name == "CORE" or (name == "NPROC" and _lacks_nproc(host, own_userns) is not None):
             continue
-        # SIGXCPU at the limit says why; who ignores it is killed five seconds later.
+        # SIGXCPU at the limit says why; a process that ignores it is killed five seconds later.
         soft, top = value, value + 5 if name == "CPU" else value
-        found.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
-    found += _open_files(policy, host)
+        limits.append(Rlimit(name, min(soft, hard.get(name, soft)), min(top, hard.get(name, top))))
+    limits += _open_files(policy, host)
     core = _core_size(policy)
     if core is not None:
-        # 1 is the kernel's word for no dump at all; at 0 a core_pattern that is a pipe gets one (core(5)).
+        # To the kernel 1 means no dump at all; at 0 a core_pattern that is a pipe still gets one (core(5)).
         core = min(core or (1 if host.system == "Linux" else 0), hard.get("CORE", core or 1))
-        found.append(Rlimit("CORE", core, core))
-    return tuple(found)
+        limits.append(Rlimit("CORE", core, core))
+    return tuple(limits)
 
 
 def inotify_instances(policy: Policy, host: Host) -> int:
-    """Return how many instances of inotify(7) all of a workspace with limits may have; 0: as many as the user.
+    """Return how many instances of inotify(7) a workspace with limits may have in all; 0: as many as the user.
 
-    The kernel counts them by its own uid: a command that has one of its own takes nobody's. Without any limit of the
-    policy there is none of these, since it is part of what a start costs: the settings of a user namespace are made
-    when they are first looked up, 2 % of a new sandbox.
+    The kernel counts them by its own uid: a command with a kernel uid of its own uses up nobody else's. A policy
+    without limits gets none here either, to start faster: a user namespace's settings are made when they are first
+    looked up, which costs 2 % of a new sandbox.
     """
     is_free = policy.base != "workspace" or policy.limits == Limits() or host.kernel_id
     return 0 if is_free else host.inotify_instances // 2
 
 
 def _core_size(policy: Policy) -> int | None:
-    """Return how large core dumps may be; None: the caller's limit stays."""
+    """Return how large core dumps may be; None: as the caller's limit says."""
     for name, value in policy.limits.rlimits():
         if name == "CORE":
             return value
-    # A ready program may kill at the exec: nothing is dumped of what it kills.
+    # A filter program of the policy may kill at the exec; that must leave no dump.
     return 0 if policy.base == "workspace" or policy.filter.programs else None
 
 
 def core_stays(policy: Policy, host: Host) -> bool:
-    """Say if the limit is the one at which there are no core dumps, which a command mustn't change."""
+    """Say if the limit is the one that allows no core dumps at all; a command must not change it."""
     return host.system == "Linux" and Rlimit("CORE", 1, 1) in rlimits(policy, host)
 
 
 def core_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
-    """Return to whom core dumps go although there are to be none."""
+    """Return sentences: where core dumps go although the policy wants none."""
     if host.system != "Linux" or _core_size(policy) not in (0, 1):
         return ()
     if host.core_handler == "socket":

@@ -1,4 +1,4 @@
-"""The backend of Linux namespaces: who the command is, what confines it, and what that amounts to."""
+"""The backend of Linux namespaces: the command's ids, what confines it, and what is enforced."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 NAME = "namespaces"
 _UNCHANGED = 2**32 - 1  # setresuid(2)
-_TRUNCATE = 1 << 14  # <linux/landlock.h>; not imported for commands without Landlock
-_CLOSED = ("/run", "/var/tmp")  # not /tmp, where all programs make files
+_TRUNCATE = 1 << 14  # <linux/landlock.h>; here, so that commands without Landlock don't import _landlock
+_CLOSED = ("/run", "/var/tmp")  # but not /tmp, where every program makes files
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
 
 def missing(host: Host) -> tuple[Reason, ...]:
-    """Return why sandboxes of this kind can't be made on this host, as far as it is known without trying."""
+    """Return why sandboxes of this kind can't be made on this host, as far as that is known without a trial."""
     reasons = []
     if host.system != "Linux":
         reasons.append(Reason(f"{host.system} has no namespaces"))
@@ -132,7 +132,7 @@ def _identity_rows(ranges: tuple[tuple[int, int, int], ...]) -> list[tuple[int, 
 
 
 def _subordinate_rows(own: int, ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int, int]]:
-    """Map the own id to itself and the subordinate ones to all others from 0 up."""
+    """Return rows that map the caller's own id to itself, and the subordinate ones to all other ids from 0 up."""
     rows = [(own, own, 1)]
     inside = 0
     for first, count in ranges:
@@ -176,44 +176,44 @@ def _full(policy: Policy, host: Host) -> Identity:
 
 
 def _owners(policy: Policy, host: Host, ops: tuple[Op, ...]) -> tuple[tuple[str, int, int], ...]:
-    """Return whose files are the command's own where the policy's paths are bound: the owner's of each path.
+    """Return, for each bind of the policy's paths, its destination and the owner whose files become the command's.
 
-    A directory that is bound onto itself on the way to another one belongs to what it is in.
+    A directory that is bound onto itself on the way to another path goes with the path that it lies in.
     """
     known = {path: (uid, gid) for path, uid, gid in host.owners}
     own = [source] if (source := home_source(policy, host)) else []
-    found = []
+    owners = []
     for op in ops:
         if not isinstance(op, Bind | RoBind):
             continue
         above = max((p for p in (*policy.write, *policy.read, *own) if is_below(op.src, p)), key=len, default=op.src)
         owner = known.get(op.src) or known.get(above)
         if owner is not None:
-            found.append((op.dest, *owner))
-    return tuple(found)
+            owners.append((op.dest, *owner))
+    return tuple(owners)
 
 
 def _may_map_root(policy: Policy, host: Host, identity: Identity) -> bool:
-    """Say if the command, as uid 0, needs CAP_SETFCAP to make user namespaces in which there is a uid 0 again.
+    """Say if the command, as uid 0, gets CAP_SETFCAP, so that it can make user namespaces that have a uid 0.
 
-    Since Linux 5.12 the kernel refuses a map of the parent's uid 0 without it (user_namespaces(7)). It is power over
-    the capabilities that files have, of the ids in its namespace.
+    Since Linux 5.12 the kernel refuses to map the parent's uid 0 without it (user_namespaces(7)). The capability lets
+    the command give files capabilities, within the ids of its namespace.
     """
-    # The kernel's root could mount a procfs in one, whose settings are its own.
+    # The kernel's uid 0 could mount a procfs in such a namespace, and owns the kernel settings in it.
     may = policy.base != "workspace" or not may_be_kernel_root(policy, host)
     wants = may and (policy.nested or policy.base == "host")
-    # bubblewrap, whose options host_writes stands for, leaves root nothing that wasn't asked for.
+    # host_writes stands for a command line of bubblewrap, which leaves root only capabilities that it was asked for.
     as_asked = bool(policy.details.capabilities) or policy.details.host_writes
     return wants and identity.uid == 0 and "user" in policy.unshare and not as_asked
 
 
 def _has_second(policy: Policy) -> bool:
-    """Say if the command has to end up in a user namespace below the one that the mounts belong to."""
+    """Say if the command must end up in a user namespace below the one that owns the mounts."""
     return bool(policy.details.capabilities) or policy.details.disable_userns
 
 
 def _joined(policy: Policy, host: Host) -> Identity:
-    """Return the ids in a user namespace that somebody else has made; the kernel knows if they are mapped there."""
+    """Return the ids in a user namespace that another process made; the kernel checks that they are mapped there."""
     uid = _UNCHANGED if policy.uid is None else policy.uid
     gid = _UNCHANGED if policy.gid is None else policy.gid
     return Identity(
@@ -230,7 +230,7 @@ def _single(policy: Policy, host: Host, ops: tuple[Op, ...]) -> Identity:
     uid = host.euid if policy.uid is None else policy.uid
     gid = host.egid if policy.gid is None else policy.gid
     outer = (host.kernel_id, host.kernel_id) if host.kernel_id else (host.euid, host.egid)
-    # devpts must own its nodes as uid 0 of the namespace it is mounted in; the wished ids then come in a second one.
+    # devpts needs a uid 0 in its user namespace to own the nodes. The ids that the policy wants come in a second one.
     as_root_first = (uid, gid) != (0, 0) and any(isinstance(op, Dev | Devpts) for op in ops)
     userns2 = policy.details.userns2
     if userns2 is None and as_root_first:
@@ -252,7 +252,7 @@ def _capabilities(policy: Policy, host: Host) -> Capabilities | None:
 
 
 def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str, Reason]) -> Ruleset | None:
-    # In a net namespace of one's own there are no abstract sockets of others.
+    # A net namespace of its own has no abstract sockets of other processes.
     reaches_out = policy.base == "workspace" and policy.network == "host"
     if not policy.landlock and not reaches_out:
         return None
@@ -271,7 +271,7 @@ def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str,
 
 
 def _last(ruleset: Ruleset | None) -> tuple[Rule, ...]:
-    """Return what seccomp has to refuse beside Landlock's rules about files."""
+    """Return the seccomp rules that Landlock's rules about files need beside them."""
     if ruleset is None or not ruleset.files:
         return ()
     from nsbox._seccomp.profiles import beside_landlock
@@ -294,7 +294,7 @@ def _network(policy: Policy) -> Network | None:
         ),
         (
             "pid" not in policy.unshare,
-            "the relay goes by a sandbox's pid 1, which isn't there",
+            "the relay needs a sandbox's pid 1, which isn't there",
             "share={'pid'}",
         ),
     ):
@@ -303,7 +303,7 @@ def _network(policy: Policy) -> Network | None:
     return listed(policy)
 
 
-# ---- what it amounts to
+# ---- what is enforced
 
 
 def _enforced(
@@ -317,14 +317,16 @@ def _enforced(
     end = "when the command ends or the caller dies" if policy.kill_on_exit else "when the caller dies"
     details = policy.details
     if not details.die_with_parent:
-        end = "when the command ends" if policy.kill_on_exit else "when nothing runs in it any more"
+        end = "when the command ends" if policy.kill_on_exit else "when nothing runs there any more"
     said = [f"processes: own pid namespace; all are killed {end}"] if "pid" in policy.unshare else []
-    kept = "those capabilities of its own namespaces that were asked for" if details.capabilities else "no capabilities"
-    kept += " but CAP_SETFCAP" if _may_map_root(policy, host, identity) else ""
+    kept = "only the requested capabilities over its own namespaces" if details.capabilities else "no capabilities"
+    kept += " except CAP_SETFCAP" if _may_map_root(policy, host, identity) else ""
     whose = "own" if "user" in policy.unshare else "joined"
     said.append(f"privileges: {kept}, no new privileges, {whose} user namespace")
     if host.kernel_id:
-        said.append("ids: outside an unused uid and gid, not the caller's 0; files of a path's owner are its own there")
+        said.append(
+            "ids: outside an unused uid and gid, not the caller's 0; there the files of each path's owner are its own"
+        )
     said.append(f"system calls: {refused(policy)}")
     if policy.base == "workspace":
         said.append("files: only what the plan mounts; the host's mounts are gone")
@@ -340,7 +342,7 @@ def _enforced(
     if ruleset is not None and ruleset.scoped:
         said.append("sockets: no abstract unix sockets from outside (Landlock)")
     if ruleset is not None and ruleset.files:
-        said.append("files: the same again by Landlock, also those passed as descriptors")
+        said.append("files: the same again by Landlock, even those passed as descriptors")
         if not ruleset.files & _TRUNCATE:
             said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
     said += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
@@ -387,7 +389,7 @@ def _not_enforced(
     vsock = ", and AF_VSOCK," if policy.filter.base == "off" else ""
     said.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
     if ruleset is None or not ruleset.files:
-        said.append("FIFOs: those in visible directories can be written to, also where these are read-only")
+        said.append("FIFOs: those in visible directories can be written to, even where these are read-only")
     else:
         places = _reached(ops, ruleset)
         below = f"; below {', '.join(places)} they can be written to, also in read-only directories" if places else ""
@@ -398,9 +400,11 @@ def _not_enforced(
     if policy.base != "workspace" and may_be_kernel_root(policy, host) and _may_map_root(policy, host, identity):
         said.append("kernel settings, file capabilities: the command has them in a user namespace of its own, as root")
     if pinned_paths(policy):
-        said.append("hidden and read-only paths inside of writable ones: when somebody outside replaces or moves them")
+        said.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
     if policy.nested and (pinned_paths(policy) or may_be_kernel_root(policy, host)):
-        said.append("nested namespaces: in one of its own the command can rename what is hidden, for a later command")
+        said.append(
+            "nested namespaces: in one of its own the command can rename what is hidden, for a later command to see"
+        )
     if policy.nested and policy.base == "workspace" and may_be_kernel_root(policy, host):
         said.append("nested sandboxes: the kernel's uid 0 can't map itself again, nor mount a procfs")
         said.append("cgroups: in a user namespace of its own the kernel's uid 0 can mount and write to the host's")

@@ -1,4 +1,4 @@
-"""The backend that contains nothing: the standard library's own child, with the environment that the policy builds."""
+"""The backend that contains nothing: the child that subprocess makes, with the environment that the policy builds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NAME = "passthrough"
 
 
 def missing(host: Host) -> tuple[Reason, ...]:
-    """Return nothing: it can be used everywhere."""
+    """Return no reasons: it can be used everywhere."""
     return ()
 
 
 def compile(policy: Policy, host: Host) -> Plan:
-    """Return a plan that does nothing but say so."""
+    """Return a plan that contains nothing, and says so."""
     if policy.network not in ("none", "host"):
         what = "passthrough: network: it contains nothing, so that no list would hold"
         raise UnavailableError(Reason(what, "say network='host' if that is meant"))

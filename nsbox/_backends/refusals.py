@@ -1,4 +1,4 @@
-"""Why user namespaces are refused, as far as a Host's facts tell, and what helps. Pure."""
+"""Why user namespaces are refused, as far as the facts of a Host show, and what would help. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ profile nsbox {interpreter} flags=(unconfined) {{
 def apparmor_profile(interpreter: str) -> str:
     """Return an AppArmor profile (4.0, Ubuntu 23.10 and later) that lets this program make user namespaces.
 
-    interpreter: the path of the executable file, without links, since AppArmor goes by that. Whoever runs it may make
-    them then: a copy of the interpreter for the one program is narrower.
+    It lets every user of the program do so; to allow less, copy the interpreter for one purpose.
+
+    interpreter: the path of the executable file, without links, since AppArmor compares that.
     """
     if any(ch in interpreter for ch in '"\\\n'):
         raise ValueError(f"{interpreter!r} can't be written in a profile")
@@ -30,27 +31,34 @@ def apparmor_profile(interpreter: str) -> str:
 
 
 def refused_calls(calls: tuple[tuple[str, int], ...]) -> Reason:
-    """Return what a filter's refusal of calls that every sandbox is made of comes to."""
+    """Return the reason if a seccomp filter refuses calls that every sandbox needs.
+
+    calls: pairs of a name and an errno, below 0 if the filter kills.
+    """
     how: dict[int, list[str]] = {}
     for name, error in calls:
         how.setdefault(error, []).append(f"{name}(2)")
-    said = (
+    groups = (
         f"{', '.join(names)} ({'it kills' if error < 0 else errno.errorcode.get(error, error)})"
         for error, names in how.items()
     )
     return Reason(
-        f"a seccomp filter of this process refuses {' and '.join(said)}",
+        f"a seccomp filter of this process refuses {' and '.join(groups)}",
         "allow them in the filter: in a container, --security-opt seccomp=unconfined; in a service of systemd, no "
         "SystemCallFilter= without @mount; in a sandbox of nsbox, nested=True in its policy",
     )
 
 
 def refused_userns(number: int, host: Host, *, is_uid_map: bool = False) -> Reason:
-    """Return why a user namespace, or something that it is needed for, failed with this errno on this host."""
+    """Return why a user namespace, or a step that needs one, failed on this host.
+
+    number: the errno.
+    is_uid_map: whether writing the uid map failed.
+    """
     if number == errno.ENOSPC:
         limit = host.max_user_namespaces
         what = "user.max_user_namespaces is 0" if limit == 0 else "the limit of namespaces is reached"
-        return Reason(what, "raise user.max_user_namespaces and its kin: sysctl user.max_user_namespaces=15000")
+        return Reason(what, "raise user.max_user_namespaces and similar limits: sysctl user.max_user_namespaces=15000")
     if number == errno.ENOSYS or number == errno.EINVAL:
         return Reason("this kernel has no user namespaces", "a kernel with CONFIG_USER_NS")
     if host.is_chrooted:
@@ -74,7 +82,7 @@ def refused_userns(number: int, host: Host, *, is_uid_map: bool = False) -> Reas
     if is_uid_map and number == errno.EACCES:
         return Reason(
             "this process isn't dumpable (prctl(2)), so that the maps of its children aren't its own to write",
-            "PR_SET_DUMPABLE; who is to be non-dumpable, to join a pid namespace, calls nsbox.probe() before",
+            "PR_SET_DUMPABLE; to be non-dumpable and join a pid namespace, call nsbox.probe() first",
         )
     if is_uid_map and host.euid == 0:
         return Reason("uid 0 can only be mapped with CAP_SETFCAP (Linux 5.12)", "in a sandbox, run as another uid")
@@ -83,4 +91,4 @@ def refused_userns(number: int, host: Host, *, is_uid_map: bool = False) -> Reas
             "this process runs behind a seccomp filter, which refuses user namespaces",
             "in a container, --security-opt seccomp=unconfined; in a sandbox of nsbox, nested=True in its policy",
         )
-    return Reason("user namespaces are refused here, by nothing that nsbox can see")
+    return Reason("user namespaces are refused here, for a reason that nsbox can't see")

@@ -1,8 +1,8 @@
-"""The backend of macOS: a profile of its sandbox (Seatbelt), which the kernel holds the command and its children to.
+"""The backend of macOS: a profile of its sandbox (Seatbelt), which the kernel enforces on the command and its children.
 
-Nothing is mounted, so files have their usual names, and what isn't allowed isn't there to be read or written. In a
-profile the last rule that matches decides, and a rule about file-read-data comes before one about file-read*. So rules
-about files all name the same operations, and are written from the root down: the longest path decides, as elsewhere.
+Nothing is mounted: files have their usual names, and those that aren't allowed can't be read or written. In a profile
+the last rule that matches decides, and a rule about file-read-data takes precedence over one about file-read*. So all
+rules about files name the same operations, and stand from the root down: the longest path decides, as elsewhere.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     Right = Literal["read", "write", "deny"]
 
 NAME = "seatbelt"
-DATA = "/System/Volumes/Data"  # where what firmlinks lead to has its other name
-_LINKS = ("/etc", "/tmp", "/var")  # of macOS, to /private
+DATA = "/System/Volumes/Data"  # where the targets of firmlinks have their other names
+_LINKS = ("/etc", "/tmp", "/var")  # links of macOS, to /private
 _TEMPORARY = ("/private/tmp", "/private/var/tmp", "/private/var/folders")
 _OF_PACKAGES = ("/opt/homebrew/var", "/opt/local/var", "/usr/local/var")  # data of services that run as the user
 _READS = "file-read* file-test-existence file-map-executable process-exec*"
 _ALL = f"{_READS} file-write*"
-_MOVES = (
-    "file-write-unlink file-write-create"  # rename(2) takes the first of what it moves, the second of the new place
-)
+_MOVES = "file-write-unlink file-write-create"  # rename(2) needs the first for the old path, the second for the new one
 
 
 def missing(host: Host) -> tuple[Reason, ...]:
@@ -79,20 +77,20 @@ def compile(policy: Policy, host: Host) -> Plan:
 
 
 def _home(policy: Policy, host: Host, tmpdir: str) -> str:
-    """Return HOME. Nothing can be mounted, so an empty one is the directory for temporary files."""
+    """Return HOME. Nothing can be mounted, so a private home is the directory for temporary files."""
     if policy.home == PRIVATE or is_of_box(policy.home):
         return tmpdir
     return tmpdir if policy.home == "tmp" else home(policy, host)
 
 
 def _check_possible(policy: Policy) -> None:
-    """Refuse what can't be left out either, since the command would fail or be another."""
+    """Raise UnavailableError for a wish that can't be granted and can't be left out either."""
     if name_of(policy.home) is not None and not is_of_box(policy.home):
         raise UnavailableError(
-            Reason(f"seatbelt: home={policy.home!r}: a home that is kept takes mounts", "home='private', or a path")
+            Reason(f"seatbelt: home={policy.home!r}: a home that is kept needs mounts", "home='private', or a path")
         )
     if policy.base == "layers":
-        raise UnavailableError(Reason("seatbelt: Policy.layers() is made of mounts, which macOS has not"))
+        raise UnavailableError(Reason("seatbelt: Policy.layers() is made of mounts, which macOS doesn't have"))
     if policy.devices:
         raise UnavailableError(Reason("seatbelt: devices: macOS has none of these"))
     if policy.nested:
@@ -100,7 +98,7 @@ def _check_possible(policy: Policy) -> None:
 
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
-    """Return the wishes that this backend can't grant, by their names in best_effort, and why."""
+    """Return the wishes that this backend can't grant: their names in best_effort, and why."""
     found = {}
     if policy.tmp_size is not None:
         found["tmp"] = Reason("seatbelt: tmp_size: a directory has no size of its own to be limited")
@@ -149,7 +147,7 @@ def _identity(policy: Policy, host: Host) -> Identity:
 
 
 def canonical(path: str, host: Host) -> str:
-    """Return the path as the kernel has it, which is what rules are compared with: without links and firmlinks."""
+    """Return the path as the kernel compares it with rules: without links and firmlinks."""
     path = dict(host.spellings).get(path, path)
     if is_below(path, DATA) and any(is_below(path[len(DATA) :], link) for link in host.firmlinks):
         path = path[len(DATA) :]
@@ -158,7 +156,11 @@ def canonical(path: str, host: Host) -> str:
 
 @frozen
 class Grant(Frozen):
-    """What may be done at a path and below it. name: the parameter's; above: what holds in the directory around it."""
+    """A right to a path and everything below it.
+
+    above: the right that the directory around it has.
+    name: the path's parameter in the profile.
+    """
 
     path: str
     right: Right
@@ -171,15 +173,15 @@ def _depth(path: str) -> int:
 
 
 def _rights(policy: Policy, host: Host) -> dict[str, Right]:
-    """Return what may be done where. On the same path deny wins over write, and that over read."""
+    """Return the right for each path. On the same path deny wins over write, and write over read."""
     policy = with_matches(policy, host)
     write, read, denied = ([canonical(p, host) for p in paths] for paths in (policy.write, policy.read, policy.deny))
-    # The interpreter and nsbox also inside of what is writable: they are executed outside.
+    # The interpreter and nsbox are read-only even inside of what is writable: they are executed outside.
     own = [*(path for path, target in host.directories if target is None), *host.prefixes, host.package]
     own += [path for path in host.imports if any(is_below(path, w) and path != w for w in policy.write)]
     own += [host.resolv_conf or ""] if policy.network == "host" else []
     by_default = [canonical(path, host) for path in own if path]
-    # Where everybody keeps temporary files and data: also where all around is readable, these are others'.
+    # Places where all programs keep temporary files and data: closed even if everything around them is readable.
     wished = [path for path in (*write, *read) if path != "/"]
     closed = [p for p in (*_TEMPORARY, host.temporary, *_OF_PACKAGES) if not any(is_below(p, w) for w in wished)]
     rights: dict[str, Right] = dict.fromkeys(closed, "deny")
@@ -191,11 +193,11 @@ def _rights(policy: Policy, host: Host) -> dict[str, Right]:
 
 
 def grants(policy: Policy, host: Host) -> list[Grant]:
-    """Return what may be done where, but for what is so already by the directory around it, from the root down."""
+    """Return the rights from the root down, except for those that the directory around already gives."""
     rights = _rights(policy, host)
     found: list[Grant] = []
     counts = {"read": 0, "write": 0, "deny": 0}
-    # Of two at the same depth none is around the other: by rights, so that the rules are as few as can be.
+    # At the same depth no path contains another. Sorted by right there, neighbours share rules.
     for path, right in sorted(rights.items(), key=lambda item: (_depth(item[0]), item[1], item[0])):
         around = max((g for g in found if is_below(path, g.path)), key=lambda g: _depth(g.path), default=None)
         above = around.right if around is not None else None
@@ -220,7 +222,7 @@ class _Profile:
         self._params["TMP"] = None
 
     def op(self) -> Seatbelt:
-        """Return it with its parameters."""
+        """Return the profile with its parameters."""
         lines = ["(version 1)", "(deny default)", *_sets(CLOSED, "deny"), *_sets(COMMON)]
         lines += self._files()
         lines += self._sockets()
@@ -243,7 +245,7 @@ class _Profile:
             rule("allow", "file-read* file-test-existence", ['(literal "/")'], "the loader reads the root directory")
         ]
         run: list[Grant] = []
-        for grant in (*self._grants, None):  # neighbours of one kind share a rule
+        for grant in (*self._grants, None):  # neighbours of the same kind share a rule
             if run and (grant is None or (grant.right, grant.above) != (run[0].right, run[0].above)):
                 lines += self._of(run)
                 run = []
@@ -274,12 +276,15 @@ class _Profile:
         return [rule("allow", _READS, filters, "readable")]
 
     def _around(self, path: str) -> Grant | None:
-        """Return the innermost writable path that this one lies in."""
+        """Return the innermost writable path that contains this one."""
         around = (grant for grant in self._writable if is_below(path, grant.path) and path != grant.path)
         return max(around, key=lambda grant: _depth(grant.path), default=None)
 
     def _folded(self, grant: Grant, *, below: bool) -> list[str]:
-        """Return the filter for a path that may be made later, in upper or lower case, where that is the same file."""
+        """Return a filter that matches a path in upper and lower case, if the volume takes both for the same file.
+
+        The path may not exist yet, and a command could make it in another spelling.
+        """
         around = self._around(grant.path)
         if self._host.names_are_exact or around is None:
             return []
@@ -291,9 +296,9 @@ class _Profile:
         return [found]
 
     def _pins(self) -> list[str]:
-        """Keep what is named, and the way to it, where it is: elsewhere the rules about it would be others.
+        """Return rules that keep named paths, and the way to them, from being moved: elsewhere other rules would apply.
 
-        Also what isn't there yet: somebody could make another directory, and then move it into its place.
+        That includes paths that don't exist yet: a command could make another directory, and move it to that place.
         """
         pinned = [*self._writable, *(g for g in self._grants if g.right != "write" and self._around(g.path))]
         ways: dict[str, None] = {}
@@ -317,7 +322,7 @@ class _Profile:
         return lines
 
     def _sockets(self) -> list[str]:
-        """Unix sockets where files may be made: connecting is no write, by Seatbelt's operations."""
+        """Return rules for unix sockets where files may be made. To Seatbelt, connecting isn't a write."""
         open_to = [*(grant.name for grant in self._writable), "TMP"]
         return [
             rule("allow", "system-socket", ["(socket-domain AF_UNIX)"], "sockets that are files"),
@@ -345,14 +350,14 @@ def _sets(sets: Iterable[Set], action: str = "allow") -> list[str]:
 
 
 def _open_profile(policy: Policy, host: Host) -> Seatbelt:
-    """Return the profile of Policy.host(): in any sandbox there are no set-user-ID programs, as with no_new_privs."""
+    """Return the profile of Policy.host(). In any sandbox set-user-ID programs don't run, as with no_new_privs."""
     lines = ["(version 1)", "(allow default)"]
     if policy.network == "none":
         lines.append(rule("deny", "network*", [], "no network, nor unix sockets"))
     return Seatbelt("\n".join(lines) + "\n", (), host.seatbelt_ways[0])
 
 
-# ---- what it amounts to
+# ---- what is enforced
 
 
 def _enforced(policy: Policy, limits: tuple[Rlimit, ...]) -> tuple[str, ...]:
@@ -379,7 +384,9 @@ def _enforced(policy: Policy, limits: tuple[Rlimit, ...]) -> tuple[str, ...]:
         )
         said += enforced_by_proxy(network)
     elif policy.base == "workspace":
-        said.append("sockets: no unix sockets but where files may be written, and the one that tells names of hosts")
+        said.append(
+            "sockets: no unix sockets except where files may be written, and the one that resolves names of hosts"
+        )
     if policy.base == "workspace":
         said.append(f"the caller's end: {_ended(policy)} with it")
     return (*said, *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits))
@@ -398,14 +405,14 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
             said.append("network: services outside, which can be asked to use it")
     else:
         said.append("temporary files: /tmp is closed; TMPDIR is a fresh directory, without a limit of its size")
-        said.append("temporary files: what an earlier command left running has a way to those of a later one")
-        said.append("what package managers keep in /opt and /usr/local is readable, but for data of services (var)")
+        said.append("temporary files: what an earlier command left running can reach those of a later one")
+        said.append("what package managers keep in /opt and /usr/local is readable, except for data of services (var)")
         said.append("semaphores: named ones of other programs can be used")
         said.append("names: that a path on the way to an allowed one exists can be seen")
         said.append("files: links to the same file that are there already, and clones, have paths of their own")
     if pinned_paths(policy):
         said.append(
-            "hidden and read-only paths inside of writable ones: when somebody outside moves them, or what is above"
+            "hidden and read-only paths inside of writable ones: if a process outside moves them, or what is above"
         )
     if policy.network == "host":
         said.append("network: the host's")
@@ -424,7 +431,7 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     said.append("groups: the caller's supplementary groups stay in force")
     said.append("system calls: flaws of the kernel, and of the services that can be asked")
     if "compiled" not in host.seatbelt_ways:
-        said.append(f"speed: each start takes another program ({host.seatbelt_ways[0]})")
+        said.append(f"speed: each start needs another program ({host.seatbelt_ways[0]})")
     if not policy.new_session:
         said.append("terminal and signals: the caller's session and process group can be reached")
     return tuple(said)

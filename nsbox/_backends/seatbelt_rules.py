@@ -1,8 +1,8 @@
-"""What commands may ask of macOS besides files: names of the system's services, as data, each with its reason. Pure.
+"""What commands may ask of macOS besides files: the names of system services, as data, each with its reason. Pure.
 
-Nothing that starts programs outside, or acts in the user's name there, is here, nor may it be: launchd's jobs, Launch
-Services, Apple Events, the pasteboard, the keychain, the window server. Names come from the profiles of others that
-have been in use for long (see the documentation for where), not from a Mac of ours.
+No service may be added that starts programs outside, or acts there in the user's name: launchd's jobs, Launch Services,
+Apple Events, the pasteboard, the keychain, the window server. The names come from profiles of other projects that have
+long been in use (the documentation names them), not from experiments on a Mac.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from nsbox._plan.sbpl import all_of, words
 
 @frozen
 class Set(Frozen):
-    """Some operations that are allowed together. filters: on what; about: why."""
+    """Operations that are allowed, or denied, together.
+
+    operations: their names.
+    filters: what they may be about, in SBPL.
+    about: the reason, which becomes a comment in the profile.
+    """
 
     operations: str
     filters: tuple[str, ...]
@@ -46,7 +51,7 @@ _SYSCTLS = (
 )
 _SYSCTL_PREFIXES = ("hw.optional.arm", "hw.perflevel")
 
-# (deny default) doesn't reach all operations: some are allowed unless a rule is about them (as Firefox's profiles say).
+# (deny default) doesn't cover all operations: some are allowed unless a rule names them (as Firefox's profiles say).
 CLOSED = (
     _set(
         "what is allowed by default",
@@ -56,13 +61,13 @@ CLOSED = (
     _set("what acts outside", "file-mount file-unmount lsopen system-privilege"),
 )
 
-# Exceptions from what is allowed, so the last of all.
+# Exceptions to what is allowed, so they come last.
 EXCEPTIONS = (
     _set(
         "what would outlast the command: set-user-ID programs, and what keeps a file from being removed",
         "file-write-setugid file-write-flags file-write-acl",
     ),
-    # By numbers: whether the compiler knows them by name depends on its version.
+    # By number: whether the compiler knows their names depends on its version.
     _set(
         "F_MAKECOMPRESSED and F_TRANSFEREXTENTS change a file that is open for reading only",
         "system-fcntl",
@@ -129,7 +134,7 @@ COMMON = (
     ),
 )
 
-_CHARACTERS = "(vnode-type CHARACTER-DEVICE)"  # so that a file in the place of the device isn't it
+_CHARACTERS = "(vnode-type CHARACTER-DEVICE)"  # so that a file in place of the device doesn't match
 
 DEVICES = (
     _set(

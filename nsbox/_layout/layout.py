@@ -1,6 +1,6 @@
-"""Which ops, in which order, for which policy: the file system that a sandbox has, whoever mounts it. Pure.
+"""The ops for a policy, in their order: the file system of a sandbox, for any backend that mounts. Pure.
 
-That of a workspace, which takes most thought, is in _workspace.
+The ops of a workspace, which are the hardest, are in _workspace.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "asound")  # as op
 
 
 def common(policy: Policy) -> list[Op]:
-    """Return the ops that are about no file."""
+    """Return the ops that have nothing to do with files."""
     ops: list[Op] = []
     if policy.network != "host":
         ops.append(Loopback())
@@ -45,7 +45,7 @@ def _has_subordinates(host: Host) -> bool:
 
 
 def wants_full(policy: Policy, host: Host) -> bool:
-    """Say if all ids that the caller has are mapped; raises UnavailableError if they have to be and can't."""
+    """Say if all ids of the caller are mapped; raises UnavailableError if the policy insists and they can't be."""
     if policy.ids == "full" and not host.can_set_ids and not _has_subordinates(host):
         raise UnavailableError(
             Reason(
@@ -58,33 +58,33 @@ def wants_full(policy: Policy, host: Host) -> bool:
 
 
 def may_be_kernel_root(policy: Policy, host: Host) -> bool:
-    """Say if the command is, or can be given, the kernel's uid 0, to which /proc/sys is writable."""
+    """Say if the command is, or can become, the kernel's uid 0, which can write to /proc/sys."""
     mapped = any(outside <= 0 < outside + count for _, outside, count in host.uid_ranges)
     return host.is_kernel_root or (mapped and host.can_set_ids and wants_full(policy, host))
 
 
 def pinned_paths(policy: Policy) -> list[str]:
-    """List the paths inside of a writable one that must stay where they are."""
+    """Return the paths inside of a writable one that must not be moved."""
     return [
         p for p in (*policy.deny, *policy.read, *policy.write) if any(p != w and is_below(p, w) for w in policy.write)
     ]
 
 
 def needs_no_userns(policy: Policy, host: Host) -> bool:
-    """Say if a user namespace of the command's own is a way out.
+    """Say if a command must not make user namespaces, because one would be a way out.
 
-    The kernel's uid 0 could mount the cgroup file systems in one, whose files are its own. An id in its place could
-    give files of root's workspace capabilities. And mount points are fixed only in the mount namespace they are in: in
-    another one, what pins a path can be left behind.
+    In one, the kernel's uid 0 could mount the cgroup file systems, whose files it owns. An id that stands in for it
+    could give files in root's workspace capabilities. And a mount point can't be moved only in its own mount namespace:
+    in another one, the mount that pins a path can be left behind.
     """
     is_root = bool(host.kernel_id) or may_be_kernel_root(policy, host)
     return policy.base != "host" and (is_root or bool(pinned_paths(policy)))
 
 
 def without_list(policy: Policy, why: str) -> tuple[Policy, dict[str, Reason]]:
-    """Return the policy without a network where it has a list, for a backend that can't enforce one, and what lacks.
+    """Return a policy with no network instead of a list, for a backend that can't enforce lists, and what is lacking.
 
-    why: what the backend says about that.
+    why: the backend's explanation.
     """
     if policy.network in ("none", "host"):
         return policy, {}
@@ -92,25 +92,25 @@ def without_list(policy: Policy, why: str) -> tuple[Policy, dict[str, Reason]]:
 
 
 def completed(policy: Policy, host: Host) -> Policy:
-    """Return the policy with all that follows from it on this host: every backend begins with this."""
+    """Return the policy with everything that follows from it on this host. Every backend that mounts begins here."""
     return with_state_hidden(with_interpreter(with_matches(policy, host), host), host)
 
 
 def with_matches(policy: Policy, host: Host) -> Policy:
-    """Put what patterns match in their place, and leave out what `deny` hides although another list names it.
+    """Return the policy with patterns replaced by what they match, and without paths that `deny` hides.
 
-    What a pattern of `deny` matches is hidden with all below it, whatever else names that.
+    Whatever a pattern of `deny` matches is hidden, with everything below it, even if another list names it.
     """
     if policy.base != "workspace":
         return policy
     if not policy.has_patterns and set(policy.deny).isdisjoint((*policy.write, *policy.read)):
         return policy
-    matches = dict(host.matches)  # without it, on a host of somebody's making, each name is meant literally
+    matches = dict(host.matches)  # a Host made by hand may lack it: then each name is meant literally
     read, deny = (
-        tuple(dict.fromkeys(found for path in paths for found in matches.get(path, (path,))))
+        tuple(dict.fromkeys(match for path in paths for match in matches.get(path, (path,))))
         for paths in (policy.read, policy.deny)
     )
-    hidden = {found for path in policy.deny if is_pattern(path) for found in matches.get(path, ())}
+    hidden = {match for path in policy.deny if is_pattern(path) for match in matches.get(path, ())}
     kept = [
         tuple(p for p in paths if p not in deny and not any(is_below(p, at) for at in hidden))
         for paths in (policy.write, read)
@@ -125,11 +125,11 @@ def with_matches(policy: Policy, host: Host) -> Policy:
 
 
 def with_interpreter(policy: Policy, host: Host) -> Policy:
-    """Make the running interpreter, and what it imports from, read-only where that lies in a writable directory.
+    """Return the policy with the interpreter's paths, and those it imports from, read-only inside of writable ones.
 
-    A command that could write to the caller's own venv could have the caller execute its code, outside. What else
-    follows from the policy counts these paths in. Where the caller imports from a writable path itself nothing can be
-    done: _spawn warns of that.
+    A command that could write to the caller's own venv could make the caller run its code, outside. Whatever else
+    follows from the policy takes these paths into account. If the caller imports from a path that the policy names as
+    writable, nothing can be done; _spawn warns.
     """
     if policy.base != "workspace":
         return policy
@@ -145,10 +145,10 @@ def with_interpreter(policy: Policy, host: Host) -> Policy:
 
 
 def with_state_hidden(policy: Policy, host: Host) -> Policy:
-    """Deny nsbox's own directory of the user, where a path that the policy shows contains it.
+    """Return the policy with the user's directory of nsbox denied, if a path that the policy shows contains it.
 
-    By the key in it a command could forge what a commit leaves to be carried out after a crash. A policy that names
-    something in the directory loses the key alone.
+    With the key in there, a command could forge what a commit leaves to be completed after a crash. If the policy names
+    something in that directory, only the key is denied.
     """
     if not host.state or policy.base == "host":
         return policy
@@ -163,7 +163,7 @@ def with_state_hidden(policy: Policy, host: Host) -> Policy:
 
 
 def sources(op: Op) -> tuple[str | int, ...]:
-    """Return what of the host an op shows at its destination: paths, or a descriptor."""
+    """Return what an op shows of the host: paths, or a descriptor."""
     if isinstance(op, Bind | RoBind | DevBind):
         return (op.src,)
     if isinstance(op, BindFd):
@@ -174,11 +174,11 @@ def sources(op: Op) -> tuple[str | int, ...]:
 
 
 def _with_state_masked(policy: Policy, host: Host) -> Policy:
-    """Put a mask behind each op that shows the directory, so that a later op of the policy's own wins.
+    """Return the policy with a mask after each op that shows nsbox's directory, so that a later op of its own wins.
 
-    What is on the way there, in what is bound for writing, is bound onto itself: a command could move it and make a
-    key of its own. Not for a command line of bubblewrap, by which renames have to work as there, nor where all of the
-    file system can be written to.
+    Directories on the way there, inside of a writable bind, are bound onto themselves: otherwise a command could move
+    them, and make a key of its own. They aren't for a command line of bubblewrap, under which renames have to work as
+    with bwrap, nor if the whole file system is writable.
     """
     led = dict(host.sources)
     ops: list[Op] = []
@@ -219,7 +219,7 @@ def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
 
 
 def _proc(op: Proc, policy: Policy, cover: bool) -> tuple[Op, ...]:
-    """Return what shows a pid namespace: a new procfs, or for the caller's own, the caller's, as bwrap has it."""
+    """Return the ops that show a pid namespace: a new procfs, or the caller's /proc for the caller's own, as bwrap."""
     if "pid" in policy.unshare or policy.details.pidns is not None:
         return (Proc(op.dest, cover=cover or op.cover),)
     at = op.dest.rstrip("/")
@@ -239,16 +239,16 @@ def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:
 
 
 def layout(policy: Policy, host: Host) -> tuple[Op, ...]:
-    """Return the ops for a policy; raises PolicyError or UnavailableError for one that makes no sense on this host."""
+    """Return the ops for a policy; raises PolicyError or UnavailableError if it makes no sense on this host."""
     if policy.base == "workspace":
-        from nsbox._layout.workspace import workspace  # what makes no use of it is started sooner
+        from nsbox._layout.workspace import workspace  # other policies start sooner without it
 
         return workspace(policy, host)
     return _host(policy, host) if policy.base == "host" else _layers(policy, host)
 
 
 def home(policy: Policy, host: Host) -> str:
-    """Return HOME of a built environment, where there are mounts."""
+    """Return HOME of a built environment, for a backend that mounts."""
     if policy.base != "workspace":
         return policy.home or "/"
     from nsbox._layout.user import home_path
@@ -257,7 +257,7 @@ def home(policy: Policy, host: Host) -> str:
 
 
 def home_source(policy: Policy, host: Host) -> str | None:
-    """Return the directory of this machine that a workspace's home is kept in; None if it is kept nowhere."""
+    """Return the directory of this machine that keeps a workspace's home; None if it isn't kept."""
     if name_of(policy.home) is None:
         return None
     from nsbox._layout import user
@@ -266,7 +266,7 @@ def home_source(policy: Policy, host: Host) -> str | None:
 
 
 def home_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
-    """Return what isn't enforced about a workspace's home."""
+    """Return sentences: what isn't enforced about a workspace's home."""
     if policy.base != "workspace" or name_of(policy.home) is None:
         return ()
     from nsbox._layout import user
@@ -275,7 +275,7 @@ def home_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
 
 
 def private_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
-    """Return where what only root may read isn't hidden, since nobody has looked for it there."""
+    """Return sentences: where files that only root may read aren't hidden, because there are too many to look at."""
     if policy.base != "workspace" or not host.private_unknown:
         return ()
     first = ", ".join(host.private_unknown[:3]) + (", ..." if len(host.private_unknown) > 3 else "")

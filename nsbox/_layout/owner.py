@@ -1,4 +1,4 @@
-"""Whose the workspace is, where that isn't the command's user: which fields of a policy would help."""
+"""What helps if the workspace belongs to another user than the command's: fields of a policy."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 def remedy(policy: Policy, host: Host, path: str) -> str:
-    """Say what a policy would have to say for work on somebody else's files at a path; "" if that isn't what is wrong.
+    """Say which fields a policy needs for work on another user's files at a path; "" if that isn't the problem.
 
-    Root's commands have no capabilities. Where the caller's kernel ids can't be replaced by the owner's, they are to
-    root's files what any user is to another's.
+    Root's commands have no capabilities. Unless they can have the owner's ids, they have no more rights to other users'
+    files than any user has.
     """
     if policy.base != "workspace" or host.euid != 0 or host.kernel_id or host.system != "Linux":
         return ""
     root = max((p for p in policy.write if is_below(path, p)), key=len, default=None)
     try:
-        found = os.stat(path if root is None else root)
+        status = os.stat(path if root is None else root)
     except OSError:
         return ""
-    if found.st_uid in (0, uid_of(policy, host)) and found.st_gid in (0, gid_of(policy, host)):
+    if status.st_uid in (0, uid_of(policy, host)) and status.st_gid in (0, gid_of(policy, host)):
         return ""
-    uid, gid = found.st_uid, found.st_gid
+    uid, gid = status.st_uid, status.st_gid
     whose = f"{path if root is None else root} belongs to uid {uid}, gid {gid}, and commands have no capabilities"
     if not host.can_set_ids:
         return f"{whose}: start nsbox as that user"
@@ -37,7 +37,7 @@ def remedy(policy: Policy, host: Host, path: str) -> str:
 
 
 def dubious(policy: Policy, host: Host, path: str) -> str:
-    """Say what helps when git finds that a repository is somebody else's."""
+    """Say what helps if git refuses a repository because it belongs to another user."""
     by_ids = remedy(policy, host, path)
     if by_ids:
         return f"git refuses a repository of another user: {by_ids}"

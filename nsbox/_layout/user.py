@@ -1,6 +1,6 @@
-"""Who the command is, as programs in a workspace ask for it: its home, its entries in passwd and group, root's files.
+"""Who the command is, as programs in a workspace find out: its home, its entries in passwd and group, root's files.
 
-What isn't needed isn't mounted: no passwd that says already what it has to, no files of root's that are root's inside.
+Nothing is mounted needlessly: no passwd if the host's is right already, no copies of files that are root's inside too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
 
-_MOST_TEXT = 8 << 20  # bytes of passwd or group that are kept whole
+_MOST_TEXT = 8 << 20  # bytes; a larger passwd or group is shortened
 _FIRST_PERSON = 1000  # ids below belong to the system
 _NOBODY = (65534, 65535)
 _BASIC_PASSWD = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
@@ -36,7 +36,7 @@ def gid_of(policy: Policy, host: Host) -> int:
 
 
 def user_of(policy: Policy, host: Host) -> str:
-    """Return the name of the command's user; one of its own for a uid that nobody has."""
+    """Return the name of the command's user; for a uid without a user a made-up one, such as u54321."""
     return host.user or f"u{uid_of(policy, host)}"
 
 
@@ -44,12 +44,12 @@ def user_of(policy: Policy, host: Host) -> str:
 
 
 def _shown(policy: Policy, host: Host) -> tuple[str, ...]:
-    """Return what a workspace shows of the host."""
+    """Return the host's paths that a workspace shows."""
     return (*policy.write, *policy.read, *(p for p, link in host.directories if link is None), *host.prefixes)
 
 
 def home_path(policy: Policy, host: Host) -> str:
-    """Return HOME of a built environment, where there are mounts."""
+    """Return HOME of a built environment, for a backend that mounts."""
     home = policy.home or "/"
     if home == "workspace":
         return policy.write[0] if policy.write else policy.workdir or "/"
@@ -59,9 +59,10 @@ def home_path(policy: Policy, host: Host) -> str:
 
 
 def _private(policy: Policy, host: Host) -> str:
-    """Return the first place that shows nothing of the host's. /dev always is the sandbox's own.
+    """Return the path of a private home: the first candidate where the sandbox shows nothing of the host.
 
-    Where /home leads elsewhere by a link, it is there, and has both names.
+    The last candidate is below /dev, which always is the sandbox's own. If /home is a link, the home is where that
+    leads, and has both names.
     """
     name = user_of(policy, host)
     shown = _shown(policy, host)
@@ -73,7 +74,7 @@ def _private(policy: Policy, host: Host) -> str:
 
 
 def _led(path: str, host: Host) -> str:
-    """Return what a path leads to by the links on the way to homes, which are in their order."""
+    """Return where a path leads by the links on the way to homes; these are sorted from the root down."""
     for link, target in host.home_links:
         if is_below(path, link):
             above = link.rpartition("/")[0]
@@ -93,7 +94,7 @@ def _normal(path: str) -> str:
 
 
 def home_links(policy: Policy, host: Host) -> tuple[tuple[str, str], ...]:
-    """Return the links by which the home has the name that it would have without them."""
+    """Return the links that give the home its usual name, below /home, as well."""
     if not host.home_links or (policy.home != PRIVATE and name_of(policy.home) is None):
         return ()
     home = home_path(policy, host)
@@ -101,7 +102,7 @@ def home_links(policy: Policy, host: Host) -> tuple[tuple[str, str], ...]:
 
 
 def home_source(policy: Policy, host: Host) -> str | None:
-    """Return the directory of this machine that the home is kept in; None if it is kept nowhere."""
+    """Return the directory of this machine that keeps the home; None if it isn't kept. Raises UnavailableError."""
     name = name_of(policy.home)
     if name is None:
         return None
@@ -116,30 +117,32 @@ def home_source(policy: Policy, host: Host) -> str | None:
 
 
 def first_parts(policy: Policy, host: Host) -> dict[str, list[str]]:
-    """Return what of the policy lies in the home, by the first name on the way there."""
+    """Return the policy's paths that lie in the home, grouped by the first name below it."""
     home = home_path(policy, host)
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for path in (*policy.write, *policy.read, *host.prefixes):
         if path != home and is_below(path, home):
-            found.setdefault(path[len(home) + 1 :].partition("/")[0], []).append(path)
-    return found
+            groups.setdefault(path[len(home) + 1 :].partition("/")[0], []).append(path)
+    return groups
 
 
 def home_ops(policy: Policy, host: Host, size: int | None) -> tuple[dict[str, Op], list[Op]]:
-    """Return what makes a private home, and what has to come last.
+    """Return the ops that make a private home, by destination, and those that must come last.
 
-    Directories between it and something that the policy shows there can't be written to, as everywhere on such ways: a
-    file there would be gone with the sandbox, and a directory that could be moved would take the workspace with it.
+    Directories between the home and a path of the policy in it are read-only, as such directories are everywhere: a
+    file there would vanish with the sandbox, and a directory that could be moved would take the workspace along.
+
+    size: the most bytes of a home in memory; None: no limit of ours.
     """
     if policy.home != PRIVATE and name_of(policy.home) is None:
         return {}, []
     home, source = home_path(policy, host), home_source(policy, host)
-    # In a namespace with more ids the tmpfs belongs to its uid 0.
+    # In a user namespace with several ids the tmpfs belongs to its uid 0.
     is_shared = wants_full(policy, host) and uid_of(policy, host) != 0
     ops: dict[str, Op] = {home: Tmpfs(home, size=size, mode=0o1777 if is_shared else 0o700)}
     if source is not None:
         ops = {home: Bind(source, home, nofollow=True)}
-        # Who can remove or rename what somebody else has mounted something on takes that along: see _home_points.
+        # To remove or rename a mount point of another sandbox would unmount it there: see _home_points.
         points = ((f"{source}/{name}", f"{home}/{name}") for name in host.home_points)
         ops |= {at: Bind(path, at, optional=True, nofollow=True) for path, at in points}
     ways = [f"{home}/{name}" for name, paths in first_parts(policy, host).items() if f"{home}/{name}" not in paths]
@@ -147,7 +150,7 @@ def home_ops(policy: Policy, host: Host, size: int | None) -> tuple[dict[str, Op
 
 
 def home_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
-    """Return what isn't enforced about a home that is kept, for commands that may have user namespaces of their own."""
+    """Return sentences: what isn't enforced about a kept home if commands can make user namespaces."""
     wish = policy.filter
     may = policy.may_nest or wish.base == "off" or not {"clone", "unshare"}.isdisjoint(wish.allow)
     if not may or name_of(policy.home) is None or not (host.home_points or first_parts(policy, host)):
@@ -156,14 +159,14 @@ def home_caveats(policy: Policy, host: Host) -> tuple[str, ...]:
 
 
 def home_words(policy: Policy, host: Host, *, has_mounts: bool) -> str:
-    """Say which home it is, for explain()."""
+    """Say which home it is, for explain(). has_mounts: whether the backend mounts."""
     home = policy.home
     if home == PRIVATE and not has_mounts:
-        return "private would take mounts: where temporary files go"
+        return "private would need mounts: it is where temporary files go"
     if home == PRIVATE:
         return "private: empty, for each command or session; a Sandbox keeps one of its own as long as it is open"
     if name_of(home) is not None:
-        return f"kept in {home_source(policy, host)}, for all that name it"
+        return f"kept in {home_source(policy, host)}, for all policies that name it"
     return {"workspace": "the workspace", "tmp": "the sandbox's own /tmp"}.get(home or "", "as the policy says")
 
 
@@ -171,22 +174,25 @@ def home_words(policy: Policy, host: Host, *, has_mounts: bool) -> str:
 
 
 def accounts(policy: Policy, host: Host, home: str) -> dict[str, Op]:
-    """Return the files that tell who the command's user is, as far as the host's say something else."""
+    """Return ops for /etc/passwd and /etc/group with the command's user and group, unless the host's are right already.
+
+    home: HOME.
+    """
     uid, gid = uid_of(policy, host), gid_of(policy, host)
     user, group = user_of(policy, host), host.group or f"g{gid}"
     texts = {
         "/etc/passwd": _with_user(host.passwd, uid, [user, "x", str(uid), str(gid), host.user_info, home, host.shell]),
         "/etc/group": _with_group(host.groups, gid, [group, "x", str(gid), ""]),
     }
-    found: dict[str, Op] = {}
+    ops: dict[str, Op] = {}
     for path, text in texts.items():
         if text is not None and _is_the_systems(path, policy, host):
-            found[path] = BindData(path, text, mode=0o644, read_only=True)
-    return found
+            ops[path] = BindData(path, text, mode=0o644, read_only=True)
+    return ops
 
 
 def _is_the_systems(path: str, policy: Policy, host: Host) -> bool:
-    """Say if a file is shown since it is a system's, and neither named by itself, nor writable, nor hidden."""
+    """Say if a file is shown only because it is the system's: the policy doesn't name, open for writing or hide it."""
     shown = any(link is None and is_below(path, top) for top, link in host.directories)
     shown = shown or any(is_below(path, above) for above in policy.read)
     above = max((p for p in (*policy.write, *policy.read) if is_below(path, p)), key=len, default=None)
@@ -195,7 +201,7 @@ def _is_the_systems(path: str, policy: Policy, host: Host) -> bool:
 
 
 def _with_user(data: bytes | None, uid: int, entry: list[str]) -> bytes | None:
-    """Return passwd with the user's entry, or None if it says all that already."""
+    """Return passwd with the user's entry; None if it has that already."""
     home = entry[5].encode("utf-8", "surrogateescape")
     if data is None or b":" in home or b"\n" in home:
         return None
@@ -218,7 +224,14 @@ def _with_entry(
     entry: list[str],
     basic: bytes,
 ) -> bytes | None:
-    """Return the text in which each entry of this number is right, and there is one; None if that is so already."""
+    """Return a passwd or group in which every entry with this id is right, and there is one; None if it is so already.
+
+    data: the file; empty: `basic` instead.
+    number: the id.
+    width: how many fields an entry has at least.
+    right: corrects the fields of an entry.
+    entry: fields of the entry to add if there is none.
+    """
     wanted, lines, has_one, changed = b"%d" % number, [], False, False
     texts = (data or basic).split(b"\n")
     for line in texts:
@@ -233,19 +246,19 @@ def _with_entry(
     if not has_one:
         own = b":".join(_field(text) for text in entry)
         lines = _without(own.split(b":")[0], lines)
-        at = next((i for i, line in enumerate(lines) if line[:1] in (b"+", b"-")), len(lines))  # nis: what follows
+        at = next((i for i, line in enumerate(lines) if line[:1] in (b"+", b"-")), len(lines))  # before NIS entries
         lines.insert(at, own)
     text = b"\n".join(line for line in lines if line) + b"\n"
     return text if len(text) <= _MOST_TEXT else _shortened(lines, wanted)
 
 
 def _without(name: bytes, lines: Iterable[bytes]) -> list[bytes]:
-    """Leave out what is said of somebody else of this name: the first that says something counts."""
+    """Return the lines without other entries of this name: programs take the first one that they find."""
     return [line for line in lines if line and line.partition(b":")[0] != name]
 
 
 def _shortened(lines: Iterable[bytes], wanted: bytes) -> bytes:
-    """Return what the system's own programs ask for, and the command's user, of more than is copied for a sandbox."""
+    """Return a short version of a large file: the system's own entries, and the command's."""
     kept = []
     for line in lines:
         number = line.split(b":")[2:3]
@@ -267,16 +280,16 @@ def _field(text: str) -> bytes:
 
 
 def shows_root(policy: Policy, host: Host) -> bool:
-    """Say if files of the host's uid 0 are root's, or the command's own, in its user namespace."""
+    """Say if files of the host's uid 0 belong to root, or to the command, in its user namespace."""
     if host.can_set_ids and wants_full(policy, host):
         return True
     return host.euid == 0 and not host.kernel_id
 
 
 def ssh_ops(policy: Policy, host: Host) -> dict[str, Op]:
-    """Return the files of root's that ssh takes only from root or its own user, as that user's.
+    """Return ops for root's files that ssh_config(5) includes: copies that belong to the command's user.
 
-    What ssh_config(5) includes has to belong to one of them; here the host's root is nobody.
+    ssh accepts these files only from root or from its own user, and inside, the host's root is nobody.
     """
     if not host.ssh_files or shows_root(policy, host):
         return {}

@@ -1,7 +1,7 @@
 """The file system of a workspace policy: which ops, in which order. Pure.
 
-Order is by depth, so that whatever is mounted inside of something comes after it; on the same path a mask wins over a
-writable bind, which wins over a read-only one.
+The order is by depth, so that a mount comes after the one that it lies in. On the same path a mask wins over a writable
+bind, and that over a read-only one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nsbox._policy.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Files of procfs that tell uid 0, even without capabilities, about the machine; container runtimes mask them too.
+# Files of procfs that tell uid 0 about the machine, even without capabilities; container runtimes mask them too.
 _PROC_SECRETS = (
     *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
     *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
@@ -30,15 +30,15 @@ def _depth(path: str) -> int:
 
 
 def _readable(policy: Policy, host: Host) -> dict[str, Op]:
-    """Read-only binds, without those that a wider one contains."""
+    """Return the read-only binds, without those that a wider one contains, and system directories that are links."""
     wanted: dict[str, Op] = {}
     binds = [path for path, target in host.directories if target is None]
     prefixes = [p for p in host.prefixes if not any(is_below(p, w) for w in policy.write)]
     for path in sorted({*binds, *policy.read, *prefixes} - set(policy.write), key=lambda p: (_depth(p), p)):
         above = max((p for p in (*wanted, *policy.write) if is_below(path, p)), key=_depth, default=None)
-        # What is bound from wider above isn't seen through the sandbox's own file systems.
+        # A wider bind isn't visible through a file system of the sandbox's own that is mounted over it.
         hidden = above is not None and any(is_below(path, p) and not is_below(above, p) for p in ("/tmp", "/run"))
-        # For commands with kernel ids each path that is named has its own owner.
+        # For commands with kernel ids of their own, each named path has its own owner.
         is_mapped = bool(host.kernel_id) and path in policy.read
         if above is None or above in policy.write or hidden or is_mapped:
             wanted[path] = RoBind(path, path, nofollow=path in policy.read)
@@ -57,11 +57,11 @@ def _masked(policy: Policy, host: Host) -> dict[str, Op]:
                     "read" if path in policy.read else "write",
                     f"{path} lies in {secret}, which is masked unless it is named itself",
                 )
-    paths = [secret for secret in host.secrets if secret not in named]  # what is named by itself is no secret
+    paths = [secret for secret in host.secrets if secret not in named]  # a policy that names one itself means it
     paths += [path for path in host.private if not any(is_below(path, name) for name in named)]
     if not policy.nested:  # a sandbox inside needs a fully visible /proc to mount its own
-        paths.append("/proc/1/autogroup")  # the init's own; by its niceness it could be starved
-        paths += ["/proc/keys", "/proc/key-users"]  # what the session keyring holds, by name
+        paths.append("/proc/1/autogroup")  # the init's niceness: a command could starve it
+        paths += ["/proc/keys", "/proc/key-users"]  # the names of the keys in the session keyring
     if may_be_kernel_root(policy, host):
         paths += [f"/proc/{name}" for name in _PROC_SECRETS]
     masks: dict[str, Op] = {path: Mask(path, optional=True) for path in paths}
@@ -69,10 +69,10 @@ def _masked(policy: Policy, host: Host) -> dict[str, Op]:
 
 
 def _pinned(policy: Policy) -> dict[str, Op]:
-    """Bind each directory on the way through a writable one to another path of the policy onto itself.
+    """Return binds of directories onto themselves: those between a writable path and another path inside of it.
 
-    A mount point can't be renamed (EBUSY). Without this a command could move the way's directories, and what was
-    hidden or read-only would be neither for the next command. Below a read-only path nothing can be moved anyway.
+    A mount point can't be renamed (EBUSY). Without these a command could move the directories, and what was hidden or
+    read-only would be neither for the next command. Below a read-only path nothing can be moved anyway.
     """
     named = (*policy.write, *policy.read)
     pins: dict[str, Op] = {}
@@ -87,7 +87,7 @@ def _pinned(policy: Policy) -> dict[str, Op]:
 
 
 def _var_tmp(chosen: Iterable[str], tmp_size: int | None) -> dict[str, Op]:
-    """Return the second temporary directory: a link to /tmp, if nothing wished for is there."""
+    """Return /var/tmp: a link to /tmp, unless the policy shows something there."""
     chosen = tuple(chosen)
     if any(is_below("/var/tmp", path) for path in chosen):
         return {}
@@ -97,7 +97,7 @@ def _var_tmp(chosen: Iterable[str], tmp_size: int | None) -> dict[str, Op]:
 
 
 def _check_links(policy: Policy, wished: dict[str, Op]) -> None:
-    """Refuse a bind below a link: it would be mounted elsewhere than its name says."""
+    """Raise PolicyError for a bind below a link: it would be mounted at another place than its name says."""
     links = [op for op in wished.values() if isinstance(op, Symlink)]
     for name in ("write", "read"):
         for path in getattr(policy, name):
@@ -109,9 +109,9 @@ def _check_links(policy: Policy, wished: dict[str, Op]) -> None:
 
 
 def _links(policy: Policy, host: Host, chosen: dict[str, Op]) -> dict[str, Op]:
-    """Return the links on the way to what the policy names, which have to be made: the others are in what is bound.
+    """Return the links on the way to what the policy names, except for those that a bind already contains.
 
-    None where something of the sandbox's own is, nor below it where that comes from the host.
+    None is made in /proc, /dev, /sys or a denied path, nor where something that the sandbox has is below the link.
     """
     own = ("/proc", "/dev", "/sys")
     bound = [path for path, op in chosen.items() if isinstance(op, Bind | RoBind)]
@@ -126,10 +126,10 @@ def _links(policy: Policy, host: Host, chosen: dict[str, Op]) -> dict[str, Op]:
 
 
 def _ways(chosen: dict[str, Op]) -> dict[str, Op]:
-    """Return what makes read-only the directories from a file system of the sandbox's own to what is bound in it.
+    """Return mounts that become read-only: over the directories between a tmpfs of the sandbox's own and binds in it.
 
-    They are nothing of the host's, but look like it: what is written beside a workspace in /tmp would vanish with the
-    command. One mount at the topmost is enough, and nobody can move it.
+    These directories look like the host's, but aren't: a file written beside a workspace in /tmp would vanish with the
+    command. One mount at the topmost directory is enough, and no command can move it.
     """
     fresh = [path for path, op in chosen.items() if isinstance(op, Tmpfs)]
     ways: dict[str, Op] = {}
@@ -138,7 +138,7 @@ def _ways(chosen: dict[str, Op]) -> dict[str, Op]:
         if above is None or not isinstance(op, Bind | RoBind):
             continue
         way = f"{above}/{path[len(above) + 1 :].partition('/')[0]}"
-        if way not in chosen:  # else it is bound itself
+        if way not in chosen:  # otherwise it is bound itself
             ways[way] = Tmpfs(way, mode=0o755)
     return ways
 
@@ -163,9 +163,9 @@ def workspace(policy: Policy, host: Host) -> tuple[Op, ...]:
     own |= homes
     _check_links(policy, wished)
     if any(is_below("/run", path) for path in (*policy.write, *policy.read) if path != "/run"):
-        own["/run"] = Tmpfs("/run", size=tmp_size)  # its sockets lead out; who wants it names it
+        own["/run"] = Tmpfs("/run", size=tmp_size)  # the host's has sockets that lead out; a policy can name them
     wished |= _var_tmp((*wished, *policy.deny), tmp_size)
-    # The policy refuses to name a path below a denied one; what is there by default goes.
+    # The policy itself can't name a path below a denied one; what is there by default is left out.
     chosen = {p: op for p, op in (own | wished).items() if not any(is_below(p, denied) for denied in policy.deny)}
     chosen |= _links(policy, host, chosen)
     chosen |= (ways := _ways(chosen))
