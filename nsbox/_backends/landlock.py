@@ -243,7 +243,7 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
     if wish.base != "off" and not may:
         rules += no_user_namespaces(wish.allow)
     shares_all = not contains_files and policy.network == "host" and "ipc" not in policy.unshare
-    # 32-bit programs have other numbers: they get tables of their own only if nothing else is refused.
+    # A call refused here may have another number for 32-bit programs; so they may run only if nothing is refused.
     programs = [Program(rules, with_compatible=shares_all and wish.base == "off" and not wish.rules)]
     if contains_files:
         last = beside_landlock(truncates=host.landlock_abi >= landlock.TRUNCATE_ABI)

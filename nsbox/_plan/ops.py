@@ -1,7 +1,7 @@
 """Ops: the frozen steps that a plan is a flat tuple of, each of which can describe itself in one line.
 
-Here lives what an op is and says. Which ops there are for a policy, and in which order, is a backend's business; how an
-op is carried out is C's. No module here asks the operating system anything.
+What an op is, and how it describes itself, is here. Which ops a policy needs, and in which order, is up to a backend;
+how they are carried out is up to C. Nothing here asks the operating system anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 
 @frozen
 class Op(Frozen):
-    """One step of a plan. Construction checks every field and raises PolicyError with its name."""
+    """One step of a plan. Every field is checked; PolicyError names the one that is wrong."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -56,7 +56,7 @@ class Op(Frozen):
                 object.__setattr__(self, field.name, check(name, getattr(self, field.name)))
 
     def describe(self) -> str:
-        """Say in one line what the op does."""
+        """Return one line that says what the op does."""
         name, what = self.row()
         from nsbox._base.display import printable  # for errors and explain() alone
 
@@ -67,20 +67,23 @@ class Op(Frozen):
         raise NotImplementedError
 
     def primitives(self) -> tuple[Op, ...]:
-        """Return the ops that are carried out for this one; most stand for themselves."""
+        """Return the ops that are carried out for this one: itself, unless it is composite."""
         return (self,)
 
 
 def _flags(*words: str | None) -> str:
-    said = [word for word in words if word]
-    return f" [{', '.join(said)}]" if said else ""
+    flags = [word for word in words if word]
+    return f" [{', '.join(flags)}]" if flags else ""
 
 
 @frozen
 class _Bind(Op):
-    """A recursive bind of src on dest, nosuid, cut off from later mounts of the host.
+    """A recursive bind of src on dest, nosuid, and cut off from later mounts of the host.
 
-    optional: a missing src is no error. nofollow: a symlink anywhere in src is one, since somebody may have planted it.
+    src: an absolute path of the host.
+    dest: an absolute path in the sandbox.
+    optional: a missing src is no error, as with bwrap's --bind-try.
+    nofollow: a symlink anywhere in src is an error, since a command may have planted it.
     """
 
     src: str
@@ -96,22 +99,32 @@ class _Bind(Op):
 
 @frozen
 class Bind(_Bind):
-    """Bind src on dest, writable, without its device nodes. optional: a missing src is no error (as --bind-try)."""
+    """Bind src on dest, writable; device nodes in it don't work.
+
+    src: an absolute path of the host.
+    dest: an absolute path in the sandbox.
+    optional: a missing src is no error, as with bwrap's --bind-try.
+    nofollow: a symlink anywhere in src is an error, since a command may have planted it.
+    """
 
 
 @frozen
 class RoBind(_Bind):
-    """Bind src on dest, read-only with all mounts below it."""
+    """Bind src on dest, read-only with all mounts below it. The fields are Bind's."""
 
 
 @frozen
 class DevBind(_Bind):
-    """Bind src on dest, writable, with working device nodes."""
+    """Bind src on dest, writable, with working device nodes. The fields are Bind's."""
 
 
 @frozen
 class Device(Op):
-    """One device node of the host: it can be used, but not be changed, whoever the command is (a read-only mount)."""
+    """One device node of the host, on a read-only mount: any command can use it, and none can change it.
+
+    src: the node's path on the host.
+    dest: its path in the sandbox.
+    """
 
     src: str
     dest: str
@@ -122,7 +135,12 @@ class Device(Op):
 
 @frozen
 class BindFd(Op):
-    """Bind what an open descriptor refers to, so that no name is looked up again. It must stay open until the spawn."""
+    """Bind what an open descriptor refers to, so that no name is looked up again.
+
+    fd: the descriptor, which must stay open until the spawn.
+    dest: an absolute path in the sandbox.
+    read_only: make the mount read-only.
+    """
 
     fd: int
     dest: str
@@ -134,7 +152,12 @@ class BindFd(Op):
 
 @frozen
 class Tmpfs(Op):
-    """A fresh tmpfs. size in bytes; None: the kernel's default, half of the memory."""
+    """Mount a fresh tmpfs.
+
+    dest: an absolute path in the sandbox.
+    size: the most bytes in it; None: the kernel's default, half of the memory.
+    mode: the permission bits of its root directory.
+    """
 
     dest: str
     size: int | None = None
@@ -146,10 +169,13 @@ class Tmpfs(Op):
 
 @frozen
 class Proc(Op):
-    """A procfs of the sandbox's own pid namespace. cover: kernel settings in it are made read-only.
+    """Mount a procfs of the sandbox's own pid namespace.
 
-    cover: True for all, "sys" for those below sys, of which the owner of a namespace may change some.
-    nests: even so, a sandbox in this one may make a procfs of its own, in which they aren't, unless it covers them.
+    dest: an absolute path in the sandbox.
+    cover: make kernel settings in it read-only: True for all, "sys" for those below sys, some of which the owner of a
+        namespace may change.
+    nests: in spite of that, let a sandbox inside mount a procfs of its own, whose settings aren't covered unless it
+        covers them itself.
     """
 
     dest: str
@@ -163,7 +189,7 @@ class Proc(Op):
 
 @frozen
 class Devpts(Op):
-    """A devpts instance of its own. Needs uid 0 mapped in the first user namespace."""
+    """Mount a devpts instance of the sandbox's own at dest. Needs uid 0 mapped in the first user namespace."""
 
     dest: str
 
@@ -173,7 +199,7 @@ class Devpts(Op):
 
 @frozen
 class Console(Op):
-    """The terminal that the command's standard output is, if it is one, as a device file."""
+    """If the command's standard output is a terminal, show that as a device file at dest."""
 
     dest: str
 
@@ -186,9 +212,10 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 @frozen
 class Dev(Op):
-    """A minimal /dev: null zero full random urandom tty, pts, shm, ptmx, and the usual links. As bwrap's --dev.
+    """Make a minimal /dev like bwrap's --dev: null zero full random urandom tty, pts, shm, ptmx, and the usual links.
 
-    It is a tmpfs, whose size in bytes bounds what can be written to it and to its shm; None: the kernel's default.
+    dest: an absolute path in the sandbox.
+    size: the most bytes in it and its shm, since it is a tmpfs; None: the kernel's default.
     """
 
     dest: str
@@ -213,7 +240,7 @@ class Dev(Op):
 
 @frozen
 class Mqueue(Op):
-    """The POSIX message queues of the sandbox's ipc namespace."""
+    """Mount the POSIX message queues of the sandbox's ipc namespace at dest."""
 
     dest: str
 
@@ -223,7 +250,7 @@ class Mqueue(Op):
 
 @frozen
 class Dir(Op):
-    """A directory; one that exists is left as it is."""
+    """Make a directory at dest with these permission bits; one that exists is left as it is."""
 
     dest: str
     mode: int = 0o755
@@ -238,7 +265,12 @@ def _amount(data: bytes | int) -> str:
 
 @frozen
 class File(Op):
-    """A new file with the given contents: bytes, or a descriptor that is read to its end before the spawn."""
+    """Write a new file.
+
+    dest: an absolute path in the sandbox.
+    data: its contents: bytes, or a descriptor that is read to the end before the spawn.
+    mode: its permission bits.
+    """
 
     dest: str
     data: bytes | int
@@ -250,7 +282,13 @@ class File(Op):
 
 @frozen
 class BindData(Op):
-    """A file with the given contents, mounted on dest, so that dest may lie in a read-only directory."""
+    """Mount a file with given contents on dest, which may therefore lie in a read-only directory.
+
+    dest: an absolute path in the sandbox.
+    data: the contents: bytes, or a descriptor that is read to the end before the spawn.
+    mode: its permission bits.
+    read_only: make the mount read-only.
+    """
 
     dest: str
     data: bytes | int
@@ -264,7 +302,7 @@ class BindData(Op):
 
 @frozen
 class Symlink(Op):
-    """A symbolic link at dest; the very same one already there is fine."""
+    """Make a symbolic link at dest; it may exist already if it has the same target."""
 
     target: str
     dest: str
@@ -275,7 +313,7 @@ class Symlink(Op):
 
 @frozen
 class RemountRo(Op):
-    """Makes the one mount at dest read-only."""
+    """Make the mount at dest read-only, but not those below it."""
 
     dest: str
 
@@ -285,9 +323,9 @@ class RemountRo(Op):
 
 @frozen
 class Freeze(Op):
-    """Makes the caller's file system at dest read-only by whichever mount it is written to, or writable again.
+    """Make the caller's file system at dest read-only through every mount of it, or writable again if thaw is True.
 
-    For the overlay of a transaction; no op of a policy.
+    For the overlay of a transaction; policies can't have it.
     """
 
     dest: str
@@ -299,7 +337,7 @@ class Freeze(Op):
 
 @frozen
 class Chmod(Op):
-    """Changes the mode of something that an earlier op has made."""
+    """Change the permission bits of something that an earlier op made at dest."""
 
     dest: str
     mode: int
@@ -313,16 +351,16 @@ MAX_LAYERS = 10
 
 @frozen
 class _Layered(Op):
-    """An overlay of directories: lower ones from the bottom up. At most ten (fsconfig(2) takes 255 bytes)."""
+    """An overlay of directories. lower: 1 to 10 of them from the bottom up (fsconfig(2) takes 255 bytes)."""
 
     lower: tuple[str, ...]
     dest: str
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        given: object = self.lower
-        if isinstance(given, str) or not is_iterable(given):
-            raise PolicyError(f"{name}.lower", f"is a {type(given).__name__}, must be a sequence of paths")
+        value: object = self.lower
+        if isinstance(value, str) or not is_iterable(value):
+            raise PolicyError(f"{name}.lower", f"is a {type(value).__name__}, must be a sequence of paths")
         lower = tuple(check_path(f"{name}.lower", path) for path in self.lower)
         least = 2 if isinstance(self, RoOverlay) else 1
         if not least <= len(lower) <= MAX_LAYERS:
@@ -333,7 +371,13 @@ class _Layered(Op):
 
 @frozen
 class Overlay(_Layered):
-    """A writable overlay: changes go to `upper` on the host; `work` is an empty directory on the same file system."""
+    """Mount a writable overlay, whose changes go to a directory of the host.
+
+    lower: 1 to 10 directories of the host, from the bottom up.
+    dest: an absolute path in the sandbox.
+    upper: the directory of the host that changes go to.
+    work: an empty directory on the same file system as upper.
+    """
 
     upper: str
     work: str
@@ -344,7 +388,7 @@ class Overlay(_Layered):
 
 @frozen
 class RoOverlay(_Layered):
-    """A read-only overlay of at least two directories."""
+    """Mount a read-only overlay. lower: 2 to 10 directories of the host, from the bottom up."""
 
     def row(self) -> tuple[str, str]:
         return "overlay", f"{' + '.join(self.lower)} -> {self.dest}{_flags('ro')}"
@@ -352,7 +396,7 @@ class RoOverlay(_Layered):
 
 @frozen
 class TmpOverlay(_Layered):
-    """An overlay whose changes live in memory and end with the sandbox."""
+    """Mount an overlay whose changes are kept in memory and end with the sandbox. lower, dest: as for Overlay."""
 
     def row(self) -> tuple[str, str]:
         return "overlay", f"{' + '.join((*self.lower, 'tmpfs'))} -> {self.dest}{_flags('rw, dropped')}"
@@ -360,9 +404,11 @@ class TmpOverlay(_Layered):
 
 @frozen
 class Mask(Op):
-    """Hides a file or a directory: what is at dest can't be read, written or entered.
+    """Hide a file or a directory: what is at dest can't be read, written or entered.
 
-    optional: it may be missing. nofollow: a symlink anywhere in dest is an error.
+    dest: an absolute path in the sandbox.
+    optional: a missing dest is no error.
+    nofollow: a symlink anywhere in dest is an error.
     """
 
     dest: str
@@ -376,7 +422,7 @@ class Mask(Op):
 
 @frozen
 class Hostname(Op):
-    """Sets the host name; needs the uts namespace."""
+    """Set the host name, at most 64 bytes. Needs the uts namespace."""
 
     name: str
 
@@ -389,7 +435,7 @@ class Hostname(Op):
 
 @frozen
 class Loopback(Op):
-    """Brings the loopback interface of the sandbox's own net namespace up."""
+    """Bring up the loopback interface of the sandbox's own net namespace."""
 
     def row(self) -> tuple[str, str]:
         return "loopback", "up"
@@ -425,6 +471,6 @@ OPS: tuple[type[Op], ...] = (
 
 
 def primitives(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield the ops that are carried out, composite ones taken apart."""
+    """Yield the ops that are carried out: composite ones are replaced by their parts."""
     for op in ops:
         yield from op.primitives()

@@ -1,8 +1,8 @@
 """Writing SBPL, the language of macOS's sandbox profiles: expressions of Scheme, as text. Pure.
 
-Here lives how something is spelled, and what can't be. What is allowed is the backend's business. Paths never become
-part of the text: they are parameters, which the profile refers to by name, so that no name of a file can end a string
-or begin a rule.
+How rules are spelled, and what can't be spelled, is here; what they allow is up to the backend. Paths never become part
+of the text. They are parameters, which the profile refers to by name, so that no file name can end a string or begin a
+rule.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from nsbox._plan.ops import Op
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-MOST_BYTES = 1000  # of a string: the compiler's own limit is 1,025 or so
-MOST_FILTERS = 2000  # of a profile: above some 17,700 rules libsandbox dies (SIGILL), and thousands take it seconds
+MOST_BYTES = 1000  # in a string: the compiler's own limit is about 1,025
+MOST_FILTERS = 2000  # in a profile: libsandbox needs seconds for thousands, and dies (SIGILL) above some 17,700 rules
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 !#$%&'()*+,-./:;<=>?@[]^_`{|}~")
-_MOST_TEXTS = 10  # of one pattern
+_MOST_TEXTS = 10  # strings in one pattern
 
 
 @frozen
 class Seatbelt(Op):
-    """macOS: the command is confined by a profile of SBPL. What a backend makes, not what a policy names.
+    """macOS: confine the command by an SBPL profile. A backend makes this op; policies can't have it.
 
-    params: what the profile refers to by name; None: a fresh directory for temporary files, of this run alone. way: how
-    it comes into force: "compiled" in this process, by our "helper" program, or by "sandbox-exec".
+    profile: the text.
+    params: pairs of a parameter's name and its value; None: a fresh directory for the temporary files of this run.
+    way: how the profile is applied: "compiled" in this process, by our "helper" program, or by "sandbox-exec".
     """
 
     profile: str
@@ -40,7 +41,7 @@ class Seatbelt(Op):
 
 
 def check_value(path: str) -> str:
-    """Return a path if it can be a parameter's value; raises UnavailableError for one that Seatbelt can't have."""
+    """Return a path if it can be a parameter's value; raises UnavailableError if Seatbelt can't have it."""
     if len(path.encode("utf-8", "surrogateescape")) > MOST_BYTES:
         raise UnavailableError(Reason(f"seatbelt: {path[:60]}... has more than {MOST_BYTES} bytes, its limit"))
     try:
@@ -55,7 +56,7 @@ def check_value(path: str) -> str:
 
 
 def text(value: str) -> str:
-    """Return a string of the language. Only what the profile's author writes: never a path of somebody else."""
+    """Return a string literal. Only for what this package's authors write, never for a user's path."""
     if not _SAFE.issuperset(value) or len(value) > MOST_BYTES:
         raise ValueError(f"{value!r} can't be written in a profile")
     return f'"{value}"'
@@ -67,11 +68,11 @@ def words(name: str, values: Iterable[str]) -> list[str]:
 
 
 def param(name: str, kind: str = "subpath") -> str:
-    """Return the filter for the path that is this parameter: subpath, literal or path-ancestors."""
+    """Return the filter for the path in a parameter. kind: "subpath", "literal" or "path-ancestors"."""
     return f"({kind} (param {text(name)}))"
 
 
-_PORT = "localhost:0"  # stands for the port of a network list's proxy, which a plan doesn't know; nobody listens there
+_PORT = "localhost:0"  # stands for the port of a network list's proxy, which a plan doesn't know; nothing listens there
 
 
 def proxy() -> str:
@@ -80,17 +81,17 @@ def proxy() -> str:
 
 
 def with_port(profile: str, port: int) -> str:
-    """Return a profile with the port of its proxy, if it has one."""
+    """Return a profile with the real port of its proxy. port: 0: it has none."""
     return profile.replace(proxy(), f'(remote ip "localhost:{port}")') if port else profile
 
 
 def all_of(*filters: str) -> str:
-    """Return the filter for what fits all of these."""
+    """Return the filter that matches what all of these match."""
     return f"(require-all {' '.join(filters)})"
 
 
 def rule(action: str, operations: str, filters: Sequence[str] = (), about: str = "") -> str:
-    """Return one rule, with a comment before it. Without filters it is about everything; several are alternatives."""
+    """Return one rule, with `about` as a comment. Several filters are alternatives; without any it is for all."""
     head = f"; {about}\n" if about else ""
     if not filters:
         return f"{head}({action} {operations})"
@@ -101,18 +102,21 @@ def rule(action: str, operations: str, filters: Sequence[str] = (), about: str =
 
 
 def folded(name: str, tail: str, *, below: bool) -> str | None:
-    """Return the filter for a path however it is spelled: the value of a parameter as it is, and then the tail.
+    """Return a filter for a path in any spelling that the volume takes for the same; None if it would be too long.
 
-    A volume of macOS usually finds a file by other spellings too, but a rule sees the one that the file was made with:
-    another case, other letters for the same (U+017F is an s, U+FB01 is fi), composed or not. So a letter stands for
-    itself in both cases and for any characters beyond ASCII, which may also stand between two, where some file systems
-    pass over them (CVE-2014-9390). That is stricter than it need be. below: also what is inside. None: it would be too
-    long.
+    A volume of macOS usually finds a file by other spellings too: another case, other letters for the same (U+017F is
+    an s, U+FB01 is fi), composed or not. But a rule only sees the spelling that the file was made with. So each letter
+    of the tail matches itself in both cases, and any characters beyond ASCII. Such characters may also stand between
+    two letters, since some file systems ignore them there (CVE-2014-9390). That is stricter than necessary.
+
+    name: the parameter that the path begins with; its value is matched as it is.
+    tail: the rest of the path.
+    below: whether what is inside matches too.
     """
     plain = normalize("NFD", normalize("NFD", tail).casefold())
     parts = [*(_either(ch) for ch in plain), "(/.*)?$" if below else "$"]
     texts = [""]
-    for part in parts:  # the limit is of strings as they are written
+    for part in parts:  # the limit applies to strings as they are written
         if len(texts[-1]) + len(part) > MOST_BYTES:
             texts.append("")
         texts[-1] += part
@@ -122,13 +126,13 @@ def folded(name: str, tail: str, *, below: bool) -> str | None:
     return f'(regex (string-append "^" (regex-quote (param "{name}")) {written}))'
 
 
-_OTHER = "[^ -~]"  # what isn't printable ASCII
-_KIND = "[^/ -.0-9A-Za-z]"  # signs, of which some can't be in brackets
+_OTHER = "[^ -~]"  # anything except printable ASCII
+_KIND = "[^/ -.0-9A-Za-z]"  # punctuation, for characters that can't be in brackets
 _SPECIAL = {'"': "[^ !#-~]", "\\": _KIND, "^": _KIND, "[": _KIND}
 
 
 def _either(ch: str) -> str:
-    """Return the pattern for one character of a folded name, and what may follow unseen (HFS+ passes over some)."""
+    """Return the pattern for one character of a folded name, and for what may follow it unseen (HFS+ ignores some)."""
     if not ch.isascii():
         return f"{_OTHER}+"
     if ch == "/" or ch.isdigit():
@@ -136,5 +140,5 @@ def _either(ch: str) -> str:
     if not ch.isalpha():
         return f"{_SPECIAL.get(ch, f'[{ch}]')}{_OTHER}*"
     around = {side: (chr(ord(letter) - 1), chr(ord(letter) + 1)) for side, letter in (("A", ch.upper()), ("a", ch))}
-    printable = f" -{around['A'][0]}{around['A'][1]}-{around['a'][0]}{around['a'][1]}-~"  # but for the letter
+    printable = f" -{around['A'][0]}{around['A'][1]}-{around['a'][0]}{around['a'][1]}-~"  # except for the letter
     return f"[^{printable}]{_OTHER}*"
