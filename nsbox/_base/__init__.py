@@ -1,1 +1,1 @@
-"""What every other room stands on: errors, frozen values, checks, paths, descriptors. It knows nothing of sandboxes."""
+"""The base of every other package: errors, frozen values, checks, paths, descriptors. It knows nothing of sandboxes."""

@@ -1,4 +1,4 @@
-"""What a value of a wish or an op must look like: each check returns it, or raises PolicyError naming the field."""
+"""Checks of values in wishes and ops: each returns the value, or raises PolicyError with the name of the field."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
-    """Say what isinstance(value, collections.abc.Iterable) does; _base.lean_os says why that isn't imported."""
+    """Say what isinstance(value, collections.abc.Iterable) would; _base.lean_os says why that isn't imported."""
     return _has(value, "__iter__")
 
 
 def sequence(field: str, value: object) -> tuple[Any, ...]:
-    """Return a sequence as a tuple; raises PolicyError for a single text or path, and for what is none."""
+    """Return a sequence as a tuple; raises PolicyError for a single text or path, and for any other value."""
     is_single = isinstance(value, str | bytes) or is_path_like(value)
     if is_single or not is_iterable(value):
         such = f", such as [{value!r}]" if is_single else ""
@@ -28,7 +28,7 @@ def sequence(field: str, value: object) -> tuple[Any, ...]:
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    """Say what isinstance(value, collections.abc.Mapping) does."""
+    """Say what isinstance(value, collections.abc.Mapping) would."""
     if isinstance(value, dict | tuple | list):
         return isinstance(value, dict)
     from _collections_abc import Mapping
@@ -37,18 +37,18 @@ def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
 
 
 def is_path_like(value: object) -> TypeGuard[os.PathLike[str]]:
-    """Say what isinstance(value, os.PathLike) does."""
+    """Say what isinstance(value, os.PathLike) would."""
     return _has(value, "__fspath__")
 
 
 def _has(value: object, method: str) -> bool:
-    """Say if the value's class has it, not only the class of that (an Enum is iterable, its members aren't)."""
+    """Say if the value's class has the method; that the class of the class has it (as an Enum's) doesn't count."""
     found = (base.__dict__[method] for base in type(value).__mro__ if method in base.__dict__)
     return next(found, None) is not None
 
 
 def check_text(field: str, value: object) -> str:
-    """Return value if it is a non-empty string without NUL that the file system encoding can express."""
+    """Return the value if it is a non-empty string without NUL that the file system encoding can express."""
     if not isinstance(value, str):
         raise PolicyError(field, f"is a {type(value).__name__}, must be a str")
     if not value:
@@ -60,7 +60,7 @@ def check_text(field: str, value: object) -> str:
 
 
 def length(field: str, text: str) -> int:
-    """Return the bytes of a text as the kernel gets it; surrogates stand for undecodable bytes (PEP 383)."""
+    """Return how many bytes a text has for the kernel; surrogates stand for undecodable bytes (PEP 383)."""
     try:
         return len(text.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
@@ -68,21 +68,21 @@ def length(field: str, text: str) -> int:
 
 
 def check_bool(field: str, value: object) -> bool:
-    """Return value if it is True or False."""
+    """Return the value if it is True or False."""
     if not isinstance(value, bool):
         raise PolicyError(field, f"{value!r} is neither True nor False")
     return value
 
 
 def check_cover(field: str, value: object) -> bool | str:
-    """Return value if it is True, False or "sys"."""
+    """Return the value if it is True, False or "sys"."""
     if not (isinstance(value, bool) or value == "sys"):
         raise PolicyError(field, f"{value!r} is neither True nor False, nor 'sys'")
     return value
 
 
 def check_path(field: str, value: object) -> str:
-    """Return an absolute path without empty or "." parts; ".." is refused, since symlinks give it two meanings."""
+    """Return an absolute path without empty and "." parts; ".." is refused, since symlinks give it two meanings."""
     path = check_text(field, os.fspath(value) if is_path_like(value) else value)
     if not path.startswith("/"):
         raise PolicyError(field, f"{path!r} is relative, must be absolute")
@@ -95,21 +95,21 @@ def check_path(field: str, value: object) -> str:
 
 
 def check_mode(field: str, value: object) -> int:
-    """Return value if it is a set of permission bits, 0 to 0o7777."""
+    """Return the value if it is a set of permission bits, 0 to 0o7777."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 0o7777:
         raise PolicyError(field, f"{value!r} is no mode between 0 and 0o7777")
     return value
 
 
 def check_fd(field: str, value: object) -> int:
-    """Return value if it can be a file descriptor."""
+    """Return the value if it can be a file descriptor."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise PolicyError(field, f"{value!r} is no file descriptor")
     return value
 
 
 def check_bytes(field: str, value: object) -> int | None:
-    """Return value if it is None or a number of bytes above 0."""
+    """Return the value if it is None or a number of bytes above 0."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**63:
@@ -127,7 +127,7 @@ def check_data(field: str, value: object) -> bytes | int:
 
 
 def check_target(field: str, value: object) -> str:
-    """Return value if symlink(2) takes it as a target: any text of less than a page."""
+    """Return the value if symlink(2) accepts it as a target: any text of less than 4096 bytes."""
     target = check_text(field, value)
     if length(field, target) >= 4096:
         raise PolicyError(field, f"{target[:60]!r}... is longer than 4095 bytes")
@@ -135,7 +135,7 @@ def check_target(field: str, value: object) -> str:
 
 
 def check_hostname(field: str, value: object) -> str:
-    """Return value if sethostname(2) takes it: at most 64 bytes."""
+    """Return the value if sethostname(2) accepts it: at most 64 bytes."""
     name = check_text(field, value)
     if length(field, name) > 64:
         raise PolicyError(field, f"{name!r} is longer than 64 bytes")
@@ -143,7 +143,7 @@ def check_hostname(field: str, value: object) -> str:
 
 
 def check_size(name: str, value: object) -> int:
-    """Return a size in bytes, above 0; a str may end in K, M, G or T (powers of 1024)."""
+    """Return a size in bytes. value: an int above 0, or a str that may end in K, M, G or T (powers of 1024)."""
     if isinstance(value, str):
         text = value.strip()
         number = text[:-1] if text[-1:] in _UNITS else text
@@ -154,7 +154,7 @@ def check_size(name: str, value: object) -> int:
 
 
 def check_count(name: str, value: object) -> int:
-    """Return value if it is a whole number above 0."""
+    """Return the value if it is a whole number above 0."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise PolicyError(name, f"is a {type(value).__name__}, must be a number")
     if not 0 < value < 2**63:

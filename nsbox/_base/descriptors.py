@@ -10,7 +10,7 @@ import stat
 
 
 def high(fd: int) -> int:
-    """Return a descriptor from 3 up in place of one that may be lower, where the caller has closed a standard one."""
+    """Return the descriptor, or if it is below 3, a copy instead: the caller may have closed standard descriptors."""
     if fd > 2:
         return fd
     try:
@@ -20,18 +20,18 @@ def high(fd: int) -> int:
 
 
 def pair() -> tuple[_socket.socket, _socket.socket]:
-    """Return two ends of a connection that keeps messages apart, from 3 up, that wait without a time limit.
+    """Return the two ends of a connection that keeps messages apart, both 3 or above, without a time limit.
 
-    Not of the class socket.socket: gevent's has its descriptor not block, which another process has as well then.
+    They aren't of the class socket.socket: gevent's makes the descriptor non-blocking, also for another process.
     """
     ours, theirs = (_from_3_up(end) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for end in (ours, theirs):
-        end.settimeout(None)  # whatever the default is
+        end.settimeout(None)  # not the default timeout
     return ours, theirs
 
 
 def _from_3_up(end: _socket.socket) -> _socket.socket:
-    """Return it, or its copy; in one step with the descriptor, as _base.owners does: a signal's handler may raise."""
+    """Return the socket, or a copy from 3 up; in one step, as in _base.owners, since a signal's handler may raise."""
     if end.fileno() > 2:
         return end
     copy = map(fcntl.fcntl, (end.fileno(),), (fcntl.F_DUPFD_CLOEXEC,), (3,))

@@ -1,4 +1,4 @@
-"""How a path that others have chosen is shown: it has no escape sequence in it, and ends no line."""
+"""How a path that a command may have chosen is displayed: without escape sequences, and on one line."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _SPECIAL = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x09: "\\t"}
 
 
 def c_quoted(path: str) -> str:
-    """Return a path as git writes unusual ones: as a string of C, in ASCII."""
+    """Return a path as git writes unusual ones: as a C string, in ASCII."""
     chars = (_SPECIAL.get(b, chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}") for b in os.fsencode(path))
     return '"' + "".join(chars) + '"'
 
 
 def _is_seen(char: str) -> bool:
-    """Say if a character is printed, and has a shape or a width of its own.
+    """Say if a character is printable, and has a shape or a width of its own.
 
-    Python counts some as printable that have neither: fillers and blanks, and what Unicode says to ignore where nothing
-    knows it (Default_Ignorable_Code_Point in DerivedCoreProperties.txt).
+    Some that Python counts as printable have neither: fillers and blanks, and those that programs ignore if they don't
+    know them (Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.txt).
     """
     code = ord(char)
     if code < 0x300:
@@ -28,26 +28,26 @@ def _is_seen(char: str) -> bool:
 
 
 def shown(path: str) -> str:
-    """Return a path as it is, or as a string of C if it has anything in it that isn't printed as such, or misleads."""
+    """Return a path as it is, or as a C string if it has anything in it that isn't visible or could mislead."""
     is_plain = path.isprintable() and (path.isascii() or all(map(_is_seen, path)))
     is_plain = is_plain and not {'"', "\\"} & {*path} and path.strip() == path
     is_plain = is_plain and not path.startswith("-> ") and not path.endswith(" ->")
-    is_plain = is_plain and not any(mark in path for mark in (" -> ", " (", ": ", ", "))  # which stand around paths
+    is_plain = is_plain and not any(mark in path for mark in (" -> ", " (", ": ", ", "))  # around paths in messages
     return path if is_plain and path else c_quoted(path)
 
 
 def printable(text: str) -> str:
-    """Return a text in which what isn't printed as such is written as in C."""
+    """Return a text in which everything that isn't visible is written as in C."""
     return "".join(char if _is_seen(char) else c_quoted(char)[1:-1] for char in text)
 
 
 class _Visible(dict[int, "int | str"]):
     def __missing__(self, code: int) -> int | str:
         char = chr(code)
-        self[code] = found = code if char in "\n\t" or _is_seen(char) else c_quoted(char)[1:-1]
-        return found
+        self[code] = text = code if char in "\n\t" or _is_seen(char) else c_quoted(char)[1:-1]
+        return text
 
 
 def visible(text: str) -> str:
-    """Return a text of many lines in which all that isn't seen is written as in C, except for the ends of lines."""
+    """Return a text of several lines in which everything that isn't visible is written as in C, except line ends."""
     return text.translate(_Visible())

@@ -1,19 +1,19 @@
-"""What can go wrong, by whose fault.
+"""The exceptions: what can go wrong, and whose fault it is.
 
     NsboxError
-     |- PolicyError(ValueError)        the wish is malformed or contradictory; names the field
-     |   '- ConfigError                  a configuration file; all that is wrong with it, with lines (_config.errors)
-     |- UnavailableError(OSError)      this machine can't; lists the reasons and the remedy of each
+     |- PolicyError(ValueError)        a wish is malformed or contradictory; names the field
+     |   '- ConfigError                  a configuration file is wrong; lists everything, with lines (_config.errors)
+     |- UnavailableError(OSError)      this machine can't do it; lists the reasons and the remedy of each
      |- SetupError(OSError)            a step of the set-up failed; names the step and the op
-     |   |- IdsError(PermissionError)        user=, group= or extra_groups= can't be had
-     |   '- ProcessesError(BlockingIOError)  no room for another process
+     |   |- IdsError(PermissionError)        the command can't have user=, group= or extra_groups=
+     |   '- ProcessesError(BlockingIOError)  there is no room for another process
      |- AccessError(PermissionError)   a path is outside of the sandbox; says what is inside
-     |- KillError                      what was killed doesn't end; says which processes are left
-     |- ConflictError                  a transaction's changes, and others of the same; says which
+     |- KillError                      a sandbox was killed and doesn't end; says which processes are left
+     |- ConflictError                  paths that a transaction has changed were changed elsewhere too; lists them
      '- CommitError(OSError)           a step of a commit failed; says whether it has been undone
 
-Failures of the command's own exec are the standard library's:
-FileNotFoundError, PermissionError, NotADirectoryError.
+If the command's own exec fails, the exception is the standard library's: FileNotFoundError, PermissionError,
+NotADirectoryError.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ if TYPE_CHECKING:
 
 
 class NsboxError(Exception):
-    """Base of all errors that are nsbox's own."""
+    """The base class of all exceptions that are nsbox's own."""
 
 
 class PolicyError(NsboxError, ValueError):
-    """A policy, or a part of one, makes no sense; `field` names the part."""
+    """A policy, or a part of one, makes no sense.
+
+    field: the name of the part, such as "limits.memory".
+    problem: what is wrong with it.
+    """
 
     def __init__(self, field: str, problem: str) -> None:
-        """Say which field it is, and what is wrong with it."""
+        """Make the exception; the parameters become attributes."""
         super().__init__(field, problem)
         self.field = field
         self.problem = problem
@@ -47,7 +51,11 @@ class PolicyError(NsboxError, ValueError):
 
 @frozen
 class Reason(Frozen):
-    """One thing that this machine lacks, and how to get it ("" where there is no way)."""
+    """Something that this machine lacks.
+
+    what: a description.
+    remedy: how to get it; "": there is no way.
+    """
 
     what: str
     remedy: str = ""
@@ -57,12 +65,15 @@ class Reason(Frozen):
 
 
 class UnavailableError(NsboxError, OSError):
-    """This machine can't grant a policy; `reasons` says why, and what would help."""
+    """This machine can't grant a policy.
+
+    reasons: every Reason why, with its remedy.
+    """
 
     reasons: tuple[Reason, ...]
 
     def __init__(self, *reasons: Reason) -> None:
-        """List every reason, not just the first."""
+        """Make the exception from all reasons, not only the first; errno is ENOTSUP."""
         super().__init__(errno.ENOTSUP, "; ".join(map(str, reasons)))
         self.reasons = reasons
 
@@ -74,14 +85,16 @@ class UnavailableError(NsboxError, OSError):
 
 
 class SetupError(NsboxError, OSError):
-    """A step between clone and exec failed, so that no command ran.
+    """A step between clone and exec failed, so no command has run.
 
-    `errno` is the kernel's; `step` says what was being done, `op` which op of the plan (its one-line description, None
-    outside of one); `hint` what may help, or "".
+    errno: the kernel's.
+    step: what was being done.
+    op: the description of the op of the plan that was being carried out; None: it wasn't an op.
+    hint: what may help, or "".
     """
 
     def __init__(self, number: int, step: str, op: str | None = None, hint: str = "") -> None:
-        """Take the errno, the step's name, the op's description and a hint."""
+        """Make the exception. number: the errno; the other parameters become attributes."""
         super().__init__(number, os.strerror(number))
         self.step = step
         self.op = op
@@ -97,22 +110,22 @@ class SetupError(NsboxError, OSError):
 
 
 class StaleError(SetupError):
-    """What was kept for many commands doesn't fit any more. Never leaves the package: the command is started anew."""
+    """Something that was kept for many commands no longer fits. Users never see it: the command is started again."""
 
 
 class IdsError(SetupError, PermissionError):
-    """The ids asked for by user=, group= or extra_groups= can't be had; a PermissionError as with subprocess.Popen."""
+    """The command can't have the ids in user=, group= or extra_groups=. A PermissionError, as with subprocess.Popen."""
 
 
 class ProcessesError(SetupError, BlockingIOError):
-    """There is no room for another process; a BlockingIOError (EAGAIN) as with subprocess.Popen."""
+    """There is no room for another process. A BlockingIOError (EAGAIN), as with subprocess.Popen."""
 
 
 class AccessError(NsboxError, PermissionError):
-    """A path is outside of the sandbox; the message says which paths are inside."""
+    """A path is outside of the sandbox; the message says which paths are inside. filename: the path."""
 
     def __init__(self, path: str, problem: str) -> None:
-        """Name the path, and say what is wrong with it."""
+        """Make the exception. problem: what is wrong with the path, which becomes strerror; errno is EACCES."""
         super().__init__(errno.EACCES, problem, path)
 
     def __str__(self) -> str:
@@ -124,9 +137,12 @@ class AccessError(NsboxError, PermissionError):
 
 @frozen
 class Survivor(Frozen):
-    """A process that is left of what was killed.
+    """A process of a killed sandbox that hasn't ended.
 
-    state: what it does, as proc_pid_status(5) says it. tracer: the pid of who traces it, without whom it can't end; 0.
+    pid: as the caller numbers it.
+    name: the name of its program.
+    state: the letter of its state, as in proc_pid_status(5).
+    tracer: the pid of the process that traces it, without which it can't end; 0: none.
     """
 
     pid: int
@@ -140,10 +156,14 @@ class Survivor(Frozen):
 
 
 class KillError(NsboxError):
-    """A sandbox was killed, and hasn't ended. `survivors` says what is left of it; waiting can be tried again."""
+    """A sandbox was killed, and hasn't ended. You can wait for it again.
+
+    seconds: how long ago it was killed.
+    survivors: the processes that are left, each a Survivor.
+    """
 
     def __init__(self, seconds: float, survivors: Sequence[Survivor]) -> None:
-        """Say how many seconds ago it was killed, and what is left."""
+        """Make the exception; the parameters become attributes."""
         super().__init__(seconds, tuple(survivors))
         self.seconds, self.survivors = seconds, tuple(survivors)
 
@@ -154,14 +174,14 @@ class KillError(NsboxError):
 
 
 class ConflictError(NsboxError):
-    """What a transaction has changed was changed in the workspace meanwhile too; nothing has been committed.
+    """Nothing was committed: paths that a transaction has changed were changed in the workspace too, or after a review.
 
-    Or they aren't what was reviewed. `conflicts`: paths, relative to the workspace, and what happened to each there:
-    "changed" (or made), "deleted"; "isn't what was reviewed".
+    conflicts: pairs of a path, relative to the workspace, and what happened to it there: "changed" (or made),
+        "deleted", or "isn't what was reviewed".
     """
 
     def __init__(self, conflicts: Sequence[tuple[str, str]], what: str = "", remedy: str = "") -> None:
-        """List all of them. what: the sentence's beginning, if they aren't about the workspace; remedy: what to do."""
+        """Make the exception. what: the beginning of the message, unless it is about the workspace. remedy: advice."""
         super().__init__(tuple(conflicts), *([what, remedy] if what else []))
         self.conflicts = tuple(conflicts)
         self._what = what or "changed in the workspace since the transaction began"
@@ -174,10 +194,15 @@ class ConflictError(NsboxError):
 
 
 class CommitError(NsboxError, OSError):
-    """A commit failed. `step` says at what; `is_undone`: nothing was changed; else the journal remains."""
+    """A step of a commit failed.
+
+    errno, strerror, filename: those of the cause.
+    step: what was being done.
+    is_undone: True: nothing was changed. False: the journal remains, for recover().
+    """
 
     def __init__(self, error: OSError, step: str, *, is_undone: bool = True) -> None:
-        """Take the error that was the cause."""
+        """Make the exception. error: the cause."""
         super().__init__(error.errno or errno.EIO, error.strerror or str(error))
         self.filename = error.filename
         self.step, self.is_undone = step, is_undone
@@ -196,7 +221,7 @@ def _commit_error(error: OSError, step: str, is_undone: bool) -> CommitError:
     return CommitError(error, step, is_undone=is_undone)
 
 
-# Tracebacks and pickles say nsbox.AccessError: where a user finds it, wherever it is defined.
+# Tracebacks and pickles say nsbox.AccessError, the name that users know, not where it is defined.
 for _error in (
     *(NsboxError, PolicyError, UnavailableError, SetupError, IdsError, ProcessesError),
     *(AccessError, KillError, ConflictError, CommitError, Reason, Survivor),

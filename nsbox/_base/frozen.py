@@ -1,15 +1,22 @@
-"""Frozen values, and functions that remember: dataclasses' and functools', without what importing those costs.
+"""Frozen values, and functions that remember: replacements for dataclasses and functools that import faster.
 
-A command line that starts one command is over in milliseconds; dataclasses alone takes ten, for inspect and for methods
-that it compiles class by class. What is here serves all classes with the same few methods. Whoever takes one of them
-for a dataclass (dataclasses.replace(), fields(), asdict(), inspect.signature()) hears a twin, which is made then.
+Why: importing dataclasses costs more than importing subprocess, because of inspect. Processor time with CPython 3.11 on
+Linux, the least of 30 runs: 8 ms for a bare interpreter (-I -S), 21 ms more for dataclasses, 14 ms more for subprocess.
+Then dataclasses compiles methods, class by class. The installed bwrap may take 1.6 times a bare interpreter's start,
+and takes 1.51; there is no room for it. Here all classes share the same few methods, and none is compiled.
+
+Delete this module, and use dataclasses and functools, when importing them takes less than 5 % of a bare interpreter's
+start with the oldest Python that nsbox supports. Until then, add no second piece of machinery like it.
+
+Code that expects a dataclass (dataclasses.replace(), fields(), asdict(), inspect.signature()) is served by a real one
+with the same fields, built on first use.
 """
 
 from __future__ import annotations
 
 from _operator import attrgetter  # operator's own, as _collections_abc and _struct are collections.abc's and struct's
 
-TYPE_CHECKING = False  # typing's own takes as long to import as all of this package
+TYPE_CHECKING = False  # importing typing for its own takes as long as importing all of this package
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ParamSpec, TypeVar, dataclass_transform
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_):
-        """Tell type checkers; nobody else listens."""
+        """Do nothing: this is for type checkers."""
         return lambda decorator: decorator
 
 
@@ -27,60 +34,63 @@ _MISSING: Any = object()
 
 
 class Field:
-    """A field of a frozen class. init: __init__ takes it; repr, compare: it counts there."""
+    """A field of a frozen class.
+
+    default: its value if __init__ gets none.
+    init: whether __init__ takes it.
+    repr, compare: whether it counts in repr(), and in == and hash().
+    """
 
     __slots__ = ("compare", "default", "init", "name", "repr", "type")
     name: str
-    type: str  # as it was written
+    type: str  # the annotation as it was written
 
     def __init__(self, default: Any, init: bool = True, repr: bool = True, compare: bool = True) -> None:
         self.default, self.init, self.repr, self.compare = default, init, repr, compare
 
 
 def field(*, default: Any = _MISSING, init: bool = True, repr: bool = True, compare: bool = True) -> Any:
-    """Say more of a field than its default; as dataclasses.field()."""
+    """Return a Field, for a class to say more about a field than its default, as with dataclasses.field()."""
     return Field(default, init, repr, compare)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
-    """Make the class, a subclass of Frozen, one of frozen values, whose fields are its annotations.
-
-    As @dataclass(frozen=True).
-    """
+    """Make a subclass of Frozen a class of frozen values, whose fields are its annotations: @dataclass(frozen=True)."""
     return _made(cls, by_name=False)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def frozen_by_name(cls: type[T]) -> type[T]:
-    """Make the class as frozen() does, with fields that are only given by name; those of a base too."""
+    """Do what frozen() does, with fields that are keyword-only, even those of a base class."""
     return _made(cls, by_name=True)
 
 
 def _made(cls: Any, *, by_name: bool) -> type[Any]:
-    # Nothing is compiled; and the class isn't made anew, as it would be for __slots__: classes are most of an import.
+    # Nothing is compiled, and the class isn't made a second time, as it would be for __slots__: to make classes is most
+    # of the cost of an import.
     if Frozen not in cls.__mro__:
         raise TypeError(f"{cls.__qualname__} is no subclass of Frozen")
     cls.__frozen_by_name__ = by_name
     cls.__frozen_fields__, cls.__frozen_key__, cls.__match_args__ = _FIELDS, _KEY, _MATCH_ARGS  # type: ignore[misc]
     if Field in map(type, cls.__dict__.values()):
-        _complete(cls)  # which puts defaults in the place of these
+        _complete(cls)  # replaces each Field by its default
     made: type[Any] = cls
     return made
 
 
 def _complete(cls: Any) -> None:
-    """Find out the fields of a frozen class, which most programs never make a value of."""
+    """Find out the fields of a frozen class. It is put off, since most programs never make a value of most classes."""
     own = cls.__dict__
     added = []
     for name, kind in cls.__annotations__.items():
-        given = own.get(name, _MISSING)
-        added.append(found := given if isinstance(given, Field) else Field(given))
-        found.name, found.type = name, kind
-        if found is given and found.default is _MISSING:
+        default = own.get(name, _MISSING)
+        added.append(entry := default if isinstance(default, Field) else Field(default))
+        entry.name, entry.type = name, kind
+        if entry is default and entry.default is _MISSING:
             delattr(cls, name)
-        elif found is given:
-            setattr(cls, name, found.default)
+        elif entry is default:
+            setattr(cls, name, entry.default)
     above = next(base for base in cls.__mro__[1:] if Frozen in base.__mro__)
     fields = (*above.__frozen_fields__, *added)
     names = () if cls.__frozen_by_name__ else tuple([f.name for f in fields if f.init])
@@ -90,14 +100,14 @@ def _complete(cls: Any) -> None:
 
 
 class _Completed:
-    """An attribute of a frozen class until one of these is asked for: then the class is completed, and has its own."""
+    """An attribute of a frozen class that isn't complete yet. When it is first read, the class is completed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __get__(self, _: object, cls: type[Any]) -> Any:
         for base in cls.__mro__:
-            if base.__dict__.get(self.name) is self:  # or another thread has completed it meanwhile
+            if base.__dict__.get(self.name) is self:  # otherwise another thread has completed it meanwhile
                 _complete(base)
                 break
         return getattr(cls, self.name)
@@ -107,9 +117,9 @@ _FIELDS, _KEY, _MATCH_ARGS = map(_Completed, ("__frozen_fields__", "__frozen_key
 
 
 class _Twin:
-    """An attribute that a frozen class has from a dataclass of the same fields."""
+    """An attribute that a frozen class gets from a dataclass with the same fields."""
 
-    made: dict[type[Any], type[Any]] = {}  # noqa: RUF012  (one for all attributes)
+    made: dict[type[Any], type[Any]] = {}  # noqa: RUF012  (shared by all attributes)
 
     def __init__(self, of: Callable[[type[Any]], object]) -> None:
         self.of = of
@@ -198,7 +208,7 @@ def _misuse(value: Frozen, problem: str) -> TypeError:
 
 
 def _check_change(value: Frozen, name: str, verb: str) -> None:
-    """Raise the error of a frozen dataclass, but for what a subclass has of its own."""
+    """Raise the error of a frozen dataclass, unless the attribute belongs to a subclass that isn't frozen."""
     cls = type(value)
     if "__frozen_by_name__" in cls.__dict__ or any(f.name == name for f in cls.__frozen_fields__):
         from dataclasses import FrozenInstanceError
@@ -213,13 +223,13 @@ def fields(of: Any) -> tuple[Field, ...]:
 
 
 def replace(value: T, /, **changes: object) -> T:
-    """Return a copy with these fields changed."""
-    given = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
-    return type(value)(**(given | changes))
+    """Return a copy of a frozen value with these fields changed."""
+    values = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+    return type(value)(**(values | changes))
 
 
 def remembered(function: Callable[P, T]) -> Callable[P, T]:
-    """Keep what a function has returned; as functools.lru_cache(64), but that when it is full it forgets all."""
+    """Keep what a function returns, as functools.lru_cache(64) does; but a full cache forgets everything at once."""
     known: dict[object, T] = {}
 
     def answer(*args: P.args, **named: P.kwargs) -> T:
@@ -230,8 +240,8 @@ def remembered(function: Callable[P, T]) -> Callable[P, T]:
             pass
         if len(known) >= 64:
             known.clear()
-        made = known[key] = function(*args, **named)
-        return made
+        value = known[key] = function(*args, **named)
+        return value
 
     answer.__doc__, answer.__wrapped__, answer.cache_clear = function.__doc__, function, known.clear  # type: ignore[attr-defined]
     return answer

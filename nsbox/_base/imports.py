@@ -1,15 +1,15 @@
-"""From where nsbox imports in the caller's process: nothing that a command can have written, whatever sys.path says.
+"""Where nsbox imports from in the caller's process: never a file that a command can have written.
 
-`python -c`, `python -m` and the interactive interpreter have the current directory first in sys.path, a script has its
-own. A command that leaves a shutil.py there would have nsbox execute it, outside of the sandbox, when nsbox imports
-shutil for the first time. So a finder stands before all others. It only looks at imports that nsbox asks for, also by
-way of other libraries. Those find the standard library where the interpreter has it, and other libraries in directories
-that no command could write to. Imports of the caller's own are none of its business: for them there is `python -P`.
+`python -c`, `python -m` and the interactive interpreter have the current directory first in sys.path; a script has its
+own directory. If a command left a shutil.py there, nsbox would execute it outside of the sandbox when it first imports
+shutil. So a finder stands in front of all others. It only handles imports by nsbox, directly or through other
+libraries. These find the standard library where the interpreter keeps it, and other libraries in directories that no
+command could write to. It leaves the caller's own imports alone; for them there is `python -P`.
 
-It goes by the stack, so no import has to be written in another way. A module that is loaded already costs nothing.
+The finder looks at the stack, so imports are written as usual. A module that is loaded already costs nothing.
 """
 
-import sys  # and no __future__, which the caller's directory could have, too
+import sys  # but not __future__, which the caller's directory could have too
 
 from nsbox._base.paths import PACKAGE
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
 
-opened: set[str] = set()  # the directories that policies of this process have let commands write to
+opened: set[str] = set()  # directories in which policies of this process have let commands write
 
-_CALLS_BACK = {"_run_before_exec"}  # functions of nsbox's in which code of the caller's runs
+_CALLS_BACK = {"_run_before_exec"}  # functions of nsbox that call the caller's code
 
 
 class _Places:
-    """Where libraries are that belong to the interpreter. first: what it has put first in sys.path.
+    """Where the interpreter's libraries are.
 
-    stdlib: directories of the standard library. libraries: these, and where packages are installed; as they are named,
-    and without links.
+    stdlib: directories of the standard library.
+    libraries: these, and those of installed packages, each by its usual name and without links.
     """
 
     def __init__(self, first: object) -> None:
@@ -51,23 +51,23 @@ class _Places:
         self.libraries = tuple(dict.fromkeys([*named, *map(os.path.realpath, named)]))
 
     def work(self) -> set[str]:
-        """Return directories in which commands often work: the current one, the program's, and what was first."""
+        """Return directories where commands often work: the current one, the program's, and the first of sys.path."""
         import os
 
         main = getattr(sys.modules.get("__main__"), "__file__", None)
         try:
-            found = {os.getcwd()}
-        except OSError:  # it has been removed, and with it what a relative name was
-            found = set()
+            directories = {os.getcwd()}
+        except OSError:  # it has been removed, and relative names no longer mean anything
+            directories = set()
             main = main if isinstance(main, str) and os.path.isabs(main) else None
-        found |= {os.path.dirname(os.path.realpath(main))} if isinstance(main, str) else set()
-        return found if self.first is None else found | {self.first}
+        directories |= {os.path.dirname(os.path.realpath(main))} if isinstance(main, str) else set()
+        return directories if self.first is None else directories | {self.first}
 
     def safe(self, entries: "Iterable[object]") -> list[str]:
-        """Return the directories of a sys.path in which no command can have written, without links."""
+        """Return those directories of a sys.path that no command can have written to, without links."""
         import os
 
-        # A relative entry, "" too, counts from the current directory.
+        # Relative entries, such as "", count from the current directory, and so are left out.
         real = [os.path.realpath(entry) for entry in entries if isinstance(entry, str) and os.path.isabs(entry)]
         return [path for path in dict.fromkeys(real) if not self.is_open(path)]
 
@@ -76,7 +76,7 @@ class _Places:
         return not _is_in(path, self.libraries) and _is_in(path, opened | self.work())
 
     def has_open(self, spec: "ModuleSpec") -> bool:
-        """Say if this is a module that commands may have written."""
+        """Say if commands may have written this module."""
         import os
 
         files = [spec.origin] if spec.has_location and spec.origin is not None else []
@@ -85,7 +85,7 @@ class _Places:
 
 
 def _nothing(*_: object) -> None:
-    """Find nothing, as a finder without find_spec()."""
+    """Find nothing: stands in for find_spec() of a finder that lacks it."""
 
 
 def _is_in(path: str, places: "Iterable[str]") -> bool:
@@ -93,9 +93,11 @@ def _is_in(path: str, places: "Iterable[str]") -> bool:
 
 
 def _is_asked_by_nsbox(frame: "FrameType | None", is_library: dict[str, bool], libraries: tuple[str, ...]) -> bool:
-    """Say if nsbox is what imports: itself, or by calling a library in the interpreter's own directories.
+    """Say if it is nsbox that imports, directly or through a library in the interpreter's own directories.
 
-    is_library: what is known already, by the files of modules.
+    frame: the innermost frame to look at.
+    is_library: a cache of the answer for each module's file.
+    libraries: the interpreter's own directories.
     """
     while frame is not None:
         variables = frame.f_globals
@@ -116,7 +118,7 @@ def _is_asked_by_nsbox(frame: "FrameType | None", is_library: dict[str, bool], l
 
 
 class _Finder:
-    """Finds modules for nsbox; for everybody else it has never heard of any."""
+    """Finds modules for nsbox; for all other importers it finds nothing."""
 
     def __init__(self) -> None:
         self._first = "" if getattr(sys.flags, "safe_path", False) or not sys.path else sys.path[0]
@@ -125,7 +127,7 @@ class _Finder:
 
     @property
     def places(self) -> _Places:
-        """Where libraries are, found out when that is first asked for."""
+        """Where libraries are; found out on first use."""
         if self._places is None:
             if "os" not in sys.modules:  # python -S
                 self._import_os()
@@ -133,7 +135,7 @@ class _Finder:
         return self._places
 
     def _import_os(self) -> None:
-        """Import os from where the interpreter has it: what this finder goes by isn't known before."""
+        """Import os from the interpreter's own directory: without os this finder can't work."""
         path = sys.path
         sys.meta_path.remove(self)
         sys.path = [getattr(sys, "_stdlib_dir", None) or next((p for p in path if p), "/")]
@@ -146,7 +148,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return the spec of a module that nsbox asks for; raises ModuleNotFoundError if a command can have made it."""
+        """Return the spec of a module that nsbox imports; raises ModuleNotFoundError if a command can have made it."""
         top = name.partition(".")[0]
         if top == "nsbox" or not _is_asked_by_nsbox(sys._getframe(1), self._is_library, self.places.libraries):
             return None
@@ -156,11 +158,11 @@ class _Finder:
         if spec is None:
             entries = sys.path if path is None else path
             spec = self._found(name, path, self.places.safe(entries), target)
-        if spec is None and top == "_cffi_backend":  # without it there is no nsbox, which has come from there itself
+        if spec is None and top == "_cffi_backend":  # nsbox needs it, and itself comes from there
             spec = self._found(name, path, [self.places.above], target, may_be_open=True)
         if spec is not None:
             if spec.has_location and spec.origin is not None:
-                self._is_library[spec.origin] = True  # what it imports later is for nsbox too
+                self._is_library[spec.origin] = True  # its later imports are on nsbox's behalf too
             return spec
         for finder in sys.meta_path:
             planted = None if finder is self else getattr(finder, "find_spec", _nothing)(name, path, target)
@@ -180,7 +182,7 @@ class _Finder:
         *,
         may_be_open: bool = False,
     ) -> "ModuleSpec | None":
-        """Ask the other finders, of which some know no path, and those that wrap another look everywhere."""
+        """Ask the other finders; some know no path, and some wrap another finder and look everywhere."""
         for finder in sys.meta_path:
             if finder is not self and hasattr(finder, "find_spec"):
                 where = safe if getattr(finder, "__name__", "") == "PathFinder" else path
@@ -191,10 +193,10 @@ class _Finder:
 
 
 class only_libraries:
-    """A block in which sys.path has only what nsbox imports from, for a library that looks for plug-ins there.
+    """A with block in which sys.path has only safe directories, for a library that looks for plug-ins there.
 
-    The names that a plug-in goes by are in files of their own (*.dist-info/entry_points.txt). Other threads see the
-    short sys.path meanwhile.
+    Names of plug-ins are in files of their own (*.dist-info/entry_points.txt), which the finder doesn't see. Other
+    threads see the short sys.path meanwhile.
     """
 
     def __enter__(self) -> None:
@@ -211,6 +213,6 @@ class only_libraries:
 
 
 def guard() -> None:
-    """Begin to look at what nsbox imports. Once for a process; before anything else of nsbox is imported."""
+    """Install the finder, once per process, before anything else of nsbox is imported."""
     if not any(type(finder).__name__ == "_Finder" and type(finder).__module__ == __name__ for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -1,7 +1,7 @@
-"""os, for the modules that bwrap's command line imports: where nobody has imported it yet, without what that takes.
+"""os, for the modules that bwrap's command line imports: a lean stand-in, unless the real one is already imported.
 
-An interpreter started with -S has posix, which is most of os. The rest of it (posixpath, the abstract classes of
-collections.abc, the environment as a mapping) is a sixth of such a start, and needn't be there for a short program.
+An interpreter started with -S has posix, which is most of os. The rest (posixpath, the abstract classes of
+collections.abc, the environment as a mapping) costs a sixth of such a start, and a short program doesn't need it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ else:
     import posix
 
     class _Os(type(sys)):
-        """What posix has at once, and anything else from the real os when it is asked for."""
+        """Has what posix has; anything else comes from the real os when it is first used."""
 
         def __getattr__(self, name):
             value = getattr(__import__("os"), name)
@@ -33,4 +33,4 @@ else:
     _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
     os = _Os("os")
     os.__dict__.update(posix.__dict__, __name__="os", fsencode=_fsencode, fsdecode=_fsdecode)
-    del os.environ  # os has another one of that name
+    del os.environ  # os.environ is another object than posix.environ

@@ -1,4 +1,4 @@
-"""Absolute paths, compared by name; and where this package is, which is asked here and nowhere else."""
+"""Absolute paths, compared by name; and where this package is, which nothing else finds out."""
 
 # No import here, not even of __future__: this is loaded before nsbox looks at where it imports from.
 
@@ -7,5 +7,5 @@ PACKAGE = __file__.rpartition("/_base/")[0]
 
 
 def is_below(path: str, root: str) -> bool:
-    """Is path root itself, or inside of it? Both absolute and normal; purely by name."""
+    """Say if a path is root itself or inside of it. Both are absolute and normal; only names are compared."""
     return path == root or root == "/" or path.startswith(root + "/")

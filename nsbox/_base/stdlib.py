@@ -1,7 +1,7 @@
-"""The standard library's own things, where a program has put something else in their place before nsbox is used.
+"""Originals of the standard library, in case a program has replaced them before nsbox is used.
 
-A test's fake stands where subprocess.Popen was; gevent replaces what waits. nsbox needs the originals: to be a subclass
-of one, to wait for what the replacement doesn't know, to hand a descriptor to another process.
+A test may have put a fake in place of subprocess.Popen; gevent replaces everything that waits. nsbox needs the
+originals: to subclass them, to wait for what the replacement doesn't know, to hand a descriptor to another process.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 def original(module: ModuleType, name: str) -> Any:
-    """Return what a module's name stood for before gevent's patches; None: this system has no such thing."""
+    """Return what a name in a module stood for before gevent's patches; None if this system doesn't have it."""
     monkey = sys.modules.get("gevent.monkey")
     return getattr(module, name, None) if monkey is None else monkey.get_original(module.__name__, name)
 
 
 def has_gevent() -> bool:
-    """Say if gevent's patches are in force: what blocks holds up all greenlets."""
+    """Say if gevent's patches are in force; then a call that blocks holds up all greenlets."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("subprocess") or monkey.is_module_patched("select"))
 
 
 def popen() -> Any:
-    """Return the class Popen that the standard library's subprocess defines, whatever is there under its name now."""
+    """Return the class Popen that the standard library's subprocess defines, even if another one has its name now."""
     import subprocess
 
     if _is_own(subprocess.Popen, subprocess):
         return subprocess.Popen
-    found = original(subprocess, "Popen")
-    if _is_own(found, subprocess):
-        return found
-    for kind in object.__subclasses__():  # whoever puts it back has it; if nobody will, its module's code is the same
+    unpatched = original(subprocess, "Popen")
+    if _is_own(unpatched, subprocess):
+        return unpatched
+    for kind in object.__subclasses__():  # it exists if anything can put it back; otherwise, it is made again below
         if kind.__name__ == "Popen" and _is_own(kind, subprocess):
             return kind
     return _again(subprocess)
@@ -47,7 +47,7 @@ def _is_own(kind: Any, module: ModuleType) -> bool:
 
 
 def _again(module: ModuleType) -> Any:
-    """Return the class, executed once more in its module; nobody has it any longer."""
+    """Return the class, made again by executing its source in its module: the original no longer exists."""
     import ast
 
     with open(module.__file__ or "", encoding="utf-8") as file:

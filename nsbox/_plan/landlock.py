@@ -1,8 +1,8 @@
-"""Landlock rulesets: what the ops of a plan allow, said a second time by where files are (landlock(7)). Pure.
+"""Landlock rulesets: what the ops of a plan allow, expressed again by the places of files (landlock(7)). Pure.
 
-Rights only add up on the way from a file to the root: a rule can't take away what one above it gives. So a ruleset is
-never stricter than the mounts, which hide and protect single paths; it holds where something of the host is reached in
-another way than through them.
+Rights add up on the way from a file to the root: a rule can't take away what one above it gives. So a ruleset is never
+stricter than the mounts, which hide and protect single paths. Its use is for files of the host that a command reaches
+in another way than through the mounts.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 # <linux/landlock.h>
 _READ = 1 | 4 | 8  # execute, read files, list directories
-_RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}  # by the ABI that brought them
+_RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}  # by the version of the ABI that added them
 _TCP = 1 | 2  # bind, connect
 _SCOPES = 1 | 2  # abstract unix sockets, signals
 
-FILES_ABI = 2  # before it files couldn't be moved between directories
+FILES_ABI = 2  # with version 1 files can't be moved between directories
 TRUNCATE_ABI = 3
 TCP_ABI = 4
 SCOPES_ABI = 6
@@ -73,12 +73,12 @@ def _all_rights(abi: int) -> int:
 
 
 def _writable(ops: Iterable[Op]) -> dict[str, bool]:
-    """Return where the ops let a command write, and whether what is there may be missing."""
-    found: dict[str, bool] = {"/": False}
+    """Return the paths where the ops let a command write, and whether each may be missing."""
+    writable: dict[str, bool] = {"/": False}
     for op in ops:
         match op:
             case RemountRo(dest=dest):
-                found.pop(dest, None)
+                writable.pop(dest, None)
                 continue
             case BindFd(dest=dest, read_only=read_only) | BindData(dest=dest, read_only=read_only):
                 optional, writes = False, not read_only
@@ -88,12 +88,12 @@ def _writable(ops: Iterable[Op]) -> dict[str, bool]:
             case _:
                 continue
         if not optional:  # what was there before is covered
-            found = {
-                path: may_lack for path, may_lack in found.items() if path != dest and not _is_inside(path, [dest])
+            writable = {
+                path: may_lack for path, may_lack in writable.items() if path != dest and not _is_inside(path, [dest])
             }
         if writes:
-            found[dest] = optional
-    return found
+            writable[dest] = optional
+    return writable
 
 
 def _is_inside(path: str, others: Iterable[str]) -> bool:
@@ -101,20 +101,24 @@ def _is_inside(path: str, others: Iterable[str]) -> bool:
 
 
 def scopes(abi: int) -> Ruleset | None:
-    """Return what costs nothing at each open: no signals to outside, and no abstract unix sockets made there."""
+    """Return a ruleset of scopes alone, which don't slow down open(2); None if the kernel has none.
+
+    Scopes forbid signals to processes outside, and connections to their abstract unix sockets.
+    """
     return Ruleset(scoped=_SCOPES) if abi >= SCOPES_ABI else None
 
 
 def _read_only(ops: Iterable[Op]) -> list[str]:
-    """Return where something of the host's is bound read-only: a directory, or what is in it, may be a FIFO."""
+    """Return where the ops bind something of the host read-only. It may be a FIFO, or contain one."""
     return [op.dest for op in ops if isinstance(op, RoBind) or (isinstance(op, BindFd) and op.read_only)]
 
 
 def ruleset(ops: Iterable[Op], abi: int, *, closed: Iterable[str] = ()) -> Ruleset:
-    """Return the ruleset for these ops on a kernel with this ABI, at least FILES_ABI.
+    """Return the ruleset for these ops.
 
-    closed: file systems of the sandbox's own that nothing need be made in. One of them has no rights if something is
-    bound below it read-only, since its rights would reach that too, and with them FIFOs of the host's.
+    abi: the kernel's version of Landlock, at least FILES_ABI.
+    closed: file systems of the sandbox's own in which programs needn't make files. If something is bound read-only
+        below one, it gets no right to write: that would extend to the bind, and to FIFOs of the host in it.
     """
     everything = _all_rights(abi)
     ops = tuple(ops)
@@ -129,24 +133,26 @@ def ruleset(ops: Iterable[Op], abi: int, *, closed: Iterable[str] = ()) -> Rules
 
 
 def reached(ops: Iterable[Op], rules: Ruleset) -> tuple[str, ...]:
-    """Return the writable places whose rights reach something of the host's that is bound below them read-only."""
+    """Return the writable paths whose rights extend to something of the host that is bound read-only below them."""
     shown = _read_only(ops)
     places = [rule.path for rule in rules.paths if rule.rights == rules.files]
     return tuple(path for path in places if any(_is_inside(dest, [path]) for dest in shown))
 
 
 def without_tcp(allowed: Ruleset, abi: int) -> Ruleset:
-    """Return the ruleset with no right to bind and connect TCP sockets, also those that were passed.
+    """Return the ruleset without the right to bind and connect TCP sockets, even those that were passed.
 
-    Not for a command in a net namespace of its own, whose loopback is to work: a rule names ports, not addresses.
+    Not for a command with a net namespace of its own, in which loopback must work: a rule names ports, not addresses.
     """
     return replace(allowed, net=_TCP) if abi >= TCP_ABI else allowed
 
 
 def paths_alone(rights: Mapping[str, Literal["read", "write"]], named: Iterable[str], abi: int) -> Ruleset:
-    """Return the ruleset that gives rights on these paths of the host, and on nothing else.
+    """Return the ruleset that gives rights to these paths of the host, and to nothing else.
 
-    named: those of them that somebody has named, so that they have to be there, and by no link.
+    rights: the right for each path.
+    named: those paths that the policy names. They must exist, and not be reached by a link.
+    abi: the kernel's version of Landlock.
     """
     everything = _all_rights(abi)
     named = frozenset(named)

@@ -1,9 +1,9 @@
-"""Seccomp filters: rules as data, and the assembler that makes a BPF program of them. Pure; knows no policy.
+"""Seccomp filters: rules as data, and the assembler that turns them into a BPF program. Pure; knows no policy.
 
-A program sees a system call's number, the machine whose table the number is of, and six arguments as numbers; never
-what a pointer leads to (seccomp(2)). A spawn pays for each instruction twice: for its translation to machine code, and
-when the kernel finds out, for each number of the table, if it is always allowed (such calls then cost nothing more,
-Linux 5.11). Hence a balanced search over the numbers.
+A program sees the number of a system call, the machine whose table has it, and six arguments as numbers, but never what
+a pointer leads to (seccomp(2)). A spawn pays for each instruction twice. First, the kernel translates the program to
+machine code. Second, it finds out for each number of the table whether that is always allowed (Linux 5.11; such calls
+then cost nothing). Hence a balanced search over the numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Literal
 
-# errno(3) as Linux numbers them, whatever system this is planned on
+# errno(3) in Linux's numbers, since a plan may be made on another system
 EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = 1, 38, 93, 97
 
 MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS
@@ -28,15 +28,15 @@ _LOAD, _AND, _JUMP, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
 _RET_ERRNO, _RET_ALLOW = 0x00050000, 0x7FFF0000
 _NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16  # in struct seccomp_data
 _WORD = 0xFFFFFFFF
-_X32 = 0x40000000  # x86_64's third table of system calls has this bit; as a number it is beyond the others
+_X32 = 0x40000000  # x86_64's third table of system calls has this bit, so its numbers are above all others
 
 _INSTRUCTION = 8  # bytes of a struct sock_filter
 
 # AUDIT_ARCH_* of <linux/audit.h>
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003, "arm": 0x40000028}
-COMPATIBLE = {"x86_64": "i386", "aarch64": "arm"}  # whose programs a kernel of that machine runs too
+COMPATIBLE = {"x86_64": "i386", "aarch64": "arm"}  # the 32-bit machine whose programs the kernel runs too
 
-# From 424 on all machines have the same numbers (Linux 5.1). These may be newer than the headers we are built with.
+# From 424 on, all machines have the same numbers (Linux 5.1). The headers that we are built with may lack some.
 NEWER = {
     **{"pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427},
     **{"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433},
@@ -50,16 +50,21 @@ NEWER = {
     **{"getxattrat": 464, "listxattrat": 465, "removexattrat": 466, "open_tree_attr": 467, "file_getattr": 468},
     **{"file_setattr": 469, "listns": 470},
 }
-LAST = 470  # what a later kernel adds, nobody here has looked at
+LAST = 470  # calls that later kernels add haven't been reviewed
 
 
 @frozen
 class Arg(Frozen):
-    """A test of a system call's argument, of its low 32 bits: those of mask are one of the values; inverted: none.
+    """A test of an argument of a system call: do 32 bits of it, after a mask, equal one of some values?
 
-    high: its high 32 bits instead. A pointer is NULL if both halves are 0. index: 0 to 5. values: numbers of 32 bits,
-    or one such. So Arg(1, 0x5412) is "the second argument is TIOCSTI", and
-    Arg(0, 0, mask=0x7E020000, inverted=True) "the first has one of these bits".
+    Arg(1, 0x5412) is "the second argument is TIOCSTI", and Arg(0, 0, mask=0x7E020000, inverted=True) is "the first has
+    one of these bits". Raises PolicyError.
+
+    index: which argument, 0 to 5.
+    values: one 32-bit number, or several.
+    mask: the bits that are compared.
+    inverted: the test holds if they equal none of the values.
+    high: look at the high 32 bits instead of the low ones. A pointer is NULL if both halves are 0.
     """
 
     index: int
@@ -71,10 +76,10 @@ class Arg(Frozen):
     def __post_init__(self) -> None:
         check_bool("Arg.inverted", self.inverted)
         check_bool("Arg.high", self.high)
-        given: object = self.values
-        values = (given,) if isinstance(given, int) else given
+        value: object = self.values
+        values = (value,) if isinstance(value, int) else value
         if isinstance(values, bytes) or not is_iterable(values) or not (values := tuple(values)):
-            raise PolicyError("Arg.values", f"{given!r} is neither a number nor a sequence of some")
+            raise PolicyError("Arg.values", f"{value!r} is neither a number nor a sequence of some")
         numbers = [("index", self.index, 5), ("mask", self.mask, _WORD), *(("values", v, _WORD) for v in values)]
         for name, number, top in numbers:
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= top:
@@ -86,16 +91,19 @@ class Arg(Frozen):
 
 
 def has_bit(index: int, bits: int) -> Arg:
-    """Return the test whether an argument has one of these bits."""
+    """Return the test that an argument has at least one of these bits. index: which argument, 0 to 5."""
     return Arg(index, 0, mask=bits, inverted=True)
 
 
 @frozen
 class Rule(Frozen):
-    """What comes of some system calls when all tests of their arguments hold: an errno, or 0 for allowed.
+    """What a filter does with some system calls if all tests of their arguments hold. Raises PolicyError.
 
-    None: the call is answered with success, and not carried out. Of several rules for one system call the first whose
-    tests hold decides; if none does, it is allowed.
+    If there are several rules for a system call, the first whose tests hold decides. If none holds, it is allowed.
+
+    calls: a name, or several.
+    errno: the error that the call returns; 0: it is allowed; None: it returns success without being carried out.
+    when: the tests, a sequence of Arg; empty: always.
     """
 
     calls: tuple[str, ...] | str
@@ -124,7 +132,12 @@ class Rule(Frozen):
 
 @frozen
 class Table(Frozen):
-    """The system calls of a machine: name to number. last: above it all are refused as unknown; None: none is."""
+    """The system calls of a machine.
+
+    machine: one of MACHINES.
+    numbers: numbers by names.
+    last: numbers above this are refused as unknown; None: none are.
+    """
 
     machine: str
     numbers: Mapping[str, int]
@@ -133,11 +146,13 @@ class Table(Frozen):
 
 @frozen
 class Program(Frozen):
-    """One filter of a plan: rules to assemble, or ready code.
+    """One filter of a plan.
 
-    with_compatible: programs for the kernel's 32-bit table may run, under the same rules; else they find no system
-    calls. stage: when it is installed: "early", beside the mounts; "confined", when the command is in its last user
-    namespace; "last", when nothing is left to do but to execute its program.
+    rules: what to assemble.
+    code: ready code instead.
+    with_compatible: whether 32-bit programs may run, under the same rules. Otherwise no system calls exist for them.
+    stage: when it is installed. "early": while the mounts are made; "confined": when the command is in its last user
+        namespace; "last": right before its program is executed.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -147,9 +162,9 @@ class Program(Frozen):
 
 
 class _Writer:
-    """Written from its end to its beginning, since jumps only lead forward: what they lead to is there already.
+    """Writes a program from its end to its beginning. Jumps only lead forward, so their targets exist already.
 
-    A place is the count of instructions from it to the end, so it stays what it is.
+    A place is the number of instructions from there to the end, which never changes.
     """
 
     def __init__(self) -> None:
@@ -163,7 +178,7 @@ class _Writer:
         return len(self._backward)
 
     def verdict(self, errno: int | None) -> int:
-        """Return a place that ends the program: 0 for allowed, an errno, or None for success without the call."""
+        """Return a place that ends the program. errno: 0: the call is allowed; None: success without the call."""
         known = self._verdicts.get(errno)
         if known is None or len(self._backward) - known > _FAR // 2:
             word = _RET_ALLOW if errno == 0 else _RET_ERRNO | (errno or 0)
@@ -171,7 +186,7 @@ class _Writer:
         return known
 
     def _near(self, place: int, room: int) -> int:
-        """Return the place, or one within reach of a jump some instructions ahead that leads there."""
+        """Return the place, or one that leads to it and is in reach of a jump from `room` instructions before here."""
         distance = len(self._backward) - place
         if distance + room <= _FAR:
             return place
@@ -179,7 +194,10 @@ class _Writer:
         return self._put(code, k) if code == _RETURN else self._put(_JUMP, distance)
 
     def test(self, how: int, k: int, yes: int, no: int) -> int:
-        """Put a comparison of what was loaded; return its place."""
+        """Put a comparison of the word that was loaded; return its place.
+
+        how: the instruction. k: what the word is compared with. yes, no: the places to go to.
+        """
         here = len(self._backward)
         if here - min(yes, no) > _FAR - 1:
             yes, no = self._near(yes, 1), self._near(no, 0)
@@ -188,7 +206,7 @@ class _Writer:
         return here + 1
 
     def load(self, offset: int) -> int:
-        """Load a word of struct seccomp_data for what follows."""
+        """Put an instruction that loads a word of struct seccomp_data; return its place."""
         return self._put(_LOAD, offset)
 
     def _if(self, test: Arg, yes: int, no: int) -> int:
@@ -198,11 +216,11 @@ class _Writer:
             other = self.test(_JEQ, value, equal, other)
         if test.mask != _WORD:
             self._put(_AND, test.mask)
-        # Both machines are little-endian: the low half of an argument comes first.
+        # All machines here are little-endian: the low half of an argument comes first.
         return self.load(_ARGUMENTS + 8 * test.index + 4 * test.high)
 
     def chain(self, rules: tuple[Rule, ...]) -> int:
-        """Return where the rules for one system call begin."""
+        """Return the place where the rules for one system call begin."""
         known = self._chains.get(rules)
         if known is None:
             known = self.allow
@@ -214,10 +232,13 @@ class _Writer:
         return known
 
     def search(self, ranges: Sequence[tuple[int, int]], first: int, last: int, end: int = LAST + 1) -> int:
-        """Put a binary search for the number at hand; return its place.
+        """Put a binary search for the number that was loaded; return its place.
 
-        ranges: where each begins, and where it leads, of which those from first to last are looked at; end: of these.
-        Half of the numbers lie on each side, not half of the ranges: the kernel goes through it for each number.
+        It halves the numbers, not the ranges, since the kernel runs the program once for each number.
+
+        ranges: pairs of a range's first number and the place that it leads to.
+        first, last: indices of the ranges that are searched.
+        end: the number after these.
         """
         if first == last:
             return ranges[first][1]
@@ -226,7 +247,7 @@ class _Writer:
             middle, half = (start + end) // 2, first + 1
             while half < last and ranges[half][0] < middle:
                 half += 1
-        else:  # numbers that the kernel doesn't ask for
+        else:  # numbers for which the kernel doesn't run it in advance
             half = first + (last - first + 1) // 2
         start = ranges[half][0]
         above, below = self.search(ranges, half, last, end), self.search(ranges, first, half - 1, start)
@@ -239,7 +260,7 @@ class _Writer:
 
 
 def _ranges(program: _Writer, table: Table, rules: Sequence[Rule]) -> list[tuple[int, int]]:
-    """Return where each number leads, numbers in a row that lead to the same place taken together."""
+    """Return ranges of numbers that lead to the same place: pairs of the first number and the place."""
     end = _X32 if table.last is None else table.last + 1
     chains: dict[int, tuple[Rule, ...]] = {}
     for rule in rules:
@@ -250,21 +271,23 @@ def _ranges(program: _Writer, table: Table, rules: Sequence[Rule]) -> list[tuple
     starts = {0: program.allow}
     for number in sorted(chains):
         starts[number] = program.chain(chains[number])
-        starts[number + 1] = program.allow  # if that one has rules, it is its turn now
+        starts[number + 1] = program.allow  # if that number has rules, the next round replaces this
     starts[end] = program.verdict(ENOSYS)
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for start, place in sorted(starts.items()):
-        if not found or found[-1][1] != place:
-            found.append((start, place))
-    return found
+        if not ranges or ranges[-1][1] != place:
+            ranges.append((start, place))
+    return ranges
 
 
 def assemble(rules: Sequence[Rule], *tables: Table) -> bytes:
-    """Return the program, struct sock_filter by struct sock_filter, that carries these rules out.
+    """Return the program that carries out these rules, as an array of struct sock_filter.
 
-    tables: of this machine, and of the other one whose programs its kernel runs, if they are to run. System calls of a
-    table that isn't given don't exist (ENOSYS). Names that a table lacks are passed over. Raises PolicyError when it
-    has more instructions than the kernel takes.
+    rules: names that a table lacks are ignored.
+    tables: that of this machine, and that of the 32-bit programs, if they may run. The system calls of other tables
+        don't exist (ENOSYS).
+
+    Raises PolicyError if the program has more instructions than the kernel accepts.
     """
     program = _Writer()
     place = program.verdict(ENOSYS)

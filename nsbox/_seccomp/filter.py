@@ -1,7 +1,7 @@
-"""Which system calls a command may make: Filter, the wish; what no command may; and what a profile comes to.
+"""Which system calls a command may make: Filter, which is the wish; calls that no command may make; rules of a profile.
 
-The profiles' tables are in profiles.py. How rules become a program is the business of bpf.py; when the programs are
-installed, a backend's.
+The tables of the profiles are in profiles.py, the assembler of rules in bpf.py. When the programs are installed is up to a
+backend.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ _IN_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 @frozen_by_name
 class Filter(Frozen):
-    """A seccomp filter of one's own: a profile, changed.
+    """A seccomp filter of your own: a profile, with changes.
 
-    base: "default", "hardened" or "off". allow: system calls by name whose rules in the base go; "ptrace" also lets
-    processes trace each other's exit, by which they can make themselves unkillable. rules: tried before
-    the command's program is executed, and only then, so that they don't stop the set-up; they can only refuse more. A
-    rule that refuses execve lets no program start at all. programs: ready BPF programs (arrays of struct sock_filter,
-    as bwrap's --seccomp takes them), installed last, in this order.
+    base: the profile: "default", "hardened" or "off".
+    allow: names of system calls whose rules in the profile are dropped. "ptrace" also lets processes trace each other's
+        exit, which can make them unkillable.
+    rules: Rules that refuse more. They are installed right before the command's program is executed, so that they don't
+        stop the set-up. A rule that refuses execve lets no program start at all.
+    programs: ready BPF programs, which are installed last, in this order. Each is an array of struct sock_filter, as
+        bwrap's --seccomp takes it.
 
-    Where there are rules, system calls of 32-bit programs don't exist, as in the profiles (but for "off").
-    Raises PolicyError for what is malformed here, and when a policy is prepared for a name that no machine has.
+    If there are rules, system calls of 32-bit programs don't exist, as in every profile except "off".
+    Raises PolicyError for a malformed field, and later, when the policy is used, for a name that no machine has.
     """
 
     base: Literal["default", "hardened", "off"] = "default"
@@ -42,10 +44,10 @@ class Filter(Frozen):
         if self.base not in PROFILES:
             raise PolicyError("seccomp.base", f"{self.base!r} is unknown, must be one of {', '.join(PROFILES)}")
         for name in ("allow", "rules", "programs"):
-            given: object = getattr(self, name)
-            if isinstance(given, str | bytes) or not is_iterable(given):
-                raise PolicyError(f"seccomp.{name}", f"is a {type(given).__name__}, must be a sequence")
-            object.__setattr__(self, name, tuple(given))
+            value: object = getattr(self, name)
+            if isinstance(value, str | bytes) or not is_iterable(value):
+                raise PolicyError(f"seccomp.{name}", f"is a {type(value).__name__}, must be a sequence")
+            object.__setattr__(self, name, tuple(value))
         for call in self.allow:
             if not isinstance(call, str) or not call or not _IN_NAMES.issuperset(call):
                 raise PolicyError("seccomp.allow", f"{call!r} is no name of a system call")
@@ -67,14 +69,14 @@ class Filter(Frozen):
                 )
 
     def names(self) -> frozenset[str]:
-        """Return all the names of system calls that were given."""
+        """Return the names of all system calls in allow and rules."""
         return frozenset((*self.allow, *(call for rule in self.rules for call in rule.calls)))
 
 
-# ---- what no command is without, whatever its policy
+# ---- rules that hold for every command, under any policy
 #
-# The command is the caller's own child, shares its session keyring, and has the init's kernel uid: ways out that no
-# namespace covers.
+# The command is the caller's own child, shares its session keyring, and has the init's kernel uid. No namespace closes
+# these ways out.
 
 _CLONE_PARENT, _CLONE_NEWUSER = 0x00008000, 0x10000000
 _INIT = 1  # pid 1 of the sandbox
@@ -82,20 +84,20 @@ _INIT = 1  # pid 1 of the sandbox
 
 _NO_PARENT = Rule(("clone",), EPERM, (has_bit(0, _CLONE_PARENT),))
 _NO_CLONE3 = Rule(("clone3",), ENOSYS)
-# An exit that is traced stops before the process has let go of anything, and the kernel drops each further SIGKILL
-# (ptrace(2), PTRACE_O_TRACEEXIT): only the tracer's end helps then. Two that trace each other's exit stay for ever, and
-# keep pid 1 in zap_pid_ns_processes(). x86_64 has i386's old request for the options as well (PTRACE_OLDSETOPTIONS).
+# A traced exit stops before the process has released anything, and the kernel drops every further SIGKILL (ptrace(2),
+# PTRACE_O_TRACEEXIT); only the end of the tracer helps. Two processes that trace each other's exit stay forever, and
+# keep pid 1 in zap_pid_ns_processes(). x86_64 also has i386's old request for the options (PTRACE_OLDSETOPTIONS).
 _SET_OPTIONS, _OLD_SET_OPTIONS, _SEIZE, _TRACE_EXIT = 0x4200, 21, 0x4206, 0x40
 _NO_EXIT_TRACING = Rule(("ptrace",), EPERM, (Arg(0, (_SET_OPTIONS, _OLD_SET_OPTIONS, _SEIZE)), has_bit(3, _TRACE_EXIT)))
 _GUARD = (
-    # keyctl(2) reads the keyring's credentials, and with KEYCTL_SESSION_TO_PARENT replaces the caller's.
+    # keyctl(2) reads the credentials in the keyring; KEYCTL_SESSION_TO_PARENT replaces the caller's keyring.
     Rule(("add_key", "request_key", "keyctl"), ENOSYS),
-    # A tracer is needed for a traced thread even to die.
+    # A traced thread can't even die without its tracer.
     Rule(("ptrace",), EPERM, (Arg(0, 0),)),  # PTRACE_TRACEME
-    # A lease needs no write access, and makes every open(2) of the file on the host wait for 45 seconds.
+    # A lease needs no write access, and delays every open(2) of the file on the host by 45 seconds.
     Rule(("fcntl", "fcntl64"), EPERM, (Arg(1, (1024, 1040)),)),  # F_SETLEASE, F_SETDELEG (of directories, Linux 6.19)
-    # Starving pid 1, or taking its descriptors, would let the sandbox outlive the command by minutes. Signals that are
-    # queued for a session's (RLIMIT_SIGPENDING) would count as the caller's.
+    # If pid 1 were starved, or its limit of descriptors lowered, the sandbox would outlive the command by minutes. With
+    # another RLIMIT_SIGPENDING, signals that are queued for a session's pid 1 would count as the caller's.
     Rule(
         ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr", "prlimit64"),
         EPERM,
@@ -107,9 +109,10 @@ _GUARD = (
     Rule(("ioprio_set",), EPERM, (Arg(1, _INIT),)),
 )
 
-# With RLIMIT_CORE at 0 a core_pattern that is a pipe gets a dump all the same, at 1 it doesn't (fs/coredump.c). So it
-# stays at 1. gpg and shell scripts set it to 0, and give up when they can't: they are told that they have. A call that
-# asks for the old limit as well is refused, since nobody would write that. A pointer's low half may be 0 on purpose.
+# With RLIMIT_CORE at 0 a core_pattern that is a pipe still gets a dump; at 1 it doesn't (fs/coredump.c). So the limit
+# stays at 1. gpg and shell scripts set it to 0, and give up if they can't: their calls return success and do nothing. A
+# call that also asks for the old limit is refused, since nothing would fill that in. Both halves of its pointer are
+# tested, since the low one may be 0 on purpose.
 _CORE = (Arg(1, 4),)  # RLIMIT_CORE
 _CORE_STAYS = (
     Rule(("prlimit64",), 0, (*_CORE, Arg(2, 0), Arg(2, 0, high=True))),
@@ -119,7 +122,7 @@ _CORE_STAYS = (
     Rule(("setrlimit",), None, (Arg(0, 4),)),
 )
 
-# Numbers in the tables of 32-bit programs, of which our headers say nothing, of the calls whose rules hold there too.
+# Calls whose rules also hold for 32-bit programs, by their numbers in those tables, which our headers don't have.
 _SHARED = {
     "ptrace": 26,
     "fcntl": 55,
@@ -142,7 +145,7 @@ COMPATIBLE_NUMBERS = {
 
 
 def _liftable(base: str, *, may_nest: bool = False, for_net: bool = False, set_ids: bool = False) -> tuple[Rule, ...]:
-    """Return the rules that Filter.allow can lift: the profile's own, and the one about exits that are traced."""
+    """Return the rules that Filter.allow can lift: the profile's own, and the one about traced exits."""
     if base == "off":
         return (_NO_EXIT_TRACING,)
     from nsbox._seccomp import profiles
@@ -155,7 +158,7 @@ def _liftable(base: str, *, may_nest: bool = False, for_net: bool = False, set_i
 
 
 def _without(rules: Iterable[Rule], names: frozenset[str]) -> tuple[Rule, ...]:
-    """Return the rules for all other calls."""
+    """Return the rules without the calls of these names."""
     kept = ((rule, tuple(call for call in rule.calls if call not in names)) for rule in rules)
     return tuple(Rule(calls, rule.errno, rule.when) for rule, calls in kept if calls)
 
@@ -171,12 +174,18 @@ def profile(
     allow: tuple[str, ...] = (),
     core_stays: bool = False,
 ) -> tuple[Rule, ...]:
-    """Return the rules that hold from before the set-up ends; the new user namespace is no_user_namespaces()' business.
+    """Return the rules that can be in force before the set-up ends; for user namespaces see no_user_namespaces().
 
-    The guard's come first and can't be lifted by allow, except the one about exits that are traced. nested: namespaces,
-    mounts and the caller's children are allowed; may_nest: namespaces and mounts. core_stays: RLIMIT_CORE can't be
-    changed. set_ids: no set-user-ID and set-group-ID bits, so no openat2(2), whose mode no filter sees; that is left to
-    nested sandboxes, which can't be made without it.
+    The guard's rules come first. allow can't lift them, except for the one about traced exits.
+
+    base: the profile.
+    nested: allow namespaces, mounts, and children of the caller.
+    for_net: allow the set-up to enter the command's net namespace.
+    may_nest: allow namespaces and mounts.
+    set_ids: refuse set-user-ID and set-group-ID bits. That refuses openat2(2) as well, whose mode no filter sees; but
+        not for nested sandboxes, which can't be made without it.
+    allow: calls whose rules are dropped.
+    core_stays: refuse changes of RLIMIT_CORE.
     """
     guard = _GUARD if nested else (*_GUARD, _NO_PARENT, _NO_CLONE3)
     return (
@@ -187,7 +196,7 @@ def profile(
 
 
 def no_more_filters(base: str, allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
-    """Return the rules against filters of the command's own; before the last they would stop the set-up's."""
+    """Return the rules against the command's own filters. Installed earlier, they would stop the set-up's filters."""
     if base != "hardened":
         return ()
     from nsbox._seccomp.profiles import NO_MORE_FILTERS
@@ -197,13 +206,13 @@ def no_more_filters(base: str, allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
 
 @remembered
 def no_user_namespaces(allow: tuple[str, ...] = ()) -> tuple[Rule, ...]:
-    """Return the rules that the set-up itself would break when it enters a second user namespace."""
+    """Return the rules against user namespaces; the set-up would break them if it enters a second one."""
     newuser = (has_bit(0, _CLONE_NEWUSER),)
     return (*_without([Rule(("clone", "unshare"), EPERM, newuser)], frozenset(allow)), _NO_CLONE3)
 
 
 def profiled() -> frozenset[str]:
-    """Return the names in all rules of ours; not every machine has all of these system calls."""
+    """Return the names in all rules of this package. Not every machine has all of these system calls."""
     from nsbox._seccomp.profiles import NAMES
 
     return NAMES | {call for rule in (*_GUARD, *_CORE_STAYS) for call in rule.calls}
