@@ -93,7 +93,7 @@ def _remove(directory: Any, name: str, was: os.stat_result) -> None:
 def check_port(port: object) -> int:
     """Return a port of a sandbox to publish, 1 to 65535; raises PolicyError."""
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise PolicyError("publish", f"{port!r} is no port from 1 to 65535")
+        raise PolicyError("publish", f"{port!r} isn't a port from 1 to 65535")
     return port
 
 
@@ -115,7 +115,7 @@ def listening(port: int, to: int | str | None) -> socket.socket:
         return at(to, 0)
     match = _ADDRESS.fullmatch(str(to)) if isinstance(to, str | int) and not isinstance(to, bool) else None
     if match is None or int(match[2]) > 65535:
-        raise PolicyError("publish", f"{to!r} is no port, ADDRESS:PORT, or path of a socket with a / in it")
+        raise PolicyError("publish", f"{to!r} isn't a port, ADDRESS:PORT, or path of a socket with a / in it")
     return at((match[1] or _LOOPBACK).strip("[]"), int(match[2]))
 
 

@@ -97,14 +97,14 @@ def check_path(field: str, value: object) -> str:
 def check_mode(field: str, value: object) -> int:
     """Return the value if it is a set of permission bits, 0 to 0o7777."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 0o7777:
-        raise PolicyError(field, f"{value!r} is no mode between 0 and 0o7777")
+        raise PolicyError(field, f"{value!r} isn't a mode between 0 and 0o7777")
     return value
 
 
 def check_fd(field: str, value: object) -> int:
     """Return the value if it can be a file descriptor."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise PolicyError(field, f"{value!r} is no file descriptor")
+        raise PolicyError(field, f"{value!r} isn't a file descriptor")
     return value
 
 
@@ -113,7 +113,7 @@ def check_bytes(field: str, value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**63:
-        raise PolicyError(field, f"{value!r} is no size in bytes above 0")
+        raise PolicyError(field, f"{value!r} isn't a size in bytes above 0")
     return value
 
 
@@ -148,7 +148,7 @@ def check_size(name: str, value: object) -> int:
         text = value.strip()
         number = text[:-1] if text[-1:] in _UNITS else text
         if not (number.isascii() and number.isdigit() and len(number) < 20):
-            raise PolicyError(name, f"{value!r} is no size, such as 1048576, '512K', '64M' or '2G'")
+            raise PolicyError(name, f"{value!r} isn't a size, such as 1048576, '512K', '64M' or '2G'")
         value = int(number) * _UNITS[text[len(number) :]]
     return check_count(name, value)
 

@@ -70,7 +70,7 @@ def _made(cls: Any, *, by_name: bool) -> type[Any]:
     # Nothing is compiled, and the class isn't made a second time, as it would be for __slots__: to make classes is most
     # of the cost of an import.
     if Frozen not in cls.__mro__:
-        raise TypeError(f"{cls.__qualname__} is no subclass of Frozen")
+        raise TypeError(f"{cls.__qualname__} isn't a subclass of Frozen")
     cls.__frozen_by_name__ = by_name
     cls.__frozen_fields__, cls.__frozen_key__, cls.__match_args__ = _FIELDS, _KEY, _MATCH_ARGS  # type: ignore[misc]
     if Field in map(type, cls.__dict__.values()):

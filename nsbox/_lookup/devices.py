@@ -21,7 +21,7 @@ _latest: dict[Policy, tuple[Host, Host]] = {}
 
 
 def with_devices(policy: Policy, host: Host) -> Host:
-    """Return the host with the nodes that the policy names; raises PolicyError for one that is no device."""
+    """Return the host with the nodes that the policy names; raises PolicyError for one that isn't a device."""
     found: list[str] = []
     for path in policy.devices:
         if any(is_below(path, f"/dev/{name}") for name in (*DEVICES, *_OWN)):
@@ -52,7 +52,7 @@ def _add(path: str, found: list[str], *, is_named: bool) -> None:
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         found.append(path)
     elif is_named and not stat.S_ISDIR(mode):
-        raise PolicyError("devices", f"{path} is no device")
+        raise PolicyError("devices", f"{path} isn't a device")
     if len(found) + len(names) > _MOST:
         raise PolicyError("devices", f"{path} has more than {_MOST} entries: name the devices themselves")
     for name in names:

@@ -139,14 +139,14 @@ class NetworkRequest(Frozen):
 def head(packet: bytes) -> Head:
     """Return the beginning of a message; raises ValueError."""
     if len(packet) < HEAD.size:
-        raise ValueError(f"the relay sent {len(packet)} bytes, which is no message")
+        raise ValueError(f"the relay sent {len(packet)} bytes, which isn't a message")
     return Head(*HEAD.unpack_from(packet))
 
 
 def decode(packet: bytes) -> NetworkEvent:
     """Return the event of an EVENT or an ASK, which is "refused" until answered. Raises ValueError for any other."""
     if len(packet) != PACKET.size or head(packet).kind not in (EVENT, ASK):
-        raise ValueError(f"the relay sent {len(packet)} bytes that are no event")
+        raise ValueError(f"the relay sent {len(packet)} bytes that aren't an event")
     known = VERDICTS if head(packet).kind == EVENT else _UNDECIDED
     _, _, sandbox, _, time, *rest = PACKET.unpack(packet)
     what, verdict, reason, errno, protocol, port, family, ms, sent, received, address, name, sni = rest

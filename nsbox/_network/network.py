@@ -46,7 +46,7 @@ class Network(Frozen):
             raise PolicyError("network", "lists nothing; network='none' is no network")
         for word in _WORDS:
             if word in allow:
-                raise PolicyError("network", f"{word!r} is no entry, but a word by itself; a host is '{word}:443'")
+                raise PolicyError("network", f"{word!r} isn't an entry, but a word by itself; a host is '{word}:443'")
         deny = tuple(text if text.startswith("!") else f"!{text}" for text in deny)
         entries = tuple(entry for text in (*allow, *deny) for entry in parse("network", text))
         if all(entry.is_denied for entry in entries):
@@ -62,7 +62,7 @@ class Network(Frozen):
             raise PolicyError("network.tls", f"{self.tls!r} is none of {', '.join(map(repr, _TLS))}")
         count = self.connections
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_CONNECTIONS:
-            raise PolicyError("network.connections", f"{count!r} is no number from 1 to {_MOST_CONNECTIONS}")
+            raise PolicyError("network.connections", f"{count!r} isn't a number from 1 to {_MOST_CONNECTIONS}")
         if self.bytes is not None:
             object.__setattr__(self, "bytes", check_size("network.bytes", self.bytes))
         for what in ("UDP", "localhost"):

@@ -23,7 +23,7 @@ def check_home(field: str, value: str, *, is_workspace: bool) -> str:
     if not is_workspace:
         raise PolicyError(field, f"{value!r} belongs to Policy.workspace(); elsewhere it is a path")
     if name is not None and not (name and len(name) <= 64 and _LETTERS.issuperset(name) and name.strip(".")):
-        raise PolicyError(field, f"{name!r} is no name: 1 to 64 letters, digits, '.', '_' and '-'")
+        raise PolicyError(field, f"{name!r} isn't a name: 1 to 64 letters, digits, '.', '_' and '-'")
     return value
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def _check_cpus(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 1e6:
-        raise PolicyError(name, f"{value!r} is no number of processors between 0.01 and 1000000")
+        raise PolicyError(name, f"{value!r} isn't a number of processors between 0.01 and 1000000")
     return float(value)
 
 

@@ -56,7 +56,7 @@ _MAX_ID = 2**32 - 2  # 2**32 - 1 is "no id" to the kernel
 
 def _check_id(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_ID:
-        raise PolicyError(name, f"{value!r} is no id between 0 and {_MAX_ID}")
+        raise PolicyError(name, f"{value!r} isn't an id between 0 and {_MAX_ID}")
     return value
 
 
@@ -333,7 +333,7 @@ class Policy(Questions, Frozen):
         ops = sequence("ops", self.ops)
         for op in ops:
             if type(op) not in OPS:
-                raise PolicyError("ops", f"{op!r} is no op such as nsbox.RoBind('/usr', '/usr')")
+                raise PolicyError("ops", f"{op!r} isn't an op such as nsbox.RoBind('/usr', '/usr')")
         if ops and self.base != "layers":
             raise PolicyError("ops", f"belong to Policy.layers(), not to a {self.base} policy")
         if sum(isinstance(op, Proc) for op in ops) > _MOST_PROCS:

@@ -38,7 +38,7 @@ class PathRule(Frozen):
         suffixes = tuple(check_text("paths.suffixes", suffix) for suffix in value)
         for suffix in suffixes:
             if not suffix.startswith(".") or "/" in suffix or len(suffix) < 2:
-                raise PolicyError("paths.suffixes", f"{suffix!r} is no suffix, such as '.md'")
+                raise PolicyError("paths.suffixes", f"{suffix!r} isn't a suffix, such as '.md'")
         object.__setattr__(self, "suffixes", tuple(dict.fromkeys(suffix.lower() for suffix in suffixes)))
         if self.max_file_bytes is not None:
             object.__setattr__(self, "max_file_bytes", check_size("paths.max_file_bytes", self.max_file_bytes))

@@ -50,7 +50,7 @@ def check_env(value: object) -> tuple[tuple[str, str], ...]:
     env: dict[str, str] = {}
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise PolicyError("env", f"{pair!r} is no pair of a name and a value")
+            raise PolicyError("env", f"{pair!r} isn't a pair of a name and a value")
         name, text = pair
         check_text("env", name)
         if "=" in name:

@@ -55,7 +55,7 @@ LAST = 470  # calls that later kernels add haven't been reviewed
 
 @frozen
 class Arg(Frozen):
-    """A test of an argument of a system call: do 32 bits of it, after a mask, equal one of some values?
+    """A test of an argument of a system call: that 32 bits of it, after a mask, equal one of some values.
 
     Arg(1, 0x5412) is "the second argument is TIOCSTI", and Arg(0, 0, mask=0x7E020000, inverted=True) is "the first has
     one of these bits". Raises PolicyError.
@@ -76,14 +76,14 @@ class Arg(Frozen):
     def __post_init__(self) -> None:
         check_bool("Arg.inverted", self.inverted)
         check_bool("Arg.high", self.high)
-        value: object = self.values
-        values = (value,) if isinstance(value, int) else value
+        single: object = self.values
+        values = (single,) if isinstance(single, int) else single
         if isinstance(values, bytes) or not is_iterable(values) or not (values := tuple(values)):
-            raise PolicyError("Arg.values", f"{value!r} is neither a number nor a sequence of some")
+            raise PolicyError("Arg.values", f"{single!r} is neither a number nor a sequence of some")
         numbers = [("index", self.index, 5), ("mask", self.mask, _WORD), *(("values", v, _WORD) for v in values)]
         for name, number, top in numbers:
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= top:
-                raise PolicyError(f"Arg.{name}", f"{number!r} is no number between 0 and {top}")
+                raise PolicyError(f"Arg.{name}", f"{number!r} isn't a number between 0 and {top}")
         for value in values:
             if value & ~self.mask:
                 raise PolicyError("Arg.values", f"{value:#x} has bits that the mask {self.mask:#x} lacks: never equal")
@@ -118,15 +118,17 @@ class Rule(Frozen):
             or not (names := tuple(names))
             or not all(isinstance(name, str) and name for name in names)
         ):
-            raise PolicyError("Rule.calls", f"{calls!r} are no names of system calls")
+            raise PolicyError("Rule.calls", f"{calls!r} aren't names of system calls")
         object.__setattr__(self, "calls", names)
         number: object = self.errno
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 4096):
-            raise PolicyError("Rule.errno", f"{number!r} is no errno, nor 0 for allowed, nor None for answered only")
+            raise PolicyError(
+                "Rule.errno", f"{number!r} is neither an errno, nor 0 for allowed, nor None for answered only"
+            )
         when: object = self.when
         tests = tuple(when) if is_iterable(when) else (when,)
         if not all(isinstance(test, Arg) for test in tests) or isinstance(when, Arg):
-            raise PolicyError("Rule.when", f"{when!r} is no sequence of nsbox.Arg")
+            raise PolicyError("Rule.when", f"{when!r} isn't a sequence of nsbox.Arg")
         object.__setattr__(self, "when", tests)
 
 

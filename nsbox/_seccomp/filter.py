@@ -50,10 +50,10 @@ class Filter(Frozen):
             object.__setattr__(self, name, tuple(value))
         for call in self.allow:
             if not isinstance(call, str) or not call or not _IN_NAMES.issuperset(call):
-                raise PolicyError("seccomp.allow", f"{call!r} is no name of a system call")
+                raise PolicyError("seccomp.allow", f"{call!r} isn't a name of a system call")
         for rule in self.rules:
             if not isinstance(rule, Rule):
-                raise PolicyError("seccomp.rules", f"{rule!r} is no nsbox.Rule")
+                raise PolicyError("seccomp.rules", f"{rule!r} isn't an nsbox.Rule")
         for program in self.programs:
             if not isinstance(program, bytes) or len(program) % 8 or not 0 < len(program) <= 8 * MAX_INSTRUCTIONS:
                 raise PolicyError(

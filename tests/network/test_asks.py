@@ -157,7 +157,7 @@ for network in ((), ("a.example:80",)):
         "ECONNREFUSED False",
         "inside hi inside hi",
         "ECONNREFUSED",
-        "publish: 0 is no port from 1 to 65535",
+        "publish: 0 isn't a port from 1 to 65535",
     ]
     assert found == one * 2
 

@@ -65,7 +65,7 @@ def test_words(said: str, meant: object, base: Path) -> None:
         ('network = "https://api.example/v1"', ["1: network: 'https://api.example/v1': is a URL, must be a host"]),
         ("network = []", ["1: network: lists nothing; network='none' is no network"]),
         ('network = ["!a.example"]', ["1: network: denies alone, and allows nothing"]),
-        ('network = ["host"]', ["1: network: 'host' is no entry, but a word"]),
+        ('network = ["host"]', ["1: network: 'host' isn't an entry, but a word"]),
         ('uid = 1\nnetwork = ["a.example", "b b"]', ["2: network[1]: 'b b': has a space"]),
         ('network = ["a.example", 3, "c/d"]', ["1: network[1]: is a number", "1: network[2]: 'c/d': a path can't"]),
         ("network = [[]]", ["1: network[0]: is a list, must be a text"]),
@@ -80,7 +80,7 @@ def test_words(said: str, meant: object, base: Path) -> None:
         ('[network]\nallow = ["a.example"]\nprivate = "yes"', ["3: network.private: is a text, must be true or false"]),
         ('[network]\nallow = ["a.example"]\nconnections = 0', ["3: network.connections: 0 is out of range"]),
         ('[network]\nallow = ["a.example"]\nconnections = 10001', ["3: network.connections: 10001 is out of range"]),
-        ('[network]\nallow = ["a.example"]\nbytes = "2Q"', ["3: network.bytes: '2Q' is no size"]),
+        ('[network]\nallow = ["a.example"]\nbytes = "2Q"', ["3: network.bytes: '2Q' isn't a size"]),
         ('[network]\nallow = ["a.example"]\nbytes = 0', ["3: network.bytes:"]),
     ],
 )

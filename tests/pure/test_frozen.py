@@ -273,7 +273,7 @@ def test_failures_are_not_remembered() -> None:
 
 def test_no_subclass() -> None:
     """What isn't a subclass of Frozen would have fields that nothing sets."""
-    with pytest.raises(TypeError, match="Loose is no subclass of Frozen"):
+    with pytest.raises(TypeError, match="Loose isn't a subclass of Frozen"):
 
         @frozen
         class Loose:

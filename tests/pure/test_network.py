@@ -177,7 +177,7 @@ def test_lists() -> None:
         ({"allow": [f"h{i}.example" for i in range(10_001)]}, "more than 10000"),
         ({"allow": ["a.example"], "tls": "mitm"}, "'sni'"),
         ({"allow": ["a.example"], "connections": 0}, "1 to 10000"),
-        ({"allow": ["a.example"], "bytes": "lots"}, "no size"),
+        ({"allow": ["a.example"], "bytes": "lots"}, "isn't a size"),
         ({"allow": ["a.example"], "private": 1}, "True or False"),
         ({"allow": [f"h{i}.example:{1000 + i}/udp" for i in range(65)]}, "ports of UDP"),
     ],

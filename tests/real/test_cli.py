@@ -33,7 +33,7 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
     [
         (["run"], 2, "nsbox run: no command"),
         (["run", "--memory"], 2, "nsbox run: argument --memory: expected one argument"),
-        (["run", "--memory", "much", "--", "true"], 2, "nsbox: --memory: 'much' is no size"),
+        (["run", "--memory", "much", "--", "true"], 2, "nsbox: --memory: 'much' isn't a size"),
         (["run", "--read", "/nonexistent", "--", "true"], 2, "nsbox: --read: /nonexistent: No such file"),
         (["run", "--tools-bin", "/nonexistent", "--", "true"], 2, "nsbox: --tools-bin: /nonexistent"),
         (["run", "--backend", "passthrough", "--", "true"], 2, "--require nothing"),
@@ -58,7 +58,7 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
         (["run", "--allow-net", "a.example:0", "--", "true"], 2, "nsbox: --allow-net: 'a.example:0': ports go"),
         (["run", "--allow-net", "", "--", "true"], 2, "nsbox: --allow-net: '': is empty"),
         (["run", "--allow-net", "!a.example", "--", "true"], 2, "nsbox: --allow-net: denies alone"),
-        (["run", "--allow-net", "host", "--", "true"], 2, "nsbox: --allow-net: 'host' is no entry"),
+        (["run", "--allow-net", "host", "--", "true"], 2, "nsbox: --allow-net: 'host' isn't an entry"),
         (["run", "--allow-net", "a.example", "--network", "none", "--", "true"], 2, "doesn't go with --network none"),
         (["run", "--allow-net", "a.example", "--network", "host", "--", "true"], 2, "doesn't go with --network host"),
         (["run", "--allow-net", "a.example", "--host", "--", "true"], 2, "nsbox: --allow-net: doesn't go with --host"),

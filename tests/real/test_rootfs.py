@@ -464,7 +464,7 @@ def test_bad_policies(small: str, workspace: Path, tmp_path: Path) -> None:
         ("network", "restricted", {"network": "restricted"}),
         ("nested", "doesn't go", {"nested": True}),
         ("unshare", "not to be chosen", {"unshare": ["ipc"]}),
-        ("tmp_size", "is no size", {"tmp_size": "much"}),
+        ("tmp_size", "isn't a size", {"tmp_size": "much"}),
         ("env", "is a str", {"env": "A=B"}),
         ("uid", "is no id", {"uid": -1}),
         ("nonsense", "is unknown", {"nonsense": 1}),
