@@ -1,7 +1,7 @@
-"""Has file systems mounted that are mounted at their first use (autofs(5)), where a policy shows them.
+"""Mounts the automounted file systems (autofs(5)) that a policy shows, by using them before a command does.
 
-That is done in the caller's mount namespace: what its automounter mounts never appears in a sandbox's own, where a use
-would be ELOOP. So it has to be there before the sandbox is made.
+The automounter mounts them in the caller's mount namespace, at their first use. They never appear in a sandbox's own
+namespace, where using them would fail with ELOOP. So they have to be mounted before the sandbox is made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
 
-_MOST = 64  # below what one policy shows
+_MOST = 64  # points below the paths that one policy shows
 
 
 def use_automounts(policy: Policy, host: Host) -> Host:

@@ -1,4 +1,4 @@
-"""Asks the machine which device nodes a policy names: those, and those in directories such as /dev/dri."""
+"""Asks the machine which device nodes a policy names, directly or by directories such as /dev/dri."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
 
 _OWN = ("console", "fd", "full", "mqueue", "null", "ptmx", "pts", "shm", "stderr", "stdin", "stdout")
-_MOST = 256  # nodes in directories
+_MOST = 256  # nodes in all directories
 _latest: dict[Policy, tuple[Host, Host]] = {}
 
 
 def with_devices(policy: Policy, host: Host) -> Host:
-    """Return the host with the nodes that the policy names; raises PolicyError for one that isn't a device."""
+    """Return the host with the nodes that the policy names; raises PolicyError for a path that isn't a device."""
     found: list[str] = []
     for path in policy.devices:
         if any(is_below(path, f"/dev/{name}") for name in (*DEVICES, *_OWN)):
@@ -32,7 +32,7 @@ def with_devices(policy: Policy, host: Host) -> Host:
     devices = tuple(dict.fromkeys(found))
     known = _latest.get(policy)
     if known is not None and known[0] is host and known[1].devices == devices:
-        return known[1]  # the same value, so that what was prepared for it is known without a comparison
+        return known[1]  # the same object, so that what was prepared for it is found without a comparison
     new = replace(host, devices=devices)
     if len(_latest) >= 64:
         _latest.clear()

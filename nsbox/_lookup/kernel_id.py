@@ -1,7 +1,7 @@
-"""Kernel ids that nobody has, for the commands of a caller that is the kernel's uid 0; asks for what that takes.
+"""Unused kernel ids, for commands whose caller is the kernel's uid 0; asks the machine for what they need.
 
-Inside, such a command is uid 0 as ever. Outside of its user namespace it is nobody, and the files of a path that the
-policy names are its own by an idmapped mount (mount_setattr(2), Linux 5.12). What is decided from this is a backend's.
+Inside, such a command is uid 0 as usual. Outside of its user namespace its id belongs to no user. Files of a path that
+the policy names are its own by an idmapped mount (mount_setattr(2), Linux 5.12). Backends decide what follows.
 """
 
 from __future__ import annotations
@@ -25,34 +25,39 @@ if TYPE_CHECKING:
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
 
-# Between what systemd gives containers and its foreign ids (https://systemd.io/UIDS-GIDS), below 2**31: some programs
-# take an id for a signed number.
+# Between systemd's ids for containers and its foreign ids (https://systemd.io/UIDS-GIDS), and below 2**31, since some
+# programs take an id for a signed number.
 _FIRST, _COUNT = 0x70000000, 0x0FFE0000
 _LAST_ID = 2**32 - 2
 _CAP_KILL, _CAP_SETPCAP, _CAP_SYS_ADMIN = 5, 8, 21
 _NEEDED = {"CAP_SETGID": CAP_SETGID, "CAP_SETUID": CAP_SETUID, "CAP_SETPCAP": _CAP_SETPCAP}
-# The last is what ends commands that have other ids.
+# CAP_KILL is needed to end commands that have other ids.
 _NEEDED |= {"CAP_SYS_ADMIN": _CAP_SYS_ADMIN, "CAP_KILL": _CAP_KILL}
 _MOST = 256  # policies that are remembered
 
 _ids: dict[Policy, int] = {}
 _next = 0
 _hosts: dict[tuple[Policy, Host], _Mapped] = {}
-_stamp = itemgetter(1, 2, 4, 5)  # of os.stat(): inode and device numbers, user and group
+_stamp = itemgetter(1, 2, 4, 5)  # from os.stat(): inode and device numbers, user and group
 
 
 @frozen
 class _Mapped(Frozen):
-    """A host with kernel ids for one policy's commands, and what it was made from."""
+    """A host with kernel ids for one policy's commands, and the facts that it was made from.
+
+    paths: those that are mapped.
+    stamps: of the paths that exist.
+    is_dumpable: whether this process was.
+    """
 
     host: Host
     paths: list[str]
-    stamps: list[tuple[int, ...]]  # of those that are there
+    stamps: list[tuple[int, ...]]
     is_dumpable: bool
 
 
 def _after_fork() -> None:
-    """Give other ids than the parent does from now on."""
+    """In a forked child, use other ids than the parent from now on."""
     global _next
     _next = 0
     _ids.clear()
@@ -65,12 +70,12 @@ if not abi.problem:
 
 
 def _subordinate() -> list[tuple[int, int]]:
-    """Return all users' ranges of subuid(5) and subgid(5): first and count."""
-    found = []
+    """Return the ranges of all users in subuid(5) and subgid(5): first id and count."""
+    ranges = []
     for path in ("/etc/subuid", "/etc/subgid"):
         rows = [line.split(":") for line in (read(path) or "").splitlines()]
-        found += [(int(row[1]), int(row[2])) for row in rows if len(row) == 3 and (row[1] + row[2]).isdigit()]
-    return found
+        ranges += [(int(row[1]), int(row[2])) for row in rows if len(row) == 3 and (row[1] + row[2]).isdigit()]
+    return ranges
 
 
 def _is_unused(number: int, ranges: list[tuple[int, int]]) -> bool:
@@ -89,7 +94,7 @@ def _is_unused(number: int, ranges: list[tuple[int, int]]) -> bool:
 
 
 def _id_of(policy: Policy) -> int:
-    """Return the kernel id of a policy's commands, another one for each policy; 0 if all are in use."""
+    """Return the kernel id for a policy's commands, a different one for each policy; 0 if no unused one is found."""
     global _next
     known = _ids.get(policy)
     if known is not None:
@@ -110,7 +115,7 @@ def _id_of(policy: Policy) -> int:
 
 
 def _paths(policy: Policy, host: Host) -> list[str]:
-    """Return what is mapped: what the policy names, its home, and the interpreter where it isn't the system's."""
+    """Return the paths to map: those that the policy names, its home, and the interpreter's prefixes."""
     policy = with_matches(policy, host)
     own = (home_source(policy, host), host.package)
     named = (*policy.write, *policy.read, *host.certificate_files, *host.prefixes)
@@ -140,9 +145,9 @@ def _refusal(path: str, number: int) -> str:
 
 
 def _check_no_users_mount(path: str) -> None:
-    """Raise UnavailableError if a user has mounted a file system there, who could make root of commands by it.
+    """Raise UnavailableError if a user has mounted a file system there; through it the user could make commands root.
 
-    That is FUSE, the one kind that users may mount (fusermount(1)): user_id in its options, proc_pid_mountinfo(5).
+    Users can only mount FUSE (fusermount(1)), which has user_id among its options (proc_pid_mountinfo(5)).
     """
     for point, kind, options in mounts():
         is_users = kind.startswith("fuse") and any(o.startswith("user_id=") and o != "user_id=0" for o in options)
@@ -157,7 +162,10 @@ def _check_no_users_mount(path: str) -> None:
 
 
 def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> Host:
-    """Return the host with the ids, or with why there are none. Raises OSError for what may pass, UnavailableError."""
+    """Return the host with kernel ids, or with the reason why there are none.
+
+    found: the paths, each with its uid and gid. Raises OSError if a later attempt may succeed, and UnavailableError.
+    """
     reason = _why_not(policy, host)
     number = 0 if reason else _id_of(policy)
     if not number:
@@ -172,20 +180,20 @@ def _with_ids(policy: Policy, host: Host, found: list[tuple[str, int, int]]) -> 
         elif path in wished:
             _check_no_users_mount(path)
             return replace(host, unmapped=_refusal(path, refused))
-        # Else it is the interpreter's: its files are read by their modes.
+        # Otherwise it is the interpreter's: the modes of its files let the command read them.
     return replace(host, kernel_id=number, owners=tuple(owners), private=(), private_unknown=())
 
 
 def mapped(policy: Policy, host: Host) -> Host:
-    """Return the host with kernel ids for this policy's commands, and whose the files are, or with why not.
+    """Return the host with kernel ids for this policy's commands and the owners of paths, or with why it has none.
 
-    Raises OSError where that can't be told just now, UnavailableError where a user's mount stands in the way.
+    Raises OSError if that can't be found out at the moment, UnavailableError if a user's mount prevents it.
     """
     known = _hosts.get((policy, host))
     if known is not None:
         try:
             stamps = [*map(_stamp, map(os.stat, known.paths))]
-        except OSError:  # the spawn tells
+        except OSError:  # the spawn will report it
             return known.host
         if stamps == known.stamps and linux.is_dumpable() == known.is_dumpable:
             return known.host
@@ -195,14 +203,14 @@ def mapped(policy: Policy, host: Host) -> Host:
 
 
 def _mapped(policy: Policy, host: Host) -> Host:
-    """Return what mapped() does, by what is there now."""
+    """Return what mapped() does, from what exists now."""
     found, paths = {}, _paths(policy, host)
     for path in paths:
-        with contextlib.suppress(OSError):  # the spawn tells
+        with contextlib.suppress(OSError):  # the spawn will report it
             found[path] = _stamp(os.stat(path))
     is_dumpable = linux.is_dumpable()
     new = _with_ids(policy, host, [(path, uid, gid) for path, (_, _, uid, gid) in found.items()])
-    if new.kernel_id:  # else it may be another time
+    if new.kernel_id:  # otherwise another attempt may succeed
         if len(_hosts) >= _MOST:
             _hosts.clear()
         _hosts[policy, host] = _Mapped(new, paths, [*found.values()], is_dumpable)

@@ -1,7 +1,7 @@
-"""Asks the machine which files the patterns of a policy match, at each spawn; the answer is in the Host.
+"""Asks the machine, at each spawn, which files the patterns of a policy match; the Host holds the answer.
 
-No link is followed, and nothing is looked at that isn't below the path before a pattern's first wildcard: commands may
-have written there. The answer is whole or a PolicyError.
+No link is followed, and only what is below the path before a pattern's first wildcard is looked at, since commands may
+have written there. The answer is complete, or a PolicyError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
 
-MOST_ENTRIES = 200_000  # that are looked at for one path before a wildcard
+MOST_ENTRIES = 200_000  # entries that are looked at for one path before a wildcard
 MOST_MATCHES = 1_000  # each is a mount
 _PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # not on macOS
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -31,9 +31,9 @@ _latest: dict[Policy, tuple[Host, Host]] = {}
 
 
 def matched(policy: Policy, host: Host) -> Host:
-    """Return the host with what the policy's patterns match now; raises PolicyError where that can't be told in full.
+    """Return the host with what the policy's patterns match now; raises PolicyError if that can't be found out in full.
 
-    Also for what it is in `strict`: that each entry of deny hides something.
+    With `strict`, also raises PolicyError for an entry of deny that hides nothing.
     """
     found = matches(policy)
     if policy.strict:
@@ -41,7 +41,7 @@ def matched(policy: Policy, host: Host) -> Host:
     rows = tuple(found.items())
     known = _latest.get(policy)
     if known is not None and known[0] is host and known[1].matches == rows:
-        return known[1]  # the same value, so that what was prepared for it is known without a comparison
+        return known[1]  # the same object, so that what was prepared for it is found without a comparison
     new = replace(host, matches=rows)
     if len(_latest) >= 64:
         _latest.clear()
@@ -60,8 +60,8 @@ def _check_all(policy: Policy, found: dict[str, tuple[str, ...]]) -> None:
 
 
 def matches(policy: Policy) -> dict[str, tuple[str, ...]]:
-    """Return each pattern of the policy with what it matches."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return each pattern of the policy, and the paths that it matches."""
+    paths: dict[str, tuple[str, ...]] = {}
     groups: dict[tuple[str, str], list[str]] = {}
     for field in ("deny", "read"):
         for pattern in filter(is_pattern, getattr(policy, field)):
@@ -71,15 +71,15 @@ def matches(policy: Policy) -> dict[str, tuple[str, ...]]:
         for pattern, (names, links) in zip(patterns, _Walk(field, base, patterns).done(), strict=True):
             if field == "deny":
                 _check_links(policy, pattern, links)
-            found.setdefault(pattern, _with_literal(field, pattern, names, places))
-    return found
+            paths.setdefault(pattern, _with_literal(field, pattern, names, places))
+    return paths
 
 
 def _with_literal(field: str, pattern: str, names: list[str], writable: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what is matched, with what has the pattern for its name.
+    """Return what a pattern matches, including a file that has the pattern as its name.
 
-    In read a name that is there is meant alone, unless a command can have made it: what it has matched so far would be
-    writable.
+    In read, only that file is meant if it exists, unless a command can have made it: then what the pattern has matched
+    so far would become writable.
     """
     if not os.path.lexists(pattern):
         return tuple(sorted(names))
@@ -94,9 +94,9 @@ def _with_literal(field: str, pattern: str, names: list[str], writable: tuple[st
 
 
 def _check_links(policy: Policy, pattern: str, links: list[str]) -> None:
-    """Refuse a link that a pattern of deny matches, and that leads to what the policy shows: a mask would hide neither.
+    """Raise PolicyError for a link that a pattern of deny matches, and that leads to a path that the policy shows.
 
-    One that leads elsewhere leads nowhere for commands.
+    A mask would hide neither the link nor its target. Links that lead elsewhere lead nowhere for commands.
     """
     for link in links:
         real = os.path.realpath(link)
@@ -116,12 +116,12 @@ def _check_hides(denied: str, found: tuple[str, ...] | None) -> None:
 
 
 def told(policy: Policy) -> list[str]:
-    """Return, a line each, what patterns match, and what in deny hides nothing."""
-    found = matches(policy)
+    """Return lines for explain(): what patterns match, and which entries of deny hide nothing."""
+    paths = matches(policy)
     lines = []
     for field in ("deny", "read"):
         for path in getattr(policy, field):
-            here = found.get(path)
+            here = paths.get(path)
             if here:
                 more = f" and {len(here) - 4} more" if len(here) > 5 else ""
                 lines.append(f"{field} {path} matches {', '.join(here[: 4 if more else 5])}{more}")
@@ -142,11 +142,14 @@ def _is_fifo(entry: os.DirEntry[str]) -> bool:
         return stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
     except OSError as error:
         check_scarcity(error)
-        return False  # it has gone
+        return False  # it no longer exists
 
 
 class _Walk:
-    """One walk below a directory, for several patterns."""
+    """One walk below a directory, for several patterns at once.
+
+    field: the policy's field that has them. base: the directory, without wildcards.
+    """
 
     def __init__(self, field: str, base: str, patterns: list[str]) -> None:
         self._field, self._base, self._patterns = field, base, patterns
@@ -156,7 +159,7 @@ class _Walk:
         self._left = MOST_ENTRIES
 
     def done(self) -> list[tuple[list[str], list[str]]]:
-        """Return for each pattern what it matches: files and directories, and links."""
+        """Return, for each pattern, the files and directories that it matches, and the links."""
         try:
             fd = self._opened()
         except OSError as error:
@@ -171,7 +174,7 @@ class _Walk:
         return list(zip(self._names, self._links, strict=True))
 
     def _opened(self) -> int:
-        """Open the directory before the first wildcard, on the way to which no link is followed."""
+        """Open the directory before the first wildcard; no link on the way is followed."""
         names = [name for name in self._base.split("/") if name]
         fd = os.open("/", _PATH if names else _DIRECTORY)
         for i, name in enumerate(names):
@@ -184,7 +187,7 @@ class _Walk:
         return fd
 
     def _directory(self, fd: int, path: str, at: frozenset[tuple[int, int]], depth: int) -> None:
-        """Look at a directory, whose descriptor is closed then."""
+        """Look at a directory, and close its descriptor."""
         below = []
         try:
             with os.scandir(fd) as entries:
@@ -203,12 +206,12 @@ class _Walk:
             raise self._problem(f"there are more than {MOST_ENTRIES} entries below {self._base}")
         matched, below = self._steps.step(at, entry.name)
         if matched and self._field == "read" and _is_fifo(entry):
-            return []  # read-only it could be written to all the same: a FIFO has to be named, in write
+            return []  # a read-only mount doesn't stop writes to a FIFO: it has to be named, in write
         for i in matched:
-            found = self._links if entry.is_symlink() else self._names
-            found[i].append(f"{path}/{entry.name}")
+            paths = self._links if entry.is_symlink() else self._names
+            paths[i].append(f"{path}/{entry.name}")
             self._check_count(i)
-        # What is hidden or shown as a whole needs no look inside, by the same pattern.
+        # A pattern that matches a directory as a whole needs no look inside.
         below = frozenset(position for position in below if position[0] not in matched) if matched else below
         return [(entry.name, below)] if below and entry.is_dir(follow_symlinks=False) else []
 
@@ -220,7 +223,7 @@ class _Walk:
         except OSError as error:
             check_scarcity(error)
             if error.errno == errno.EACCES and self._field == "deny":
-                # Its owner can open it again, so that it is hidden as a whole.
+                # Its owner could make it readable again, so it is hidden as a whole.
                 for i in {i for i, _ in at}:
                     self._names[i].append(path)
                     self._check_count(i)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
 
 _SSH = ("/etc/ssh/ssh_config", "/usr/etc/ssh/ssh_config")
-_MOST_FILES, _MOST_LEVELS = 64, 16  # ssh(1) itself goes no deeper
+_MOST_FILES, _MOST_LEVELS = 64, 16  # ssh(1) itself goes no deeper than 16 levels
 _LARGEST = 1 << 20  # bytes of one of ssh's files
-_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")  # the others may be directories too
+_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")  # the other variables may name directories too
 _MOST_ENTRIES = 10_000  # of a directory of certificates
 _MOST_KEPT = 64
 
@@ -29,7 +29,7 @@ _hosts: dict[tuple[object, ...], Host] = {}
 
 
 def contents(path: str, most: int = 64 << 20) -> bytes | None:
-    """Return what is in a file, b"" if it can't be read; None if there is no regular file."""
+    """Return the contents of a file; b"" if it can't be read, None if there is no regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -46,12 +46,12 @@ def contents(path: str, most: int = 64 << 20) -> bytes | None:
 
 
 def of_system(path: str) -> bytes | None:
-    """Return what is in a file of the system's configuration; None if it isn't there, or is a link out of that."""
+    """Return the contents of a file in /etc; None if it doesn't exist, or is a link that leads out of /etc."""
     return contents(path) if is_below(os.path.realpath(path), "/etc") else None
 
 
 def resolv_conf() -> str | None:
-    """Return what /etc/resolv.conf leads to, when that is a file outside of /etc."""
+    """Return where /etc/resolv.conf leads, if that is a file outside of /etc; else None."""
     target = os.path.realpath("/etc/resolv.conf")
     return target if not target.startswith("/etc/") and os.path.isfile(target) else None
 
@@ -60,14 +60,14 @@ def resolv_conf() -> str | None:
 
 
 def with_user(host: Host, uid: int, gid: int) -> Host:
-    """Return the host with what it knows of a user and a group, in its files or by a directory service (nss(5))."""
+    """Return the host with what its files, or a directory service (nss(5)), say about a user and a group."""
     import grp
     import pwd
 
     name, info, shell = "", "", ""
     try:
-        found = pwd.getpwuid(uid)
-        name, info, shell = found.pw_name, found.pw_gecos, found.pw_shell
+        entry = pwd.getpwuid(uid)
+        name, info, shell = entry.pw_name, entry.pw_gecos, entry.pw_shell
     except (KeyError, OverflowError):
         pass
     try:
@@ -78,7 +78,7 @@ def with_user(host: Host, uid: int, gid: int) -> Host:
 
 
 def _safe(name: str) -> str:
-    """Return a name if it can be a directory's too; "" for any other."""
+    """Return a name if it can name a directory as well; else ""."""
     is_bad = name in (".", "..") or any(ch in "/:" or ch.isspace() or not ch.isprintable() for ch in name)
     return "" if is_bad or len(os.fsencode(name)) > 200 else name
 
@@ -91,16 +91,16 @@ def _line(text: str) -> str:
 
 
 def ssh_files() -> tuple[tuple[str, bytes], ...]:
-    """Return the files that ssh's configuration of the system includes, with their contents: only root's public ones.
+    """Return the files that the system's configuration of ssh includes, with their contents: only root's public ones.
 
-    ssh(1) takes them if they belong to root or to its own user, and nobody else may write to them.
+    ssh(1) accepts such a file if it belongs to root or to its own user, and no other user may write to it.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for path in _SSH:
         text = contents(path, _LARGEST)
         if text:
-            _add_included(text, os.path.dirname(path), found, 1)
-    return tuple(found.items())
+            _add_included(text, os.path.dirname(path), files, 1)
+    return tuple(files.items())
 
 
 def _add_included(text: bytes, base: str, found: dict[str, bytes], level: int) -> None:
@@ -119,7 +119,7 @@ def _add_included(text: bytes, base: str, found: dict[str, bytes], level: int) -
 
 
 def _patterns(text: bytes) -> list[str]:
-    """Return the arguments of Include, ssh_config(5). Those in a home are the user's own."""
+    """Return the arguments of Include, ssh_config(5), except those in a home, which are the user's own."""
     patterns: list[str] = []
     for line in text.decode("utf-8", "surrogateescape").splitlines():
         word, _, rest = line.strip().replace("=", " ", 1).replace("\t", " ").partition(" ")
@@ -129,13 +129,13 @@ def _patterns(text: bytes) -> list[str]:
 
 
 def _roots(path: str) -> bytes | None:
-    """Return the contents of a file of root's that everybody may read and only root may write; None for any other."""
+    """Return the contents of a file of root that all users may read and only root may write; None for any other."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    public = stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IROTH and not found.st_mode & 0o022
-    return contents(path, _LARGEST) if public and found.st_uid == 0 and found.st_size < _LARGEST else None
+    public = stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH and not status.st_mode & 0o022
+    return contents(path, _LARGEST) if public and status.st_uid == 0 and status.st_size < _LARGEST else None
 
 
 # ---- for one policy
@@ -144,14 +144,14 @@ def _roots(path: str) -> bytes | None:
 def with_accounts(policy: Policy, host: Host) -> Host:
     """Return the host as a workspace's plan needs it: with this policy's user, and the caller's certificates.
 
-    The same facts are the same object, since what is prepared is known by that.
+    For equal facts it is the same object, so that what was prepared for it is found again.
     """
     uid = host.euid if policy.uid is None else policy.uid
     gid = host.egid if policy.gid is None else policy.gid
     given = () if policy.network == "none" else tuple((n, v) for n in CERTIFICATES if (v := os.environ.get(n)))
     if (uid, gid) == (host.euid, host.egid) and not given:
         return host
-    where = policy if given else None  # whose paths decide which of them have to be shown
+    where = policy if given else None  # its paths decide which certificates have to be shown
     here = os.getcwd() if given and not all(v.startswith("/") for _, v in given) else ""
     hidden = _denied(policy, host, given) if given and policy.deny else frozenset()
     key = (host, uid, gid, given, where, here, hidden)
@@ -167,28 +167,28 @@ def with_accounts(policy: Policy, host: Host) -> Host:
 
 
 def _entries(name: str, value: str) -> list[str]:
-    """Return the paths that a variable has: OpenSSL takes several directories, SSL_CERT_DIR; all others take one."""
+    """Return the paths in a variable: SSL_CERT_DIR may have several directories (OpenSSL), all others have one path."""
     return [entry for entry in (value.split(":") if name == "SSL_CERT_DIR" else [value]) if entry]
 
 
 def _denied(policy: Policy, host: Host, given: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """Return the paths that deny hides, by their names or by what they lead to, or that have something hidden in them.
+    """Return the paths in these variables that deny hides, by their names or by their targets, even in part.
 
-    A pattern that begins with "**/" is also about what is shown since a variable names it.
+    A pattern that begins with "**/" also applies to what is only shown because a variable names it.
     """
     patterns = anywhere(policy.deny, (*policy.write, *policy.read))
-    found = set()
+    paths = set()
     for path in {entry for name, value in given for entry in _entries(name, value)}:
         names, real = {os.path.abspath(path), os.path.realpath(path)}, os.path.realpath(path)
         more = () if _is_visible(policy, host, real) else patterns
         is_hidden = any(hides(denied, one) for denied in (*policy.deny, *more) for one in names)
         if is_hidden or (more and os.path.isdir(real) and _holds(real, more)):
-            found.add(path)
-    return frozenset(found)
+            paths.add(path)
+    return frozenset(paths)
 
 
 def _holds(directory: str, patterns: tuple[str, ...]) -> bool:
-    """Say if a directory has something in it that a pattern covers; also if there is too much to tell."""
+    """Say if a directory contains something that a pattern covers, or too much to find out."""
     left = _MOST_ENTRIES
     for at, directories, files in os.walk(directory):
         left -= len(directories) + len(files)
@@ -202,18 +202,18 @@ def _with_certificates(policy: Policy, host: Host, given: tuple[tuple[str, str],
     files: list[str] = []
     for name, value in given:
         entries = [entry for entry in _entries(name, value) if entry not in hidden]
-        found = [real for entry in entries if (real := _certificate(policy, host, name, entry)) is not None]
-        files += [path for path in found if os.path.exists(path) and not _is_visible(policy, host, path)]
-        if found:
-            values.append((name, ":".join(found)))
+        paths = [real for entry in entries if (real := _certificate(policy, host, name, entry)) is not None]
+        files += [path for path in paths if os.path.exists(path) and not _is_visible(policy, host, path)]
+        if paths:
+            values.append((name, ":".join(paths)))
     return replace(host, certificates=tuple(values), certificate_files=tuple(dict.fromkeys(files)))
 
 
 def _certificate(policy: Policy, host: Host, name: str, path: str) -> str | None:
-    """Return where a path leads, itself if nowhere; None if that isn't to be shown.
+    """Return where a path leads, or the path itself if it leads nowhere; None if that must not be shown.
 
-    A link in a directory that commands can write to isn't followed out of it: see _resolution. Nor is shown what
-    contains a home, a workspace or something hidden: certificates alone are meant.
+    A link in a directory that commands can write to isn't followed out of it: see _resolution. A directory that
+    contains a home, a workspace or something hidden isn't shown, since only certificates are meant.
     """
     if not os.path.exists(path):
         return path

@@ -1,8 +1,8 @@
 """Cgroups of version 2: one for each command that has limits on all its processes together (cgroups(7)).
 
-They are made in a subtree that was delegated to this process: its own cgroup or the one above. A cgroup that hands out
-controllers can have no processes of its own, so those of the own cgroup, this one among them, move into a new one in it
-first, once. A command starts in its cgroup (CLONE_INTO_CGROUP); nobody is moved there.
+They are made in a subtree that was delegated to this process: its own cgroup, or the one above. A cgroup that hands out
+controllers can't have processes. So the processes of its own cgroup, including this one, first move into a new cgroup
+below it, once. A command starts in its cgroup (CLONE_INTO_CGROUP); no process is moved there.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ROOT = "/sys/fs/cgroup"
-_CALLERS = "nsbox-callers"  # where the processes of the own cgroup go
+_CALLERS = "nsbox-callers"  # the cgroup that the processes move into
 _PREFIX = "nsbox-box-"
 CONTROLLERS = ("memory", "pids", "cpu")
 
 
 @frozen
 class Place(Frozen):
-    """Where cgroups can be made, and with which controllers; directory "": nowhere, `problem` says why."""
+    """Where cgroups can be made.
+
+    directory: the cgroup in which they can be made; "": nowhere.
+    controllers: which of CONTROLLERS they can have.
+    problem: why none can be made.
+    """
 
     directory: str = ""
     controllers: tuple[str, ...] = ()
@@ -40,7 +45,11 @@ class Place(Frozen):
 
 @frozen
 class Spent(Frozen):
-    """What a cgroup says at its end. memory_peak: bytes at most, None: not known (before Linux 5.19)."""
+    """What a cgroup has used.
+
+    memory_peak: the most bytes of memory; None: not known (before Linux 5.19).
+    oom_kills: how many processes were killed because of its limit.
+    """
 
     memory_peak: int | None
     oom_kills: int
@@ -67,7 +76,7 @@ def _words(path: str) -> tuple[str, ...]:
 
 
 def _own(root: str) -> str | None:
-    """Return the directory of this process's cgroup; None if there is no v2 hierarchy or it isn't visible."""
+    """Return the directory of this process's cgroup; None if there is no version 2, or it isn't visible."""
     try:
         rows = [line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines()]
     except OSError:
@@ -79,15 +88,15 @@ def _own(root: str) -> str | None:
 
 
 def _is_ours(directory: str) -> bool:
-    """Say if this process may make cgroups here, and move processes about below."""
+    """Say if this process may make cgroups in a directory, and move processes between them."""
     files = [directory, f"{directory}/cgroup.procs", f"{directory}/cgroup.subtree_control"]
     return all(os.access(path, os.W_OK, effective_ids=True) for path in files)
 
 
 def _is_delegated(directory: str) -> bool:
-    """Say if systemd, where it runs, has given this cgroup away (user.delegate); else it would undo what others do."""
+    """Say if systemd, if it runs, has delegated this cgroup (user.delegate); otherwise it undoes changes by others."""
     if not os.path.isdir("/run/systemd/system") or os.geteuid() != 0:
-        return True  # permissions say it
+        return True  # permissions decide
     for name in ("user.delegate", "trusted.delegate"):
         try:
             if os.getxattr(directory, name) == b"1":
@@ -98,13 +107,13 @@ def _is_delegated(directory: str) -> bool:
 
 
 def look(root: str = _ROOT) -> Place:
-    """Return where cgroups could be made. Changes nothing."""
+    """Return where cgroups could be made; changes nothing. root: where the file system is mounted."""
     if not os.path.exists(f"{root}/cgroup.controllers"):
         is_v1 = os.path.isdir(f"{root}/memory") or os.path.isdir(f"{root}/pids")
         return Place(problem="cgroups are of version 1 here" if is_v1 else f"no cgroup v2 at {root}")
     own = _own(root)
     if own is None:
-        return Place(problem="the own cgroup can't be seen")
+        return Place(problem="this process's own cgroup isn't visible")
     if os.path.basename(own) == _CALLERS:
         own = os.path.dirname(own)
     above = os.path.dirname(own)
@@ -116,13 +125,13 @@ def look(root: str = _ROOT) -> Place:
 
 
 def _move_away(directory: str) -> None:
-    """Move the processes of a cgroup into one of their own below it."""
+    """Move the processes of a cgroup into one below it."""
     callers = f"{directory}/{_CALLERS}"
     try:
         os.mkdir(callers)
     except FileExistsError:
         pass
-    for _ in range(100):  # those that fork meanwhile too
+    for _ in range(100):  # some may fork meanwhile
         pids = _words(f"{directory}/cgroup.procs")
         if not pids:
             return
@@ -135,14 +144,14 @@ def _move_away(directory: str) -> None:
 
 
 def _enable(directory: str, controllers: Sequence[str]) -> None:
-    """Hand controllers out to the cgroups below."""
+    """Hand out controllers to the cgroups below."""
     control = f"{directory}/cgroup.subtree_control"
     there = _words(control)
     lacking = [name for name in controllers if name not in there]
     if not lacking:
         return
-    # Not only when the kernel says EBUSY: cpu and pids can be handed out by a cgroup with processes, which becomes
-    # threaded by that, and then nothing can be started in those below (cgroup-v2.rst). The machine's root is exempt.
+    # EBUSY isn't the only sign: a cgroup with processes can hand out cpu and pids, but becomes threaded by that, and
+    # then nothing can be started in those below it (cgroup-v2.rst). The root of the machine is exempt.
     kind = _words(f"{directory}/cgroup.type")
     if kind == ("domain", "threaded"):
         _write(control, " ".join(f"-{name}" for name in there))
@@ -156,15 +165,24 @@ def _needed(limits: Sequence[tuple[str, str]]) -> list[str]:
     return sorted({name.partition(".")[0] for name, _ in limits})
 
 
-# Not in force before the caller's memory is its own again: until their execs the init and the command share it, and who
-# runs out of memory is killed with all who share it.
+# These wait until the caller's memory is its own again. Until their execs, the init and the command share it, and a
+# process that runs out of memory is killed with all that share its memory.
 _NOT_YET = {"memory.oom.group": "0", "memory.max": "max"}
 
 
 class Leaf:
-    """The cgroup of one sandbox. Raises SetupError, and leaves nothing, if it can't be made as wished."""
+    """The cgroup of one sandbox.
+
+    fd: a descriptor of it, until started().
+    path: its directory.
+    is_over: whether remove() has been called.
+    """
 
     def __init__(self, directory: str, limits: Sequence[tuple[str, str]]) -> None:
+        """Make it in a directory, with these limits: pairs of a file's name and its contents.
+
+        Raises SetupError, and leaves nothing behind, if that fails.
+        """
         sweep()
         self.fd = -1
         self._owner: Any = None
@@ -193,12 +211,12 @@ class Leaf:
             _write(f"{self.path}/{name}", value)
         except FileNotFoundError:
             if name != "memory.swap.max" or len(_read("/proc/swaps").splitlines()) > 1:
-                raise  # else there is nothing to limit
+                raise  # without swap there is nothing to limit
 
     def started(self, limits: Sequence[tuple[str, str]], pid: int) -> None:
-        """Put all limits into force: the set-up is over, and the command's memory its own.
+        """Put all limits into force, now that the set-up is over and the command has memory of its own.
 
-        Raises OSError if that can't be done.
+        limits: as in __init__(). pid: the command's. Raises OSError.
         """
         self._close()
         wished = dict(limits)
@@ -216,15 +234,15 @@ class Leaf:
             self._owner.close()
 
     def spent(self) -> Spent:
-        """Return what was used up so far."""
+        """Return what has been used so far."""
         peak = _words(f"{self.path}/memory.peak")
         events = dict(line.split() for line in _lines(f"{self.path}/memory.events.local"))
-        # A limit above, or the machine's, kills here too; then the own one wasn't reached.
+        # A limit of a cgroup above, or the machine's, also kills here. Then ours wasn't reached.
         by_us = self.has_memory_limit and int(events.get("oom", 0)) > 0
         return Spent(int(peak[0]) if peak else None, int(events.get("oom_kill", 0)) if by_us else 0)
 
     def end(self, *, kill: bool) -> Spent:
-        """Return what was used up; remove it. kill: nothing in it is to go on."""
+        """Remove the cgroup; return what was used. kill: kill everything in it first."""
         spent = self.spent()
         if kill:
             self.kill()
@@ -232,13 +250,13 @@ class Leaf:
         return spent
 
     def remove(self) -> None:
-        """Remove it; what can't be removed yet, because something still ends in it, a later sweep() does."""
+        """Remove the cgroup. If a process in it is still ending, a later sweep() removes it."""
         self.is_over = True
         self._close()
         _remove(self.path)
 
     def kill(self) -> None:
-        """Kill all in it, and wait until it is empty, at most a second. Before Linux 5.14 it waits only."""
+        """Kill everything in it, and wait up to a second until it is empty. Before Linux 5.14, only wait."""
         _kill(self.path)
 
 
@@ -246,16 +264,17 @@ _PF_FORKNOEXEC = 0x40  # <linux/sched.h>
 
 
 def _await_own_memory(pid: int) -> None:
-    """Wait until the kernel has exchanged the memory of a process that executes a program, at most a second.
+    """Wait, up to a second, until an exec has given a process memory of its own.
 
-    vfork(2) ends a moment before that (exec_mm_release), after which a process that is killed for want of memory would
-    still take this one with it. The flag that it hasn't executed anything goes later (begin_new_exec).
+    vfork(2) returns a moment before that (exec_mm_release). In between, a process that is killed because it runs out of
+    memory would still take this one with it. The flag that it hasn't executed anything is cleared later
+    (begin_new_exec).
     """
     end = time.monotonic() + 1
     while time.monotonic() < end:
         try:
             fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-        except OSError:  # it has ended and was reaped, or there is no /proc
+        except OSError:  # it has ended and been reaped, or there is no /proc
             return
         if not int(fields[6]) & _PF_FORKNOEXEC or fields[0] in "ZX":
             return
@@ -284,12 +303,12 @@ def _await_empty(path: str) -> None:
             poller.poll(50)
 
 
-# Those that may be there, with who uses them. A Leaf that nobody has any more is over, whatever came between.
+# Cgroups that may exist, with the Leaf of each. If the Leaf is gone, its cgroup is no longer needed.
 _made: dict[str, ref[Leaf]] = {}
 
 
 def _remove(path: str) -> None:
-    """Remove one; it stays in the list if something still ends in it."""
+    """Remove a cgroup; if a process in it is still ending, it stays in the list."""
     try:
         os.rmdir(path)
     except FileNotFoundError:
@@ -307,7 +326,7 @@ def _lines(path: str) -> list[str]:
 
 
 def sweep() -> None:
-    """Remove those that have become empty."""
+    """Remove cgroups that are no longer needed and have become empty."""
     for path, reference in list(_made.items()):
         leaf = reference()
         if leaf is None or leaf.is_over:
@@ -318,7 +337,7 @@ _swept: set[str] = set()
 
 
 def _remove_stale(directory: str) -> None:
-    """Remove, once, what callers that were killed have left."""
+    """Remove, once per directory, what callers left that were killed."""
     if directory in _swept:
         return
     _swept.add(directory)
@@ -332,14 +351,14 @@ def _remove_stale(directory: str) -> None:
 
 
 def _at_exit() -> None:
-    """Nothing of this process's outlives it."""
+    """Remove all cgroups of this process, and kill what is in them."""
     for path in list(_made):
         _kill(path)
         _remove(path)
 
 
 def _after_fork() -> None:
-    """Forget those of the parent, in a forked child."""
+    """Forget the parent's cgroups, in a forked child."""
     _made.clear()
 
 

@@ -1,4 +1,4 @@
-"""Asks macOS; the answers are fields of a Host. Nothing is decided here."""
+"""Asks macOS. The answers are fields of a Host; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from nsbox._policy.policy import Policy
 
-# Not all of /System: below Volumes are the other names of everything else. Nor all of /Library: there are keychains,
-# logs and settings of services in it.
+# Not the whole of /System: below Volumes everything else has its other names. Nor of /Library, which has keychains,
+# logs and settings of services.
 _DIRECTORIES = (
     *("/bin", "/sbin", "/usr", "/opt", "/nix", "/Applications"),
     *("/System/Applications", "/System/Cryptexes", "/System/DriverKit", "/System/Library", "/System/iOSSupport"),
@@ -32,40 +32,40 @@ _DIRECTORIES = (
     *("/Library/Apple", "/Library/Developer", "/Library/Fonts", "/Library/Frameworks", "/Library/Java"),
     *("/private/etc", "/private/var/db/dyld", "/private/var/db/oah", "/private/var/db/timezone"),  # oah: Rosetta
     "/private/var/select",  # which shell is /bin/sh
-    "/Library/Preferences/com.apple.dt.Xcode.plist",  # that its licence has been accepted
+    "/Library/Preferences/com.apple.dt.Xcode.plist",  # says that the licence has been accepted
 )
 _XCODE = "/private/var/db/xcode_select_link"  # for the programs in /usr/bin that stand for those of Xcode
 _FIRMLINKS = "/usr/share/firmlinks"
 _USUAL_FIRMLINKS = ("/Applications", "/Library", "/Users", "/Volumes", "/cores", "/opt", "/private", "/usr/local")
 _CS_DARWIN_USER_TEMP_DIR = 65537  # <unistd.h>
 _PC_CASE_SENSITIVE = 11
-_LINKS = ("/etc", "/tmp", "/var")  # which each profile has
+_LINKS = ("/etc", "/tmp", "/var")  # every profile has these
 _MOST_LINKS = 40
-_O_EVTONLY = 0x8000  # <fcntl.h>: enough to be told the path, and less than reading
+_O_EVTONLY = 0x8000  # <fcntl.h>: enough to ask for the path, and less than reading
 
 
 def directories() -> tuple[tuple[str, str | None], ...]:
-    """Return the directories, and files, of the system that commands may read, as they are there."""
+    """Return the system's directories and files that commands may read, if they exist."""
     return tuple((path, None) for path in _DIRECTORIES if os.path.exists(path) and os.path.realpath(path) == path)
 
 
 def links_to(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the symlinks that are followed on the way to these, each by the kernel's name of its directory."""
-    found: dict[str, None] = {}
+    """Return the symlinks on the way to these paths, each with its directory as the kernel spells it."""
+    links: dict[str, None] = {}
     left = [path for path in paths if os.path.isabs(path)]
-    while left and len(found) < _MOST_LINKS:
+    while left and len(links) < _MOST_LINKS:
         at, rest = "/", left.pop().strip("/").split("/")
         for i, name in enumerate(rest):
             at = os.path.join(spelled(os.path.realpath(at)), name)
-            if os.path.islink(at) and at not in _LINKS and at not in found:
-                found[at] = None
+            if os.path.islink(at) and at not in _LINKS and at not in links:
+                links[at] = None
                 left.append(os.path.normpath(os.path.join(os.path.dirname(at), os.readlink(at), *rest[i + 1 :])))
                 break
-    return tuple(found)
+    return tuple(links)
 
 
 def _interpreter() -> list[str]:
-    """Return the names by which the running interpreter is executed: its own, and those in its prefixes."""
+    """Return the paths by which the running interpreter is executed: its own, and those in its prefixes."""
     names = ("python", "python3", f"python{sys.version_info[0]}.{sys.version_info[1]}")
     return [sys.executable or "", *(os.path.join(p, "bin", n) for p in (sys.prefix, sys.base_prefix) for n in names)]
 
@@ -99,7 +99,7 @@ def host() -> Host:
 
 
 def with_seatbelt(host: Host) -> Host:
-    """Return the host with what it has of Seatbelt, and its own paths as the file system spells them."""
+    """Return the host with the facts about Seatbelt, and with paths as the file system spells them."""
     if host.core_problem:
         return host
     host = replace(host, prefixes=tuple(map(spelled, host.prefixes)), package=spelled(host.package))
@@ -127,15 +127,15 @@ def with_spellings(policy: Policy, host: Host) -> Host:
     if policy.base != "workspace" or host.core_problem:
         return host
     named = dict.fromkeys((*policy.write, *policy.read, *policy.deny))
-    found = tuple((path, own) for path in named if (own := spelled(path)) != path)
+    spellings = tuple((path, own) for path in named if (own := spelled(path)) != path)
     exact = host.names_are_exact and all(_is_exact(path) for path in policy.write)
-    if not found and exact == host.names_are_exact:
+    if not spellings and exact == host.names_are_exact:
         return host
-    return replace(host, spellings=found, names_are_exact=exact)
+    return replace(host, spellings=spellings, names_are_exact=exact)
 
 
 def spelled(path: str) -> str:
-    """Return a path as the file system spells what is there of it, which on most volumes needn't be as it was asked."""
+    """Return a path as the file system spells the part that exists; on most volumes case may differ."""
     at, rest = path, ""
     while at != "/":
         try:
@@ -153,7 +153,7 @@ def spelled(path: str) -> str:
 
 
 def _is_exact(path: str) -> bool:
-    """Say if the volume tells "a" and "A" apart. One that doesn't say is taken for one that doesn't."""
+    """Say if the volume of a path distinguishes "a" and "A"; False if that is unknown."""
     try:
         return os.pathconf(path, _PC_CASE_SENSITIVE) == 1
     except OSError:
@@ -169,7 +169,7 @@ def _firmlinks() -> tuple[str, ...]:
 
 
 def _temporary() -> str:
-    """Return the user's own directory for temporary files, which others can't look into."""
+    """Return the user's own directory for temporary files, which other users can't read."""
     try:
         path = os.confstr(_CS_DARWIN_USER_TEMP_DIR)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Asks the machine who this process is: the part of a Host that a short program can't do without."""
+"""Asks the machine who this process is: the part of a Host that every program needs, even a short one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CAP_SETGID, CAP_SETUID = 6, 7
 
 
 def identity() -> Host:
-    """Return the part of probe() that says who this process is: enough for Policy.layers(), and fast."""
+    """Return the part of probe() that says who this process is. That is enough for Policy.layers(), and fast."""
     status = read("/proc/self/status") or ""
     caps = _mask(status, "CapEff")
     system = os.uname()
@@ -37,7 +37,7 @@ def identity() -> Host:
 
 
 def owns_settings() -> bool | None:
-    """Say if this process has the kernel's uid 0, whose the kernel's settings are; None if there is no telling."""
+    """Say if this process has the kernel's uid 0, which owns the kernel's settings; None if that can't be found out."""
     try:
         return os.stat("/proc/sys/kernel/core_pattern").st_uid == os.geteuid()
     except OSError:
@@ -49,13 +49,13 @@ def _mask(status: str, name: str) -> int:
 
 
 def check_scarcity(error: OSError) -> None:
-    """Raise an error that says nothing of the machine: a Host made without descriptors would know of no secrets."""
+    """Raise an error that is about this process, not the machine: a Host made without descriptors knows no secrets."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise error
 
 
 def read(path: str) -> str | None:
-    """Return what is in a file; None if it can't be read, unless for want of descriptors or memory (OSError)."""
+    """Return the text of a file; None if it can't be read. Raises OSError if descriptors or memory are used up."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -71,18 +71,18 @@ def read(path: str) -> str | None:
 
 
 def number(path: str) -> int | None:
-    """Return the number in a file; None if there is none."""
+    """Return the number in a file; None if it has none."""
     text = read(path)
     return int(text) if text is not None and text.strip().lstrip("-").isdigit() else None
 
 
 def kernel_version(release: str) -> tuple[int, int]:
-    """Return the two numbers that uname(2)'s release begins with."""
+    """Return the first two numbers of a release as uname(2) has it."""
     parts = release.split(".")
     return int(parts[0]), int("".join(ch for ch in parts[1] if ch.isdigit()) or 0)
 
 
 def id_ranges(path: str) -> tuple[tuple[int, int, int], ...]:
-    """Return the rows of a map of ids (user_namespaces(7)): inside, outside, count. Without the file all are mapped."""
+    """Return the rows of an id map (user_namespaces(7)): inside, outside, count. Without the file all are mapped."""
     rows = [tuple(map(int, line.split())) for line in (read(path) or "0 0 4294967295").splitlines()]
     return tuple((inside, outside, count) for inside, outside, count in rows)

@@ -56,7 +56,7 @@ def try_sandbox(host: Host) -> tuple[int, Literal["", "unshare", "map", "mount"]
 
 
 def with_bwrap(host: Host) -> Host:
-    """Find bubblewrap, and try it: that it is there, and its version, doesn't say whether it may make sandboxes."""
+    """Return the host with the facts about bubblewrap. It is run: only this shows whether it may make sandboxes."""
     path = next((path for path in _PATHS if os.access(path, os.X_OK)), "")
     if not path or host.core_problem:
         return replace(host, bwrap=path)
@@ -70,7 +70,7 @@ def with_bwrap(host: Host) -> Host:
 
 
 def _ask(path: str, *options: str) -> tuple[int, str]:
-    """Run bwrap; return its wait status and what it printed. Not by subprocess, which a sandbox may be in force for."""
+    """Run bwrap; return its wait status and what it printed. Not by subprocess, which may be confined() by now."""
     ids = Identity(os.geteuid(), os.getegid(), "", "", deny_setgroups=False)
     plan = Plan((), frozenset(), ids, plain=True, wrapper=(path,))
     said, end = os.pipe()
@@ -96,7 +96,7 @@ def _ask(path: str, *options: str) -> tuple[int, str]:
         if not in_time:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(result.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):  # reaped by somebody else: what it printed has to do
+        with contextlib.suppress(ChildProcessError):  # other code has reaped it: what it printed must suffice
             return os.waitpid(result.pid, 0)[1], text.decode(errors="replace")
         return 0, text.decode(errors="replace")
     finally:
