@@ -65,7 +65,7 @@ def missing(host: Host) -> tuple[Reason, ...]:
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
     given = policy.ops
-    policy, no_list = without_list(policy, "bwrap: network: no list: nobody can set up its net namespace from outside")
+    policy, no_list = without_list(policy, "bwrap: network: no list: its net namespace can't be set up from outside")
     policy = completed(policy, host)
     ops = layout(policy, host)
     _check_possible(policy, given, ops)

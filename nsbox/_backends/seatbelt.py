@@ -316,7 +316,7 @@ class _Profile:
             filters.append(param(name, "literal"))
             filters += self._folded(Grant(path, "deny", None, name), below=False)
         lines = (
-            [rule("deny", _MOVES, filters, "what is named, and the way there, stays where it is")] if filters else []
+            [rule("deny", _MOVES, filters, "named paths, and the way to them, stay where they are")] if filters else []
         )
         lines.append(rule("deny", f"{_MOVES} file-write-mode", [param("TMP", "literal")], "as does the directory"))
         return lines

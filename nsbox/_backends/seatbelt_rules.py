@@ -57,7 +57,7 @@ CLOSED = (
         "what is allowed by default",
         "process-info* nvram* iokit-get-properties file-map-executable",
     ),
-    _set("other names for a file, or for what is in it, by which it could be had", "file-link file-clone"),
+    _set("other names for a file or for its contents, which would be a way to it", "file-link file-clone"),
     _set("what acts outside", "file-mount file-unmount lsopen system-privilege"),
 )
 
@@ -101,12 +101,12 @@ COMMON = (
         ),
     ),
     _set(
-        "what programs say at start-up, to the log",
+        "what programs log when they start",
         "mach-lookup",
         *words("global-name", ("com.apple.logd", "com.apple.system.logger", "com.apple.system.notification_center")),
     ),
     _set(
-        "the memory that notifications come by",
+        "the memory through which notifications arrive",
         "ipc-posix-shm-read*",
         '(ipc-posix-name "apple.shm.notification_center")',
     ),
@@ -117,7 +117,7 @@ COMMON = (
     ),
     _set("semaphores of Python's multiprocessing", "ipc-posix-sem"),
     _set(
-        "libomp tells by these that it is loaded once (NumPy, PyTorch)",
+        "libomp finds out by these whether it is loaded twice (NumPy, PyTorch)",
         "ipc-posix-shm-read-data ipc-posix-shm-write-create ipc-posix-shm-write-unlink",
         '(ipc-posix-name-regex #"^/__KMP_REGISTERED_LIB_[0-9]+$")',
     ),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from _operator import attrgetter  # operator's own, as _collections_abc and _struct are collections.abc's and struct's
 
-TYPE_CHECKING = False  # importing typing for its own takes as long as importing all of this package
+TYPE_CHECKING = False  # to import typing for it would take as long as to import all of this package
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ParamSpec, TypeVar, dataclass_transform

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _NONE: frozenset[int] = frozenset()
 
+# For `deny`: names that usually are secrets.
 SECRET_FILES = (
     *("**/.env*", "**/*.pem", "**/*.key", "**/*.p12", "**/*.pfx", "**/*.jks", "**/*.keystore", "**/*.kdbx"),
     *("**/.ssh", "**/id_rsa", "**/id_dsa", "**/id_ecdsa", "**/id_ed25519", "**/.gnupg"),

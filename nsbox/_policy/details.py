@@ -59,7 +59,7 @@ class Details(Frozen):
         if self.userns is not None and (self.disable_userns or self.capabilities):
             other = "disable_userns" if self.disable_userns else "capabilities"
             raise PolicyError(
-                f"details.{other}", "takes a user namespace below that of the mounts; it doesn't go with userns"
+                f"details.{other}", "needs a user namespace below that of the mounts; it doesn't go with userns"
             )
         if self.userns2 is not None and (self.disable_userns or self.capabilities):
             other = "disable_userns" if self.disable_userns else "capabilities"

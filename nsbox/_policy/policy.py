@@ -85,12 +85,12 @@ class Policy(Questions, Frozen):
     workdir: where commands start unless they say otherwise, an absolute path; workspace(): the workspace.
     write, read, deny: absolute paths; workspace() only. The longest path that contains a file decides about it; on the
         same path deny wins.
-    strict: if True, everything that deny names or matches must exist, else PolicyError; workspace() only.
-    links: pairs of a symlink on the way to one of these paths, and its target; both exist inside. Found by workspace().
+    strict: everything that deny names or matches must exist, else PolicyError; workspace() only.
+    links: pairs of a symlink on the way to one of these paths and its target, made inside too. workspace() finds them.
     devices: nodes below /dev, or directories of them, besides the usual ones; workspace() only.
     tmp_size: the most bytes, or such as "64M", in each tmpfs of the sandbox's own; None: half of the memory.
     ops: the ops that layers() got, in their order.
-    paths: PathRules about names and sizes of files; Sandbox.read() and the other methods for files obey them.
+    paths: PathRules about names and sizes of files, which Sandbox.read() and the other methods for files obey.
     protected: names of files, in any case of letters, that Sandbox.write() never writes.
     symlinks: how those methods treat links in a path: "refuse", or "beneath" to follow those that stay in the directory
         that the policy names.
@@ -106,8 +106,8 @@ class Policy(Questions, Frozen):
     shell_path: the shell that shell() runs, as a path in the sandbox; None: bash if the sandbox has it, else /bin/sh.
 
     Identity:
-    ids: "single" maps one uid and gid; "full" all of the caller's (needs CAP_SETUID and CAP_SETGID); "auto", which
-        host() has: "full" if possible, else "single".
+    ids: "single" maps one uid and gid; "full" all of the caller's (needs CAP_SETUID and CAP_SETGID, or subuid(5));
+        "auto", the default of host(): "full" with those capabilities, else "single".
     uid, gid: the command's inside; None: the caller's.
     hostname: None: the host's.
     home: HOME, an absolute path. A workspace also has "private" (its default: an empty directory of the sandbox's own,
@@ -119,6 +119,7 @@ class Policy(Questions, Frozen):
 
     Network:
     network: "none" (a net namespace with only lo), "host", or what may be connected to: entries, "public" or a Network.
+        host(), and layers() without net in unshare: "host".
     unshare: namespaces besides user, mount and pid, which every sandbox has: "ipc", "uts", "cgroup", "time".
 
     Enforcement:
