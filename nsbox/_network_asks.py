@@ -86,17 +86,17 @@ class Answers:
         """Arrange for send_verdict(number, allow) to be called, at once or in a thread. Never blocks, never raises."""
         ask = _Ask(request, number, send_verdict, time.monotonic() + self._patience)
         with self._changed:
-            known = True if ask.key in self._always else False if self._is_closed else None
-            if known is None:
+            verdict = True if ask.key in self._always else False if self._is_closed else None
+            if verdict is None:
                 self._queue.append(ask)
                 try:
                     self._call_threads()
                 except RuntimeError:  # no thread can be started: a limit is reached, or the interpreter is ending
                     if not self._n_threads or not self._has_watch:
                         self._queue.remove(ask)
-                        known = False
-        if known is not None:
-            ask.answer(known)
+                        verdict = False
+        if verdict is not None:
+            ask.answer(verdict)
 
     def _call_threads(self) -> None:
         """Start a thread to ask what can be asked now, and one that watches the time. The lock is held."""
@@ -177,11 +177,11 @@ class Answers:
         except BaseException:
             if future.cancelled():  # the loop ends
                 return False
-            future.cancel()  # it stands still, or the coroutine takes too long
+            future.cancel()  # the loop is stuck, or the coroutine takes too long
             raise
 
     def _watch(self) -> None:
-        """Refuse what has waited for too long, while there is anything that waits."""
+        """Refuse questions that have waited too long; end when none is waiting."""
         while True:
             with self._changed:
                 waiting = [ask for ask in (*self._asked, *self._queue) if ask.is_open]

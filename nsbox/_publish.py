@@ -125,26 +125,26 @@ def at(address: str, port: int) -> socket.socket:
 
 
 def _tcp(address: str, port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((address, port))
-        made.listen(_BACKLOG)
-        made.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
     except OSError as error:
-        made.close()
+        listener.close()
         raise OSError(error.errno, f"{os.strerror(error.errno or 0)}: publish at {address}:{port}") from None
-    return made
+    return listener
 
 
 def _unix(path: str) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(made.fileno(), 0o600)  # bind(2) gives the file no more than that (unix(7))
-        made.bind(path)
-        made.listen(_BACKLOG)
-        made.setblocking(False)
+        os.fchmod(listener.fileno(), 0o600)  # bind(2) gives the file no more than that (unix(7))
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
     except OSError as error:
-        made.close()
+        listener.close()
         raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
-    return made
+    return listener

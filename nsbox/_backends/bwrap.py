@@ -64,11 +64,11 @@ def missing(host: Host) -> tuple[Reason, ...]:
 
 def compile(policy: Policy, host: Host) -> Plan:
     """Return the plan for this policy on this host; raises UnavailableError for a wish that can't be granted here."""
-    given = policy.ops
+    own_ops = policy.ops
     policy, no_list = without_list(policy, "bwrap: network: no list: its net namespace can't be set up from outside")
     policy = completed(policy, host)
     ops = layout(policy, host)
-    _check_possible(policy, given, ops)
+    _check_possible(policy, own_ops, ops)
     in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)
     not_granted = check_lacking(policy, _lacking(policy, host) | lacking | no_list)
     limits = rlimits(policy, host, own_userns=False)
@@ -127,7 +127,7 @@ def _check_possible(policy: Policy, given: tuple[Op, ...], ops: tuple[Op, ...]) 
 
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
-    found = {}
+    lacking = {}
     inside = pinned_paths(policy)
     if inside and not host.bwrap_binds_fds:
         raise UnavailableError(
@@ -137,45 +137,45 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
             )
         )
     if wants_full(policy, host):
-        found["ids"] = Reason("bwrap: ids: it maps one uid and gid only")
+        lacking["ids"] = Reason("bwrap: ids: it maps one uid and gid only")
     if policy.landlock:
-        found["landlock"] = Reason("bwrap: landlock: it has none")
-    return found
+        lacking["landlock"] = Reason("bwrap: landlock: it has none")
+    return lacking
 
 
 # ---- what is enforced
 
 
 def _enforced(policy: Policy) -> tuple[str, ...]:
-    said = ["processes: own pid namespace; all are killed when the command ends"]
-    said.append("privileges: no capabilities, no new privileges, own user namespace")
-    said.append(f"system calls: {refused(policy)}")
+    sentences = ["processes: own pid namespace; all are killed when the command ends"]
+    sentences.append("privileges: no capabilities, no new privileges, own user namespace")
+    sentences.append(f"system calls: {refused(policy)}")
     if policy.base != "host":
-        said.append("files: only what the plan mounts; the host's mounts are gone")
+        sentences.append("files: only what the plan mounts; the host's mounts are gone")
     if not policy.inherit_env:
-        said.append("environment: built, not inherited")
+        sentences.append("environment: built, not inherited")
     if policy.network == "none":
-        said.append("network: own net namespace, loopback only")
-    return tuple(said)
+        sentences.append("network: own net namespace, loopback only")
+    return tuple(sentences)
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    said = ["system calls: flaws of the kernel in those that are allowed"]
+    gaps = ["system calls: flaws of the kernel in those that are allowed"]
     if policy.base == "host":
-        said.append("files: the whole file system is visible and writable by the user's own permissions")
-    said.append("mounts: what the host mounts later below a visible directory appears in the sandbox")
-    said.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
+        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
+    gaps.append("mounts: what the host mounts later below a visible directory appears in the sandbox")
+    gaps.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
     if policy.network == "host":
-        said.append("network: the host's, with its abstract unix sockets")
-    said.append("sockets: unix sockets in visible directories can be connected to")
-    said.append("FIFOs: those in visible directories can be written to, even where these are read-only")
-    said.append(left_behind(policy))
+        gaps.append("network: the host's, with its abstract unix sockets")
+    gaps.append("sockets: unix sockets in visible directories can be connected to")
+    gaps.append("FIFOs: those in visible directories can be written to, even where these are read-only")
+    gaps.append(left_behind(policy))
     if pinned_paths(policy):
-        said.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
-    said.append("pid 1: bwrap's own, which a command can take over (ptrace); then the caller's death needn't end it")
-    said.append("the caller's thread: when the one that started the command ends, so does the sandbox")
+        gaps.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
+    gaps.append("pid 1: bwrap's own, which a command can take over (ptrace); then the caller's death needn't end it")
+    gaps.append("the caller's thread: when the one that started the command ends, so does the sandbox")
     if not host.can_set_groups:
-        said.append("groups: the caller's supplementary groups stay in force")
+        gaps.append("groups: the caller's supplementary groups stay in force")
     if not policy.new_session:
-        said.append("terminal and signals: the caller's session and process group can be reached")
-    return tuple(said)
+        gaps.append("terminal and signals: the caller's session and process group can be reached")
+    return tuple(gaps)

@@ -41,20 +41,20 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
         no_userns = no_user_namespaces(wish.allow)
     with_compatible = wish.base == "off" and not wish.rules
     if not by_second_userns:
-        found = [Program((*rules, *no_userns), with_compatible=with_compatible)]
+        filters = [Program((*rules, *no_userns), with_compatible=with_compatible)]
     elif policy.details.capabilities:  # then other namespaces are made after the user namespace as well
-        found = [Program((*rules, *no_userns), with_compatible=with_compatible, stage="confined")]
+        filters = [Program((*rules, *no_userns), with_compatible=with_compatible, stage="confined")]
     else:
-        found = [Program(rules, with_compatible=with_compatible)]
+        filters = [Program(rules, with_compatible=with_compatible)]
         if no_userns:
-            found.append(Program(no_userns, with_compatible=with_compatible, stage="confined"))
+            filters.append(Program(no_userns, with_compatible=with_compatible, stage="confined"))
     if last:  # before the policy's own, which may be about seccomp(2) itself
-        found.append(Program(last, with_compatible=with_compatible, stage="last"))
-    found += [Program(code=code, stage="last") for code in wish.programs]
+        filters.append(Program(last, with_compatible=with_compatible, stage="last"))
+    filters += [Program(code=code, stage="last") for code in wish.programs]
     own = (*no_more_filters(wish.base, wish.allow), *wish.rules)
     if own:  # after the ready ones
-        found.append(Program(own, stage="last"))
-    return tuple(found)
+        filters.append(Program(own, stage="last"))
+    return tuple(filters)
 
 
 def _refuses_set_ids(policy: Policy) -> bool:

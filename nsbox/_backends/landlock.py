@@ -96,60 +96,64 @@ def _check_possible(policy: Policy) -> None:
 
 
 def _within(path: str, roots: dict[str, Literal["read", "write"]]) -> str | None:
-    """Return the allowed path that this one lies in."""
+    """Return an allowed path that contains this one, or None."""
     return next((root for root in roots if is_below(path, root)), None)
 
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     """Return the wishes that this backend can't grant: their names in best_effort, and why."""
     signals = "signalled and " if host.landlock_abi < landlock.SCOPES_ABI else ""
-    found = {
+    lacking = {
         "processes": Reason(
             f"landlock: processes: those of the same user can be seen, {signals}slowed down; "
             f"what the command leaves running goes on{', out of its process group' if policy.new_session else ''}"
         )
     }
     if policy.hostname is not None:
-        found["hostname"] = Reason("landlock: hostname: there is no uts namespace to set it in")
+        lacking["hostname"] = Reason("landlock: hostname: there is no uts namespace to set it in")
     if not host.can_set_ids:
         wished, own = (policy.uid, policy.gid), (host.euid, host.egid)
         others = any(wish not in (None, have) for wish, have in zip(wished, own, strict=True))
         if others or policy.ids == "full":
-            found["ids"] = Reason(f"landlock: ids: only the caller's own uid and gid are there, {own[0]} and {own[1]}")
-    return found | _lacking_files(policy, host) if policy.base == "workspace" else found
+            lacking["ids"] = Reason(
+                f"landlock: ids: only the caller's own uid and gid are there, {own[0]} and {own[1]}"
+            )
+    return lacking | _lacking_files(policy, host) if policy.base == "workspace" else lacking
 
 
 def _lacking_files(policy: Policy, host: Host) -> dict[str, Reason]:
     rights = _rights(policy, host)
-    found = {
+    lacking = {
         "attributes": Reason(
             "landlock: attributes: modes, owners, times and extended attributes of the user's own files can be changed "
             "anywhere"
         )
     }
     if "/tmp" not in rights:
-        found["tmp"] = Reason(
+        lacking["tmp"] = Reason(
             f"landlock: tmp: there is no private /tmp: the host's is closed, TMPDIR is {_tmpdir(policy)}"
         )
     hidden = [path for path in policy.deny if _within(path, rights)]
     if hidden:
-        found["deny"] = Reason(f"landlock: deny: {', '.join(hidden)} can't be closed inside of what is open")
+        lacking["deny"] = Reason(f"landlock: deny: {', '.join(hidden)} can't be closed inside of what is open")
     inside = [p for p in _read_only(policy, host) if any(is_below(p, w) for w in policy.write)]
     if inside:
-        found["read"] = Reason(f"landlock: read: {', '.join(inside)} can't be read-only inside of what is writable")
+        lacking["read"] = Reason(f"landlock: read: {', '.join(inside)} can't be read-only inside of what is writable")
     named = (*policy.write, *policy.read)
     secrets = [p for p in (*host.secrets, *host.private) if _within(p, rights) and p not in named]
     if secrets:
         more = f" and {len(secrets) - 2} more" if len(secrets) > 2 else ""
         what = f"landlock: secrets: {', '.join(secrets[:2])}{more} can't be closed inside of what is readable"
-        found["secrets"] = Reason(what, "run as an ordinary user, who can't read them")
+        lacking["secrets"] = Reason(what, "run as an ordinary user, who can't read them")
     elif host.has_key and _within(key := f"{host.state}/key", rights):
         what = f"landlock: secrets: {key} can't be closed inside of what is readable"
-        found["secrets"] = Reason(what, "open a narrower directory, or remove the key, if no commit is to be completed")
+        lacking["secrets"] = Reason(
+            what, "open a narrower directory, or remove the key, if no commit is to be completed"
+        )
     elif host.state and any(is_below(host.state, path) for path in policy.write):
         what = f"landlock: secrets: {host.state}, nsbox's own directory, can't be closed in a writable one"
-        found["secrets"] = Reason(what, "open a narrower directory")
-    return found
+        lacking["secrets"] = Reason(what, "open a narrower directory")
+    return lacking
 
 
 # ---- files
@@ -259,41 +263,41 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
 
 
 def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    said = ["privileges: no capabilities, no new privileges", f"system calls: {refused(policy, has_init=False)}"]
+    sentences = ["privileges: no capabilities, no new privileges", f"system calls: {refused(policy, has_init=False)}"]
     if policy.base == "workspace":
-        said.append("files: the contents of those that the policy names, the system's, and no others (Landlock)")
-        said.append("environment: built, not inherited")
+        sentences.append("files: the contents of those that the policy names, the system's, and no others (Landlock)")
+        sentences.append("environment: built, not inherited")
         if host.landlock_abi < landlock.TRUNCATE_ABI:
-            said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
+            sentences.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
     if policy.network == "none":
-        said.append("network: no sockets, not even on loopback or unix sockets, except pairs of streams (seccomp)")
+        sentences.append("network: no sockets, not even on loopback or unix sockets, except pairs of streams (seccomp)")
         if host.landlock_abi >= landlock.TCP_ABI:
-            said.append("network: no bind(2) and no connect(2) of TCP sockets that are passed (Landlock)")
+            sentences.append("network: no bind(2) and no connect(2) of TCP sockets that are passed (Landlock)")
     elif policy.base == "workspace":
-        said.append("sockets: no unix sockets except pairs of streams (seccomp)")
+        sentences.append("sockets: no unix sockets except pairs of streams (seccomp)")
     if "ipc" in policy.unshare:
-        said.append("ipc: no System V ipc and no message queues (seccomp)")
-    said.append("memory and tracing: none of processes outside (Landlock)")
+        sentences.append("ipc: no System V ipc and no message queues (seccomp)")
+    sentences.append("memory and tracing: none of processes outside (Landlock)")
     if host.landlock_abi >= landlock.SCOPES_ABI:
-        said.append("signals: none to processes outside (Landlock)")
-    return tuple(said)
+        sentences.append("signals: none to processes outside (Landlock)")
+    return tuple(sentences)
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    said = ["system calls: flaws of the kernel in those that are allowed"]
+    gaps = ["system calls: flaws of the kernel in those that are allowed"]
     if policy.base == "host":
-        said.append("files: the whole file system is visible and writable by the user's own permissions")
+        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
     else:
-        said.append("files: names, sizes and owners of all files can be seen; their contents can't")
+        gaps.append("files: names, sizes and owners of all files can be seen; their contents can't")
         if policy.home == PRIVATE or is_of_box(policy.home):
-            said.append(f"home: there is none of its own: HOME is {_tmpdir(policy)}")
+            gaps.append(f"home: there is none of its own: HOME is {_tmpdir(policy)}")
     if policy.network == "host":
-        said.append("network: the host's")
-    said.append(left_behind(policy))
-    said.append("namespaces: none of its own; /proc is the machine's, with the names of keys")
-    said.append("the caller's end: only what the main thread started is killed with it, unless it objects (prctl(2))")
+        gaps.append("network: the host's")
+    gaps.append(left_behind(policy))
+    gaps.append("namespaces: none of its own; /proc is the machine's, with the names of keys")
+    gaps.append("the caller's end: only what the main thread started is killed with it, unless it objects (prctl(2))")
     if not host.can_set_groups:
-        said.append("groups: the caller's supplementary groups stay in force")
+        gaps.append("groups: the caller's supplementary groups stay in force")
     if not policy.new_session:
-        said.append("terminal and signals: the caller's session and process group can be reached")
-    return tuple(said)
+        gaps.append("terminal and signals: the caller's session and process group can be reached")
+    return tuple(gaps)

@@ -180,14 +180,14 @@ def _owners(policy: Policy, host: Host, ops: tuple[Op, ...]) -> tuple[tuple[str,
 
     A directory that is bound onto itself on the way to another path goes with the path that it lies in.
     """
-    known = {path: (uid, gid) for path, uid, gid in host.owners}
+    by_path = {path: (uid, gid) for path, uid, gid in host.owners}
     own = [source] if (source := home_source(policy, host)) else []
     owners = []
     for op in ops:
         if not isinstance(op, Bind | RoBind):
             continue
         above = max((p for p in (*policy.write, *policy.read, *own) if is_below(op.src, p)), key=len, default=op.src)
-        owner = known.get(op.src) or known.get(above)
+        owner = by_path.get(op.src) or by_path.get(above)
         if owner is not None:
             owners.append((op.dest, *owner))
     return tuple(owners)
@@ -318,38 +318,40 @@ def _enforced(
     details = policy.details
     if not details.die_with_parent:
         end = "when the command ends" if policy.kill_on_exit else "when nothing runs there any more"
-    said = [f"processes: own pid namespace; all are killed {end}"] if "pid" in policy.unshare else []
-    kept = "only the requested capabilities over its own namespaces" if details.capabilities else "no capabilities"
-    kept += " except CAP_SETFCAP" if _may_map_root(policy, host, identity) else ""
+    sentences = [f"processes: own pid namespace; all are killed {end}"] if "pid" in policy.unshare else []
+    privileges = (
+        "only the requested capabilities over its own namespaces" if details.capabilities else "no capabilities"
+    )
+    privileges += " except CAP_SETFCAP" if _may_map_root(policy, host, identity) else ""
     whose = "own" if "user" in policy.unshare else "joined"
-    said.append(f"privileges: {kept}, no new privileges, {whose} user namespace")
+    sentences.append(f"privileges: {privileges}, no new privileges, {whose} user namespace")
     if host.kernel_id:
-        said.append(
+        sentences.append(
             "ids: outside an unused uid and gid, not the caller's 0; there the files of each path's owner are its own"
         )
-    said.append(f"system calls: {refused(policy)}")
+    sentences.append(f"system calls: {refused(policy)}")
     if policy.base == "workspace":
-        said.append("files: only what the plan mounts; the host's mounts are gone")
-        said.append("environment: built, not inherited")
+        sentences.append("files: only what the plan mounts; the host's mounts are gone")
+        sentences.append("environment: built, not inherited")
     elif policy.base == "layers":
-        said.append("files: only what the plan mounts; the host's mounts are gone")
+        sentences.append("files: only what the plan mounts; the host's mounts are gone")
     if policy.network == "none":
-        said.append("network: own net namespace, loopback only")
+        sentences.append("network: own net namespace, loopback only")
     elif policy.network != "host":
         from nsbox._layout.network import enforced  # seldom needed
 
-        said += enforced(policy)
+        sentences += enforced(policy)
     if ruleset is not None and ruleset.scoped:
-        said.append("sockets: no abstract unix sockets from outside (Landlock)")
+        sentences.append("sockets: no abstract unix sockets from outside (Landlock)")
     if ruleset is not None and ruleset.files:
-        said.append("files: the same again by Landlock, even those passed as descriptors")
+        sentences.append("files: the same again by Landlock, even those passed as descriptors")
         if not ruleset.files & _TRUNCATE:
-            said.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
-    said += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
-    said += [f"limits: {name} {value}" for name, value in cgroup]
+            sentences.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
+    sentences += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
+    sentences += [f"limits: {name} {value}" for name, value in cgroup]
     if most := inotify_instances(policy, host):
-        said.append(f"limits: {most} instances of inotify")
-    return tuple(said)
+        sentences.append(f"limits: {most} instances of inotify")
+    return tuple(sentences)
 
 
 def _reached(ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str, ...]:
@@ -361,57 +363,57 @@ def _reached(ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str, ...]:
 def _not_enforced(
     policy: Policy, host: Host, identity: Identity, ops: tuple[Op, ...], ruleset: Ruleset | None
 ) -> tuple[str, ...]:
-    said = [
+    gaps = [
         "system calls: all others"
         if policy.filter.base == "off"
         else "system calls: flaws of the kernel in those that are allowed"
     ]
     if "pid" not in policy.unshare:
         whose = "the caller's" if policy.details.pidns is None else "a joined"
-        said.append(f"processes: {whose} pid namespace; what the command leaves running goes on")
+        gaps.append(f"processes: {whose} pid namespace; what the command leaves running goes on")
         if policy.details.die_with_parent:
-            said.append("the caller's end: only what the main thread started is killed with it")
+            gaps.append("the caller's end: only what the main thread started is killed with it")
     if policy.details.host_writes:
-        said.append("the host: mount points, files and modes that ops lack are made there, where it is writable")
+        gaps.append("the host: mount points, files and modes that ops lack are made there, where it is writable")
     if policy.base == "host":
-        said.append("files: the whole file system is visible and writable by the user's own permissions")
+        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
     if ruleset is None or not ruleset.files:
-        said.append(
+        gaps.append(
             "descriptors: a file passed to the command can be reopened with any mode that its permissions allow"
         )
     if policy.network == "host":
         abstract = "" if ruleset is not None and ruleset.scoped else ", with its abstract unix sockets"
-        said.append(f"network: the host's{abstract}")
+        gaps.append(f"network: the host's{abstract}")
     elif policy.network != "none":
         from nsbox._layout.network import not_enforced  # seldom needed
 
-        said += not_enforced(policy)
+        gaps += not_enforced(policy)
     vsock = ", and AF_VSOCK," if policy.filter.base == "off" else ""
-    said.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
+    gaps.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
     if ruleset is None or not ruleset.files:
-        said.append("FIFOs: those in visible directories can be written to, even where these are read-only")
+        gaps.append("FIFOs: those in visible directories can be written to, even where these are read-only")
     else:
         places = _reached(ops, ruleset)
         below = f"; below {', '.join(places)} they can be written to, also in read-only directories" if places else ""
-        said.append(f"FIFOs: those in visible directories can be read empty{below}")
-    said.append(left_behind(policy))
+        gaps.append(f"FIFOs: those in visible directories can be read empty{below}")
+    gaps.append(left_behind(policy))
     if policy.nested and host.kernel_id:
-        said.append("afterwards: file capabilities that it gives in sandboxes of its own, in a workspace of root's")
+        gaps.append("afterwards: file capabilities that it gives in sandboxes of its own, in a workspace of root's")
     if policy.base != "workspace" and may_be_kernel_root(policy, host) and _may_map_root(policy, host, identity):
-        said.append("kernel settings, file capabilities: the command has them in a user namespace of its own, as root")
+        gaps.append("kernel settings, file capabilities: the command has them in a user namespace of its own, as root")
     if pinned_paths(policy):
-        said.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
+        gaps.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
     if policy.nested and (pinned_paths(policy) or may_be_kernel_root(policy, host)):
-        said.append(
+        gaps.append(
             "nested namespaces: in one of its own the command can rename what is hidden, for a later command to see"
         )
     if policy.nested and policy.base == "workspace" and may_be_kernel_root(policy, host):
-        said.append("nested sandboxes: the kernel's uid 0 can't map itself again, nor mount a procfs")
-        said.append("cgroups: in a user namespace of its own the kernel's uid 0 can mount and write to the host's")
+        gaps.append("nested sandboxes: the kernel's uid 0 can't map itself again, nor mount a procfs")
+        gaps.append("cgroups: in a user namespace of its own the kernel's uid 0 can mount and write to the host's")
     if host.unmapped:
-        said.append(f"ids: outside the command is the caller's uid 0: {host.unmapped}")
+        gaps.append(f"ids: outside the command is the caller's uid 0: {host.unmapped}")
     if not host.can_set_groups:
-        said.append("groups: the caller's supplementary groups stay in force")
+        gaps.append("groups: the caller's supplementary groups stay in force")
     if not policy.new_session:
-        said.append("terminal and signals: the caller's session and process group can be reached")
-    return tuple(said)
+        gaps.append("terminal and signals: the caller's session and process group can be reached")
+    return tuple(gaps)

@@ -99,13 +99,13 @@ def _check_possible(policy: Policy) -> None:
 
 def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     """Return the wishes that this backend can't grant: their names in best_effort, and why."""
-    found = {}
+    lacking = {}
     if policy.tmp_size is not None:
-        found["tmp"] = Reason("seatbelt: tmp_size: a directory has no size of its own to be limited")
+        lacking["tmp"] = Reason("seatbelt: tmp_size: a directory has no size of its own to be limited")
     if policy.hostname is not None:
-        found["hostname"] = Reason("seatbelt: hostname: macOS has one for all")
+        lacking["hostname"] = Reason("seatbelt: hostname: macOS has one for all")
     if policy.ids == "full" or not _is_own(policy, host):
-        found["ids"] = Reason(
+        lacking["ids"] = Reason(
             f"seatbelt: ids: only the caller's own uid and gid are there, {host.euid} and {host.egid}"
         )
     network = listed(policy)
@@ -113,14 +113,14 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
         [] if network is None else [entry.text for entry in network.entries if entry.is_udp and not entry.is_denied]
     )
     if datagrams:
-        found["network"] = Reason(
+        lacking["network"] = Reason(
             f"seatbelt: network: {datagrams[0]!r}: on macOS a list is enforced by a proxy, which has no UDP; with "
             "best_effort the others are"
         )
     if policy.landlock:
-        found["landlock"] = Reason("seatbelt: landlock: that is Linux's")
+        lacking["landlock"] = Reason("seatbelt: landlock: that is Linux's")
     if policy.seccomp not in ("default", "off"):
-        found["seccomp"] = Reason(
+        lacking["seccomp"] = Reason(
             "seatbelt: seccomp: macOS has no filters of system calls; its profile is all there is"
         )
     whys = {
@@ -131,8 +131,8 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
     }
     for name, why in whys.items():
         if getattr(policy.limits, name) is not None:
-            found[f"limits.{name}"] = Reason(f"seatbelt: limits.{name}: {why}")
-    return found
+            lacking[f"limits.{name}"] = Reason(f"seatbelt: limits.{name}: {why}")
+    return lacking
 
 
 def _is_own(policy: Policy, host: Host) -> bool:
@@ -288,12 +288,12 @@ class _Profile:
         around = self._around(grant.path)
         if self._host.names_are_exact or around is None:
             return []
-        found = sbpl.folded(around.name, grant.path[len(around.path) :], below=below)
-        if found is None:
+        pattern = sbpl.folded(around.name, grant.path[len(around.path) :], below=below)
+        if pattern is None:
             raise UnavailableError(
                 Reason(f"seatbelt: deny: {grant.path} is too long to be hidden in any spelling", "a shorter path")
             )
-        return [found]
+        return [pattern]
 
     def _pins(self) -> list[str]:
         """Return rules that keep named paths, and the way to them, from being moved: elsewhere other rules would apply.
@@ -308,10 +308,10 @@ class _Profile:
             if around is not None:
                 parts = grant.path[len(around.path) :].strip("/").split("/")[:-1]
                 ways.update({"/".join((around.path, *parts[: n + 1])): None for n in range(len(parts))})
-        known = {grant.path: grant.name for grant in self._grants}
+        names = {grant.path: grant.name for grant in self._grants}
         filters = []
         for i, path in enumerate(sorted(ways, key=lambda path: (_depth(path), path))):
-            name = known.get(path) or f"WAY_{i}"
+            name = names.get(path) or f"WAY_{i}"
             self._params[name] = sbpl.check_value(path)
             filters.append(param(name, "literal"))
             filters += self._folded(Grant(path, "deny", None, name), below=False)
@@ -361,35 +361,35 @@ def _open_profile(policy: Policy, host: Host) -> Seatbelt:
 
 
 def _enforced(policy: Policy, limits: tuple[Rlimit, ...]) -> tuple[str, ...]:
-    said = ["privileges: set-user-ID programs don't run (Seatbelt)"]
+    sentences = ["privileges: set-user-ID programs don't run (Seatbelt)"]
     if policy.base == "workspace":
-        said.append(
+        sentences.append(
             "files: only those that the policy names, the system's, and a directory for temporary ones (Seatbelt)"
         )
-        said.append("processes: no signals to, and nothing about, those outside (Seatbelt)")
-        said.append("services: no launchd jobs, Launch Services, Apple Events, pasteboard or keychain (Seatbelt)")
-        said.append("afterwards: no set-user-ID files can be made (Seatbelt)")
+        sentences.append("processes: no signals to, and nothing about, those outside (Seatbelt)")
+        sentences.append("services: no launchd jobs, Launch Services, Apple Events, pasteboard or keychain (Seatbelt)")
+        sentences.append("afterwards: no set-user-ID files can be made (Seatbelt)")
     if not policy.inherit_env:
-        said.append("environment: built, not inherited")
+        sentences.append("environment: built, not inherited")
     if policy.network == "none" and policy.base == "host":
-        said.append("network: no sockets")
+        sentences.append("network: no sockets")
     elif policy.network == "none":
-        said.append(
+        sentences.append(
             "network: none, not even on loopback"
             + ("; unix sockets where files may be written" if policy.base == "workspace" else "")
         )
     elif (network := listed(policy)) is not None:
-        said.append(
+        sentences.append(
             "network: one port of 127.0.0.1, where a proxy outside is; no other connection, no server (Seatbelt)"
         )
-        said += enforced_by_proxy(network)
+        sentences += enforced_by_proxy(network)
     elif policy.base == "workspace":
-        said.append(
+        sentences.append(
             "sockets: no unix sockets except where files may be written, and the one that resolves names of hosts"
         )
     if policy.base == "workspace":
-        said.append(f"the caller's end: {_ended(policy)} with it")
-    return (*said, *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits))
+        sentences.append(f"the caller's end: {_ended(policy)} with it")
+    return (*sentences, *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits))
 
 
 def _ended(policy: Policy) -> str:
@@ -397,41 +397,41 @@ def _ended(policy: Policy) -> str:
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    said = ["Linux has more: no namespaces here, and no filter of system calls"]
+    gaps = ["Linux has more: no namespaces here, and no filter of system calls"]
     if policy.base == "host":
-        said.append("files: the whole file system is visible and writable by the user's own permissions")
-        said.append(f"the caller's end: {_ended(policy)}, unless it has killed the process that waits for that")
+        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
+        gaps.append(f"the caller's end: {_ended(policy)}, unless it has killed the process that waits for that")
         if policy.network == "none":
-            said.append("network: services outside, which can be asked to use it")
+            gaps.append("network: services outside, which can be asked to use it")
     else:
-        said.append("temporary files: /tmp is closed; TMPDIR is a fresh directory, without a limit of its size")
-        said.append("temporary files: what an earlier command left running can reach those of a later one")
-        said.append("what package managers keep in /opt and /usr/local is readable, except for data of services (var)")
-        said.append("semaphores: named ones of other programs can be used")
-        said.append("names: that a path on the way to an allowed one exists can be seen")
-        said.append("files: links to the same file that are there already, and clones, have paths of their own")
+        gaps.append("temporary files: /tmp is closed; TMPDIR is a fresh directory, without a limit of its size")
+        gaps.append("temporary files: what an earlier command left running can reach those of a later one")
+        gaps.append("what package managers keep in /opt and /usr/local is readable, except for data of services (var)")
+        gaps.append("semaphores: named ones of other programs can be used")
+        gaps.append("names: that a path on the way to an allowed one exists can be seen")
+        gaps.append("files: links to the same file that are there already, and clones, have paths of their own")
     if pinned_paths(policy):
-        said.append(
+        gaps.append(
             "hidden and read-only paths inside of writable ones: if a process outside moves them, or what is above"
         )
     if policy.network == "host":
-        said.append("network: the host's")
+        gaps.append("network: the host's")
     if (network := listed(policy)) is not None:
-        said.append(
+        gaps.append(
             "network: for programs that don't use a proxy there is none: names are unknown, connections refused"
         )
-        said.append("network: names of hosts and UDP aren't there; ssh and databases need a proxy command or SOCKS5")
-        said.append("network: after the caller's end there is none")
-        said += left_open(network)
+        gaps.append("network: names of hosts and UDP aren't there; ssh and databases need a proxy command or SOCKS5")
+        gaps.append("network: after the caller's end there is none")
+        gaps += left_open(network)
     for name in sorted(policy.seatbelt):
-        said.append(f"services: {name}: {PRESETS[name][0].about}")
+        gaps.append(f"services: {name}: {PRESETS[name][0].about}")
     left = "outside of its process group" if policy.new_session and policy.kill_on_exit else "in the background"
-    said.append(f"processes: what the command leaves running {left} goes on, in the sandbox")
-    said.append("afterwards: scripts that the command leaves in writable places")
-    said.append("groups: the caller's supplementary groups stay in force")
-    said.append("system calls: flaws of the kernel, and of the services that can be asked")
+    gaps.append(f"processes: what the command leaves running {left} goes on, in the sandbox")
+    gaps.append("afterwards: scripts that the command leaves in writable places")
+    gaps.append("groups: the caller's supplementary groups stay in force")
+    gaps.append("system calls: flaws of the kernel, and of the services that can be asked")
     if "compiled" not in host.seatbelt_ways:
-        said.append(f"speed: each start needs another program ({host.seatbelt_ways[0]})")
+        gaps.append(f"speed: each start needs another program ({host.seatbelt_ways[0]})")
     if not policy.new_session:
-        said.append("terminal and signals: the caller's session and process group can be reached")
-    return tuple(said)
+        gaps.append("terminal and signals: the caller's session and process group can be reached")
+    return tuple(gaps)

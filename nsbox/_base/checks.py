@@ -43,8 +43,8 @@ def is_path_like(value: object) -> TypeGuard[os.PathLike[str]]:
 
 def _has(value: object, method: str) -> bool:
     """Say if the value's class has the method; that the class of the class has it (as an Enum's) doesn't count."""
-    found = (base.__dict__[method] for base in type(value).__mro__ if method in base.__dict__)
-    return next(found, None) is not None
+    methods = (base.__dict__[method] for base in type(value).__mro__ if method in base.__dict__)
+    return next(methods, None) is not None
 
 
 def check_text(field: str, value: object) -> str:

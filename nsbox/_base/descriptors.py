@@ -62,15 +62,15 @@ def walked(above: int, path: str, flags: int) -> int:
             os.close(at)
             at = inner
             _check_no_link(at, path)
-        found = os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=at)
+        fd = os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=at)
     finally:
         os.close(at)
     try:
-        _check_no_link(found, path)
+        _check_no_link(fd, path)
     except OSError:
-        os.close(found)
+        os.close(fd)
         raise
-    return found
+    return fd
 
 
 def _check_no_link(fd: int, path: str) -> None:

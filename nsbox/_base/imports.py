@@ -39,8 +39,8 @@ class _Places:
         for prefix in (sys.base_prefix, sys.base_exec_prefix):
             own |= {os.path.join(prefix, part, version) for part in ("lib", sys.platlibdir)}
         archives = {f"{os.path.dirname(place)}/{version.replace('.', '')}.zip" for place in own}
-        found = [*archives, *own, *(os.path.join(place, "lib-dynload") for place in own)]
-        self.stdlib = sorted(path for path in found if os.path.exists(path))
+        stdlib = [*archives, *own, *(os.path.join(place, "lib-dynload") for place in own)]
+        self.stdlib = sorted(path for path in stdlib if os.path.exists(path))
         self.first = os.path.realpath(first) if isinstance(first, str) and first else None
         self.above = os.path.dirname(PACKAGE)
         site = sys.modules.get("site")

@@ -111,17 +111,17 @@ def with_matches(policy: Policy, host: Host) -> Policy:
         for paths in (policy.read, policy.deny)
     )
     hidden = {match for path in policy.deny if is_pattern(path) for match in matches.get(path, ())}
-    kept = [
+    visible = [
         tuple(p for p in paths if p not in deny and not any(is_below(p, at) for at in hidden))
         for paths in (policy.write, read)
     ]
     at = policy.workdir
     if at is not None and any(is_below(at, path) for path in (*hidden, *deny)):
         raise PolicyError("deny", f"hides {at}, which commands work in")
-    paths = tuple(rule for rule in policy.paths if rule.root in (*kept[0], *kept[1]))
-    tools = policy.tools_bin if policy.tools_bin in kept[1] else None
+    paths = tuple(rule for rule in policy.paths if rule.root in (*visible[0], *visible[1]))
+    tools = policy.tools_bin if policy.tools_bin in visible[1] else None
     deny = tuple(path for path in deny if path in hidden or not any(is_below(path, at) for at in hidden))
-    return replace(policy, write=kept[0], read=kept[1], deny=deny, paths=paths, tools_bin=tools, strict=False)
+    return replace(policy, write=visible[0], read=visible[1], deny=deny, paths=paths, tools_bin=tools, strict=False)
 
 
 def with_interpreter(policy: Policy, host: Host) -> Policy:

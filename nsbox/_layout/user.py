@@ -259,13 +259,13 @@ def _without(name: bytes, lines: Iterable[bytes]) -> list[bytes]:
 
 def _shortened(lines: Iterable[bytes], wanted: bytes) -> bytes:
     """Return a short version of a large file: the system's own entries, and the command's."""
-    kept = []
+    entries = []
     for line in lines:
         number = line.split(b":")[2:3]
         is_system = bool(number) and number[0].isdigit() and _is_system(int(number[0]))
         if number == [wanted] or is_system:
-            kept.append(line)
-    return b"\n".join(kept) + b"\n"
+            entries.append(line)
+    return b"\n".join(entries) + b"\n"
 
 
 def _is_system(number: int) -> bool:

@@ -115,14 +115,14 @@ def _links(policy: Policy, host: Host, chosen: dict[str, Op]) -> dict[str, Op]:
     """
     own = ("/proc", "/dev", "/sys")
     bound = [path for path, op in chosen.items() if isinstance(op, Bind | RoBind)]
-    found: dict[str, Op] = {}
+    links: dict[str, Op] = {}
     for link, target in (*policy.links, *host.ways, *home_links(policy, host)):
         if any(is_below(path, link) for path in chosen) or any(is_below(link, path) for path in (*own, *policy.deny)):
             continue
         above = max((path for path in chosen if is_below(link, path)), key=_depth, default=None)
         if above is None or (above not in bound and not isinstance(chosen[above], Symlink)):
-            found[link] = Symlink(target, link)
-    return found
+            links[link] = Symlink(target, link)
+    return links
 
 
 def _ways(chosen: dict[str, Op]) -> dict[str, Op]:

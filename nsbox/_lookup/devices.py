@@ -22,17 +22,17 @@ _latest: dict[Policy, tuple[Host, Host]] = {}
 
 def with_devices(policy: Policy, host: Host) -> Host:
     """Return the host with the nodes that the policy names; raises PolicyError for a path that isn't a device."""
-    found: list[str] = []
+    nodes: list[str] = []
     for path in policy.devices:
         if any(is_below(path, f"/dev/{name}") for name in (*DEVICES, *_OWN)):
             raise PolicyError("devices", f"{path}: each sandbox has one of its own")
         if os.path.realpath(path) != path:
             raise PolicyError("devices", f"{path} is, by a link, {os.path.realpath(path)}: name that")
-        _add(path, found, is_named=True)
-    devices = tuple(dict.fromkeys(found))
+        _add(path, nodes, is_named=True)
+    devices = tuple(dict.fromkeys(nodes))
     known = _latest.get(policy)
     if known is not None and known[0] is host and known[1].devices == devices:
-        return known[1]  # the same object, so that what was prepared for it is found without a comparison
+        return known[1]  # the same object, so that what was prepared for it is nodes without a comparison
     new = replace(host, devices=devices)
     if len(_latest) >= 64:
         _latest.clear()

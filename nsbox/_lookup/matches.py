@@ -35,13 +35,13 @@ def matched(policy: Policy, host: Host) -> Host:
 
     With `strict`, also raises PolicyError for an entry of deny that hides nothing.
     """
-    found = matches(policy)
+    paths = matches(policy)
     if policy.strict:
-        _check_all(policy, found)
-    rows = tuple(found.items())
+        _check_all(policy, paths)
+    rows = tuple(paths.items())
     known = _latest.get(policy)
     if known is not None and known[0] is host and known[1].matches == rows:
-        return known[1]  # the same object, so that what was prepared for it is found without a comparison
+        return known[1]  # the same object, so that what was prepared for it is paths without a comparison
     new = replace(host, matches=rows)
     if len(_latest) >= 64:
         _latest.clear()

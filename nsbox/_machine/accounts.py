@@ -148,18 +148,18 @@ def with_accounts(policy: Policy, host: Host) -> Host:
     """
     uid = host.euid if policy.uid is None else policy.uid
     gid = host.egid if policy.gid is None else policy.gid
-    given = () if policy.network == "none" else tuple((n, v) for n in CERTIFICATES if (v := os.environ.get(n)))
-    if (uid, gid) == (host.euid, host.egid) and not given:
+    variables = () if policy.network == "none" else tuple((n, v) for n in CERTIFICATES if (v := os.environ.get(n)))
+    if (uid, gid) == (host.euid, host.egid) and not variables:
         return host
-    where = policy if given else None  # its paths decide which certificates have to be shown
-    here = os.getcwd() if given and not all(v.startswith("/") for _, v in given) else ""
-    hidden = _denied(policy, host, given) if given and policy.deny else frozenset()
-    key = (host, uid, gid, given, where, here, hidden)
+    where = policy if variables else None  # its paths decide which certificates have to be shown
+    here = os.getcwd() if variables and not all(v.startswith("/") for _, v in variables) else ""
+    hidden = _denied(policy, host, variables) if variables and policy.deny else frozenset()
+    key = (host, uid, gid, variables, where, here, hidden)
     known = _hosts.get(key)
     if known is None:
         known = host if (uid, gid) == (host.euid, host.egid) else with_user(host, uid, gid)
-        if given:
-            known = _with_certificates(policy, known, given, hidden)
+        if variables:
+            known = _with_certificates(policy, known, variables, hidden)
         if len(_hosts) >= _MOST_KEPT:
             _hosts.clear()
         _hosts[key] = known

@@ -103,10 +103,10 @@ def parse(field: str, text: object) -> tuple[Entry, ...]:
         raise refuse(f"{what} needs single ports, or a range of at most {MOST_SINGLE_PORTS}")
     if is_udp and kind in ("localhost", "any"):
         raise refuse("UDP goes with names and addresses alone")
-    made = Entry(text, kind, name, address, bits, first, last, is_udp, is_denied)
+    entry = Entry(text, kind, name, address, bits, first, last, is_udp, is_denied)
     if is_denied and not has_ports and kind != "localhost":
-        return made, Entry(text, kind, name, address, bits, first, last, True, True)
-    return (made,)
+        return entry, Entry(text, kind, name, address, bits, first, last, True, True)
+    return (entry,)
 
 
 def _check_form(text: str, refuse: Callable[[str], PolicyError]) -> None:
@@ -134,11 +134,11 @@ def _host_of(url: str) -> str:
 def _ports(text: str, refuse: Callable[[str], PolicyError]) -> tuple[int, int]:
     if text == "*":
         return ALL_PORTS
-    found = _PORTS.fullmatch(text) if text.isascii() else None
-    if found is None:
+    match = _PORTS.fullmatch(text) if text.isascii() else None
+    if match is None:
         path = "a path can't be allowed or refused, only a host and its port; " if "/" in text else ""
         raise refuse(f"{path}the port must be a number, a range such as 8000-8010, or *")
-    first, last = int(found[1]), int(found[2] or found[1])
+    first, last = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= last <= ALL_PORTS[1]:
         raise refuse("ports go from 1 to 65535, the smaller one first")
     return first, last
@@ -166,10 +166,10 @@ def _target(text: str, refuse: Callable[[str], PolicyError]) -> tuple[Kind, str,
 
 
 def _addresses(text: str, refuse: Callable[[str], PolicyError]) -> tuple[int, int]:
-    found = _ADDRESS.fullmatch(text)
-    parts = [int(part) for part in found.groups()[:4]] if found else []
-    bits = int(found[5] or 32) if found else 33
-    has_zeros = any(part != str(int(part)) for part in found.groups("0")[:5]) if found else False
+    match = _ADDRESS.fullmatch(text)
+    parts = [int(part) for part in match.groups()[:4]] if match else []
+    bits = int(match[5] or 32) if match else 33
+    has_zeros = any(part != str(int(part)) for part in match.groups("0")[:5]) if match else False
     if has_zeros:
         raise refuse("has a zero before a number, which some programs read as octal")
     if max(parts, default=256) > 255 or bits > 32:

@@ -147,10 +147,10 @@ def decode(packet: bytes) -> NetworkEvent:
     """Return the event of an EVENT or an ASK, which is "refused" until answered. Raises ValueError for any other."""
     if len(packet) != PACKET.size or head(packet).kind not in (EVENT, ASK):
         raise ValueError(f"the relay sent {len(packet)} bytes that aren't an event")
-    known = VERDICTS if head(packet).kind == EVENT else _UNDECIDED
+    verdicts = VERDICTS if head(packet).kind == EVENT else _UNDECIDED
     _, _, sandbox, _, time, *rest = PACKET.unpack(packet)
     what, verdict, reason, errno, protocol, port, family, ms, sent, received, address, name, sni = rest
-    if not (what in KINDS and verdict in known and reason in REASONS and protocol < 2 and port <= _MOST_PORT):
+    if not (what in KINDS and verdict in verdicts and reason in REASONS and protocol < 2 and port <= _MOST_PORT):
         raise ValueError(f"the relay sent an event of unknown values: {rest[:6]}")
     return NetworkEvent(
         time / 1e9,
@@ -160,7 +160,7 @@ def decode(packet: bytes) -> NetworkEvent:
         port,
         "" if KINDS[what] == "dns" else _PROTOCOLS[protocol],
         _address(family, address),
-        known[verdict],
+        verdicts[verdict],
         REASONS[reason],
         errno,
         _text(sni),

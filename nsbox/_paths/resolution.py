@@ -39,7 +39,7 @@ def links_on(path: str) -> tuple[str, list[str]]:
         inner = os.path.join(at, name)
         try:
             target = os.readlink(inner)
-        except OSError:  # no link, or nothing
+        except OSError:  # not a link, or nothing there
             at = inner
             continue
         links.append(inner)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _ALWAYS = frozenset({"user", "mount", "pid"})
 _MOST_PROCS = 8  # child.h
 _OPTIONAL = frozenset({"ipc", "uts", "cgroup", "time"})
-BACKENDS = ("namespaces", "bwrap", "seatbelt", "landlock", "passthrough")  # from the one that contains most
+BACKENDS = ("namespaces", "bwrap", "seatbelt", "landlock", "passthrough")  # in this order: the first contains most
 REQUIRE = {"isolated": 2, "filesystem": 4, "nothing": 5}  # how many of these are acceptable
 BEST_EFFORT = (
     *("attributes", "deny", "hostname", "ids", "landlock", "limits.cpus", "limits.memory", "limits.processes"),

@@ -181,11 +181,11 @@ class _Writer:
 
     def verdict(self, errno: int | None) -> int:
         """Return a place that ends the program. errno: 0: the call is allowed; None: success without the call."""
-        known = self._verdicts.get(errno)
-        if known is None or len(self._backward) - known > _FAR // 2:
+        place = self._verdicts.get(errno)
+        if place is None or len(self._backward) - place > _FAR // 2:
             word = _RET_ALLOW if errno == 0 else _RET_ERRNO | (errno or 0)
-            known = self._verdicts[errno] = self._put(_RETURN, word)
-        return known
+            place = self._verdicts[errno] = self._put(_RETURN, word)
+        return place
 
     def _near(self, place: int, room: int) -> int:
         """Return the place, or one that leads to it and is in reach of a jump from `room` instructions before here."""
@@ -223,15 +223,15 @@ class _Writer:
 
     def chain(self, rules: tuple[Rule, ...]) -> int:
         """Return the place where the rules for one system call begin."""
-        known = self._chains.get(rules)
-        if known is None:
-            known = self.allow
+        place = self._chains.get(rules)
+        if place is None:
+            place = self.allow
             for rule in reversed(rules):
-                no, known = known, self.verdict(rule.errno)
+                no, place = place, self.verdict(rule.errno)
                 for test in reversed(rule.when):
-                    known = self._if(test, known, no)
-            self._chains[rules] = known
-        return known
+                    place = self._if(test, place, no)
+            self._chains[rules] = place
+        return place
 
     def search(self, ranges: Sequence[tuple[int, int]], first: int, last: int, end: int = LAST + 1) -> int:
         """Put a binary search for the number that was loaded; return its place.
