@@ -49,7 +49,7 @@ class Process:
     def __init__(self, content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> None:
         """Start it; raises SetupError.
 
-        content: the list, as _wire_network has it.
+        content: the list as bytes, which blob() has made.
         owner: what handles the messages.
         is_awaited: whether a command may be waiting for the answer to a message.
         """

@@ -212,8 +212,8 @@ def _with_certificates(policy: Policy, host: Host, given: tuple[tuple[str, str],
 def _certificate(policy: Policy, host: Host, name: str, path: str) -> str | None:
     """Return where a path leads, or the path itself if it leads nowhere; None if that must not be shown.
 
-    A link in a directory that commands can write to isn't followed out of it: see _resolution. A directory that
-    contains a home, a workspace or something hidden isn't shown, since only certificates are meant.
+    A link in a directory that commands can write to isn't followed out of it: see _paths.resolution. A directory
+    that contains a home, a workspace or something hidden isn't shown, since only certificates are meant.
     """
     if not os.path.exists(path):
         return path

@@ -1,7 +1,7 @@
 """Which system calls a command may make: Filter, which is the wish; calls that no command may make; rules of a profile.
 
-The tables of the profiles are in profiles.py, the assembler of rules in bpf.py. When the programs are installed is up to a
-backend.
+The tables of the profiles are in profiles.py, the assembler of rules in bpf.py. Backends decide when programs are
+installed.
 """
 
 from __future__ import annotations
