@@ -17,17 +17,17 @@ CAPABILITIES = (  # by their numbers, <linux/capability.h>
 
 
 def check_capability(word: object) -> str:
-    """Return the word if it is a capability's name, "all" or "caller", the first two also with a "-" before them."""
+    """Return a word of Details.capabilities: a name, "all", "-" before either, or "caller"; raises PolicyError."""
     if not isinstance(word, str):
         raise PolicyError("details.capabilities", f"has a {type(word).__name__}, must be names")
     if word.removeprefix("-") not in ("all", *CAPABILITIES) and word != "caller":
-        raise PolicyError("details.capabilities", f"{word!r} is no capability such as 'CAP_NET_ADMIN'")
+        raise PolicyError("details.capabilities", f"{word!r} isn't a capability such as 'CAP_NET_ADMIN'")
     return word
 
 
 @frozen
 class Capabilities(Frozen):
-    """What a command keeps, as bits: what it has, what passes to other users' programs, and the most it could have."""
+    """The capabilities that a command keeps, as bits: capabilities(7) explains the three sets."""
 
     permitted: int
     inheritable: int

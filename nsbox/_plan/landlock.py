@@ -50,7 +50,12 @@ _READABLE = (RoBind, RoOverlay, Mask)
 
 @frozen
 class LandlockRule(Frozen):
-    """What may be done below a path: rights of landlock(7). optional: it may be missing. nofollow: by no symlink."""
+    """What may be done below a path.
+
+    rights: bits of landlock(7).
+    optional: the path may be missing.
+    nofollow: a symlink anywhere in it is an error.
+    """
 
     path: str
     rights: int
@@ -60,7 +65,13 @@ class LandlockRule(Frozen):
 
 @frozen
 class Ruleset(Frozen):
-    """A Landlock ruleset. files: the rights that only its rules give; 0: it isn't about files. net: those about TCP."""
+    """A Landlock ruleset.
+
+    files: the rights about files that only its rules give; 0: it isn't about files.
+    net: the rights about TCP, which no rule gives.
+    scoped: the scopes, LANDLOCK_SCOPE_*.
+    paths: its rules.
+    """
 
     files: int = 0
     net: int = 0

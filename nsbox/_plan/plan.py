@@ -1,4 +1,4 @@
-"""A Plan: all that a backend has decided, as one frozen value; who the command is, and its resource limits."""
+"""Plan: everything that a backend has decided, as one frozen value; the command's ids, and its resource limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Rlimit(Frozen):
-    """One resource limit, as setrlimit(2) has it; the name without RLIMIT_."""
+    """One resource limit of setrlimit(2). name: without RLIMIT_."""
 
     name: str
     soft: int
@@ -25,12 +25,17 @@ class Rlimit(Frozen):
 
 @frozen
 class Identity(Frozen):
-    """Who the command is: the lines of the user namespaces' maps, "inside outside count" each.
+    """Who the command is, and how its user namespaces map ids (user_namespaces(7)).
 
-    The second pair, when there is one, is for a namespace entered after the mounts, whose parent is the first.
-    by_helper: the maps hold more than one id and are written by a process outside of the namespace (map2_by_helper: so
-    do the second ones); map_programs: the paths of newuidmap(1) and newgidmap(1), when it has to be these. userns,
-    userns2: descriptors of namespaces to be joined instead of the first and of the second; then without maps.
+    uid, gid: the command's, inside.
+    uid_map, gid_map: lines of the first user namespace's maps, each "inside outside count".
+    uid_map2, gid_map2: those of a second user namespace below it, which is entered after the mounts.
+    deny_setgroups: whether setgroups(2) is denied in the first one.
+    by_helper: the first maps have more than one id, so a process outside of the namespace writes them.
+    change_ids: whether the command has to change its ids.
+    map_programs: paths of newuidmap(1) and newgidmap(1), if these have to write the maps.
+    map2_by_helper: the second maps have more than one id.
+    userns, userns2: descriptors of namespaces to join instead of making the first and the second; they have no maps.
     """
 
     uid: int
@@ -50,17 +55,36 @@ class Identity(Frozen):
 
 @frozen
 class Plan(Frozen):
-    """All that a backend has decided: the ops in their order, and what holds for the processes.
+    """Everything that a backend has decided about a sandbox.
 
-    cgroup: where the command's is made, or ""; cgroup_limits: what is written to its files. pidns: a descriptor of a
-    pid namespace to be joined. limit_userns: no user namespaces below those of the set-up; no_userns: this has to be
-    so. inotify_instances: 0 for no limit. host_writes: ops may change the host. die_with_parent: all ends with the
-    caller. programs: the seccomp filters, in their order. plain: a child like any other, without namespaces or an init,
-    however confined. wrapper: arguments of a program that makes the sandbox. tmpdir, home: those of a built
-    environment. kernel_id: the uid and gid that the sandbox has outside, which the first maps are of; 0: the caller's.
-    owners: destinations of binds, with the uid and gid whose files are the command's own there. map_root: the command
-    may map its uid 0 in user namespaces of its own. network: the list of what the command may connect to, which a
-    process outside enforces; None: there is none.
+    ops: the steps that make the file system, in their order.
+    namespaces: the names of the namespaces that are made.
+    identity: the command's ids, and the maps of its user namespaces.
+    rlimits: resource limits of each process.
+    new_session: whether the command is the leader of a session of its own.
+    cgroup: the directory in which the command's cgroup is made; "": none.
+    cgroup_limits: pairs of a file of that cgroup and what is written to it.
+    programs: the seccomp filters, in their order.
+    ruleset: Landlock's; None: none.
+    nested: whether the command may make children of the caller.
+    drop_groups: whether the supplementary groups are dropped.
+    kill_on_exit: whether everything ends with the command.
+    capabilities: what the command keeps; None: nothing.
+    pidns: a descriptor of a pid namespace to join.
+    limit_userns: whether a limit forbids user namespaces below those of the set-up.
+    inotify_instances: the most of these; 0: no limit.
+    no_userns: whether the spawn fails unless no user namespaces can be made.
+    host_writes: whether ops may change the host.
+    die_with_parent: whether everything ends with the caller.
+    plain: whether it is a child like any other, without namespaces or an init, however confined.
+    wrapper: the arguments of a program that makes the sandbox.
+    tmpdir, home: TMPDIR and HOME of a built environment.
+    kernel_id: the uid and gid that the first maps lead to outside; 0: the caller's.
+    owners: destinations of binds, each with the uid and gid whose files are the command's own there.
+    map_root: whether the command may map its uid 0 in user namespaces of its own.
+    network: the list of what the command may connect to, which a process outside enforces; None: there is none.
+    backend: the backend's name.
+    enforced, not_enforced: sentences that say what this plan guarantees, and what it doesn't.
     """
 
     ops: tuple[Op, ...]
@@ -97,7 +121,9 @@ class Plan(Frozen):
     def to_bwrap(self, put: Callable[[bytes | int], int] | None = None) -> list[str]:
         """Return the options with which bwrap(1) makes such a sandbox, without the program's name and the command.
 
-        put: returns a descriptor for contents or a filter. What bwrap lacks is left out, or a PolicyError (ops).
+        What bwrap lacks is left out; an op that it lacks is a PolicyError.
+
+        put: returns a descriptor from which bwrap can read contents or a filter; None: contents are a PolicyError.
         """
         from nsbox._plan.bwrap_words import command_line
 
