@@ -72,7 +72,7 @@ def enforced(policy: Policy) -> tuple[str, ...]:
         "network: connections lead only to what is on the list; a relay outside makes them (nsbox-net)",
         "network: names that aren't listed are unknown; no question about them leaves this machine (nsbox-net)",
         _addresses(network),
-        "network: 'localhost' alone leads to this machine's loopback; a prefix doesn't lead to its own addresses",
+        "network: 'localhost' alone leads to this machine's loopback; a prefix leads to no address of this machine",
         *_hellos(network),
         "network: no IPv6 inside; outside, the relay uses it for names that have it",
         *_amounts(network),
@@ -82,7 +82,7 @@ def enforced(policy: Policy) -> tuple[str, ...]:
 def enforced_by_proxy(network: Network) -> tuple[str, ...]:
     """Return sentences for explain(): what is enforced where a proxy enforces the list."""
     return (
-        "network: the proxy connects only to what is on the list; it knows whose a client is by a secret (nsbox-proxy)",
+        "network: the proxy connects only to what is on the list; it knows a client's sandbox by a secret (nsbox-proxy)",
         "network: names that aren't listed are refused; no question about them leaves this machine (nsbox-proxy)",
         _addresses(network),
         *_hellos(network),
