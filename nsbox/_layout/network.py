@@ -82,7 +82,7 @@ def enforced(policy: Policy) -> tuple[str, ...]:
 def enforced_by_proxy(network: Network) -> tuple[str, ...]:
     """Return sentences for explain(): what is enforced where a proxy enforces the list."""
     return (
-        "network: the proxy connects only to what is on the list; it knows a client's sandbox by a secret (nsbox-proxy)",
+        "network: the proxy connects only to what is on the list; a secret identifies a client's sandbox (nsbox-proxy)",
         "network: names that aren't listed are refused; no question about them leaves this machine (nsbox-proxy)",
         _addresses(network),
         *_hellos(network),

@@ -31,7 +31,7 @@ _NEEDED = ("/proc", "/dev", "/tmp", "/run", "/workspace")
 MOUNT_POINTS = (*_NEEDED, "/agent")
 _RUN_SIZE = 64 << 10
 _USERS = {0: "root", 1000: "sandbox"}
-# What a workspace hides of procfs, for whichever uid: see _workspace.
+# What a workspace hides of procfs, for any uid: see _layout.workspace.
 _MASKED = (
     *("1/autogroup", "keys", "key-users"),
     *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
