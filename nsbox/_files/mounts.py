@@ -19,9 +19,9 @@ def mounts() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def automounts() -> tuple[str, ...]:
-    """Return where file systems are mounted at their first use, or directories are that have such in them."""
+    """Return where file systems are mounted at their first use, and directories that contain such places."""
     try:
-        found = [point for point, kind, _ in mounts() if kind == "autofs" and not is_below(point, "/proc")]
+        mounted = [point for point, kind, _ in mounts() if kind == "autofs" and not is_below(point, "/proc")]
     except OSError:
         return ()
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(mounted))

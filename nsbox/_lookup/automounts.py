@@ -19,7 +19,7 @@ _MOST = 64  # points below the paths that one policy shows
 
 
 def use_automounts(policy: Policy, host: Host) -> Host:
-    """Use them, so that they are mounted now; return the host. What can't be is told by whoever uses it inside."""
+    """Use these places, so that their file systems are mounted now; return the host. A failure shows up inside."""
     shown = (*policy.write, *policy.read, *(path for path, link in host.directories if link is None), *host.prefixes)
     below = [point for point in host.automounts if any(is_below(point, path) for path in shown)]
     above = [path for path in shown if any(path != point and is_below(path, point) for point in host.automounts)]

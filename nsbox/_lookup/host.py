@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
 
-# What host_for() looks up: which of it, depends on the policy and on what probe() has said.
+# The look-ups of host_for() for the policy and the host that it has seen last.
 _latest: tuple[Policy, Host, tuple[Callable[[Policy, Host], Host], ...]] | None = None
 
 
 def host_for(policy: Policy) -> Host:
-    """Return probe(), with what has to be known for this policy: what its patterns match, of bubblewrap, kernel ids."""
+    """Return probe() with facts for this policy: matches of its patterns, bubblewrap, kernel ids, and so on."""
     global _latest
     host, latest = probe(), _latest
     if latest is None or latest[0] is not policy or latest[1] is not host:
@@ -31,7 +31,7 @@ def host_for(policy: Policy) -> Host:
 
 
 def _lookups(policy: Policy, host: Host) -> Iterator[Callable[[Policy, Host], Host]]:
-    """Yield what is looked up for each command of a policy, in this order. Most of it is seldom needed."""
+    """Yield the functions that look up facts for each command of a policy, in this order. Most policies need few."""
     if host.automounts and policy.base == "workspace":
         yield use_automounts
     if policy.has_patterns or policy.strict:

@@ -24,7 +24,7 @@ _hosts: dict[tuple[object, ...], Host] = {}
 
 
 def with_network_files(policy: Policy, host: Host) -> Host:
-    """Return the host with these facts. For equal facts it is the same object, as in _accounts."""
+    """Return the host with these facts. For equal facts it is the same object, as in _machine.accounts."""
     links: list[str] = []
     places: list[tuple[str, str]] = []
     for path in (RESOLV_CONF, HOSTS):

@@ -17,19 +17,19 @@ def hard_limits() -> tuple[tuple[str, int], ...]:
 
 
 def state_home() -> str:
-    """Return the user's directory for state (XDG base directories); "" if there is none. Relative ones don't count."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    path = given if os.path.isabs(given) else os.path.expanduser("~/.local/state")
+    """Return the user's directory for state (XDG base directories), an absolute path; "" if there is none."""
+    variable = os.environ.get("XDG_STATE_HOME", "")
+    path = variable if os.path.isabs(variable) else os.path.expanduser("~/.local/state")
     return path if os.path.isabs(path) else ""
 
 
 def transactions_dir() -> str:
-    """Return where transactions keep their files: in the user's directory for state."""
+    """Return the directory where transactions keep their files, in the user's directory for state."""
     return os.path.join(state_home() or os.path.expanduser("~/.local/state"), "nsbox", "transactions")
 
 
 def state() -> tuple[str, tuple[str, ...]]:
-    """Return nsbox's directory in it, without links, and what else is on the way there."""
+    """Return nsbox's directory in the user's directory for state, without links, and detours on the way there."""
     home = state_home()
     if not home:
         return "", ()

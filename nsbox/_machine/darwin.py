@@ -123,7 +123,7 @@ def with_seatbelt(host: Host) -> Host:
 
 
 def with_spellings(policy: Policy, host: Host) -> Host:
-    """Return the host with what this policy's paths are called there."""
+    """Return the host with the file system's spelling of this policy's paths."""
     if policy.base != "workspace" or host.core_problem:
         return host
     named = dict.fromkeys((*policy.write, *policy.read, *policy.deny))

@@ -25,7 +25,7 @@ def own_prefixes() -> tuple[str, ...]:
 
 
 def _is_shared_with_home(prefix: str) -> bool:
-    """Say if a home directory is in the prefix, or if it is ~/.local: there is more there than an interpreter."""
+    """Say if a prefix contains the home directory, or is ~/.local, and so holds more than an interpreter."""
     home = os.path.expanduser("~")
     if not os.path.isabs(home):
         return False
@@ -52,7 +52,7 @@ def package(prefixes: tuple[str, ...]) -> str:
 
 
 def imports() -> tuple[str, ...]:
-    """Return what is there of sys.path, without links."""
+    """Return the entries of sys.path that exist, without links."""
     try:
         real = [os.path.realpath(entry) for entry in sys.path if isinstance(entry, str)]  # "" is the current directory
     except FileNotFoundError:  # that is gone

@@ -32,7 +32,7 @@ def _capabilities() -> int:
 
 
 def _label() -> str:
-    """Return the label of a security module that confines this process; "" for none, or one that lets it do all."""
+    """Return the label by which a security module confines this process; "" if none does."""
     text = read("/proc/self/attr/apparmor/current") or read("/proc/self/attr/current") or ""
     label = text.strip("\0\n ")
     free = label in ("", "unconfined", "kernel", "_") or label.endswith((" (unconfined)", " (complain)"))
@@ -40,9 +40,10 @@ def _label() -> str:
 
 
 def _inotify_instances() -> int:
-    """Return how many a user may have; 0 where a user namespace gets no limit of its own (namespaces(7), Linux 4.10).
+    """Return how many inotify instances a user may have; 0 if a user namespace can't have a limit of its own.
 
-    In containers /proc/sys is mounted read-only, and profiles of security modules refuse to write there.
+    Namespaces have such limits since Linux 4.10 (namespaces(7)). They can't be set in containers, where /proc/sys is
+    mounted read-only, nor if the profile of a security module forbids it.
     """
     try:
         is_fixed = os.statvfs("/proc/sys/user/max_inotify_instances").f_flag & os.ST_RDONLY or _label()
@@ -52,9 +53,9 @@ def _inotify_instances() -> int:
 
 
 def _is_chrooted() -> bool:
-    """Say whether "/" is no mount point, so that mountinfo has no line for it, or another one than pid 1's.
+    """Say if this process is in a chroot: mountinfo has no line for "/", or another one than that of pid 1.
 
-    The latter only who may look at pid 1 can say, and only in a mount namespace that it shares with that.
+    The second test needs the permission to look at pid 1, and a mount namespace that is shared with it.
     """
     roots = {}
     for process in ("self", "1"):
@@ -70,13 +71,13 @@ def _is_chrooted() -> bool:
 
 
 def _subordinate(path: str) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of this user; lines are a name or number, the first id and the count (subuid(5))."""
+    """Return the ranges of this user in subuid(5) or subgid(5): first id and count."""
     import pwd
 
     owners = {str(os.geteuid())}
     try:
         owners.add(pwd.getpwuid(os.geteuid()).pw_name)
-    except KeyError:  # a user without a name
+    except KeyError:  # the user has no name
         pass
     rows = [line.split(":") for line in (read(path) or "").splitlines()]
     mine = (row[1:] for row in rows if len(row) == 3 and row[0] in owners)
@@ -96,7 +97,7 @@ def _system() -> directories.SystemDirs:
 
     try:
         entry = pwd.getpwuid(os.geteuid())
-    except KeyError:  # a user without a name
+    except KeyError:  # the user has no name
         return directories.look(home=os.path.expanduser("~"))
     return directories.look(user=entry.pw_name, home=os.path.realpath(entry.pw_dir))
 

@@ -14,31 +14,31 @@ _SECRETS = (
     *(f"/etc/ssh/ssh_host_{kind}_key" for kind in ("rsa", "dsa", "ecdsa", "ed25519")),
 )
 _PRIVATE_BELOW = ("/etc", "/usr/local/etc", "/opt", *(f"/home/linuxbrew/.linuxbrew/{name}" for name in ("etc", "var")))
-_PUBLIC = ("/var/lib/dpkg", "/var/lib/pacman/local", "/var/lib/rpm")  # large, and for everybody to read
-_MOST_ENTRIES = 50_000  # that are looked at below each of them
-_MOST_MASKS = 64  # in one directory, each of which is a mount; one with more is hidden as a whole
+_PUBLIC = ("/var/lib/dpkg", "/var/lib/pacman/local", "/var/lib/rpm")  # large, and readable for all users
+_MOST_ENTRIES = 50_000  # entries that are looked at below each of them
+_MOST_MASKS = 64  # masks in one directory, each a mount; a directory that needs more is hidden as a whole
 
 
 def secrets() -> tuple[str, ...]:
-    """For uid 0 all names, since they may come to exist later; for others those whose permissions let them read."""
+    """Return files with secrets: for uid 0 all names, since they may exist later; for others those they can read."""
     return tuple(path for path in _SECRETS if os.geteuid() == 0 or os.access(path, os.R_OK))
 
 
 def private_files(directories: tuple[tuple[str, str | None], ...] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """For uid 0, whom permission bits don't stop: what they keep from everybody else, files and whole directories.
+    """Return, for uid 0, the files and whole directories that permission bits keep from all other users.
 
-    Returns also the directories that have so many entries that not all were looked at.
+    Also return the directories that have too many entries to look at all of them. For other users both are empty.
     """
     if os.geteuid() != 0:
         return (), ()
-    found: list[str] = []
+    private: list[str] = []
     data = [path for path, _ in directories if is_below(path, "/var/lib") and path not in _PUBLIC]
-    passed_over = [directory for root in (*_PRIVATE_BELOW, *data) for directory in _add_private(root, found)]
-    return tuple(sorted(found)), tuple(sorted(passed_over))
+    passed_over = [directory for root in (*_PRIVATE_BELOW, *data) for directory in _add_private(root, private)]
+    return tuple(sorted(private)), tuple(sorted(passed_over))
 
 
 def _add_private(root: str, found: list[str]) -> list[str]:
-    """Add what is private below root, the highest first; return the directories that were left out."""
+    """Add private paths below root to `found`, the highest first; return the directories that were left out."""
     left, directories = _MOST_ENTRIES, [root]
     for at, directory in enumerate(directories):
         private = []
@@ -64,7 +64,7 @@ def _add_private(root: str, found: list[str]) -> list[str]:
 
 
 def _mode(entry: os.DirEntry[str]) -> int | None:
-    """Return an entry's mode; None for a link, or if it can't be told."""
+    """Return an entry's mode; None for a link, or if it can't be found out."""
     try:
         return None if entry.is_symlink() else entry.stat(follow_symlinks=False).st_mode
     except OSError as error:

@@ -16,7 +16,12 @@ _known: dict[tuple[int, int], Host] = {}
 
 
 def probe(*, refresh: bool = False) -> Host:
-    """Return what this machine offers to this process. Asked once for each effective user; refresh: ask again."""
+    """Return what this machine offers to this process, a Host.
+
+    The answer is kept for each effective user and group.
+
+    refresh: ask the machine again.
+    """
     if not abi.on_linux and not abi.on_darwin:
         import platform
 

@@ -31,10 +31,10 @@ _PATHS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 
 
 def try_sandbox(host: Host) -> tuple[int, Literal["", "unshare", "map", "mount"]]:
-    """Make an empty sandbox, and return the errno with which that was refused, and where; 0 if it wasn't.
+    """Try to make an empty sandbox; return the errno with which that is refused, and the step, or 0.
 
-    There is nothing in it to execute, so that is what fails when all is well. It takes about a millisecond; what
-    security modules and filters forbid can't be known in another way.
+    If all is well, only the exec fails, since there is nothing in the sandbox to execute. The trial costs about a
+    millisecond; there is no other way to find out what security modules and filters forbid.
     """
     if namespaces.missing(host):
         return 0, ""
