@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from nsbox._policy.limits import Limits
     from nsbox._policy.policy import Policy
     from nsbox._policy.rules import PathRule
-    from nsbox._publish import Published
+    from nsbox._relay.ports import Published
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
     from nsbox._tool import ToolResult
@@ -225,7 +225,7 @@ _HOMES = {
     "_network.network": ("Network",),
     "_network.events": ("NetworkEvent", "NetworkRequest"),
     "_network.log": ("NetworkRecord",),
-    "_publish": ("Published",),
+    "_relay.ports": ("Published",),
     "_policy.rules": ("PathRule",),
     "_paths.patterns": ("SECRET_FILES",),
     "_plan.ops": (

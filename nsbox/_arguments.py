@@ -6,17 +6,17 @@ import errno
 import os
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._environment import null_free
 from nsbox._paths.resolution import absolute, current_directory
 from nsbox._policy.policy import Policy, default_workspace
-from nsbox._spawn import start_directory
+from nsbox._spawn.environment import null_free
+from nsbox._spawn.prepare import start_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from nsbox._plan.plan import Plan
-    from nsbox._spawn import Prepared
+    from nsbox._spawn.prepare import Prepared
 
 
 def arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:

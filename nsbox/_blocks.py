@@ -10,8 +10,8 @@ from contextvars import ContextVar
 
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._keeper import Keeper
 from nsbox._policy.policy import Policy
+from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     from typing import Any, NoReturn

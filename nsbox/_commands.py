@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsbox import subprocess as _subprocess
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._keeper import Keeper
+from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     import os

@@ -15,9 +15,9 @@ from typing import Any
 from nsbox import _blocks, _popen
 from nsbox._base.checks import check_bool
 from nsbox._base.errors import AccessError, NsboxError
-from nsbox._keeper import Keeper
 from nsbox._lifetime import Plain
 from nsbox._policy.policy import Policy
+from nsbox._spawn.way import Keeper
 
 _plain_fork_exec = _posixsubprocess.fork_exec
 

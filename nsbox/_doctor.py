@@ -276,8 +276,8 @@ def _helper() -> str:
 def _proxy() -> str:
     """Start it, and end it: it says at which port it was."""
     from nsbox._network.network import nothing
-    from nsbox._proxy import PROGRAM
-    from nsbox._relay import Relay
+    from nsbox._relay.proxy import PROGRAM
+    from nsbox._relay.relay import Relay
 
     relay = Relay(nothing())
     try:

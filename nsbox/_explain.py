@@ -62,9 +62,9 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
     if policy.base != "workspace" or plan.backend == "passthrough":
         return []
     from nsbox._base.display import printable
-    from nsbox._environment import Environment
     from nsbox._layout.user import home_words, user_of
     from nsbox._policy.variables import CERTIFICATES, PROXIES
+    from nsbox._spawn.environment import Environment
 
     has_own = any(getattr(op, "dest", "") == "/etc/passwd" and type(op).__name__ == "BindData" for op in plan.ops)
     whose = f"the sandbox's own: {user_of(policy, host)}, {plan.home}" if has_own else "the host's"

@@ -101,9 +101,9 @@ class Grace:
     def _ask_without_init(self, patiently: bool) -> None:
         plan = self._plan
         if plan.wrapper:
-            from nsbox import _wrap
+            from nsbox._spawn import bwrap
 
-            _kills.signal_below(_wrap.command_of(self._init_pid) or self.pid, signal.SIGTERM)
+            _kills.signal_below(bwrap.command_of(self._init_pid) or self.pid, signal.SIGTERM)
         elif plan.plain and plan.new_session and plan.kill_on_exit:
             self._is_asked, self._is_patient = True, patiently
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, AnyStr
 
-    from nsbox._keeper import Way
     from nsbox._machine.cgroup import Leaf, Spent
     from nsbox._plan.plan import Plan
+    from nsbox._spawn.way import Way
 
 
 _LOST = 255  # the exit status of a command of which nobody knows how it ended; as asyncio has it
@@ -286,13 +286,13 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
 
     def _status_inside(self, status: int) -> int:
         """Return the command's wait status, by bwrap's and what that has said since it was started."""
-        from nsbox import _wrap
+        from nsbox._spawn import bwrap
 
         self._kill_init()  # bwrap may have been killed before that was tied to it
         said = b""
         with contextlib.suppress(BlockingIOError):
             said = os.read(self._init_says, 4096)
-        return _wrap.status(status, said)
+        return bwrap.status(status, said)
 
     def _end_group(self) -> bool:
         """Without an init, end what the command leaves in its process group, whose number is kept by its zombie.
@@ -445,9 +445,9 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         if self._timed_out:
             self._last_signal = sig
         if self._raw_status is None and self._plan.wrapper and sig != signal.SIGKILL:
-            from nsbox import _wrap
+            from nsbox._spawn import bwrap
 
-            os.kill(_wrap.command_of(self._init_pid) or self.pid, sig)  # of bwrap itself it would always be the end
+            os.kill(bwrap.command_of(self._init_pid) or self.pid, sig)  # of bwrap itself it would always be the end
         elif self._raw_status is None:
             super().send_signal(sig)
             if sig == signal.SIGKILL:

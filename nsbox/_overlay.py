@@ -17,7 +17,7 @@ from _thread import RLock
 from collections import deque
 from functools import partial
 
-from nsbox import _renew, _spawn, _template
+from nsbox import _renew, _template
 from nsbox._backends.filters import programs
 from nsbox._base.display import shown
 from nsbox._base.errors import Reason, SetupError, UnavailableError
@@ -31,18 +31,20 @@ from nsbox._files.attributes import OVERLAY
 from nsbox._files.files import Tree, join
 from nsbox._files.mounts import mounts
 from nsbox._homes.reach import check_place as check_place
-from nsbox._keeper import Way
 from nsbox._lookup.host import host_for
 from nsbox._machine.probe import probe
 from nsbox._plan.ops import DevBind, Freeze, Mask, Overlay
+from nsbox._spawn.prepare import prepare
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Way
 
 if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
-    from nsbox._relay import Relay
-    from nsbox._spawn import Prepared
+    from nsbox._relay.relay import Relay
+    from nsbox._spawn.prepare import Prepared
 
 _MOST_LOOKED_AT = 50_000  # files: some tenths of a second, once for each transaction
 _MOST_NAMED = 5
@@ -140,7 +142,7 @@ class OverlayWay(Way):
         super().__init__(policy, relay)
         self._workspace = workspace
         self._host = _host(policy)
-        prepared = _spawn.prepare(policy, self._host)
+        prepared = prepare(policy, self._host)
         _check(prepared)
         _check_mounts(workspace)
         _check_attributes(upper)
@@ -198,7 +200,7 @@ class OverlayWay(Way):
         There is nothing to execute then, so that is what fails when all is well.
         """
         ops = (Freeze(where, thaw),)
-        prepared = replace(_spawn.prepare(self.policy, self._host), ops=ops)
+        prepared = replace(prepare(self.policy, self._host), ops=ops)
         request = self._within(self.policy, prepared).request
         assert request is not None
         nothing = Command(programs=[b"/"], argv=[b"/"], envp=buffers.Strings([]), cwd=None, flags=c.CLOSE_FDS)
@@ -209,7 +211,7 @@ class OverlayWay(Way):
         if result.error == errno.EBUSY and result.op == 0:
             what = "somebody has a file of the transaction open for writing, or has mapped it: end that process"
             raise OSError(errno.EBUSY, what, where)
-        from nsbox._failure import step_name  # seldom needed
+        from nsbox._spawn.failure import step_name  # seldom needed
 
         raise SetupError(result.error, f"make the changes read-only: {step_name(result.step)}", ops[0].describe())
 
@@ -217,7 +219,7 @@ class OverlayWay(Way):
         """Return what is for this policy here, and the same for commands in the shared namespaces."""
         known = self._inside
         if known is None or known[0] is not prepared:
-            own = _spawn.prepare(policy, self._host) if prepared.plan.kernel_id else prepared
+            own = prepare(policy, self._host) if prepared.plan.kernel_id else prepared
             _check(own)
             self._inside = known = (prepared, (own, self._within(policy, own)))
         return known[1]
@@ -244,7 +246,7 @@ class OverlayWay(Way):
                     raise ValueError("a commit is under way")
                 own, inside = self._prepared(policy, prepared)
                 self.started += 1
-                result = _spawn.spawn(policy, inside, command, program, cwd)
+                result = spawn(policy, inside, command, program, cwd)
                 result.plan = own.plan
                 self._running[key] = result.init_pidfd
                 result.on_end = partial(self._running.pop, key, None)

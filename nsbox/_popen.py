@@ -10,17 +10,19 @@ import os
 import sys
 from operator import itemgetter
 
-from nsbox import _arguments, _blocks, _containment, _environment, _spawn, _terminal, _usage
-from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
+from nsbox import _arguments, _blocks, _containment, _terminal, _usage
 from nsbox._base.checks import check_bool
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi, call, linux, orphans
 from nsbox._core.command import Command
-from nsbox._environment import null_free
-from nsbox._keeper import Keeper
 from nsbox._lifetime import Lifetime, Plain
 from nsbox._lookup.host import host_for
 from nsbox._policy.policy import Policy
+from nsbox._spawn import environment
+from nsbox._spawn.environment import null_free
+from nsbox._spawn.prepare import Prepared, prepare
+from nsbox._spawn.start import command_flags, spawn
+from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +48,7 @@ class Confinable(Lifetime["AnyStr"]):
 
     _is_warm = False
     _hearers: Any = None  # on_connect and on_network
-    _relay: Any = None  # _relay's, for these
+    _relay: Any = None  # _relay.relay's, for these
     _line: Any = None  # its, of this sandbox, with a network list
     _line_mark: Any = None  # where that was at the start, in a session
     _terminal_of = 0  # 1 + the standard descriptor that is the command's own terminal, if there is one
@@ -162,7 +164,7 @@ class Confinable(Lifetime["AnyStr"]):
             argv=words,
             envp=envp,
             cwd=directory,
-            flags=_spawn.command_flags(
+            flags=command_flags(
                 close_fds=close_fds, restore_signals=signals, new_session=session, cwd_required=required
             ),
             stdio=stdio if stdio == (-1, -1, -1) else self._stdio(*stdio),
@@ -173,7 +175,7 @@ class Confinable(Lifetime["AnyStr"]):
             gid=gid,
             groups=gids,
             preexec=preexec_fn,
-            inherits_env=_environment.set_by(policy) if preexec_fn is not None and env is None else None,
+            inherits_env=environment.set_by(policy) if preexec_fn is not None and env is None else None,
             filters=_terminal.filters(policy, prepared.plan, (*stdio, *passed)),
             owners=self._held,
         )
@@ -192,9 +194,9 @@ class Confinable(Lifetime["AnyStr"]):
                 self.wait()
             raise
 
-    def _start(self, policy: Policy, prepared: _spawn.Prepared, command: Command, program: Any, cwd: Any) -> None:
+    def _start(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> None:
         """Start the command, which is this object's own then; or ended, if a signal's handler raises before that."""
-        start = _spawn.spawn if self._way is None else self._way.spawn
+        start = spawn if self._way is None else self._way.spawn
         try:
             result = start(policy, prepared, command, program, cwd)
             # No call in these lines, after which a signal's handler could raise when half is done.
@@ -215,14 +217,14 @@ class Confinable(Lifetime["AnyStr"]):
         if self._pair is not None:  # its session's, else its group's
             command.flags |= abi.constants.SETSID
 
-    def _prepare(self, policy: Policy) -> tuple[Policy, _spawn.Prepared]:
+    def _prepare(self, policy: Policy) -> tuple[Policy, Prepared]:
         """Return what is ready for this host, and the policy, which is another one if the command has a terminal."""
         if self._hearers is not None:
-            from nsbox._relay import relayed  # for network lists alone
+            from nsbox._relay.relay import relayed  # for network lists alone
 
             policy, self._relay = relayed(policy, None, *self._hearers)
         try:
-            prepared = _spawn.prepare(policy, host_for(policy))
+            prepared = prepare(policy, host_for(policy))
         except OSError:
             if self._way is not None:
                 self._way.check_open()
@@ -234,10 +236,10 @@ class Confinable(Lifetime["AnyStr"]):
         _pty.give(self._pair.fd, prepared.plan.kernel_id)
         if prepared.plan.wrapper and policy.new_session:  # in one of its own bwrap's command would lose the terminal
             policy = policy.with_(new_session=False)
-            prepared = _spawn.prepare(policy, host_for(policy))
+            prepared = prepare(policy, host_for(policy))
         return policy, prepared
 
-    def _pass_through(self, policy: Policy, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
+    def _pass_through(self, policy: Policy, prepared: Prepared, positional: tuple[Any, ...]) -> None:
         """Start the command as the base does, but in the environment and the directory that the policy says."""
         chosen = dict(zip(_names, positional, strict=False))
         if chosen["env"] is None:
@@ -266,7 +268,7 @@ class Confinable(Lifetime["AnyStr"]):
             return policy
         return policy.with_(kill_on_exit=self._kill_on_exit)
 
-    def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
+    def _take_over(self, prepared: Prepared, positional: tuple[Any, ...]) -> None:
         self.hold()
         orphans.commands.add(self.pid)
         self._has_other_ids = _arguments.has_other_ids(_uid(positional), prepared.plan)

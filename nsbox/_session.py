@@ -18,7 +18,7 @@ import signal
 import stat
 from _thread import RLock
 
-from nsbox import _kills, _spawn, _terminal
+from nsbox import _kills, _terminal
 from nsbox._base.descriptors import high, pair
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -27,11 +27,13 @@ from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.entry import ASKING, TOLD, encode_entry
 from nsbox._core.request import assembled_once
-from nsbox._keeper import Way
-from nsbox._late_line import LateLine, joined
 from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
+from nsbox._relay.line import LateLine, joined
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
+from nsbox._spawn.prepare import prepare
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Way
 from nsbox._unread import Unread
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._policy.policy import Policy
-    from nsbox._relay import Line, Relay
-    from nsbox._spawn import Prepared
+    from nsbox._relay.relay import Line, Relay
+    from nsbox._spawn.prepare import Prepared
     from nsbox._verdicts import Fate
 
 _WALL = 0x40000000
@@ -231,7 +233,7 @@ class SessionWay(Way):
         super().__init__(policy, relay)
         host = host_for(policy)
         self._lock = RLock()
-        self._prepared = prepared = _spawn.prepare(policy, host)
+        self._prepared = prepared = prepare(policy, host)
         _check(prepared)
         self._pidfd = -1
         self._line: Line | LateLine | None = None  # None: it has the host's network
@@ -259,7 +261,7 @@ class SessionWay(Way):
             if prepared.plan.network is None and "net" in prepared.plan.namespaces:
                 self._line = command.line = LateLine()
             try:
-                result = _spawn.spawn(policy, prepared, command, "nsbox-init", policy.workdir)
+                result = spawn(policy, prepared, command, "nsbox-init", policy.workdir)
                 self.pid, self._leaf = result.pid, command.leaf
                 self._line = command.line
                 self._pidfd = high(os.pidfd_open(result.pid))
@@ -306,7 +308,7 @@ class SessionWay(Way):
                 os.close(writer)
             result = entered.start(self._pidfd)
             if result.error:
-                from nsbox._failure import exception
+                from nsbox._spawn.failure import exception
 
                 plan = prepared.plan
                 raise exception(result, policy, plan, prepared.ops, host_for(policy), program=program, cwd=cwd)

@@ -16,7 +16,7 @@ import sys
 import weakref
 from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
-from nsbox import _renew, _spawn
+from nsbox import _renew
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import NsboxError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING, replace
@@ -27,6 +27,7 @@ from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.request import KeptRoot, Request, request_for
 from nsbox._plan.ops import Console
+from nsbox._spawn.start import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from nsbox._plan.ops import Op
     from nsbox._policy.policy import Policy
-    from nsbox._spawn import Prepared
+    from nsbox._spawn.prepare import Prepared
 
 _ANEW = frozenset({"uts", "cgroup", "time"})  # namespaces that each command has for itself
 
@@ -80,7 +81,7 @@ class Parked:
 
     def __init__(self, result: Result, stamps: buffers.Stamps, held: list[Any], line: Any) -> None:
         self.result, self.stamps, self.user2_fd = result, stamps, -1
-        self.line = line  # _relay's, with a network list
+        self.line = line  # _relay.relay's, with a network list
         self.is_taken = False  # its command has been started
         self.held = held
         self._creator = os.getpid()
@@ -109,7 +110,7 @@ class Kept:
     def __init__(self, prepared: Prepared, stock: int, relay: Any = None) -> None:
         """Make it; raises UnavailableError for a plan that doesn't allow it, OSError when something fails.
 
-        relay: _relay's, that the sandboxes which are made ahead are shown to.
+        relay: _relay.relay's, that the sandboxes which are made ahead are shown to.
         """
         self._relay = relay
         self._fds: list[int] = []
@@ -211,11 +212,11 @@ class Kept:
             self._ready.clear()
         if command.parked is None:
             self.refill()
-            result = _spawn.spawn(policy, self._anew, command, program, cwd)
+            result = spawn(policy, self._anew, command, program, cwd)
             result.warm = True
             return result
         try:
-            result = _spawn.spawn(policy, self._entering, command, program, cwd)
+            result = spawn(policy, self._entering, command, program, cwd)
         except BaseException:
             call.abandon(command)  # first: pid 1 can't end while its zombie is there
             command.parked = None  # now, not when the exception is forgotten
@@ -267,7 +268,7 @@ def made(
     park_stamps: buffers.Stamps | None = None,
     line: Any = None,
 ) -> tuple[Result, list[Any], list[Any]]:
-    """Have something made that has no command yet. line: _relay's, with a network list. Raises SetupError.
+    """Have something made that has no command yet. line: _relay.relay's, with a network list. Raises SetupError.
 
     Returns it, the owners of its descriptors if it goes on, and of those that it sends.
     """
@@ -281,7 +282,7 @@ def made(
         command.uid = command.gid = 0
         result = call.spawn(request, command)
         if result.error:
-            from nsbox._failure import step_name  # seldom needed
+            from nsbox._spawn.failure import step_name  # seldom needed
 
             op = ops[result.op].describe() if 0 <= result.op < len(ops) else None
             raise SetupError(result.error, f"{what}: {step_name(result.step)}", op)

@@ -19,7 +19,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._layout.owner import remedy
 from nsbox._lookup.host import host_for
 from nsbox._paths.resolution import absolute
-from nsbox._spawn import prepare
+from nsbox._spawn.prepare import prepare
 from nsbox._verdicts import Background, Ending, Hint
 from nsbox._view import view
 

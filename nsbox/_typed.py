@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import IO, Any, Literal, TypeAlias, TypedDict
 
-from nsbox._keeper import Keeper
 from nsbox._network.events import NetworkEvent
-from nsbox._network_asks import OnConnect
 from nsbox._policy.policy import Policy
+from nsbox._relay.asks import OnConnect
+from nsbox._spawn.way import Keeper
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 CommandLine: TypeAlias = Path | Sequence[Path]

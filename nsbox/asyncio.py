@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from nsbox import _popen
 from nsbox._base.errors import KillError
 from nsbox._containment import Containment
-from nsbox._keeper import Keeper
 from nsbox._policy.policy import Policy
+from nsbox._spawn.way import Keeper
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 
 if TYPE_CHECKING:

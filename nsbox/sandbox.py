@@ -21,13 +21,13 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._commands import Commands
 from nsbox._core import abi
 from nsbox._file_tools import FileTools
-from nsbox._keeper import KeptWay
+from nsbox._kept.way import KeptWay
 from nsbox._lookup.host import host_for
 from nsbox._machine.caller import transactions_dir
 from nsbox._machine.probe import probe
 from nsbox._paths.home import PRIVATE
 from nsbox._policy.policy import Policy
-from nsbox._spawn import prepare
+from nsbox._spawn.prepare import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from nsbox._homes.homes import BoxHome
     from nsbox._network.events import NetworkEvent
-    from nsbox._network_asks import OnConnect
-    from nsbox._publish import Published
-    from nsbox._relay import Relay
+    from nsbox._relay.asks import OnConnect
+    from nsbox._relay.ports import Published
+    from nsbox._relay.relay import Relay
     from nsbox.session import Session
     from nsbox.transaction import Transaction
 
@@ -115,7 +115,7 @@ class Sandbox(Commands, FileTools):
             return policy, None
         if policy.network == "host" and self._on_connect is None:
             return policy, None
-        from nsbox._relay import relayed  # for network lists alone
+        from nsbox._relay.relay import relayed  # for network lists alone
 
         policy, relay = relayed(policy, self._relay, self._on_connect, self._on_network, publishes=self._publishes)
         self._relay = relay or self._relay
@@ -256,7 +256,7 @@ class Sandbox(Commands, FileTools):
         with self._lock:
             if self._relay is None:
                 from nsbox._network.network import nothing
-                from nsbox._relay import Relay as OwnRelay  # seldom needed
+                from nsbox._relay.relay import Relay as OwnRelay  # seldom needed
 
                 self._relay = OwnRelay(nothing(), on_connect=self._on_connect, on_network=self._on_network)
             return self._relay
@@ -270,9 +270,9 @@ class Sandbox(Commands, FileTools):
         network list or are sessions, or if something was published when they began. Raises PolicyError, SetupError and
         OSError.
         """
-        from nsbox import _publish  # seldom needed
+        from nsbox._relay import ports  # seldom needed
 
-        inside = _publish.check_port(port)
+        inside = ports.check_port(port)
         with self._lock:
             self.way()
             if self._policy.network == "host" or self._mode == "disabled":
@@ -285,8 +285,8 @@ class Sandbox(Commands, FileTools):
             for session in self._sessions:
                 session.join(self._relay)
             self._relay.line()  # it has a process
-            with _publish.listening(inside, to) as listener:
-                made = _publish.Published(self._relay, port, listener, None)
+            with ports.listening(inside, to) as listener:
+                made = ports.Published(self._relay, port, listener, None)
             self._published.append(made)
             return made
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from nsbox._commands import ToolOptions
     from nsbox._policy.policy import Policy
-    from nsbox._publish import Published
-    from nsbox._relay import Line, Relay
+    from nsbox._relay.ports import Published
+    from nsbox._relay.relay import Line, Relay
     from nsbox._tool import ToolResult
     from nsbox._verdicts import Fate
 
@@ -255,11 +255,11 @@ class Session(Commands):
 
     def publish(self, port: int, to: int | str | None = None) -> Published:
         """Make a server in the session reachable on the host; as Sandbox.publish(). It is closed with the session."""
-        from nsbox import _publish  # seldom needed
+        from nsbox._relay import ports  # seldom needed
 
-        with _publish.listening(_publish.check_port(port), to) as listener:
+        with ports.listening(ports.check_port(port), to) as listener:
             line = self.join(None if self.relay_of is None else self.relay_of())
-            made = _publish.Published(line.relay, port, listener, line)
+            made = ports.Published(line.relay, port, listener, line)
         self._published.append(made)
         return made
 

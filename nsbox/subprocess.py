@@ -18,10 +18,10 @@ from subprocess import (
 )
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._keeper import Keeper
 from nsbox._kills import check_grace
 from nsbox._policy.policy import Policy
 from nsbox._popen import Popen
+from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     from typing import Any, Literal, Unpack, overload

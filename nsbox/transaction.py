@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsbox._policy.policy import Policy
-    from nsbox._relay import Relay
+    from nsbox._relay.relay import Relay
 
 __all__ = ["Change", "Transaction", "recover"]
 

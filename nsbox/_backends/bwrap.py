@@ -1,7 +1,7 @@
 """The backend of bubblewrap: the same plan as arguments of the system's bwrap(1).
 
 For machines where a security profile lets that program make user namespaces, and nobody else (Ubuntu since 23.10 binds
-one to /usr/bin/bwrap). _plan.bwrap_words says the plan in its language; _wrap carries it out.
+one to /usr/bin/bwrap). _plan.bwrap_words says the plan in its language; _spawn.bwrap carries it out.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import sys
 import time
 from posix import environ as _given
 
-from nsbox import _spawn
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.lean_os import os
@@ -26,6 +25,8 @@ from nsbox._machine import minimal
 from nsbox._plan.ops import Bind, BindData, DevBind, File, Op, Overlay, RoBind, RoOverlay, TmpOverlay
 from nsbox._plan.plan import Identity
 from nsbox._policy.policy import Policy
+from nsbox._spawn.prepare import Prepared, prepare, with_plan
+from nsbox._spawn.start import request_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,7 +174,7 @@ def run(asked: Asked) -> int:
     _catch(waiting)
     watch = _watch(asked, policy, command)
     try:
-        request = _spawn.request_of(prepared, command)
+        request = request_of(prepared, command)
     except NsboxError as error:
         raise Failed(str(error)) from None
     result = call.spawn(request, command)
@@ -275,14 +276,14 @@ def _inherited(asked: Asked) -> list[int]:
     return sorted(found)
 
 
-def _prepared(asked: Asked) -> tuple[Policy, _spawn.Prepared]:
+def _prepared(asked: Asked) -> tuple[Policy, Prepared]:
     filters = asked.filters
     try:
         if asked.seccomp_fd is not None:
             filters = (_filter(asked.seccomp_fd),)
         host = minimal.identity()
         policy = policy_of(asked, filters, is_root=host.euid == 0)
-        prepared = _spawn.prepare(policy, host)
+        prepared = prepare(policy, host)
     except PolicyError as error:
         raise Failed(f"{error.field}: {error.problem}") from None
     except NsboxError as error:
@@ -290,7 +291,7 @@ def _prepared(asked: Asked) -> tuple[Policy, _spawn.Prepared]:
     if asked.userns_block_fd is not None:  # somebody else writes the maps
         plan = prepared.plan
         identity = Identity(_AS_MAPPED, _AS_MAPPED, "", "")
-        prepared = _spawn.with_plan(prepared, replace(plan, identity=identity))
+        prepared = with_plan(prepared, replace(plan, identity=identity))
     return policy, prepared
 
 

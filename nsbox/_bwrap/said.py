@@ -7,11 +7,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from nsbox import _spawn
 from nsbox._bwrap_asked import Asked
 from nsbox._core import command
 from nsbox._core.abi import constants as c
-from nsbox._failure import exception
 from nsbox._plan.host import Host
 from nsbox._plan.ops import (
     Bind,
@@ -34,6 +32,8 @@ from nsbox._plan.ops import (
     TmpOverlay,
 )
 from nsbox._policy.policy import Policy
+from nsbox._spawn.failure import exception
+from nsbox._spawn.prepare import Prepared
 
 # Where the machine may be configured in a way that doesn't let us.
 _OF_THE_MACHINE = {
@@ -46,7 +46,7 @@ _PLACED = (
 )
 
 
-def failure(result: command.Result, asked: Asked, policy: Policy, prepared: _spawn.Prepared) -> str:
+def failure(result: command.Result, asked: Asked, policy: Policy, prepared: Prepared) -> str:
     """Return what is said after "bwrap: "."""
     step, why = result.step, os.strerror(result.error)
     if step == c.STEP_EXEC:

@@ -58,9 +58,9 @@ class Job(Popen["bytes"]):
             return 0
         pid = self.pid
         if self._plan.wrapper:
-            from nsbox import _wrap
+            from nsbox._spawn import bwrap
 
-            pid = _wrap.command_of(self._init_pid) or pid
+            pid = bwrap.command_of(self._init_pid) or pid
         try:
             return os.getpgid(pid)  # of our child, which keeps its number until it has been reaped
         except ProcessLookupError:

@@ -6,11 +6,11 @@ import argparse
 import re
 import sys
 
-from nsbox import _spawn
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._keeper import Keeper, Way
 from nsbox._policy.policy import Policy
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
     from typing import Any
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nsbox._core.command import Command, Result
     from nsbox._network.events import NetworkEvent
     from nsbox._popen import Popen
-    from nsbox._publish import Published
-    from nsbox._spawn import Prepared
+    from nsbox._relay.ports import Published
+    from nsbox._spawn.prepare import Prepared
 
 _LOCAL = "127.0.0.1"
 _MOST_PUBLISHED = 64
@@ -128,7 +128,7 @@ def extras_of(options: argparse.Namespace, policy: Policy) -> Extras:
 
 class _Way(Way):
     def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        return _spawn.spawn(policy, prepared, command, program, cwd)
+        return spawn(policy, prepared, command, program, cwd)
 
 
 class Wiring(Keeper):
@@ -136,7 +136,7 @@ class Wiring(Keeper):
 
     def __init__(self, policy: Policy, extras: Extras) -> None:
         """Open what the options name; raises PolicyError, SetupError and OSError."""
-        from nsbox._relay import relayed  # for these options alone
+        from nsbox._relay.relay import relayed  # for these options alone
 
         self._published: list[Published] = []
         self._log = None if extras.log is None else open(extras.log, "w", encoding="ascii")  # noqa: SIM115
@@ -160,12 +160,12 @@ class Wiring(Keeper):
             self._log.flush()  # for whoever reads along
 
     def _publish(self, each: Publish) -> None:
-        from nsbox import _publish
+        from nsbox._relay import ports
 
         assert self.relay is not None
         self.relay.line()  # it has a process
-        with _publish.at(each.address, each.outside) as listener:
-            made = _publish.Published(self.relay, each.inside, listener, None)
+        with ports.at(each.address, each.outside) as listener:
+            made = ports.Published(self.relay, each.inside, listener, None)
         self._published.append(made)
         print(f"nsbox: port {each.inside} is at {made}", file=sys.stderr)
 

@@ -123,7 +123,7 @@ class Work:
         if given:
             from nsbox import _pty
             from nsbox._lookup.host import host_for
-            from nsbox._spawn import prepare
+            from nsbox._spawn.prepare import prepare
 
             kernel_id = prepare(self.policy, host_for(self.policy)).plan.kernel_id
             for fd in given:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Command:
     """What varies from spawn to spawn: paths as bytes, ids and descriptors as numbers.
 
-    uid, gid, groups: None means the plan's own, which _spawn fills in. flags: abi.h's, of the command. preexec: called
+    uid, gid, groups: None means the plan's own, which a spawn fills in. flags: abi.h's, of the command. preexec: called
     in the command before its exec; flags have PREEXEC then. inherits_env: what it changes in the environment counts,
     except these variables, which the policy sets; None: it doesn't count. places: instead of cwd and envp, directories
     to start in with the environment for each; the last is taken where none can be entered. hold_fd: a
@@ -34,7 +34,7 @@ class Command:
     park_stamps: Any = None  # _core.call's, for a sandbox that is made to wait: what the ops have found goes into these
     profile: Any = None  # _core.darwin's, what confines it
     leaf: Any = None  # _machine.cgroup's, which the descriptor is of
-    relay: Any = None  # _relay's, for a network list; None: that which is shared
+    relay: Any = None  # _relay.relay's, for a network list; None: that which is shared
     line: Any = None  # its, of this sandbox
     line_mark: Any = None  # how far that was at the start, where the sandbox is older
     progress: Any = None  # set by spawn(): where pid, init_pid and set_up_pid are, as soon as they are known

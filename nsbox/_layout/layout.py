@@ -129,7 +129,7 @@ def with_interpreter(policy: Policy, host: Host) -> Policy:
 
     A command that could write to the caller's own venv could have the caller execute its code, outside. What else
     follows from the policy counts these paths in. Where the caller imports from a writable path itself nothing can be
-    done: _spawn warns of that.
+    done: _spawn.start warns of that.
     """
     if policy.base != "workspace":
         return policy

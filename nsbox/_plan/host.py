@@ -52,7 +52,7 @@ class Host(Frozen):
     cgroup_controllers: tuple[str, ...] = ()  # with which controllers, of memory, pids and cpu
     cgroup_problem: str = ""  # why they can't be made
 
-    seatbelt_ways: tuple[str, ...] = ()  # macOS: how a profile can be applied, the best first: see _seatbelt
+    seatbelt_ways: tuple[str, ...] = ()  # macOS: how a profile can be applied, the best first: see _spawn.seatbelt
     seatbelt_problem: str = ""  # why it can't; that this process is in a sandbox already is one
     temporary: str = ""  # macOS: the user's directory for temporary files
     names_are_exact: bool = True  # False: its volumes take "a" and "A" for the same name

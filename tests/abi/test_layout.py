@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsbox import _bwrap, _failure, _seatbelt, _session, _spawn, _template
+from nsbox import _bwrap, _session, _template
 from nsbox._bwrap import watch
 from nsbox._core import abi as core_abi
 from nsbox._core import buffers, call, darwin, entry, request
@@ -17,6 +17,7 @@ from nsbox._core import wire as core_wire
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
 from nsbox._layout import layout
+from nsbox._spawn import failure, seatbelt, start
 
 SYSTEMS = ("linux", "darwin")
 NAMES = {
@@ -132,10 +133,10 @@ def test_flags_are_bits(name: str, abi: str) -> None:
 def test_every_step_has_a_name(abi: str) -> None:
     """Whatever step the core reports, the exception can say which it was."""
     steps = {key.removeprefix("STEP_") for key in enum(abi, "nsbox_step")} - {"NONE", "END"}
-    assert set(_failure._STEPS) == steps
-    assert len(set(_failure._STEPS.values())) == len(steps)
-    for name, text in _failure._STEPS.items():
-        assert _failure.step_name(getattr(c, f"STEP_{name}")) == text
+    assert set(failure._STEPS) == steps
+    assert len(set(failure._STEPS.values())) == len(steps)
+    for name, text in failure._STEPS.items():
+        assert failure.step_name(getattr(c, f"STEP_{name}")) == text
 
 
 def test_every_step_is_reported(abi: str, source: Path) -> None:
@@ -169,7 +170,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
     """Each flag is set in Python and looked at in C."""
     ours = "".join(
         Path(module.__file__ or "").read_text()
-        for module in (core_wire, request, _spawn, call, darwin, _seatbelt, _session, _template, _bwrap)
+        for module in (core_wire, request, start, call, darwin, seatbelt, _session, _template, _bwrap)
     )
     theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
@@ -179,7 +180,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
 
 def test_every_field_of_a_request_is_filled() -> None:
     """_core sets each field that C reads: one that was forgotten would be 0, so a descriptor, a user or a mask."""
-    text = Path(call.__file__).read_text() + Path(darwin.__file__).read_text()
+    text = "".join(Path(module.__file__ or "").read_text() for module in (request, call, darwin))
     for field, _, _ in struct_fields("nsbox_request"):
         if field not in ("reserved",):
             assert re.search(rf"\br\.{field}\b", text), field

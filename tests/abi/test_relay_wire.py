@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from cffi import FFI
 
-from nsbox import _wire_network
 from nsbox._network import events
+from nsbox._relay import wire as relay_wire
 
 WORDS = {"udp": "DATAGRAM", "publish": "PUBLISHED"}
 
@@ -30,8 +30,8 @@ def wire(source: Path) -> tuple[FFI, Any]:
     [
         ("nsbox_net_message", events.HEAD),
         ("nsbox_net_event", events.PACKET),
-        ("nsbox_net_rules", _wire_network._HEAD),
-        ("nsbox_net_rule", _wire_network._RULE),
+        ("nsbox_net_rules", relay_wire._HEAD),
+        ("nsbox_net_rule", relay_wire._RULE),
     ],
 )
 def test_packings(wire: tuple[FFI, Any], name: str, packing: struct.Struct) -> None:

@@ -667,7 +667,7 @@ def test_no_layer_of_bwrap_shows_the_key(places: Path, how: str) -> None:
 
 EARLY = """
 import nsbox, os, sys
-from nsbox import Policy, RoBind, Bind; from nsbox import _spawn; from nsbox._layout import layout as _layout
+from nsbox import Policy, RoBind, Bind; from nsbox._spawn import prepare as _spawn; from nsbox._layout import layout as _layout
 ws, home, how, what = sys.argv[1:]
 if what == "not made": _spawn.make_state = lambda *_: None
 if what == "not pinned": _layout._pins = lambda *_: []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nsbox import PolicyError
 from nsbox._network.entries import Entry, parse
 from nsbox._network.network import Network
-from nsbox._wire_network import blob
+from nsbox._relay.wire import blob
 
 
 def one(text: str) -> Entry:

@@ -17,10 +17,11 @@ import pytest
 from nsbox_testing import leftovers
 
 import nsbox
-from nsbox import Policy, PolicyError, Sandbox, _spawn
+from nsbox import Policy, PolicyError, Sandbox
 from nsbox._cli import config as cli
 from nsbox._config.load import ConfigError, dump, load, loads
 from nsbox._config.write import write_file
+from nsbox._spawn import prepare
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_disabled(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     (project / "off.toml").write_text('mode = "disabled"\nworkspace = "."\nreadable = ["on.toml"]')
     on, off = load(project / "on.toml"), load(project / "off.toml")
     assert (on.mode, off.mode) == ("enabled", "disabled")
-    _spawn._warn_once.cache_clear()
+    prepare._warn_once.cache_clear()
     with Sandbox(on.policy, mode=on.mode) as box:
         code = "readlink /proc/self/ns/pid"
         inside = box.run(code, shell=True, capture_output=True, text=True).stdout

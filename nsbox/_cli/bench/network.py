@@ -24,7 +24,7 @@ from nsbox._cli.bench.parts import Bench, Subject, interleave
 from nsbox._cli.bench.stats import Part, Row
 from nsbox._network.network import Network
 from nsbox._policy.policy import Policy
-from nsbox._relay_process import Process
+from nsbox._relay.process import Process
 from nsbox.sandbox import Sandbox
 
 _BREATH = 0.01  # seconds, in which what the last command has left is taken apart and the next sandbox made ready

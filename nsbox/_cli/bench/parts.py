@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from nsbox._bwrap.install import install
 from nsbox._cli.bench import contenders as who
@@ -25,7 +25,7 @@ from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.machine import available_mib
 from nsbox._cli.bench.scale import Scale
 from nsbox._cli.bench.stats import Part, Row
-from nsbox._core import abi
+from nsbox._core import call
 from nsbox._plan.ops import Bind, Op, RoBind
 from nsbox._policy.policy import Policy
 
@@ -117,17 +117,18 @@ def overhead(bench: Bench) -> Part:
     """Measure the constructor of Popen, and of that the C call: what remains is Python's."""
     names = ("nsbox, Popen()", "nsbox, the C call")
     entry = who.nsbox("nsbox", who.worker(bench.workspace).policy()).tried()
-    lib = abi.lib
+    variables = vars(call)
+    lib = variables["lib"]
 
     def measure() -> tuple[float, float]:
         timed = _Timed(lib)
-        abi.lib = cast(Any, timed)
+        variables["lib"] = timed
         try:
             begin = time.perf_counter()
             process = entry.start([who.TRUE])
             whole = time.perf_counter() - begin
         finally:
-            abi.lib = lib
+            variables["lib"] = lib
         process.wait()
         return whole * 1e3, timed.seconds * 1e3
 

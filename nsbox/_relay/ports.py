@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from nsbox._relay import Line, Relay
+    from nsbox._relay.relay import Line, Relay
 
 _BACKLOG = 4096
 _LOOPBACK = "127.0.0.1"

@@ -15,7 +15,6 @@ import weakref
 from _thread import RLock
 from contextlib import suppress
 
-from nsbox import _wire_network
 from nsbox._base.errors import PolicyError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi, command
@@ -23,8 +22,9 @@ from nsbox._layout.network import listed
 from nsbox._network import events, messages
 from nsbox._network.log import NetworkLog
 from nsbox._network.network import nothing
-from nsbox._network_asks import Answers
-from nsbox._relay_process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERDICT, Hearer, Process
+from nsbox._relay import wire
+from nsbox._relay.asks import Answers
+from nsbox._relay.process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERDICT, Hearer, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nsbox._network.log import Mark, NetworkRecord
     from nsbox._network.network import Network
     from nsbox._policy.policy import Policy
-    from nsbox._proxy import Process as Proxy
+    from nsbox._relay.proxy import Process as Proxy
 
 
 class Line:
@@ -131,7 +131,7 @@ class Relay:
         return self.process is not None and self.process.is_running()
 
     def _list(self) -> bytes:
-        return _wire_network.blob(self.network, asks=self._asks is not None)
+        return wire.blob(self.network, asks=self._asks is not None)
 
     # ---- what it is asked to do
 
@@ -273,7 +273,7 @@ def _begun(content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> Pr
     """Start what enforces a list on this system; raises SetupError."""
     if not abi.on_darwin:
         return Process(content, owner, is_awaited=is_awaited)
-    from nsbox._proxy import Process as MacProcess
+    from nsbox._relay.proxy import Process as MacProcess
 
     return MacProcess(content, owner)
 

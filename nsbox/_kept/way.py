@@ -6,35 +6,19 @@ import errno
 import time
 from _thread import RLock
 
-from nsbox import _spawn
 from nsbox._base.errors import NsboxError, SetupError, StaleError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Way
+from nsbox._template import Kept
 
 if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._core.command import Command, Result
     from nsbox._policy.policy import Policy
-    from nsbox._relay import Relay
-    from nsbox._spawn import Prepared
-    from nsbox._template import Kept
-
-
-class Way:
-    """How the commands of one policy are started. Threads may use it at the same time.
-
-    relay: _relay's, for a network list; None: there is none, or it is that which is shared.
-    """
-
-    def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
-        self.policy, self.relay = policy, relay
-
-    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command; as _spawn.spawn()."""
-        raise NotImplementedError
-
-    def check_open(self) -> None:
-        """Raise ValueError once it is closed."""
+    from nsbox._relay.relay import Relay
+    from nsbox._spawn.prepare import Prepared
 
 
 class KeptWay(Way):
@@ -97,8 +81,6 @@ class KeptWay(Way):
             kept.retire()
 
     def _make(self, prepared: Prepared) -> Kept | None:
-        from nsbox._template import Kept
-
         try:
             kept = Kept(prepared, self._stock, self.relay)
             kept.refill()
@@ -131,7 +113,7 @@ class KeptWay(Way):
     def _spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
         kept = self.keep(prepared) if policy is self.policy else None
         if kept is None or kept.wants_console(command):
-            return _spawn.spawn(policy, prepared, command, program, cwd)
+            return spawn(policy, prepared, command, program, cwd)
         try:
             return kept.spawn(policy, command, program, cwd)
         except StaleError:
@@ -143,7 +125,7 @@ class KeptWay(Way):
             self._not_before = time.monotonic() + 1.0
         del kept
         command.parked = None
-        return _spawn.spawn(policy, prepared, command, program, cwd)
+        return spawn(policy, prepared, command, program, cwd)
 
     def check_open(self) -> None:
         """Raise ValueError once it is closed: what goes with it, such as its home, may be what a command lacks."""
@@ -168,15 +150,3 @@ class KeptWay(Way):
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.forget()
-
-
-class Keeper:
-    """An object that you can give wherever a policy is asked for: it has a policy, and what is kept for that."""
-
-    def way(self) -> Way:
-        """Return how commands are started now; raises ValueError when it is closed."""
-        raise NotImplementedError
-
-    def popen(self, kind: type[Any]) -> type[Any]:
-        """Return the class of Popen that its commands need instead of this one."""
-        return kind

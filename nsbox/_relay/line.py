@@ -10,11 +10,11 @@ from nsbox._base.owners import own_received
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsbox._relay import Line, Relay
+    from nsbox._relay.relay import Line, Relay
 
 
 class LateLine:
-    """What a spawn shows the sandbox to instead of a relay: _relay's Line comes later, if at all."""
+    """What a spawn shows the sandbox to instead of a relay: _relay.relay's Line comes later, if at all."""
 
     is_later, id = True, 0
 
@@ -53,7 +53,7 @@ def joined(line: Line | LateLine | None, relay: Relay | None) -> Line:
     if not isinstance(line, LateLine):
         return line
     from nsbox._network.network import nothing
-    from nsbox._relay import Relay as OwnRelay  # seldom needed
+    from nsbox._relay.relay import Relay as OwnRelay  # seldom needed
 
     try:
         return line.joined(relay or OwnRelay(nothing()))

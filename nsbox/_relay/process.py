@@ -22,14 +22,14 @@ from nsbox._base.paths import PACKAGE
 from nsbox._base.stdlib import original
 from nsbox._core import linux, orphans
 from nsbox._network import events
-from nsbox._network_asks import report
+from nsbox._relay.asks import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
     from nsbox._network.events import NetworkEvent
-    from nsbox._relay import Relay
+    from nsbox._relay.relay import Relay
 
 _PROGRAM = os.path.join(PACKAGE, "nsbox-net")
 MESSAGE = struct.Struct("=IiQQ")  # nsbox_net_message

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable, Sequence
 
-    from nsbox._relay import Relay
+    from nsbox._relay.relay import Relay
 
 PROGRAM = os.path.join(PACKAGE, "nsbox-proxy")
 _MESSAGE = struct.Struct("=IiQQ")  # nsbox_net_message
