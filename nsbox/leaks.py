@@ -81,15 +81,15 @@ def scan(text: str | bytes, *, depth: int = DEPTH, key: bytes | None = None) -> 
         raise ValueError(f"depth: {depth!r} is no number from 0 to 8")
     if key is not None and len(key) < 16:
         raise ValueError("key: has to have 16 bytes at least")
-    found: dict[tuple[str, int], Finding] = {}
+    findings: dict[tuple[str, int], Finding] = {}
     for layer in layers(data, depth):
         for kind, start, end in tokens(layer.data):
             place, encodings = layer.origin(start, end)
-            known = found.get((kind, place[0]))
-            if known is None or known.end < place[1]:
+            earlier = findings.get((kind, place[0]))
+            if earlier is None or earlier.end < place[1]:
                 print_of = _fingerprint(kind, layer.data[start:end], _key if key is None else key)
-                found[kind, place[0]] = Finding(kind, *place, encodings, print_of)
-    return sorted(found.values(), key=lambda finding: (finding.start, finding.end, finding.kind))
+                findings[kind, place[0]] = Finding(kind, *place, encodings, print_of)
+    return sorted(findings.values(), key=lambda finding: (finding.start, finding.end, finding.kind))
 
 
 def scrub_and_scan(
@@ -221,7 +221,7 @@ class _Code:
         """Yield start and end of each run of letters and line ends that contains such groups."""
         firsts = data.translate(self._first)
         spread = b""
-        known = set()
+        starts = set()
         for phase in range(self.size):
             lane = firsts[phase :: self.size]  # one letter of each group: to search these is to search for groups
             at = lane.find(self._row)
@@ -231,8 +231,8 @@ class _Code:
                     spread = spread or data.translate(self._alphabet)
                     start, end = spread.rfind(b" ", 0, place) + 1, spread.find(b" ", place)
                     end = len(data) if end < 0 else end
-                    if start not in known:
-                        known.add(start)
+                    if start not in starts:
+                        starts.add(start)
                         yield start, end
                     past = max(past, (end - phase) // self.size)
                 at = lane.find(self._row, past)

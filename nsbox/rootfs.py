@@ -75,7 +75,7 @@ def build(
     """
     if not abi.on_linux:
         raise UnavailableError(Reason("a root file system has to be mounted, which only Linux allows"))
-    made: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "programs": _pairs("programs", programs),
         "files": _pairs("files", files),
         "mount_points": _points(mount_points),
@@ -86,12 +86,12 @@ def build(
         raise PolicyError("dest", "'/' is the root of this machine")
     path = f"{above.rstrip('/')}/{name}"
     old = _replaced(path, replace=replace)
-    for _, source in made["files"]:
+    for _, source in arguments["files"]:
         if is_below(path, os.path.realpath(source)):
             raise PolicyError("dest", f"{path} lies in {source}, which is to be copied")
-    contents = _contents(made)
+    contents = _contents(arguments)
     with Tree(above) as tree:
-        _make(tree, name, contents, made, old)
+        _make(tree, name, contents, arguments, old)
     return path
 
 
@@ -158,25 +158,25 @@ def _replaced(path: str, *, replace: bool) -> os.stat_result | None:
     return old
 
 
-def _contents(made: Mapping[str, Any]) -> Contents:
+def _contents(arguments: Mapping[str, Any]) -> Contents:
     contents = Contents()
-    contents.add_files(made["files"])
-    contents.add_programs(made["programs"])
-    contents.finish(made["mount_points"])
+    contents.add_files(arguments["files"])
+    contents.add_programs(arguments["programs"])
+    contents.finish(arguments["mount_points"])
     return contents
 
 
 # ---- writing
 
 
-def _make(above: Tree, name: str, contents: Contents, made: Mapping[str, Any], old: os.stat_result | None) -> None:
+def _make(above: Tree, name: str, contents: Contents, arguments: Mapping[str, Any], old: os.stat_result | None) -> None:
     """Write the root next to its place, then move it there."""
     new = f".{name[:200]}.{os.urandom(6).hex()}"
     os.mkdir(new, 0o700, dir_fd=above.fd)
     try:
         with above.dir(new) as fd, Tree(fd) as target:
             entries = _written(contents, target)
-            manifest = {"nsbox": _VERSION, "made": made, "entries": entries}
+            manifest = {"nsbox": _VERSION, "made": arguments, "entries": entries}
             manifest |= {"skipped": contents.skipped, "missing": contents.missing}
             _write_text(target, MANIFEST, json.dumps(manifest, indent=1))
         set_mode(above.fd, new, stat.S_IFDIR, 0o755)

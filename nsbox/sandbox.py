@@ -306,9 +306,9 @@ class Sandbox(Commands, FileTools):
                 session.join(self._relay)
             self._relay.line()  # it has a process
             with _publish.listening(inside, to) as listener:
-                made = _publish.Published(self._relay, port, listener, None)
-            self._published.append(made)
-            return made
+                published = _publish.Published(self._relay, port, listener, None)
+            self._published.append(published)
+            return published
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         """Release what is kept. Running commands go on; no new one can start. Closing twice is no error."""

@@ -263,9 +263,9 @@ class Session(Commands):
 
         with _publish.listening(_publish.check_port(port), to) as listener:
             line = self.join(None if self.relay_of is None else self.relay_of())
-            made = _publish.Published(line.relay, port, listener, line)
-        self._published.append(made)
-        return made
+            published = _publish.Published(line.relay, port, listener, line)
+        self._published.append(published)
+        return published
 
     def join(self, relay: Relay | None) -> Line:
         """Let a relay serve this session unless one does already; None: a relay of its own. Return the line to it."""

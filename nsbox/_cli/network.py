@@ -167,14 +167,14 @@ class Wiring(Keeper):
         assert self.relay is not None
         self.relay.line()  # it has a process
         with _publish.at(each.address, each.outside) as listener:
-            made = _publish.Published(self.relay, each.inside, listener, None)
-        self._published.append(made)
-        print(f"nsbox: port {each.inside} is at {made}", file=sys.stderr)
+            published = _publish.Published(self.relay, each.inside, listener, None)
+        self._published.append(published)
+        print(f"nsbox: port {each.inside} is at {published}", file=sys.stderr)
 
     def end(self) -> None:
         """Close the published ports, and the log once all events are in it."""
-        for made in self._published:
-            made.close()
+        for published in self._published:
+            published.close()
         relay = getattr(self, "relay", None)
         if relay is not None:
             relay.settle()

@@ -66,8 +66,8 @@ def format_of(path: str) -> str:
     for format, suffixes in FORMATS.items():
         if dot + suffix.lower() in suffixes:
             return format
-    known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
-    raise PolicyError("path", f"{path!r} isn't the name of a configuration file: these end in {known}")
+    endings = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+    raise PolicyError("path", f"{path!r} isn't the name of a configuration file: these end in {endings}")
 
 
 def read(text: str, format: str) -> tuple[object, Callable[[], Lines]]:

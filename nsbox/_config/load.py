@@ -74,14 +74,14 @@ def load(
     Raises ConfigError (a PolicyError) with everything that is wrong in the file, PolicyError for an argument, OSError
     for a file that can't be read, and UnavailableError for YAML without PyYAML.
     """
-    given = check_text("path", os.fspath(path))
-    above, name = os.path.split(given)
+    file = check_text("path", os.fspath(path))
+    above, name = os.path.split(file)
     base = os.path.realpath(absolute(above or "."))
-    format = format_of(given)
-    text, names = _text_of(os.path.join(base, name), given)
-    reading = _Reading(given, base, section, workspace)
+    format = format_of(file)
+    text, names = _text_of(os.path.join(base, name), file)
+    reading = _Reading(file, base, section, workspace)
     reading.has_other_names = names > 1
-    reading.way = absolute(given)
+    reading.way = absolute(file)
     reading.path = os.path.join(base, name)
     return reading.config(text, format)
 
@@ -233,11 +233,11 @@ class _Reading:
         self.at = (*self.at, name)
         return value[name]
 
-    def table(self, keys: tuple[Key, ...], given: dict[str, Any], at: At) -> dict[str, Any]:
+    def table(self, keys: tuple[Key, ...], items: dict[str, Any], at: At) -> dict[str, Any]:
         """Return the valid values of a table by their keys; the others become problems."""
         by_name = {key.name: key for key in keys}
         values = {}
-        for name, value in given.items():
+        for name, value in items.items():
             if name not in by_name:
                 self.wrong((*at, name), unknown_key(name, keys))
                 continue
@@ -302,9 +302,9 @@ class _Reading:
             self.wrong(at, error.problem)
             return None
 
-    def limits(self, key: Key, given: dict[str, Any], at: At) -> dict[str, Any]:
+    def limits(self, key: Key, items: dict[str, Any], at: At) -> dict[str, Any]:
         limits = {}
-        for name, value in self.table(key.keys, given, at).items():
+        for name, value in self.table(key.keys, items, at).items():
             try:
                 Limits(**{name: value})
                 limits[name] = value
@@ -337,10 +337,10 @@ class _Reading:
         items = enumerate(must_be(value, list, "a list of texts"))
         return tuple(text for i, item in items if (text := self.item(key, item, (*at, i))) is not None)
 
-    def rules(self, given: dict[str, Any], at: At) -> list[tuple[PathRule, str]]:
+    def rules(self, items: dict[str, Any], at: At) -> list[tuple[PathRule, str]]:
         """Return the rules of `paths`, each with the policy's field that has its root."""
         rules = []
-        for name, value in given.items():
+        for name, value in items.items():
             here = (*at, name)
             try:
                 values = self.table(RULES, must_be(value, dict, "a table"), here)
@@ -380,19 +380,19 @@ class _Reading:
 
     def wishes(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the policy's fields."""
-        given = dict(values)
-        workspace = given.pop("workspace", None)
+        keys = dict(values)
+        workspace = keys.pop("workspace", None)
         if workspace is None and self.workspace is not None:
             workspace = self.names.existing("workspace", self.workspace)
-        for name, path in (("workspace", workspace), ("tools_bin", given.get("tools_bin"))):
+        for name, path in (("workspace", workspace), ("tools_bin", keys.get("tools_bin"))):
             if path is not None and not os.path.isdir(path):
                 self.wrong((*self.at, name), f"{path} is no directory")
         if workspace == "/":
             self.wrong((*self.at, "workspace"), "'/' is the whole file system, which is no workspace")
-        rules = given.pop("paths", [])
-        write = [*filter(None, [workspace]), *given.pop("writable_paths", ()), *_roots(rules, "write")]
-        tools = [path for path in (given.get("tools_bin"),) if path is not None and path not in write]
-        read = [*given.pop("readable", ()), *_roots(rules, "read"), *tools]
+        rules = keys.pop("paths", [])
+        write = [*filter(None, [workspace]), *keys.pop("writable_paths", ()), *_roots(rules, "write")]
+        tools = [path for path in (keys.get("tools_bin"),) if path is not None and path not in write]
+        read = [*keys.pop("readable", ()), *_roots(rules, "read"), *tools]
         for rule, field in rules:
             if field == "read" and rule.root in write:
                 self.wrong(
@@ -403,26 +403,26 @@ class _Reading:
                 raise PolicyError(field, problem)
             self.wrong(place, problem)
         check_read(read)
-        texts = given.get("deny", ())
-        if "deny" in given:
-            given["deny"] = _everywhere(texts, (*write, *read))
-        read += self.own_file(write, read, given.get("deny", ()))
+        texts = keys.get("deny", ())
+        if "deny" in keys:
+            keys["deny"] = _everywhere(texts, (*write, *read))
+        read += self.own_file(write, read, keys.get("deny", ()))
         fields: dict[str, Any] = {"seccomp": "default"}
-        fields["workdir"] = workspace or _start(self.base, (*write, *read), given.get("deny", ()))
-        if "require_os_sandbox" in given:
-            fields["require"] = given.pop("require_os_sandbox")
-        fields |= {key.field: given[key.name] for key in KEYS if key.field and key.name in given}
-        lists: dict[str, Any] = {"write": (*write,), "read": (*read,), "deny": (*given.get("deny", ()),)}
+        fields["workdir"] = workspace or _start(self.base, (*write, *read), keys.get("deny", ()))
+        if "require_os_sandbox" in keys:
+            fields["require"] = keys.pop("require_os_sandbox")
+        fields |= {key.field: keys[key.name] for key in KEYS if key.field and key.name in keys}
+        lists: dict[str, Any] = {"write": (*write,), "read": (*read,), "deny": (*keys.get("deny", ()),)}
         if workspace is not None:
             add_git(self.names, workspace, lists)
-        if "deny" in given:  # "**/" also counts from the directories that git needs
+        if "deny" in keys:  # "**/" also counts from the directories that git needs
             fields["deny"] = _everywhere(texts, (*lists["write"], *lists["read"]))
         return fields | {
             "write": lists["write"],
             "read": lists["read"],
             "links": self.names.links(),
             "paths": [rule for rule, _ in rules],
-            "limits": Limits(**given.get("limits", {})),
+            "limits": Limits(**keys.get("limits", {})),
         }
 
     def own_file(self, write: list[str], read: list[str], deny: Iterable[str]) -> list[str]:

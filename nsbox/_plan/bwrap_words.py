@@ -68,13 +68,12 @@ def _namespaces(plan: Plan) -> list[str]:
     for name, fd in (("--userns", identity.userns), ("--userns2", identity.userns2), ("--pidns", plan.pidns)):
         words += [name, str(fd)] if fd is not None else []
     for name, number in (("--uid", identity.uid), ("--gid", identity.gid)):
-        words += (
-            [name, str(number)] if number != 2**32 - 1 else []
-        )  # 2**32 - 1 is no id: no change, in a joined namespace
+        # 2**32 - 1 is no id: no change, in a joined namespace
+        words += [name, str(number)] if number != 2**32 - 1 else []
     words += ["--cap-drop", "ALL"]
-    kept = plan.capabilities.permitted if plan.capabilities else 0
+    permitted = plan.capabilities.permitted if plan.capabilities else 0
     for number, name in enumerate(CAPABILITIES):
-        words += ["--cap-add", name] if kept >> number & 1 else []
+        words += ["--cap-add", name] if permitted >> number & 1 else []
     words += ["--new-session"] if plan.new_session else []
     words += ["--die-with-parent"] if plan.die_with_parent else []
     words += ["--disable-userns"] if plan.limit_userns else []

@@ -359,16 +359,16 @@ count, descriptor, files = int(sys.argv[1]), os.open("/dev/zero", os.O_RDONLY), 
 begin = time.perf_counter()
 for i in range(count):
     os.read(descriptor, 1)
-said = [time.perf_counter() - begin]
+times = [time.perf_counter() - begin]
 begin = time.perf_counter()
 for i in range(count):
     fcntl.fcntl(descriptor, 1)
-said.append(time.perf_counter() - begin)
+times.append(time.perf_counter() - begin)
 begin = time.perf_counter()
 for i in range(files):
     os.close(os.open("/usr", 0))
-said.append(time.perf_counter() - begin)
-print(*said)
+times.append(time.perf_counter() - begin)
+print(*times)
 """
 _KINDS = ("read", "fcntl", "open")  # allowed by number; allowed by its arguments; checked by path
 
