@@ -62,11 +62,8 @@ def parse(
     """Return what a command line asks for; raises Refused, Usage or Version.
 
     argv: the words after the program's name. Surrogates stand for undecodable bytes (PEP 383), in messages too.
-    environ: the caller's environment.
-    read: returns what a descriptor holds, and closes it; or raises OSError.
-    say: prints a warning.
+    read: returns what a descriptor holds, and closes it; or raises OSError. say: prints a warning.
     cwd: the directory that relative sources count from; "" if it is gone.
-    real_uid, real_gid: the caller's.
     """
     if not argv:
         raise Usage(1)

@@ -222,9 +222,8 @@ def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             if os.fstat(fd).st_mode & _S_IFMT == _S_IFDIR:
-                os.close(
-                    os.open(f"{path}/.", os.O_PATH | os.O_CLOEXEC)
-                )  # makes the kernel mount what is mounted on demand
+                # The path makes the kernel mount what is mounted on demand.
+                os.close(os.open(f"{path}/.", os.O_PATH | os.O_CLOEXEC))
 
             name = os.readlink(f"/proc/self/fd/{fd}")
             if name.startswith("/") and _is_same(os.fstat(fd), os.lstat(name)):
