@@ -71,17 +71,17 @@ class Sandbox(Commands, FileTools):
         on_connect: OnConnect | None = None,
         on_network: Callable[[NetworkEvent], object] | None = None,
     ) -> None:
-        """Nothing happens before start() or the first command.
+        """Hold the policy; nothing happens before start() or the first command.
 
         policy: what commands may do.
         mode: "enabled", or "disabled" to start commands uncontained, in the environment and directory that the policy
             says. Default: "enabled".
         stock: how many sandboxes to make ahead, 0 to 64, each for one command. Where the policy has no network, each
             has its own net namespace. If none is ready, a command's sandbox is made from what is kept. Default: 2.
-        on_connect: a function, or a coroutine function, that decides about connections that the network list doesn't
-            mention; with network="none", about all of them. It is called in one of nsbox's threads, once for each name
-            and port of a sandbox; the connection waits. True allows it in this sandbox, "always" in all sandboxes of
-            this object. Any other result, an error, or no answer within two minutes refuses it. Default: None.
+        on_connect: a function, called in one of nsbox's threads, or a coroutine function. It decides about connections
+            that the network list doesn't mention; with network="none", about all of them. It is called once for each
+            name and port of a sandbox, and the connection waits. True allows it in this sandbox, "always" in all
+            sandboxes of this object. Any other result, an error, or no answer in two minutes refuses it. Default: None.
         on_network: a function that is called with each NetworkEvent, in one of nsbox's threads. Default: None.
 
         Raises TypeError, ValueError and PolicyError.
@@ -284,9 +284,9 @@ class Sandbox(Commands, FileTools):
         this Sandbox, or by its own close().
 
         port: inside the sandbox.
-        to: where on the host, for this user alone: a port of 127.0.0.1, "ADDRESS:PORT", or the path of a unix socket.
-            Port 0 means any free one. Default: the same port or, if that is taken, any free one; `address` of the
-            result says which.
+        to: where on the host: a port of 127.0.0.1, "ADDRESS:PORT", or the path of a unix socket, which only this user
+            can use. Port 0 means any free one. Default: the same port or, if that is taken, any free one; `address` of
+            the result says which.
 
         Raises PolicyError, SetupError and OSError.
         """
