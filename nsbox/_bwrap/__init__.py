@@ -239,7 +239,7 @@ def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str
 
 def _tie(parent: int) -> int:
     """Let this process be killed with its parent, which may have ended already; return its former death signal."""
-    before = _core_linux.death_signal(_signal.SIGKILL)
+    before = linux.death_signal(_signal.SIGKILL)
     if os.getppid() != parent:
         _die_of(_signal.SIGKILL)
     return before

@@ -46,7 +46,7 @@ _PLACED = (
 )
 
 
-def failure(result: _core.Result, asked: Asked, policy: Policy, prepared: _spawn.Prepared) -> str:
+def failure(result: command.Result, asked: Asked, policy: Policy, prepared: _spawn.Prepared) -> str:
     """Return the message after "bwrap: "."""
     step, why = result.step, os.strerror(result.error)
     if step == c.STEP_EXEC:

@@ -34,7 +34,7 @@ _NAMESPACES = (("cgroup", "cgroup"), ("ipc", "ipc"), ("mnt", "mount"), ("net", "
 class Watch:
     """The watch over one sandbox."""
 
-    def __init__(self, asked: Asked, policy: Policy, command: _core.Command) -> None:
+    def __init__(self, asked: Asked, policy: Policy, command: Command) -> None:
         """Make the pipes that hold the command back, and the thread."""
         self._asked, self._command = asked, command
         new = policy.unshare | ({"net"} if policy.network == "none" else set())

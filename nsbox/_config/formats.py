@@ -1,6 +1,6 @@
 """TOML, JSON and YAML: from texts to plain values with the lines of their keys, and from plain values to texts.
 
-_config_keys has the meaning of the keys. The parsers are the standard library's and PyYAML's. This module bounds their
+_config.keys has the meaning of the keys. The parsers are the standard library's and PyYAML's. This module bounds their
 time, depth and meaning: no key twice, no YAML tag that makes objects, no endless aliases.
 """
 

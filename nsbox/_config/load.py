@@ -1,6 +1,6 @@
 """Configuration files: TOML, JSON and YAML into a Policy.
 
-_config_keys has the keys, _config_paths the meaning of a path in a file. This module finds the table to read, and makes
+_config.keys has the keys, _config.paths the meaning of a path in a file. This module finds the table to read, and makes
 a policy of all its values together. Everything that is wrong with a file is reported at once.
 """
 
