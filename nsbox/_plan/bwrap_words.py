@@ -57,22 +57,23 @@ def command_line(plan: Plan, put: Callable[[bytes | int], int] | None = None) ->
 
 
 def _namespaces(plan: Plan) -> list[str]:
-    """Return what doesn't depend on the order."""
+    """Return the options whose order doesn't matter."""
     identity = plan.identity
     if plan.network is not None:
         raise PolicyError("network", "is a list, which bwrap doesn't have")
     if "time" in plan.namespaces:
         raise PolicyError("unshare", "has time, a namespace that bwrap doesn't make")
-    hidden = {"mount", *({"user"} if identity.by_helper else ())}  # all ids of root's: without a user namespace
+    hidden = {"mount", *({"user"} if identity.by_helper else ())}  # with all ids of root's: no user namespace
     words = [f"--unshare-{name}" for name in sorted(plan.namespaces - hidden)]
     for name, fd in (("--userns", identity.userns), ("--userns2", identity.userns2), ("--pidns", plan.pidns)):
         words += [name, str(fd)] if fd is not None else []
     for name, number in (("--uid", identity.uid), ("--gid", identity.gid)):
-        words += [name, str(number)] if number != 2**32 - 1 else []  # that is nobody: no change, in a joined namespace
+        # 2**32 - 1 is no id: no change, in a joined namespace
+        words += [name, str(number)] if number != 2**32 - 1 else []
     words += ["--cap-drop", "ALL"]
-    kept = plan.capabilities.permitted if plan.capabilities else 0
+    permitted = plan.capabilities.permitted if plan.capabilities else 0
     for number, name in enumerate(CAPABILITIES):
-        words += ["--cap-add", name] if kept >> number & 1 else []
+        words += ["--cap-add", name] if permitted >> number & 1 else []
     words += ["--new-session"] if plan.new_session else []
     words += ["--die-with-parent"] if plan.die_with_parent else []
     words += ["--disable-userns"] if plan.limit_userns else []
@@ -80,7 +81,11 @@ def _namespaces(plan: Plan) -> list[str]:
 
 
 def arguments(ops: tuple[Op, ...], kind: Callable[[str], Kind], put: Callable[[bytes | int], int]) -> list[str]:
-    """Return the ops as arguments. kind: what is at a path; put: a descriptor that contents can be read from."""
+    """Return the ops as arguments.
+
+    kind: returns what is at a path.
+    put: returns a descriptor from which contents can be read.
+    """
     words: list[str] = []
     for op in ops:
         words += _words(op, kind, put)
@@ -120,7 +125,7 @@ def _words(op: Op, kind: Callable[[str], Kind], put: Callable[[bytes | int], int
             return ["--dev", op.dest, *shm, "--remount-ro", op.dest]
         case Overlay() | RoOverlay() | TmpOverlay():
             return _overlay(op)
-        case Proc() if op.cover:  # bwrap itself covers what it may write to, as uid 0 of its user namespace
+        case Proc() if op.cover:  # the rest bwrap covers itself: what it may write to as uid 0 of its user namespace
             return ["--proc", op.dest, "--ro-bind", "/proc/sys", f"{op.dest.rstrip('/')}/sys"]
         case Proc() | Dev() | Mqueue() | RemountRo():
             return [f"--{op.row()[0]}", op.dest]
@@ -136,7 +141,7 @@ def _overlay(op: Overlay | RoOverlay | TmpOverlay) -> list[str]:
 
 
 def _mask(op: Mask, kind: Kind) -> list[str]:
-    """Hide a directory behind an empty one, a file behind a device that can't be opened there (nodev)."""
+    """Hide a directory behind an empty one, and a file behind a device that can't be opened there (nodev)."""
     if kind == "missing":
         if not op.optional:
             raise UnavailableError(Reason(f"{op.describe()}: there is nothing to hide"))

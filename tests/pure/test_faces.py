@@ -436,8 +436,8 @@ def test_in_the_source_tree(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-B", "-c", line]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        f"ImportError: {tree}/nsbox is nsbox's source, which isn't built, and Python takes it before an installed nsbox: "
-        f"change the directory, or run 'sh .ci/setup --editable' in {tree}, which does pip install -e . with what that needs"
+        f"ImportError: {tree}/nsbox is nsbox's source, which isn't built, and Python finds it before an installed nsbox: "
+        f"change the directory, or run 'sh .ci/setup --editable' in {tree}, which does pip install -e . and installs what that needs"
     )
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

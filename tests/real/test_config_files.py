@@ -231,7 +231,7 @@ def test_file_with_another_name(project: Path) -> None:
     os.link(file, project / "shared/other")
     (line,) = told(file)
     assert line.endswith(
-        "has other names (hard links), by which commands could write to it: put a copy in its place, or move it out of what is writable"
+        "has other names (hard links), by which commands could write to it: put a copy in its place, or move it out of the writable directories"
     )
     os.rename(
         project / "shared/other", project / "portfolio/other"
@@ -256,9 +256,7 @@ def test_file_that_is_a_writable_path(project: Path) -> None:
     """A file that makes itself writable is refused; one that hides itself, or is read-only already, is as it says."""
     file = project / "c.toml"
     file.write_text('writable_paths = ["c.toml"]')
-    assert told(file) == [
-        f"{file}: commands could write to this file itself, and so to what holds for those after them"
-    ]
+    assert told(file) == [f"{file}: commands could write to this file itself, and so change what later commands may do"]
     file.write_text('workspace = "."\ndeny = ["c.toml"]')
     assert load(file).policy == Policy.workspace(project, deny=[file])
     file.write_text('workspace = "."\nreadable = ["c.toml"]')
@@ -465,7 +463,7 @@ def test_check_of_what_is_wrong(
     ]
     for name, problem in (
         ("none.toml", "none.toml: No such file or directory"),
-        ("c.ini", "path: 'c.ini' has no name of"),
+        ("c.ini", "path: 'c.ini' isn't the name of"),
         ("a\nb.toml", "'a\\nb.toml': No such file or directory"),
     ):
         status, out, err = nsbox_says("check", file=name)

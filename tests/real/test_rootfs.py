@@ -811,7 +811,7 @@ def test_a_source_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
         return found
 
     monkeypatch.setattr(rootfs, "_contents", change)
-    with pytest.raises(OSError, match="has been changed meanwhile"):
+    with pytest.raises(OSError, match="has changed in the meantime"):
         rootfs.build(tmp_path / "root", files={"/opt/file": tmp_path / "file"})
     assert os.listdir(tmp_path) == ["file"]
 
