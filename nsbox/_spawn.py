@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 @frozen
 class Prepared(Frozen):
-    """A policy ready for this host: its plan, and all of a request that doesn't depend on the command."""
+    """A policy ready for this host: its plan, and everything in a request that doesn't depend on the command."""
 
     plan: Plan
     ops: tuple[Op, ...]
     request: Request | None  # None: contents come from descriptors, so it is made for each spawn
-    says_empty: bool  # the init's word is enough for the end: nobody else's business depends on its unmounting
+    says_empty: bool  # the init's word is enough for the end: nothing else depends on its unmounting
     environment: Environment
-    starts: dict[str, bytes]  # where commands start that were told no directory, by the caller's
+    starts: dict[str, bytes]  # where commands without a cwd start, by the caller's current directory
     places: Places | None = None  # with the backend of macOS
 
 
 def _check_resolved(policy: Policy) -> None:
-    """Refuse paths that lead elsewhere by a link: what is bound or masked there would be something else."""
+    """Refuse paths that a link leads elsewhere: something else would be bound or masked there."""
     for name in ("write", "read", "deny"):
         for path in getattr(policy, name):
             real = os.path.realpath(path)
@@ -55,14 +55,14 @@ def _check_resolved(policy: Policy) -> None:
 
 
 def _check_calls(policy: Policy) -> None:
-    """Refuse names of system calls that nobody knows: a misspelled one would stay as allowed as it was."""
+    """Refuse unknown names of system calls: with a misspelled one, the call meant would stay allowed."""
     names = policy.filter.names()
     if not names:
         return
     here = NEWER.keys() | linux.syscalls()[1].keys()
     unknown = names - here - profiled()
     for rule in policy.filter.rules:
-        if here.isdisjoint(rule.calls):  # of another machine, all of them
+        if here.isdisjoint(rule.calls):  # all of them are another machine's
             unknown |= frozenset(rule.calls)
     if unknown:
         raise PolicyError("seccomp", f"{', '.join(sorted(unknown))}: no system call that this machine's headers know")
@@ -78,14 +78,15 @@ def _warn_once(text: str) -> None:
 def _warn_of_imports(policy: Policy, host: Host) -> None:
     """Warn if the caller imports from a path that commands can write to: it can't be made read-only.
 
-    Only in a log that somebody keeps: a program in its own workspace is usual, and its standard error is its own.
+    It warns only in a log that the program keeps. A program in its own workspace is usual, and its standard error is
+    its own.
     """
     path = next((path for path in host.imports if path in policy.write), None)
     logging = sys.modules.get("logging")
     if path is not None and logging is not None and logging.getLogger("nsbox").hasHandlers():
         _warn_once(
             f"commands can write to {path}, from where this program imports modules: what they leave there can run "
-            "outside. Start it by python -P, or keep it elsewhere"
+            "outside. Start it with python -P, or keep it elsewhere"
         )
 
 
@@ -101,9 +102,9 @@ def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
     global _latest
     latest = _latest
-    if latest is not None and latest[0] is policy and latest[1] is host:  # to compare is to read all that they say
+    if latest is not None and latest[0] is policy and latest[1] is host:  # a comparison would read all of their fields
         return latest[2]
-    if any(isinstance(op, BindFd) for op in policy.ops):  # the same number may be of another directory each time
+    if any(isinstance(op, BindFd) for op in policy.ops):  # the same number may be another directory's each time
         prepared = _prepared(policy, with_sources(policy, host))
         note(policy, prepared.plan)
         return prepared
@@ -113,7 +114,7 @@ def prepare(policy: Policy, host: Host) -> Prepared:
 
 
 def forget() -> None:
-    """Prepare all anew from now on."""
+    """Forget everything that was prepared."""
     global _latest
     _latest = None
     _prepared.cache_clear()  # type: ignore[attr-defined]
@@ -156,13 +157,13 @@ def _places(plan: Plan) -> Places | None:
 
 
 def with_plan(prepared: Prepared, plan: Plan) -> Prepared:
-    """Return what was prepared for another plan with the same ops."""
-    made = None if prepared.request is None else request_for(plan, prepared.ops)
-    return replace(prepared, plan=plan, request=made)
+    """Return the same for another plan with the same ops."""
+    template = None if prepared.request is None else request_for(plan, prepared.ops)
+    return replace(prepared, plan=plan, request=template)
 
 
 def _loaded(op: Op) -> Op:
-    """Return the op with its contents, when they come from a descriptor."""
+    """Return the op with its contents, if they come from a descriptor."""
     if not isinstance(op, File | BindData) or not isinstance(op.data, int):
         return op
     try:
@@ -173,18 +174,18 @@ def _loaded(op: Op) -> Op:
 
 
 def start_directory(policy: Policy, prepared: Prepared) -> bytes:
-    """Return where a command starts that was told no directory, under a policy that has one."""
+    """Return where a command without a cwd starts, under a policy that has a workdir."""
     assert policy.workdir is not None
     try:
         here = os.getcwd()
-    except OSError:  # it has been removed, or what is above mustn't be looked into
+    except OSError:  # it has been removed, or a directory above it can't be read
         return os.fsencode(policy.workdir)
-    known = prepared.starts.get(here)
-    if known is None:
-        known = os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir)
+    start = prepared.starts.get(here)
+    if start is None:
+        start = os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir)
         if len(prepared.starts) < 64:
-            prepared.starts[here] = known
-    return known
+            prepared.starts[here] = start
+    return start
 
 
 def _ids_error(step: str, hint: str) -> SetupError:
@@ -205,7 +206,7 @@ def _id_flags(plan: Plan, command: Command) -> int:
         elif value is not None and value != own:
             raise _ids_error(f"set{name}({value})", f"only {name} {own} exists in this sandbox; see ids=")
     if command.groups == [] and plan.drop_groups and not identity.by_helper:
-        return flags  # it has none as it is
+        return flags  # it has none anyway
     if command.groups is not None:
         if not identity.by_helper:
             raise _ids_error("setgroups", "groups can't be changed in a sandbox with one id; see ids=")
@@ -234,7 +235,7 @@ def _complete(command: Command, plan: Plan) -> None:
         flags |= c.SETSID
     if call.adopt_inits and not plan.plain:
         flags |= c.ADOPT_INIT
-    if plan.plain or "pid" not in plan.namespaces:  # there is no init to end it
+    if plan.plain or "pid" not in plan.namespaces:  # no init can end it
         wants_end = plan.kill_on_exit if plan.plain else plan.die_with_parent
         if wants_end and get_native_id() == os.getpid():
             flags |= c.DIE_WITH_THREAD  # the main one, which lasts as long as the process
@@ -248,19 +249,19 @@ def _complete(command: Command, plan: Plan) -> None:
 
 
 def request_of(prepared: Prepared, command: Command) -> Request:
-    """Return the request for a command, which is filled in, with the contents that come from descriptors."""
+    """Return the request for a command, with the contents that come from descriptors; completes the command."""
     request = prepared.request or request_for(prepared.plan, [_loaded(op) for op in prepared.ops])
     _complete(command, prepared.plan)
     return request
 
 
 def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-    """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
+    """Start the command. program, cwd: as the caller named them, for the filename of exceptions."""
     plan = prepared.plan
     if plan.network is not None and command.parked is None:
         _ask_for_line(plan, command)
     request = request_of(prepared, command)
-    # Plain calls from here on: after one of C code a signal's handler could raise, and nobody would own the command.
+    # Only calls of Python code from here on: after one of C, a signal handler could raise, and nothing own the command.
     start = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
     if not plan.cgroup:
         return start(policy, prepared, request, command, program, cwd)
