@@ -66,7 +66,7 @@ class Comparison:
         self._listed: dict[tuple[str, ...], tuple[str, ...]] = {}  # names of attributes, which many files may share
         self._left_to_show = _MOST_SHOWN
         self._unread: set[str] = set()  # paths of files whose digests aren't of their contents
-        self._read: set[str] = set()  # those of them that were read all the same, since somebody has seen them
+        self._read: set[str] = set()  # those of them that were read nonetheless, since patch() has shown them
         self._compared: dict[tuple[int, int, int, int], bool] = {}  # pairs of files, now and before: are they the same?
 
     def changes(self) -> list[Change]:
@@ -313,7 +313,7 @@ class Comparison:
         was = self._upper.stat(change.path)
         original = self._digests(self._upper, change.path, was) if was is not None else {}
         if was is not None and self._is_unread(change):
-            return _sealed(original, self._times(was))  # all that is known is that it hasn't been changed
+            return _sealed(original, self._times(was))  # nothing is known except that it hasn't been changed
         if (now.st_dev, now.st_ino) in known:
             return known[now.st_dev, now.st_ino]
         content: bytes | None = b""
@@ -365,8 +365,8 @@ class Comparison:
                     replaced[change] = Change(
                         "renamed", change.path, change.type, change.mode, old.path, old.type, old.mode
                     )
-        told = (replaced.get(change, change) for change in changes)
-        return [change for change in told if change is not None]
+        joined = (replaced.get(change, change) for change in changes)
+        return [change for change in joined if change is not None]
 
     @staticmethod
     def _size(tree: Tree, change: Change) -> int:

@@ -1,4 +1,4 @@
-"""From the errno and the step with which a spawn failed to an exception: the one place where that is done."""
+"""The exception for a spawn that failed, made of its errno and its step. No other module does that."""
 
 from __future__ import annotations
 

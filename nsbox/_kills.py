@@ -38,7 +38,7 @@ def check_grace(grace: float) -> float:
 
 
 class Kill:
-    """A kill, from the moment somebody asked for it."""
+    """A kill, from the moment when it was requested."""
 
     __slots__ = ("_look", "_next", "_since")
 

@@ -71,7 +71,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     _init_pidfd = _init_says = -1
     _holds = False  # _held owns both
     _pidfd = -1  # of the command, if SIGCHLD is ignored: then nothing else tells how it ended
-    _is_lost = False  # nobody knows how it ended
+    _is_lost = False  # how it ended isn't known
     _raw_status: int | None = None  # of the command, once it has been reaped
     _returncode: int | None = None
     _timed_out = False
@@ -171,7 +171,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             orphans.leftovers.add(pidfd)
 
     def _is_empty(self, timeout_ms: int) -> bool:
-        """Say if all processes of the sandbox are gone, except an init that is about to end.
+        """Return whether all processes of the sandbox have gone, except an init that is about to end.
 
         Call it only when the command has been reaped: pid 1 can't end before that.
         """

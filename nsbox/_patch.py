@@ -208,7 +208,7 @@ class Patch:
             if not (is_plain or is_implied or change.type == "symlink"):
                 yield f"{name}: new {change.type} {now}{'; it stays behind' if change.type in _LEFT else ''}"
         if change.type == "file" and change.mode & (stat.S_ISUID | stat.S_ISGID):
-            yield f"{name}: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it"
+            yield f"{name}: set-user-ID or set-group-ID, which commit() drops unless keep_set_ids=True"
         is_same = change.link is not None and change.attributes == self._attributes.get(change.link)
         is_long = sum(map(len, change.attributes)) > _MOST_REPEATED
         if change.attributes and not (is_same and is_long):

@@ -48,7 +48,7 @@ class Confinable(Lifetime["AnyStr"]):
     _hearers: Any = None  # on_connect and on_network
     _relay: Any = None  # _relay's, for these
     _line: Any = None  # its, of this sandbox, with a network list
-    _line_mark: Any = None  # where that was at the start, in a session
+    _line_mark: Any = None  # the line's mark at the start, in a session
     _terminal_of = 0  # 1 + the standard descriptor that is the command's own terminal, if there is one
     _pair: Pair | None = None  # that terminal, during the start
 
@@ -436,7 +436,7 @@ _pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwr
 
 def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:
     """Raise the audit event of subprocess.Popen, marked as nsbox's own."""
-    if _blocks.current() is None:  # nobody asks
+    if _blocks.current() is None:  # no hook of nsbox's looks at it
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         return
     token = _blocks.announcing.set(True)

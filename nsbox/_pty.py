@@ -51,7 +51,7 @@ class Terminal(io.FileIO):
         return _unless_closed(super().readinto, buffer) or 0
 
     def readall(self) -> bytes:
-        """Return all that comes up to the end."""
+        """Return everything up to the end."""
         return b"".join(iter(lambda: self.read(65536), b""))
 
 

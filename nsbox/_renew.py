@@ -230,5 +230,5 @@ def _numbered(renewed: list[Op]) -> tuple[Op, ...]:
     """Return the ops with a number for each lifted mount, in the order in which they are lifted."""
     lifted = [path for op in renewed if isinstance(op, Over) for path in op.lifted]
     if len(lifted) > MOST_LIFTED:
-        raise _no(f"more than {MOST_LIFTED} mounts on file systems that each command has anew")
+        raise _no(f"more than {MOST_LIFTED} mounts on file systems that are made for each command")
     return tuple(replace(op, index=lifted.index(op.dest)) if isinstance(op, Lifted) else op for op in renewed)

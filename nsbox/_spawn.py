@@ -85,7 +85,7 @@ def _warn_of_imports(policy: Policy, host: Host) -> None:
     logging = sys.modules.get("logging")
     if path is not None and logging is not None and logging.getLogger("nsbox").hasHandlers():
         _warn_once(
-            f"commands can write to {path}, from where this program imports modules: what they leave there can run "
+            f"commands can write to {path}, from which this program imports modules: what they leave there can run "
             "outside. Start it with python -P, or keep it elsewhere"
         )
 

@@ -261,7 +261,7 @@ class Kept:
     # ---- the end
 
     def forget(self) -> None:
-        """Let go of everything. In a forked child too, where the copies are the parent's."""
+        """Let go of everything, also in a forked child, in which the copies are the parent's."""
         self.stale = True
         self._ready.clear()
         if self._mounts is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsbox._policy.rules import PathRule
 
 _MOST_LINKS = 40  # path_resolution(7)
-_MOST_BYTES = 4095  # of a path, as the kernel has it
+_MOST_BYTES = 4095  # that the kernel allows in a path
 _MOST_NAMES = 4096  # on a path, with those of all the links in it
 _HIDDEN = "is hidden in the sandbox"
 
@@ -125,7 +125,10 @@ class View:
         return [dest for dest in self._mounts if dest != inside and is_below(dest, inside)]
 
     def absolute(self, path: str | os.PathLike[str]) -> str:
-        """Return an absolute path; a relative one counts from where commands start. Raises ValueError for no path."""
+        """Return an absolute path; a relative one counts from where commands start.
+
+        Raises ValueError for a path that no file can have, and AccessError for one that is too long.
+        """
         text = os.fspath(path)
         if not isinstance(text, str):
             raise TypeError(f"path is a {type(text).__name__}, must be a str or os.PathLike[str]")
