@@ -78,8 +78,7 @@ void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason,
 
 void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t reason)
 {
-    tell_connect(c, verdict, reason,
-                 error); /* first: the caller has the event before anyone can see the client's end */
+    tell_connect(c, verdict, reason, error); /* first: the caller must have the event before the client's end shows */
     c->is_told = 1;
     syn_reject(c->sandbox, &c->syn, error);
     connection_end(c);

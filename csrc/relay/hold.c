@@ -44,7 +44,7 @@ static int abort_handshake(struct connection *c, uint32_t reason)
         return -ECANCELED;
     }
     size_t size = hello_alert(alert);
-    tell_close(c, reason, 0); /* first: the caller has the event before anyone can see the client's end */
+    tell_close(c, reason, 0); /* first: the caller must have the event before the client's end shows */
     send(c->client.source.fd, alert, size, MSG_NOSIGNAL); /* one that doesn't arrive is followed by the end */
     connection_end(c);
     return -ECANCELED;

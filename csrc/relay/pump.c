@@ -53,7 +53,7 @@ void connection_close(struct connection *c, uint32_t reason, int error)
 }
 
 /* Wait for what this side can do next: to be read, unless the other one doesn't take it; to take what is kept for it. One
- * that can do nothing, and to which nothing more is sent, is taken out of the set: its EPOLLHUP would be told for ever. */
+ * that can do nothing, and to which nothing more is sent, is taken out of the set: epoll(7) would report its EPOLLHUP for ever. */
 static void await(struct side *side)
 {
     int is_full = side->rest_size > 0;
@@ -190,7 +190,7 @@ static ssize_t splice_side(struct side *side)
         return 0;
     ssize_t n = splice(side->source.fd, NULL, pipe_ends[1], NULL, BUFFER, SPLICE_F_NONBLOCK);
     side->is_bulk = n >= LEAST_SPLICED;
-    if (n < 0 && errno == ECONNRESET) /* recv(2) isn't told again, and would call it the end */
+    if (n < 0 && errno == ECONNRESET) /* recv(2) wouldn't get this error again, but an end */
         return broken(side, errno);
     if (n <= 0)
         return 0;

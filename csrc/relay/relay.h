@@ -100,9 +100,9 @@ struct sandbox {
     int is_ended;
     int64_t next_tick; /* of its connections */
     uint64_t bytes;
-    uint32_t n_names;             /* that it was the first to be told the address of */
+    uint32_t n_names;             /* names whose address it was the first to get */
     uint8_t told[MOST_NAMES / 8]; /* a bit for each name: it knows the address */
-    uint8_t used[MOST_NAMES / 8]; /* it has connected to it, whoever told it the address */
+    uint8_t used[MOST_NAMES / 8]; /* it has connected to it, wherever it got the address */
     uint64_t turn;                /* of the loop, in which it had something to do */
     int64_t spent;                /* nanoseconds in that turn */
     int n_jobs, n_busy;           /* names that are looked up for it; of them, by a thread just now */
@@ -144,7 +144,7 @@ int filter_listener(int fd);
 struct name *name_by_text(const char *text);
 struct name *name_by_address(uint32_t address);             /* one whose address a sandbox knows */
 struct name *name_add(const char *text);                    /* NULL: there are too many */
-void name_tell(struct sandbox *sandbox, struct name *name); /* it is told the address */
+void name_tell(struct sandbox *sandbox, struct name *name); /* it gets the address */
 int name_is_told(const struct sandbox *sandbox, const struct name *name);
 void name_use(struct sandbox *sandbox, const struct name *name); /* it is kept for this one too */
 void names_tick(int64_t time);

@@ -18,7 +18,7 @@ static void deny(struct sandbox *sandbox, const struct syn *syn, const struct na
                          .port = syn->target_port,
                          .target = name ? NULL : &target,
                          .name = name ? name->text : NULL});
-    syn_reject(sandbox, syn, error); /* last: the caller has the event before anyone can see the client's end */
+    syn_reject(sandbox, syn, error); /* last: the caller must have the event before the client's end shows */
 }
 
 static void on_syn(struct sandbox *sandbox, const struct syn *syn)

@@ -233,8 +233,7 @@ static void deny_datagram(struct sandbox *sandbox, const struct path *path, cons
                          .port = path->port,
                          .target = name ? NULL : &to,
                          .name = name ? name->text : NULL});
-    datagram_reject(sandbox, path, size,
-                    error); /* last: the caller has the event before anyone can see what the client does */
+    datagram_reject(sandbox, path, size, error); /* last: the caller must have the event before */
 }
 
 /* Begin a flow with its first datagram. */
