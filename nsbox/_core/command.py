@@ -37,7 +37,7 @@ class Command:
     cgroup_fd = -1
     terminal = 0
     parked: Any = None  # _template's, the sandbox that waits for it
-    park_stamps: Any = None  # _core.call's, for a sandbox that is to wait for its command: its ops leave their stamps here
+    park_stamps: Any = None  # _core.buffers', of a sandbox that is to wait for its command: its ops leave them here
     profile: Any = None  # _core.darwin's, what confines it
     leaf: Any = None  # _machine.cgroup's, to which cgroup_fd belongs
     relay: Any = None  # _relay's, for a network list; None: the shared one
