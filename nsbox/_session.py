@@ -54,7 +54,6 @@ class Entered:
     """A command of a session.
 
     It has a pidfd, a socket by which pid 1 reports its end, and until its exec a pipe, which says why there is none.
-
     pid: as this process numbers it. status: its wait status, once it has ended.
     """
 
@@ -386,9 +385,8 @@ class SessionWay(Way):
     def signal_started(self, entered: Entered, number: int, *, frozen: bool = False) -> int:
         """Send a signal (0: none) to a command and everything that it has started; return how many of them are left.
 
-        Without marks, that is the command's descendants, as far as their parents are alive.
-
-        frozen: stop the session meanwhile, so that no process can fork faster than it is found, and then continue it.
+        Without marks, that is the command's descendants, as far as their parents are alive. frozen: stop the session
+        meanwhile, so that no process can fork faster than it is found, and then continue it.
         """
         if entered.mark:
             return self._ask_for(c.ASKED_FREEZE if frozen else c.ASKED_SIGNAL, number, entered.mark) or 0
@@ -455,10 +453,9 @@ _WORD = 0xFFFFFFFF
 
 
 def _marks_filter(policy: Policy, secret: int) -> bytes:
-    """Return the filter that lets only pid 1, which knows the secret, set the limit that marks commands.
+    """Return the filter by which pid 1 alone, knowing the secret, sets the limit that marks commands: init/started.c.
 
-    See init/started.c. For other processes the call pretends to succeed, since the limit limits nothing, unless it asks
-    for the old limit too: then it fails.
+    For others, the call claims to succeed, since the limit limits nothing; with the old limit asked for too, it fails.
     """
     by_us = (Arg(5, secret & _WORD), Arg(5, secret >> 32, high=True))
     rules = (

@@ -188,7 +188,7 @@ def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[
 
 
 def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, int, list[tuple[bytes, int, int]]] | None:
-    """Return a Landlock ruleset as request.py expects it: rights to files, to TCP, scopes, and (path, rights, flags)."""
+    """Return a Landlock ruleset as Request expects it: rights to files, to TCP, scopes, and (path, rights, flags)."""
     if ruleset is None:
         return None
     rules = [
