@@ -40,7 +40,7 @@ class Common(TypedDict, total=False):
 
 
 class Start(Common, total=False):
-    """What every command takes but asyncio's, except what decides whether its streams are text."""
+    """What every command except asyncio's takes, without what decides whether its streams are text."""
 
     bufsize: int
     stdin: File
@@ -71,7 +71,7 @@ class OwnRun(OwnTimed, total=False):
 
 
 class Hearers(TypedDict, total=False):
-    """Who is asked, and told, about the network, where no Sandbox has them."""
+    """The functions that are called about the network, unless a Sandbox has them."""
 
     on_connect: OnConnect | None
     on_network: Callable[[NetworkEvent], object] | None
@@ -135,11 +135,11 @@ class StreamedShell(Streamed, total=False):
 
 
 class HeardExec(StreamedExec, Hearers, total=False):
-    """What create_subprocess_exec() takes where no Sandbox is."""
+    """What create_subprocess_exec() takes without a Sandbox."""
 
 
 class HeardShell(StreamedShell, Hearers, total=False):
-    """What create_subprocess_shell() takes where no Sandbox is."""
+    """What create_subprocess_shell() takes without a Sandbox."""
 
 
 class OwnStreams(TypedDict, total=False):

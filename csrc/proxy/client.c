@@ -11,7 +11,7 @@ enum { PATIENCE = 10 * SECOND, PARTING = 2 * SECOND, TEXT = 1024 };
 
 static uint64_t last;
 
-/* Whoever doesn't say who it is has a short time and few places: everybody on the machine can connect. */
+/* A client that hasn't said who it is has a short time and few places: any process on the machine can connect. */
 static void make_room(void)
 {
     struct client *oldest = NULL;
@@ -99,7 +99,7 @@ void client_say(struct client *c, const void *bytes, size_t size)
     c->server.reply += size;
 }
 
-/* It gets what was said, and nothing else. */
+/* It gets this reply, and nothing else. */
 static void part(struct client *c)
 {
     close_side(&c->server);
@@ -190,7 +190,7 @@ static enum socks_reply socks_of(int error)
     }
 }
 
-/* ENOENT, EAGAIN: there is no such name, or nobody can tell now. */
+/* ENOENT, EAGAIN: there is no such name, or that can't be found out now. */
 void client_fail(struct client *c, int error)
 {
     char why[512];
@@ -235,7 +235,7 @@ static int enter(struct client *c, uint64_t user, uint64_t secret)
     return !!c->account;
 }
 
-/* It is one of a sandbox, and has said whereto. */
+/* It belongs to a sandbox, and has said where it wants to go. */
 static void arrive(struct client *c)
 {
     int is_spent = list.head->bytes && c->account->bytes >= list.head->bytes;
@@ -274,7 +274,7 @@ static void read_http(struct client *c)
     arrive(c);
 }
 
-/* One message; 0: it isn't there yet. */
+/* One message; 0: it isn't whole yet. */
 static int read_socks(struct client *c)
 {
     uint64_t found[2];

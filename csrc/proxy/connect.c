@@ -94,7 +94,7 @@ static int is_trying(const struct client *c)
     return 0;
 }
 
-/* Is a socket connected to itself? A port that it was given by chance is the one where no server is. */
+/* Is a socket connected to itself? By chance, it got the very port to which it connects, and where no server is. */
 static int is_to_itself(int fd)
 {
     union address ours = {.any = {0}}, theirs = {.any = {0}};

@@ -1,4 +1,4 @@
-/* http.c: heads of requests, read strictly: what two readers could understand in different ways is refused. */
+/* http.c: heads of requests, read strictly: if two readers could understand one differently, it is refused. */
 #include "http.h"
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@ enum { AT_SIZE, AT_EXTENSION, AT_SIZE_END, AT_DATA, AT_DATA_CR, AT_DATA_LF, AT_L
 
 static const char TOKEN[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/* ---- who asks */
+/* ---- the sandbox and its secret */
 
 static int sextet(char c)
 {
@@ -165,7 +165,7 @@ static int read_first(struct request *to, const char *line, size_t size)
     return memchr(target, '#', left) || target_authority(&to->to, host, n, HTTP) < 0 ? -400 : 0;
 }
 
-/* The end of a line, CRLF; NULL: it isn't there yet. *is_bad: it has what no line may have. */
+/* The end of a line, CRLF; NULL: it hasn't come yet. *is_bad: the line has what no line may have. */
 static const char *end_of(const char *bytes, size_t size, int *is_bad)
 {
     for (size_t i = 0; i < size; i++) {
@@ -271,7 +271,7 @@ static int digit16(char c)
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* One byte of what is around the chunks (RFC 9112, 7.1); 0: it is mangled. */
+/* One byte between the chunks (RFC 9112, 7.1); 0: it is mangled. */
 static int step(struct body *body, char c)
 {
     int digit = digit16(c);

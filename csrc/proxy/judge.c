@@ -1,4 +1,4 @@
-/* judge.c: what the list says of a destination; where it is silent, the caller, who is asked once for a sandbox. */
+/* judge.c: what the list says about a destination. If it is silent, the caller is asked, once for each sandbox. */
 #include "proxy.h"
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static int is_own(uint32_t address)
     return is_own_address(&target);
 }
 
-/* 127.0.0.0/8, and 198.18.0.0/15, which is nobody's. */
+/* 127.0.0.0/8; and 198.18.0.0/15, which has no owner. */
 static int is_never(uint32_t address)
 {
     return address >> 24 == LOOPBACK || address >> 17 == INVENTED >> 17;

@@ -3,7 +3,7 @@
 #include <ifaddrs.h>
 #include <string.h>
 
-/* An IPv6 address that stands for an IPv4 one is that one. */
+/* An IPv6 address that stands for an IPv4 address counts as that. */
 static union address unmapped(const union address *target)
 {
     union address four = {.four = {.sin_family = AF_INET}};
@@ -33,7 +33,7 @@ int is_own_address(const union address *target)
         return 1;
     for (struct ifaddrs *one = all; one && !found; one = one->ifa_next) {
         found = is_same(one->ifa_addr, &plain);
-        if (one->ifa_addr && one->ifa_addr->sa_family == AF_INET) /* macOS has a peer's address here for tunnels */
+        if (one->ifa_addr && one->ifa_addr->sa_family == AF_INET) /* on macOS, a tunnel has its peer's address here */
             found = found || is_same(one->ifa_dstaddr, &plain);
     }
     freeifaddrs(all);

@@ -22,7 +22,7 @@ struct job {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_work = PTHREAD_COND_INITIALIZER;
-static struct job *todo, *done; /* under the lock, as what follows */
+static struct job *todo, *done; /* under the lock, like what follows */
 static int n_threads, n_idle, n_jobs;
 static int ends[2];
 
@@ -40,7 +40,7 @@ static int is_in_hosts(const char *name)
     return is_there;
 }
 
-/* A dot at its end keeps search domains away, resolv.conf(5). The machine's table has no names with one. */
+/* A dot at the end of a name keeps search domains away, resolv.conf(5). The machine's own table has no names with a dot. */
 static void look_up(struct job *job)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -80,7 +80,7 @@ static void *work(void *unused)
         job->next = done;
         done = job;
         if (write(ends[1], "", 1) < 0)
-            continue; /* the pipe is full: the loop is told already */
+            continue; /* the pipe is full: the loop will wake up anyway */
     }
     return unused;
 }

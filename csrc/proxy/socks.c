@@ -1,4 +1,4 @@
-/* socks.c: messages of a SOCKS5 client: each says how long it is. */
+/* socks.c: messages of a SOCKS5 client, each of which says its own length. */
 #include "socks.h"
 #include "http.h"
 

@@ -17,7 +17,7 @@ enum socks_reply {
     SOCKS_ADDRESS = 8
 };
 
-/* Each reads one message, and returns its size; 0: it isn't whole yet; or less: it is none. */
+/* Each reads one message, and returns its size; 0: it isn't whole yet; less than 0: it is no such message. */
 ssize_t socks_greeting(const uint8_t *bytes, size_t size, int *can_authenticate);
 ssize_t socks_secret(const uint8_t *bytes, size_t size, uint64_t found[2], int *is_one);
 

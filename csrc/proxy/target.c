@@ -1,4 +1,4 @@
-/* target.c: hosts and ports as text. What has two readings is refused: another reader's could be the one that connects. */
+/* target.c: hosts and ports as text. What has two readings is refused: the connection could follow the other one. */
 #include "target.h"
 #include <errno.h>
 #include <string.h>
@@ -16,7 +16,7 @@ void target_four(struct destination *to, const uint8_t bytes[4])
     to->kind = to->address == LOOPBACK ? TO_LOCALHOST : TO_ADDRESS;
 }
 
-/* Four numbers, none with a zero before it, which some read as octal. */
+/* Four numbers. None may begin with a zero: some readers would take it as octal. */
 static int read_four(const char *text, size_t size, uint8_t bytes[4])
 {
     size_t at = 0;
@@ -107,7 +107,7 @@ int target_authority(struct destination *to, const char *text, size_t size, uint
     size_t host = size;
     while (host && text[host - 1] != ':' && text[host - 1] != ']')
         host--;
-    if (!host || text[host - 1] == ']') { /* no colon, or one in brackets alone */
+    if (!host || text[host - 1] == ']') { /* no colon, or only one in brackets */
         to->port = no_port;
         host = size;
     } else {

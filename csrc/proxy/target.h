@@ -10,7 +10,7 @@ enum kind {
     TO_NAME,
     TO_ADDRESS,   /* IPv4, by number */
     TO_LOCALHOST, /* this machine's 127.0.0.1 */
-    TO_OTHER      /* an address that no list can have: IPv6 */
+    TO_OTHER      /* an address that no list can name: IPv6 */
 };
 
 struct destination {
@@ -20,10 +20,10 @@ struct destination {
     uint16_t port;
 };
 
-/* Read a host. 0, or -EINVAL: it is no host, or one that readers understand in different ways (127.1, 0x7f000001). */
+/* Read a host. 0; or -EINVAL: it is no host, or readers understand it in different ways (127.1, 0x7f000001). */
 int target_host(struct destination *to, const char *text, size_t size);
 
-/* Read HOST, or HOST:PORT; no_port stands for a port that isn't there, 0: there has to be one. 0 or -EINVAL. */
+/* Read HOST, or HOST:PORT. no_port: the port for HOST alone; 0: there has to be one. Returns 0 or -EINVAL. */
 int target_authority(struct destination *to, const char *text, size_t size, uint16_t no_port);
 
 int target_is_same(const struct destination *a, const struct destination *b);

@@ -50,7 +50,7 @@ static size_t pass_record(struct watch *watch, const uint8_t *bytes, size_t size
     return part;
 }
 
-/* One step; 0: more has to come. */
+/* One step; 0: it needs more bytes. */
 static size_t step(struct watch *watch, const char *name, const uint8_t *bytes, size_t size, uint32_t *reason)
 {
     int is_first = watch->state == WATCH_HELLO;

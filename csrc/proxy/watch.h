@@ -1,4 +1,4 @@
-/* watch.h: the client of a TLS server has to ask for the one that it has named to the proxy. Pure. */
+/* watch.h: the client of a TLS server has to ask for the server that it has named to the proxy. Pure. */
 #ifndef NSBOX_PROXY_WATCH_H
 #define NSBOX_PROXY_WATCH_H
 
@@ -20,12 +20,12 @@ struct watch {
     char sni[HELLO_NAME];
 };
 
-/* How many of the client's bytes, which are all that weren't passed on yet, may be now. *reason: why none ever may be. */
+/* How many of the client's bytes that haven't been passed on yet may be now. *reason: why none may ever be. */
 size_t watch_client(struct watch *watch, const char *name, const uint8_t *bytes, size_t size, uint32_t *reason);
 
 void watch_server(struct watch *watch, const uint8_t *bytes, size_t size);
 
-/* Does the client owe a hello? Then neither its end nor the end of our patience lets it go on. */
+/* Does the client owe a hello? Then it can't go on, even if it sends no more or our patience ends. */
 int watch_waits(const struct watch *watch, size_t held);
 
 #endif

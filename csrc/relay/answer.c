@@ -25,7 +25,7 @@ static void tell_question(const struct sandbox *sandbox, const char *name, uint3
         &(struct event){.sandbox = sandbox, .what = NSBOX_NET_DNS, .verdict = verdict, .reason = reason, .name = name});
 }
 
-/* One that has failed, or was refused for an address that it has. */
+/* A name that has failed, or was refused because of an address that it has. */
 static void tell_trouble(const struct sandbox *sandbox, const struct name *name, uint32_t reason)
 {
     int has_failed = reason == NSBOX_NET_UPSTREAM;
@@ -61,7 +61,7 @@ static int is_known(const char *text)
     return verdict == VERDICT_YES || (verdict == VERDICT_NO && is_asked());
 }
 
-/* Can any address of a name be connected to? For which port isn't known yet. */
+/* Can any address of a name be connected to? The port isn't known yet. */
 static int has_target(const struct name *name, uint32_t *reason)
 {
     for (int i = 0; i < name->n_targets; i++)
@@ -73,7 +73,7 @@ static int has_target(const struct name *name, uint32_t *reason)
 static struct dns_answer answer_of(struct sandbox *sandbox, struct name *name, unsigned type)
 {
     uint32_t reason = NSBOX_NET_UPSTREAM;
-    if (!is_known(name->text)) { /* there is another list meanwhile */
+    if (!is_known(name->text)) { /* there is another list by now */
         tell_question(sandbox, name->text, NSBOX_NET_REFUSED, NSBOX_NET_NOT_LISTED);
         return (struct dns_answer){.code = DNS_NXDOMAIN, .reason = NOT_LISTED};
     }
@@ -86,7 +86,7 @@ static struct dns_answer answer_of(struct sandbox *sandbox, struct name *name, u
         return (struct dns_answer){.code = DNS_NXDOMAIN, .reason = "its addresses are refused"};
     }
     tell_question(sandbox, name->text, NSBOX_NET_ALLOWED, 0);
-    /* There is IPv4 inside and nothing else; and without records of type HTTPS nobody is told a key for ECH. */
+    /* There is only IPv4 inside; and without records of type HTTPS, no client gets a key for ECH. */
     if (type != DNS_A)
         return (struct dns_answer){.code = DNS_NOERROR};
     name_tell(sandbox, name);
@@ -108,7 +108,7 @@ static void on_name(struct waiter *waiter, struct name *name)
     sandbox_free(sandbox);
 }
 
-/* A listed name, which may be a new one. NULL: there are too many, or too many new ones in this second. */
+/* A listed name, which may be new. NULL: there are too many, or too many new ones in this second. */
 static struct name *known(struct sandbox *sandbox, const char *text)
 {
     struct name *name = name_by_text(text);
@@ -126,7 +126,7 @@ static struct name *known(struct sandbox *sandbox, const char *text)
     return name;
 }
 
-/* The caller is asked about it at the first connection: until then nothing leaves the host, and it has an address. */
+/* The caller is asked about it at the first connection. Until then, nothing leaves the host, but it has an address. */
 static void answer_unasked(struct sandbox *sandbox, const struct dns_question *question, struct dns_answer *answer)
 {
     struct name *name = known(sandbox, question->name);
@@ -139,14 +139,14 @@ static void answer_unasked(struct sandbox *sandbox, const struct dns_question *q
     answer->address = name->address;
 }
 
-/* The name that has an address; not one that only another sandbox has asked for. */
+/* The name that has this address, unless only another sandbox has asked for it. */
 static const char *reverse_of(const struct sandbox *sandbox, uint32_t address)
 {
     const struct name *name = name_by_address(address);
     return name && (name_is_told(sandbox, name) || rules_spells(&list, name->text)) ? name->text : NULL;
 }
 
-/* What can be answered at once. 0: the host is to be asked, for *name. */
+/* The answer, if it can be given at once. 0: ask the host, for *name. */
 static int answer_at_once(struct sandbox *sandbox, const struct dns_question *question, struct dns_answer *answer,
                           struct name **name)
 {

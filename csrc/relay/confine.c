@@ -1,4 +1,4 @@
-/* confine.c: what the relay itself may do. It reads what sandboxes send it: a flaw in that is to be of little use.
+/* confine.c: what the relay itself may do. It reads what sandboxes send, so a flaw in that must be of little use.
  *
  * No program can be executed, no process traced or signalled, no file made or opened for writing, nothing mounted. What
  * getaddrinfo(3) does is allowed: files are read, sockets of a few families made, threads, libraries loaded. So is what

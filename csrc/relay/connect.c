@@ -1,4 +1,4 @@
-/* connect.c: outside. The server is connected to before the client is let in: so the client learns what really happens. */
+/* connect.c: outside. It connects to the server before it lets the client in: so the client learns what really happens. */
 #include "connection.h"
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { IDLE = 300, INTERVAL = 75 }; /* seconds: a server that says nothing is asked whether it is there */
+enum { IDLE = 300, INTERVAL = 75 }; /* seconds after which a silent server is asked whether it is still there */
 enum {
     NEXT_ATTEMPT = 250 /* RFC 8305 */,
     CONNECT = 130 * SECOND,
@@ -29,7 +29,7 @@ static void close_attempts(struct connection *c)
         loop_close(&c->attempts[i].source);
 }
 
-/* What nobody has told the caller yet: the client, or its sandbox, has ended it. */
+/* Report to the caller what it doesn't know yet: the client, or its sandbox, has ended the connection. */
 static void tell_rest(struct connection *c)
 {
     if (c->state == RELAYING)
@@ -78,7 +78,7 @@ void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason,
 
 void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t reason)
 {
-    tell_connect(c, verdict, reason, error); /* first: whoever looks at the client's end has it by then */
+    tell_connect(c, verdict, reason, error); /* first: the caller must have the event before the client's end shows */
     c->is_told = 1;
     syn_reject(c->sandbox, &c->syn, error);
     connection_end(c);
@@ -93,7 +93,7 @@ void connection_abort(struct connection *c, int error)
     connection_end(c);
 }
 
-/* A command may send something last, and be gone. */
+/* A command may send something last, and end. */
 void connections_end(struct sandbox *sandbox)
 {
     for (int i = 0; i < BUCKETS; i++)
@@ -117,7 +117,7 @@ struct connection *connection_find(const struct sandbox *sandbox, const struct s
 
 /* ---- outside */
 
-/* A connection to oneself, which a port of the host's own may come to that nobody listens at (RFC 9293, 3.5). */
+/* A connection to itself, which can happen with a port of the host's where nothing listens (RFC 9293, 3.5). */
 int is_to_itself(int fd)
 {
     union target here, there;
@@ -171,7 +171,7 @@ static void on_attempt(struct source *source, uint32_t events)
     try_next(c);
 }
 
-/* A nonblocking connect(2) never waits for the answer; on this machine it is there by the time it returns. */
+/* A nonblocking connect(2) never waits for the answer. On this machine, the answer has come by the time it returns. */
 int connect_now(int fd, const struct sockaddr *to, socklen_t size)
 {
     if (connect(fd, to, size) == 0)
@@ -183,7 +183,7 @@ int connect_now(int fd, const struct sockaddr *to, socklen_t size)
     return errno == EALREADY ? -EINPROGRESS : -errno;
 }
 
-/* Begin to connect to one address. 1: it is, at once, as on the host's loopback; 0, or -errno of what failed at once. */
+/* Begin to connect to one address. 1: it is connected at once, as on the host's loopback; 0; or -errno: it failed at once. */
 static int begin_attempt(struct attempt *attempt, const union target *target)
 {
     int is_six = target->any.sa_family == AF_INET6;
@@ -203,7 +203,7 @@ static int begin_attempt(struct attempt *attempt, const union target *target)
     return ret < 0 ? ret : is_open;
 }
 
-/* The first failure is what the client hears: the first address is the one that the host prefers. */
+/* The client gets the first failure: the host prefers the first address. */
 static void try_next(struct connection *c)
 {
     while (c->n_attempts < c->n_targets) {
@@ -243,8 +243,8 @@ static void set_port(union target *target, uint16_t port)
         target->four.sin_port = htons(port);
 }
 
-/* Which of a name's addresses may be connected to. What is judged here is what is connected to: no other answer of the
- * resolver's gets in between. */
+/* Which of a name's addresses may be connected to. The addresses that are judged here are the ones that are used: no
+ * other answer of the resolver's gets in between. */
 static void choose_targets(struct connection *c, uint32_t *reason)
 {
     *reason = NSBOX_NET_UPSTREAM;
@@ -283,7 +283,7 @@ static void add_target(struct connection *c, int family)
     set_port(target, c->syn.target_port);
 }
 
-/* It may connect: find out where to. */
+/* It may connect: find out the address. */
 void connection_proceed(struct connection *c)
 {
     c->state = RESOLVING;

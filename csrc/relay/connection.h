@@ -7,7 +7,7 @@
 #include "judge.h"
 #include "relay.h"
 
-enum { HOLD = 30 * SECOND }; /* for which a client may keep back whom it wants */
+enum { HOLD = 30 * SECOND }; /* that a client has to say which server it wants */
 
 /* DIALING: to a server inside, for a client of a published port. */
 enum state { ASKING, RESOLVING, CONNECTING, ACCEPTING, DIALING, RELAYING, ENDED };
@@ -18,7 +18,7 @@ enum watch { WATCH_HELLO, WATCH_ANSWER, WATCH_SECOND, WATCH_OVER };
 
 enum { ANSWER_HEAD = 43 }; /* bytes of a server's first message: record, message, version and random */
 
-/* One side. What comes from it goes to the other; rest is what that didn't take yet. */
+/* One side. What comes from it goes to the other. rest: what that hasn't taken yet. */
 struct side {
     struct source source;
     struct connection *connection;

@@ -1,4 +1,4 @@
-/* control.c: messages of the caller's, and to it. It is never waited for: what it doesn't take is counted. */
+/* control.c: messages from and to the caller. We never wait for it: events that it doesn't read are only counted. */
 #include "control.h"
 #include "events.h"
 #include "publish.h"
@@ -38,7 +38,7 @@ void tell_ready(int answer, uint64_t sandbox, int error, const char *step)
         give(&ready, sizeof ready);
         return;
     }
-    send(answer, &ready, sizeof ready, MSG_DONTWAIT | MSG_NOSIGNAL); /* the first that it is sent: there is room */
+    send(answer, &ready, sizeof ready, MSG_DONTWAIT | MSG_NOSIGNAL); /* the first message to it: there is room */
     close(answer);
 }
 
@@ -97,7 +97,7 @@ void tell(const struct event *event)
     lost += !give(&to, sizeof to);
 }
 
-/* The descriptors that came with a message; those that nobody wants are closed. */
+/* The descriptors that came with a message; those that aren't needed are closed. */
 static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
 {
     int n = 0;
@@ -116,7 +116,7 @@ static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
     return n;
 }
 
-/* Who waits until all is told. What has happened by then comes in this batch of events or in the next one. */
+/* A caller that waits until everything is reported. What has happened by now comes in this batch of events or the next. */
 static struct {
     int answer, batches;
 } waiting[MOST_WAITING];

@@ -9,16 +9,16 @@
 /* Serve the caller by this socket, as long as its process is there. 0 or -errno. */
 int control_start(int socket, int caller);
 
-/* Has the caller ended, or let us go? */
+/* Has the caller ended, or closed its socket? */
 int control_is_over(void);
 
-/* Ask the caller. 0: it doesn't take more just now. */
+/* Ask the caller. 0: it can't take more just now. */
 int tell_ask(const struct ask *ask);
 
 /* After each batch of events. Is there to be another one at once? */
 int control_tick(void);
 
-/* Say by a socket of its own, which is closed then, what has become of a sandbox; -1: of the relay, by the caller's. */
+/* Report the result for a sandbox by its own socket, which is then closed; -1: that for the relay, by the caller's. */
 void tell_ready(int answer, uint64_t sandbox, int error, const char *step);
 
 #endif

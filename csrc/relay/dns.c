@@ -36,7 +36,7 @@ static int is_of_host(char c)
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-/* Read the name that begins at *at; its text in name. 0: it isn't whole. A question has nothing to point to. */
+/* Read the name that begins at *at; its text goes to name. 0: it isn't whole. A question has nothing to point to. */
 static int read_name(const uint8_t *bytes, size_t size, size_t *at, char *name)
 {
     size_t from = *at, n = 0;
@@ -88,7 +88,7 @@ static uint8_t *put_record(uint8_t *at, unsigned type, uint32_t ttl)
     return put32(put16(put16(put16(at, POINTER), type), IN), ttl);
 }
 
-/* A name as labels. Those that we are given are ours: of letters, digits, hyphens and dots. */
+/* Write a name as labels. The names here are ours: of letters, digits, hyphens and dots. */
 static uint8_t *put_name(uint8_t *at, const char *name)
 {
     while (*name) {
@@ -105,7 +105,7 @@ static uint8_t *put_name(uint8_t *at, const char *name)
     return at;
 }
 
-/* Says for how long "no" holds (RFC 2308): not for long, since a list may change. */
+/* How long "no" holds (RFC 2308): not long, since a list may change. */
 static uint8_t *put_soa(uint8_t *at)
 {
     uint8_t *size = put_record(at, SOA, DNS_NEGATIVE_TTL);

@@ -16,7 +16,7 @@ struct dns_question {
     char name[DNS_NAME]; /* in lower case, without the last dot; "" if it has a label that no host's name has */
     uint16_t type;
     uint16_t end;       /* where the question ends */
-    enum dns_code code; /* what a question that can't be answered gets */
+    enum dns_code code; /* the answer to a question that can't be answered */
     uint8_t has_edns;
 };
 

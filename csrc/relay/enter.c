@@ -1,8 +1,8 @@
 /* enter.c: sockets in a sandbox's net namespace, made by a child that shares our memory and descriptors.
  *
- * The child enters, we don't: a socket belongs to the namespace that it was made in for ever. The parent waits for the
- * child (CLONE_VFORK), which so may use what is the parent's, errno too. A process of several threads can't enter a user
- * namespace (setns(2)); the child is one of its own.
+ * The child enters, we don't: a socket always belongs to the namespace in which it was made. The parent waits for the
+ * child (CLONE_VFORK), so the child may use what is the parent's, even errno. A process with several threads can't enter a
+ * user namespace (setns(2)); the child is a process of its own.
  */
 #include "relay.h"
 #include <errno.h>
@@ -43,7 +43,7 @@ static int raw_socket(int protocol)
     return fd;
 }
 
-/* *tap stays what it was if that fails: none is there without its filter. */
+/* If it fails, *tap stays as it was: there is never a tap without its filter. */
 static int set_tap(struct source *tap, int fd, int ret)
 {
     if (ret)
@@ -65,7 +65,7 @@ static int make_udp_tap(struct visit *v)
     return fd <= 0 ? fd : set_tap(&v->sandbox->udp_tap, fd, filter_udp_tap(fd));
 }
 
-/* Here, where we have power over the namespace (CAP_NET_ADMIN, socket(7)). */
+/* Here, since we have power over the namespace here (CAP_NET_ADMIN, socket(7)). */
 static int mark_socket(int fd)
 {
     const uint32_t mark = MARK;
@@ -126,8 +126,8 @@ static int make_localhost(struct visit *v, uint16_t port)
     return ret;
 }
 
-/* The listeners that there aren't yet. The caller's side has seen to it that there are no more than MOST_PORTS. One port
- * less is no failure where the command listens there itself: it stays the command's. */
+/* Make the missing listeners. The caller's side makes sure that there are at most MOST_PORTS. If the command itself listens
+ * at a port, that is no failure: the port stays the command's. */
 static int make_ports(struct visit *v)
 {
     for (uint32_t i = 0; i < v->rules->head->n_rules; i++) {
@@ -196,7 +196,7 @@ static int set_up(struct visit *v)
     return make_all(v, steps, sizeof steps / sizeof *steps);
 }
 
-/* The tap's filter is locked, and has the ports in it: there is a new one. What the old one has seen isn't lost. */
+/* The tap's filter is locked, and contains the ports: make a new tap. What the old one has seen isn't lost. */
 static int update(struct visit *v)
 {
     static const struct step steps[] = {

@@ -1,4 +1,4 @@
-/* filter.c: which packets our sockets in a sandbox are given (socket(7), SO_ATTACH_FILTER), decided by the kernel. */
+/* filter.c: which packets our sockets in a sandbox get (socket(7), SO_ATTACH_FILTER). The kernel runs these filters. */
 #include "relay.h"
 #include <errno.h>
 #include <linux/filter.h>
@@ -23,7 +23,7 @@ static int attach(int fd, struct sock_filter *filter, size_t n)
     return 0;
 }
 
-/* Each SYN without our mark, but not to our own addresses, and to 127/8 only at the ports that we listen at. */
+/* Each SYN without our mark, except to our own addresses; to 127/8 only at the ports where we listen. */
 int filter_tap(int fd, const struct sandbox *sandbox)
 {
     struct sock_filter filter[32 + 2 * MOST_PORTS] = {
@@ -58,7 +58,7 @@ int filter_tap(int fd, const struct sandbox *sandbox)
     return attach(fd, filter, n);
 }
 
-/* Each datagram without our mark, but not to our own addresses, nor to 127/8. */
+/* Each datagram without our mark, except to our own addresses and to 127/8. */
 int filter_udp_tap(int fd)
 {
     struct sock_filter filter[] = {

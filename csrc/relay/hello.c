@@ -1,11 +1,11 @@
-/* hello.c: the first message of a TLS client. Records are put together; whatever the standard doesn't have is refused. */
+/* hello.c: the first message of a TLS client. It joins the records, and refuses whatever the standard doesn't have. */
 #include "hello.h"
 #include <string.h>
 
 enum { HANDSHAKE = 22, CLIENT_HELLO = 1, RECORD_HEAD = 5, MESSAGE_HEAD = 4, RECORD_MOST = 16384 };
 enum { SERVER_NAME = 0, HOST_NAME = 0, ENCRYPTED = 0xfe0d, RANDOM = 32, NAME_MOST = 253 };
 
-/* What is left to read. A read of more than that sets is_short, and gives zeros. */
+/* What is left to read. To read more than that sets is_short, and returns zeros. */
 struct reader {
     const uint8_t *at;
     size_t left;
@@ -34,7 +34,7 @@ static size_t number(struct reader *from, size_t bytes)
     return value;
 }
 
-/* What has its length before it, in so many bytes. */
+/* A field that has its length, of so many bytes, before it. */
 static struct reader vector(struct reader *from, size_t bytes)
 {
     return take(from, number(from, bytes));
@@ -105,7 +105,7 @@ struct joined {
     int is_whole, is_bad;
 };
 
-/* Put the message together. It has its records to itself: what follows is for others to read. */
+/* Join the message. Nothing else is in its records: what follows isn't read here. */
 static void join(struct reader records, struct joined *to)
 {
     const size_t all = records.left;

@@ -12,7 +12,7 @@ enum hello {
     HELLO_NAMED,    /* names one server */
     HELLO_NAMELESS, /* names none */
     HELLO_ECH,      /* hides the name (draft-ietf-tls-esni, extension 0xfe0d) */
-    HELLO_BAD,      /* names two, names what is no name, is mangled or too long */
+    HELLO_BAD,      /* names two, or what is no name; or it is mangled or too long */
     HELLO_NO_TLS,
 };
 
@@ -20,7 +20,7 @@ enum hello {
  * *used: of a whole one, how many of the bytes it is. */
 enum hello hello_read(const uint8_t *bytes, size_t size, char name[HELLO_NAME], size_t *used);
 
-/* The alert that says that a name isn't known here ("unrecognized_name", fatal); returns its size, 7. */
+/* Write the alert that a name isn't known here ("unrecognized_name", fatal); returns its size, 7. */
 size_t hello_alert(uint8_t *to);
 
 #endif

@@ -1,4 +1,4 @@
-/* hold.c: the first bytes of a client are held until they say which server it wants: two names may share an address.
+/* hold.c: holds the first bytes of a client until they say which server it wants: two names may share an address.
  *
  * At port 443 nothing but TLS passes. At others a client may speak something else, or wait for the server to begin. A
  * server may want a second hello (RFC 8446, 4.1.4), which could name another: that is held too. Until it is clear whether
@@ -44,7 +44,7 @@ static int abort_handshake(struct connection *c, uint32_t reason)
         return -ECANCELED;
     }
     size_t size = hello_alert(alert);
-    tell_close(c, reason, 0);                             /* first: whoever looks at the client's end has it by then */
+    tell_close(c, reason, 0); /* first: the caller must have the event before the client's end shows */
     send(c->client.source.fd, alert, size, MSG_NOSIGNAL); /* one that doesn't arrive is followed by the end */
     connection_end(c);
     return -ECANCELED;
@@ -56,7 +56,7 @@ static int is_other(const struct connection *c, uint8_t first)
     return c->syn.target_port != HTTPS && (first < CHANGE_CIPHER || first > LAST_RECORD);
 }
 
-/* Hold as much as a hello may be. Returns how many of the bytes are done with, or -errno. */
+/* Hold up to the size of a hello. Returns how many of the bytes are done with, or -errno. */
 static ssize_t hold_hello(struct connection *c, const uint8_t *bytes, size_t size, int *is_right)
 {
     size_t used, before = c->hello_size;
@@ -89,7 +89,7 @@ static int pass_hello(struct connection *c)
     return ret;
 }
 
-/* Pass one record on, or what of it there is; of the next one only the head is looked at. Returns how much, or -errno. */
+/* Pass on one record, or as much of it as has come, and look only at the head of the next. Returns how much, or -errno. */
 static ssize_t pass_record(struct connection *c, const uint8_t *bytes, size_t size)
 {
     size_t part = c->record_left < size ? c->record_left : size;

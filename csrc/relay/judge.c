@@ -1,4 +1,4 @@
-/* judge.c: what the list says of a destination. */
+/* judge.c: what the list says about a destination. */
 #include "judge.h"
 #include <string.h>
 
@@ -7,7 +7,7 @@ static int is_loopback(uint32_t address)
     return address >> 24 == 127;
 }
 
-/* 198.18.0.0/15: nobody's that isn't a name's. */
+/* 198.18.0.0/15: an address there is a name's, or has no owner. */
 static int is_invented(uint32_t address)
 {
     return address >> 17 == INVENTED >> 17;

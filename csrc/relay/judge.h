@@ -1,4 +1,4 @@
-/* judge.h: what is said of a destination: by the list, or where it is silent, by the caller. */
+/* judge.h: the verdict on a destination: the list's or, if it is silent, the caller's. */
 #ifndef NSBOX_RELAY_JUDGE_H
 #define NSBOX_RELAY_JUDGE_H
 
@@ -17,14 +17,14 @@ enum verdict judge(const struct destination *to);
 /* Why it isn't VERDICT_YES. */
 uint32_t reason_of_refusal(const struct destination *to, enum verdict verdict);
 
-/* May the caller be asked about it? Never about an address of the host's, or one that is nobody's on the Internet. */
+/* May the caller be asked about it? Never about an address of the host's, or one that has no owner on the Internet. */
 int may_ask(const struct destination *to);
 
 /* ---- ask.c */
 
 enum answer { ANSWER_PENDING, ANSWER_YES, ANSWER_NO };
 
-/* What the caller is asked once for a sandbox, and what it said. It stays for as long as the sandbox does. */
+/* A question to the caller, once for a sandbox, and the answer. It stays as long as the sandbox does. */
 struct ask {
     uint64_t id;
     struct sandbox *sandbox;
@@ -36,12 +36,12 @@ struct ask {
     struct ask *next_pending, **link; /* while it is pending */
 };
 
-/* The caller's word on it, which may be pending. NULL: it can't be asked, *reason says why. */
+/* The caller's answer, which may be pending. NULL: the caller can't be asked, *reason says why. */
 struct ask *ask_about(struct sandbox *sandbox, const struct destination *to, uint32_t *reason);
 
 void ask_answer(uint64_t id, int is_allowed);
 void asks_tick(int64_t time);
 void asks_end(struct sandbox *sandbox);
-void asks_refuse_all(void); /* nobody is there to answer */
+void asks_refuse_all(void); /* there is no caller to answer */
 
 #endif

@@ -1,4 +1,4 @@
-/* list.c: the list in force, and a new one in its place: what that doesn't allow any more ends. */
+/* list.c: the list in force, and its replacement: what the new one doesn't allow any more ends. */
 #include "connection.h"
 #include "control.h"
 #include <errno.h>
@@ -36,9 +36,9 @@ int list_read(int fd)
     return ret;
 }
 
-/* ---- connections that there are */
+/* ---- existing connections */
 
-/* Why it may not go on; 0: it may. Its address is judged again too: another entry may have allowed that. */
+/* Why it may not go on; 0: it may. Its address is judged again too, since another entry may have allowed that. */
 static uint32_t revoked(struct connection *c, enum verdict verdict, const struct destination *to)
 {
     uint32_t reason;
@@ -65,7 +65,7 @@ static void rejudge(struct connection *c)
     else if (reason)
         connection_fail(c, error_of_refusal(&c->syn, c->name), NSBOX_NET_REFUSED, reason);
     else if (verdict == VERDICT_YES && c->state == ASKING) {
-        c->ask = NULL; /* nobody need be asked any more */
+        c->ask = NULL; /* no answer is needed any more */
         connection_proceed(c);
     }
 }
@@ -79,7 +79,7 @@ static void connections_revoke(struct sandbox *sandbox)
         }
 }
 
-/* ---- sandboxes that there are */
+/* ---- existing sandboxes */
 
 static int is_listed(uint16_t port)
 {
@@ -130,7 +130,7 @@ static void tell_ports_taken(const struct sandbox *s)
 static int update(struct sandbox *s, const struct rules *old, const char **step)
 {
     int old_tap = s->tap.fd, had_udp = s->udp_tap.fd >= 0;
-    connections_revoke(s); /* before their routes go, by which they hear of it */
+    connections_revoke(s); /* before their routes go, by which their clients learn of it */
     flows_revoke(s);
     for (int i = 0; i < s->n_localhost; i++)
         if (!is_listed(s->localhost[i].port))
@@ -159,7 +159,7 @@ void list_replace(int fd, int answer)
         tell_ready(answer, 0, ret, step);
         return;
     }
-    list = new; /* in force, whatever becomes of its routes and ports */
+    list = new; /* in force, even if its routes and ports fail */
     for (struct sandbox *s = sandbox_newest(); s; s = s->next) {
         int its = update(s, &old, &its_step);
         if (its && !ret) {

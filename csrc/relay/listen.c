@@ -1,4 +1,4 @@
-/* listen.c: inside. A listener for a server's address, as soon as that is connected to, and the SYN on its way to it. */
+/* listen.c: inside. A listener for a server's address, as soon as we are connected to that; then the SYN goes to it. */
 #include "connection.h"
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -7,7 +7,7 @@
 
 enum { ACCEPTS_PER_TURN = 64, ACCEPT = 5 * SECOND, BACKLOG = 4096 };
 
-/* A free one, or the one that was used longest ago: none that somebody is on the way to. NULL: all are. */
+/* A free one, or the one used longest ago, but none to which a client is on its way. NULL: there is no such one. */
 static struct listener *oldest(struct sandbox *sandbox)
 {
     struct listener *found = NULL;
@@ -27,7 +27,7 @@ static int open_listener(struct listener *l, int fd)
     const struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_port = htons(l->port), .sin_addr.s_addr = htonl(l->address)};
     l->source = (struct source){on_listener, fd, l->sandbox};
-    /* A server that never reads so costs the host little: what is accepted inherits this. */
+    /* So a server that never reads costs the host little: accepted sockets inherit this. */
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     int ret = filter_listener(fd);
@@ -90,7 +90,7 @@ void let_in(struct connection *c)
     send_packet(c->sandbox, c->syn.bytes, c->syn.size, c->syn.target);
 }
 
-/* Nobody expects this client: it had given up, or its connection was ended meanwhile. */
+/* Nothing waits for this client: it had given up, or its connection was ended meanwhile. */
 static void close_with_reset(int fd)
 {
     const struct linger reset = {1, 0};
@@ -124,7 +124,7 @@ void on_listener(struct source *source, uint32_t events)
         socklen_t size = sizeof from;
         int fd = within_share(accept4(source->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
-            l->is_paused = 1; /* no descriptor is free: what waits would be told for ever */
+            l->is_paused = 1; /* no descriptor is free: epoll(7) would report what waits for ever */
             loop_change(source, 0);
         }
         if (fd < 0)

@@ -9,7 +9,7 @@
 
 enum { MOST_EVENTS = 256, BUDGET = 2000000 /* nanoseconds of a turn, for one sandbox */, RESERVE = 256 };
 
-/* What is to be freed: its first bytes are used for the list. */
+/* Memory that is to be freed: its first bytes link the list. */
 struct dead {
     struct dead *next;
 };
@@ -51,7 +51,7 @@ void loop_remove(struct source *source)
 void loop_close(struct source *source)
 {
     if (source->fd >= 0)
-        close(source->fd); /* which takes it out of the set: nobody else has its open file */
+        close(source->fd); /* this takes it out of the set: no other process has its open file */
     source->fd = -1;
 }
 
@@ -75,7 +75,7 @@ void later_free(void *memory)
     dead = one;
 }
 
-/* A sandbox that has had its share of a turn waits for the next one: what there is for it is told again. */
+/* A sandbox that has had its share of a turn waits for the next one: epoll(7) reports its events again. */
 static int has_spent(struct sandbox *sandbox, uint64_t turn)
 {
     if (sandbox->turn != turn) {

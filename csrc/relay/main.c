@@ -1,7 +1,7 @@
 /* main.c: the relay: nsbox-net, started with nothing but its descriptors.
  *
- * 0: /dev/null. 3: a socket to the caller. 4: the list. 5: the caller, as a pidfd. It ends when the caller has, and all
- * sandboxes that it serves have.
+ * 0: /dev/null. 3: a socket to the caller. 4: the list. 5: the caller, as a pidfd. It ends when the caller and
+ * all sandboxes that it serves have ended.
  */
 #include "confine.h"
 #include "control.h"

@@ -1,8 +1,8 @@
 /* names.c: names that were asked for, each with an address of its own.
  *
- * A connection so belongs to a name, and not to an address that many names share. An address that somebody was told is
- * the name's for as long as that sandbox lives, and later too while there are others. A name that leads nowhere needs
- * none, and is forgotten soon.
+ * So a connection belongs to a name, and not to an address that many names share. Once a sandbox knows an address, it is the
+ * name's as long as that sandbox lives, and longer while others do. A name that leads nowhere needs no address, and is soon
+ * forgotten.
  */
 #include "relay.h"
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { HASHES = 4096 };
 static struct name *names[MOST_NAMES];
 static int next[MOST_NAMES], first[HASHES]; /* by hash: numbers from 1; 0 is the end */
 static int n_names, first_free;             /* free ones are a chain of next, too */
-static struct name *untold;                 /* whose addresses nobody was told */
+static struct name *untold;                 /* whose addresses no sandbox knows */
 
 static unsigned hash(const char *text)
 {
@@ -112,8 +112,8 @@ static int is_known(const struct name *name)
     return s != NULL;
 }
 
-/* There is no number left: those are free whose sandboxes have all ended. Else what these asked for would be in the way of
- * all later ones. Not often, since it is of no use while they live. */
+/* No number is left: free those whose sandboxes have all ended. Otherwise their names would be in the way of all later ones.
+ * This isn't done often, since it is of no use while the sandboxes live. */
 static void sweep(void)
 {
     static int64_t last;
@@ -121,7 +121,7 @@ static void sweep(void)
     if (last && time - last < SECOND)
         return;
     last = time;
-    names_tick(time); /* none that was told is in its list then */
+    names_tick(time); /* no name that a sandbox knows is in its list then */
     for (int i = 0; i < MOST_NAMES; i++)
         if (names[i] && names[i]->is_told && !names[i]->is_busy && !is_known(names[i]))
             forget(names[i]);

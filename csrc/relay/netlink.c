@@ -1,6 +1,6 @@
 /* netlink.c: addresses, routes and rules of a sandbox's net namespace, in one message to the kernel (rtnetlink(7)).
  *
- * Whatever a policy lists is local to it: packets go to lo, where the relay sees them. All else has no route.
+ * Whatever a policy lists is local to the namespace: packets go to lo, where the relay sees them. Nothing else has a route.
  */
 #include "relay.h"
 #include <errno.h>
@@ -19,8 +19,8 @@ struct batch {
     struct nlmsghdr *head; /* of the request that is being made */
 };
 
-/* Hear of each request that fails, and of the last one. That something is there already, or no more, is no failure: lists
- * repeat. */
+/* Read the kernel's answers: to each request that fails, and to the last one. It is no failure if something exists already,
+ * or doesn't any more: lists repeat. */
 static void receive(struct batch *b)
 {
     _Alignas(struct nlmsghdr) static uint8_t bytes[32768];
@@ -94,7 +94,7 @@ static void lo_up(struct batch *b)
     request_end(b);
 }
 
-/* Without an address that isn't 127.0.0.1, AI_ADDRCONFIG (getaddrinfo(3)) takes IPv4 for not there. */
+/* Without an address other than 127.0.0.1, AI_ADDRCONFIG (getaddrinfo(3)) concludes that there is no IPv4. */
 static void address(struct batch *b, uint32_t value)
 {
     const struct ifaddrmsg body = {.ifa_family = AF_INET, .ifa_prefixlen = 32, .ifa_index = LO};
@@ -146,14 +146,14 @@ static void blackhole(struct batch *b, uint32_t priority, uint8_t protocol)
     request_end(b);
 }
 
-/* Where datagrams may be allowed we answer all of them: what the kernel says of those for which nobody listens is swallowed
- * too. Elsewhere its refusal is true, and comes at once. */
+/* If datagrams may be allowed, we answer all of them, and swallow the kernel's own answers for ports where nothing listens.
+ * Otherwise the kernel's refusal is true, and comes at once. */
 static void datagrams(struct batch *b)
 {
     blackhole(b, FIRST_BLACKHOLE + 1, IPPROTO_ICMP);
 }
 
-/* Our own packets go through, whatever their source is. */
+/* Our own packets pass, whatever their source is. */
 static void marked(struct batch *b)
 {
     begin_rule(b, FIRST_RULE, FR_ACT_TO_TBL, 0, 0);
@@ -170,7 +170,7 @@ static void drop_first_rule(struct batch *b)
     request_end(b);
 }
 
-/* connect(2) looks its route up before it has a source. What isn't found has no route: ENETUNREACH. */
+/* connect(2) looks up its route before it has a source. If none is found: ENETUNREACH. */
 static void no_source(struct batch *b)
 {
     lookup(b, FIRST_RULE + 3, INADDR_ANY, 32);
@@ -178,8 +178,8 @@ static void no_source(struct batch *b)
     request_end(b);
 }
 
-/* What the kernel itself answers to a SYN for which nobody listens yet is swallowed, and what a server inside answers
- * that squats on an address of ours: all whose source isn't one of the command's own. */
+/* Swallow the kernel's own answer to a SYN for which nothing listens yet, and the answers of a server inside that squats
+ * on an address of ours: everything whose source isn't one of the command's own. */
 static void own_sources(struct batch *b)
 {
     lookup(b, FIRST_RULE + 1, 0x7f000000, 8);
@@ -188,8 +188,8 @@ static void own_sources(struct batch *b)
     blackhole(b, FIRST_BLACKHOLE, IPPROTO_TCP);
 }
 
-/* Does a list make these addresses local? What an entry denies has a route too, where another one lists it, and is refused
- * by us. */
+/* Does a list make these addresses local? An address that an entry denies also has a route if another entry lists it; then
+ * we refuse it. */
 static int has_route(const struct rules *rules, const nsbox_net_rule *wanted)
 {
     if (wanted->address == INVENTED && wanted->bits == INVENTED_BITS)
@@ -203,7 +203,7 @@ static int has_route(const struct rules *rules, const nsbox_net_rule *wanted)
     return 0;
 }
 
-/* What may be asked about has to come as far as to us. */
+/* What the caller may be asked about has to reach us. */
 static int has_all(const struct rules *rules)
 {
     return rules->has_any || rules->head->flags & NSBOX_NET_ASKS;
@@ -221,7 +221,7 @@ static void listed(struct batch *b, const struct rules *rules)
         route(b, RTM_NEWROUTE, 0, 0);
 }
 
-/* No routes to what isn't listed any more. */
+/* Remove the routes to what isn't listed any more. */
 static void unlisted(struct batch *b, const struct rules *old, const struct rules *rules)
 {
     for (uint32_t i = 0; i < old->head->n_rules; i++) {

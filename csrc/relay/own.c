@@ -1,4 +1,4 @@
-/* own.c: which addresses are the host's own: what the host's routes deliver to itself, whatever interface that is on. */
+/* own.c: which addresses are the host's own: those that its routes deliver to itself, on whatever interface they are. */
 #include "relay.h"
 #include <errno.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ struct request {
 static int kernel = -1;
 static uint32_t number;
 
-/* An IPv6 address that stands for an IPv4 one is that one. */
+/* An IPv6 address that stands for an IPv4 address counts as that. */
 static union target unmapped(const union target *target)
 {
     union target four = {.four = {.sin_family = AF_INET}};
@@ -43,7 +43,7 @@ static int ask_kernel(const union target *target)
     return kernel < 0 || send(kernel, &request, request.head.nlmsg_len, 0) < 0 ? -errno : 0;
 }
 
-/* The type of the route, and how long its prefix is; RTN_UNREACHABLE where there is none. -errno */
+/* The type of the route, and the length of its prefix; RTN_UNREACHABLE if there is none; or -errno. */
 static int read_answer(int *bits)
 {
     _Alignas(struct nlmsghdr) uint8_t bytes[4096];
@@ -62,7 +62,7 @@ static int read_answer(int *bits)
     return route->rtm_type;
 }
 
-/* In a sandbox in a sandbox, where the names of the outer one's list are. */
+/* In a sandbox in a sandbox, these are the names of the outer one's list. */
 static int is_invented(const union target *target)
 {
     return target->any.sa_family == AF_INET && ntohl(target->four.sin_addr.s_addr) >> 16 == INVENTED >> 16;
@@ -75,9 +75,9 @@ int is_own_address(const union target *target)
     if (type == 0)
         type = read_answer(&bits);
     if (type == RTN_LOCAL && bits < 32 && is_invented(&plain))
-        return 0; /* an address that the host has itself has a route of 32 bits */
+        return 0; /* for an address of its own, the host has a route of 32 bits */
     return type != RTN_UNICAST &&
-           type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or nobody can tell */
+           type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or that isn't known */
 }
 
 int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason)

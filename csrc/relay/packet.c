@@ -36,7 +36,7 @@ static void put32(uint8_t *at, uint32_t value)
     put16(at + 2, value);
 }
 
-/* The Internet checksum, RFC 1071, of bytes added to what there is. */
+/* The Internet checksum (RFC 1071) of these bytes, added to the sum so far. */
 static uint32_t add(uint32_t sum, const uint8_t *bytes, size_t size)
 {
     for (size_t i = 0; i + 1 < size; i += 2)
@@ -83,7 +83,7 @@ int packet_syn(const uint8_t *bytes, size_t size, struct syn *syn)
                         .data = (uint32_t)(size - both),
                         .size = both};
     memcpy(syn->bytes, bytes, both);
-    put16(syn->bytes + 2, (uint32_t)both); /* who sent data sends it again: nobody has acknowledged it */
+    put16(syn->bytes + 2, (uint32_t)both); /* a client that sent data sends it again: we haven't acknowledged it */
     return 1;
 }
 
@@ -95,7 +95,7 @@ void packet_seal(struct syn *syn)
     put16(tcp + 16, tcp_checksum(syn->bytes, tcp, syn->size - head));
 }
 
-/* An IP header of ours. Its checksum is the kernel's to write, raw(7). */
+/* An IP header of ours. The kernel writes its checksum, raw(7). */
 static void put_ip(uint8_t *to, uint32_t source, uint32_t target, uint8_t protocol, size_t size)
 {
     memset(to, 0, IP_HEAD);
@@ -122,7 +122,7 @@ size_t packet_reset(uint8_t *to, const struct syn *syn)
     return IP_HEAD + TCP_HEAD;
 }
 
-/* The beginning of an "unreachable", which quotes the header and eight bytes of what it is about. */
+/* The beginning of an "unreachable", which quotes the header and eight bytes of the packet that it is about. */
 static uint8_t *put_icmp(uint8_t *to, uint32_t source, uint32_t target, int code)
 {
     memset(to, 0, IP_HEAD + ICMP_HEAD + QUOTED);

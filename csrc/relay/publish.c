@@ -1,7 +1,7 @@
-/* publish.c: ports of servers inside, for clients outside: what connects to a socket of the host's is led to 127.0.0.1 inside.
+/* publish.c: ports of servers inside, for clients outside: what connects to a socket of the host is led to 127.0.0.1 inside.
  *
- * In a connection of this kind too the client is the side in the sandbox, and the server the one outside: what is sent is
- * what leaves the sandbox.
+ * In such a connection too, `client` is the side in the sandbox, and `server` the one outside: bytes are sent if they leave
+ * the sandbox.
  */
 #include "connection.h"
 #include "publish.h"
@@ -52,8 +52,8 @@ static struct sandbox *next_sandbox(const struct publication *p, uint64_t before
     return s;
 }
 
-/* Connect a spare socket of the sandbox's. Its packets are marked: no tap of ours takes them for the command's. 0: it is
- * connected; or -errno, -EINPROGRESS too. */
+/* Connect a spare socket of the sandbox's. Its packets are marked, so that our tap doesn't mistake them for the command's.
+ * 0: it is connected; or -errno, which may be -EINPROGRESS. */
 static int dial(struct sandbox *s, uint16_t port, int *fd)
 {
     const char *step;
@@ -134,7 +134,7 @@ static struct publication *find(uint64_t id)
     return p;
 }
 
-/* Nobody listens there, or doesn't answer: another sandbox may. */
+/* Nothing listens there, or it doesn't answer: try another sandbox. */
 void publication_fail(struct connection *c, int error)
 {
     const struct publication *p = find(c->publication);
@@ -194,7 +194,7 @@ void publications_resume(void)
         }
 }
 
-/* Only a socket that clients come to; it mustn't block us. */
+/* It must be a listening socket, and mustn't block us. */
 static int check(int fd, const nsbox_net_message *message)
 {
     int listens = 0, type = 0;

@@ -7,7 +7,7 @@
 void publish(const nsbox_net_message *message, int fd);
 void unpublish(uint64_t id);
 enum { EVERY_SANDBOX = 0 };
-void publications_end(uint64_t sandbox); /* those of this sandbox alone; EVERY_SANDBOX: all that there are */
+void publications_end(uint64_t sandbox); /* those of this sandbox alone; EVERY_SANDBOX: all of them */
 void publications_resume(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* pump.c: bytes from one side of a connection to the other. What a side doesn't take is kept, and no more is read then. */
+/* pump.c: bytes from one side of a connection to the other. It keeps what a side doesn't take, and reads no more then. */
 #include "connection.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +53,7 @@ void connection_close(struct connection *c, uint32_t reason, int error)
 }
 
 /* Wait for what this side can do next: to be read, unless the other one doesn't take it; to take what is kept for it. One
- * that can do nothing, and to which nothing more is sent, is taken out of the set: its EPOLLHUP would be told for ever. */
+ * that can do nothing, and to which nothing more is sent, is taken out of the set: epoll(7) would report its EPOLLHUP for ever. */
 static void await(struct side *side)
 {
     int is_full = side->rest_size > 0;
@@ -91,7 +91,7 @@ static int broken(struct side *side, int error)
     return -error;
 }
 
-/* Send what came from a side on to the other. 0, or -errno. */
+/* Pass on to the other side what came from a side. 0, or -errno. */
 int pump_send(struct side *from, const uint8_t *bytes, size_t size)
 {
     size_t sent = 0;
@@ -119,7 +119,7 @@ static int send_rest(struct side *from)
     return 0;
 }
 
-/* The end of what a side sends is passed on once all before it is. */
+/* Pass on the end of what a side sends, once everything before it has been passed on. */
 static void shut(struct side *from)
 {
     if (!from->is_read || from->rest_size || other(from)->is_shut)
@@ -190,7 +190,7 @@ static ssize_t splice_side(struct side *side)
         return 0;
     ssize_t n = splice(side->source.fd, NULL, pipe_ends[1], NULL, BUFFER, SPLICE_F_NONBLOCK);
     side->is_bulk = n >= LEAST_SPLICED;
-    if (n < 0 && errno == ECONNRESET) /* recv(2) isn't told again, and would call it the end */
+    if (n < 0 && errno == ECONNRESET) /* recv(2) wouldn't get this error again, but an end */
         return broken(side, errno);
     if (n <= 0)
         return 0;
@@ -200,7 +200,7 @@ static ssize_t splice_side(struct side *side)
         ret = send_pipe(side, (size_t)n);
     }
     if (ret)
-        drop_pipe(); /* what is in it is nobody else's */
+        drop_pipe(); /* no other side has bytes in it */
     return ret ? ret : n;
 }
 
@@ -229,7 +229,7 @@ static int read_side(struct side *side)
         if (n < 0)
             return (int)n;
         if (!side->is_bulk)
-            break; /* more would be told again */
+            break; /* epoll(7) would report more again */
     }
     return 0;
 }
@@ -250,8 +250,8 @@ static int turn(struct side *side, uint32_t events)
     return ret;
 }
 
-/* What a side had sent before it reset the connection is still there to be read, and so it is for who is connected to it
- * directly: a server that refuses a request may answer, and close without having read all of it. 0, or -ECANCELED. */
+/* What a side had sent before it reset the connection can still be read, as it can on a direct connection: a server that
+ * refuses a request may answer, and close without having read all of it. 0, or -ECANCELED. */
 static int drain(struct side *side)
 {
     int ret = 0;
@@ -262,7 +262,7 @@ static int drain(struct side *side)
     return ret == -ECANCELED ? ret : 0;
 }
 
-/* A side has reset the connection. Of the client it is no trouble of the server's. */
+/* A side has reset the connection. If it was the client, the server isn't to blame. */
 static void reset_by(struct connection *c, int ret)
 {
     if (drain(&c->server) < 0 || drain(&c->client) < 0)
@@ -308,7 +308,7 @@ void on_side(struct source *source, uint32_t events)
     await(&c->server);
 }
 
-/* A client that has shut its end may be a socket that nobody has any more, which lo alone can tell: it answers at once. */
+/* A client that has shut its end may be a socket that no process has any more. Only lo shows that: it answers at once. */
 static void watch_client(int fd)
 {
     const int on = 1, idle = 60, interval = 15, count = 4;

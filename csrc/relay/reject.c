@@ -1,4 +1,4 @@
-/* reject.c: packets of our own into a sandbox: what answers a SYN that leads nowhere. */
+/* reject.c: our own packets into a sandbox, which answer a SYN that leads nowhere. */
 #include "connection.h"
 #include <errno.h>
 
@@ -29,7 +29,7 @@ void syn_reject(const struct sandbox *sandbox, const struct syn *syn, int error)
     send_packet(sandbox, packet, size, syn->source);
 }
 
-/* A name that is known has closed ports; an address that isn't listed is none that leads anywhere. */
+/* A known name has closed ports; an address that isn't listed leads nowhere. */
 int error_of_refusal(const struct syn *syn, const struct name *name)
 {
     return name || syn->target >> 24 == 127 ? ECONNREFUSED : EACCES;

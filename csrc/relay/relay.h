@@ -31,7 +31,7 @@ enum {
 };
 enum { BUFFER = 256 * 1024, SECOND = 1000, BUCKETS = 256 };
 
-/* What epoll tells about. ready() may free its source only by later_free(): events in the same batch name it. */
+/* A source of epoll(7)'s events. ready() may free its source only by later_free(): events in the same batch name it. */
 struct source {
     void (*ready)(struct source *source, uint32_t events);
     int fd;                  /* or -1 */
@@ -45,7 +45,7 @@ union target {
     struct sockaddr_in6 six;
 };
 
-/* A name that somebody asked for, and what it is on the host. */
+/* A name that a sandbox asked for, and what it is on the host. */
 struct name {
     char text[DNS_NAME];
     uint32_t address; /* the invented one */
@@ -53,13 +53,13 @@ struct name {
     int n_targets;
     enum dns_code code;
     int64_t fresh_until;
-    int is_busy; /* somebody is looking it up */
-    int is_told; /* somebody knows its address: it is kept */
+    int is_busy; /* it is being looked up */
+    int is_told; /* a sandbox knows its address: it is kept */
     struct name *next_untold;
     struct waiter *waiters;
 };
 
-/* Who waits for a name. done() gets itself back, and frees it. */
+/* A request that waits for a name. done() gets the request back, and frees it. */
 struct waiter {
     void (*done)(struct waiter *waiter, struct name *name);
     struct waiter *next, **link;
@@ -78,7 +78,7 @@ struct listener {
 
 struct connection;
 
-/* A sandbox, from the message that it is there to the end of its first process. */
+/* A sandbox, from the message that announces it to the end of its first process. */
 struct sandbox {
     uint64_t id, serial; /* serial: of its coming, from 1 */
     int user_namespace, net_namespace;
@@ -100,9 +100,9 @@ struct sandbox {
     int is_ended;
     int64_t next_tick; /* of its connections */
     uint64_t bytes;
-    uint32_t n_names;             /* that it was the first to be told the address of */
+    uint32_t n_names;             /* names whose address it was the first to get */
     uint8_t told[MOST_NAMES / 8]; /* a bit for each name: it knows the address */
-    uint8_t used[MOST_NAMES / 8]; /* it has connected to it, whoever told it the address */
+    uint8_t used[MOST_NAMES / 8]; /* it has connected to it, wherever it got the address */
     uint64_t turn;                /* of the loop, in which it had something to do */
     int64_t spent;                /* nanoseconds in that turn */
     int n_jobs, n_busy;           /* names that are looked up for it; of them, by a thread just now */
@@ -120,12 +120,12 @@ void loop_remove(struct source *source);
 void loop_close(struct source *source); /* closes its descriptor, if there is one */
 void later_free(void *memory);
 
-/* A new descriptor for what a sandbox wants; or -1 with EMFILE, and it is closed. The last ones are kept: by them the caller's
- * messages and new sandboxes come, whoever has used up all others. */
+/* A new descriptor for a sandbox; or -1 with EMFILE, and it is closed. The last ones are reserved: the caller's messages and
+ * new sandboxes come by them, even if all others are used up. */
 int within_share(int fd);
 void loop_run(int (*tick)(void)); /* tick: after each batch; returns after how many milliseconds at the latest again */
 
-/* enter.c: what needs the sandbox's namespaces. Each returns 0 or -errno, and *step says at what. */
+/* enter.c: what needs the sandbox's namespaces. Each returns 0 or -errno, and *step says what has failed. */
 int enter_set_up(struct sandbox *sandbox, const struct rules *rules, const char **step);
 int enter_update(struct sandbox *sandbox, const struct rules *old, const struct rules *rules, const char **step);
 int enter_spares(struct sandbox *sandbox, const char **step);
@@ -142,21 +142,21 @@ int filter_listener(int fd);
 
 /* names.c */
 struct name *name_by_text(const char *text);
-struct name *name_by_address(uint32_t address);             /* one that somebody was told */
+struct name *name_by_address(uint32_t address);             /* one whose address a sandbox knows */
 struct name *name_add(const char *text);                    /* NULL: there are too many */
-void name_tell(struct sandbox *sandbox, struct name *name); /* it is told the address */
+void name_tell(struct sandbox *sandbox, struct name *name); /* it gets the address */
 int name_is_told(const struct sandbox *sandbox, const struct name *name);
 void name_use(struct sandbox *sandbox, const struct name *name); /* it is kept for this one too */
 void names_tick(int64_t time);
 
 /* own.c */
-int is_own_address(const union target *target); /* one of the host's, or nobody can tell */
+int is_own_address(const union target *target); /* one of the host's, or that isn't known */
 int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
 
 /* resolve.c: done() is called at once, or later from the loop. sandbox: for which a thread is taken. */
 int resolve_start(void);
 void resolve(struct sandbox *sandbox, struct name *name, struct waiter *waiter);
-void resolve_forget(struct waiter *waiter); /* it isn't told any more */
+void resolve_forget(struct waiter *waiter); /* done() isn't called any more */
 
 /* answer.c */
 void on_dns_udp(struct source *source, uint32_t events);
@@ -198,7 +198,7 @@ int sandbox_listens(const struct sandbox *sandbox, uint16_t port); /* at 127.0.0
 int sandbox_watch(struct listener *listener);                      /* if it isn't yet */
 void sandbox_open(uint64_t id, int net_namespace, int process, int answer);
 int sandbox_is_over_limit(struct sandbox *sandbox, size_t bytes); /* counts them */
-void sandbox_free(struct sandbox *sandbox);                       /* if it has ended, and nobody has it any more */
+void sandbox_free(struct sandbox *sandbox);                       /* if it has ended, and nothing uses it any more */
 int sandboxes_tick(void);                                         /* returns after how many milliseconds again */
 int sandboxes_left(void);
 

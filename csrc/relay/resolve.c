@@ -1,6 +1,6 @@
 /* resolve.c: names looked up as the host does it (getaddrinfo(3)), in threads, since that may take half a minute.
  *
- * A thread gets a copy of the name and gives back what it found; all else is done in the one thread of the loop.
+ * A thread gets a copy of the name, and returns what it has found. The loop's one thread does everything else.
  */
 #include "hosts.h"
 #include "relay.h"
@@ -53,8 +53,8 @@ static int is_in_hosts(const char *name)
     return is_there;
 }
 
-/* A name is listed as it is: a dot at its end keeps the host's search domains away, resolv.conf(5). The host's table has no
- * names with one. */
+/* A list has whole names, so a dot at the end keeps the host's search domains away, resolv.conf(5). The host's own table has
+ * no names with a dot at the end. */
 static void look_up(struct job *job)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -109,7 +109,7 @@ static void *work(void *unused)
         job->next = done;
         done = job;
         if (write(found.fd, &one, sizeof one) < 0)
-            continue; /* the counter is full: the loop is told already */
+            continue; /* the counter is full: the loop will wake up anyway */
     }
     return unused;
 }

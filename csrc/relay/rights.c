@@ -1,7 +1,7 @@
-/* rights.c: what the relay itself may do: files are there to be read, by landlock(7); of root's capabilities few are left.
+/* rights.c: what the relay itself may do: it may only read files, by landlock(7), and keeps few of root's capabilities.
  * The calls are the core's, as its audit has them.
  *
- * getaddrinfo(3) reads what it likes to, and loads libraries. TCP isn't handled; nor is what a later kernel adds.
+ * getaddrinfo(3) reads any files, and loads libraries. TCP isn't handled; nor is what a later kernel adds.
  */
 #include "linux/sys.h"
 #include "confine.h"
@@ -28,7 +28,7 @@ int confine_files(void)
 {
     const int last = sizeof HANDLED / sizeof *HANDLED - 1, version = sys_landlock_create_ruleset(NULL, 0, VERSION);
     if (version <= 0)
-        return 0; /* the kernel has none, or a filter around us lets nobody use it */
+        return 0; /* the kernel has none, or a filter around us refuses it */
     const uint64_t handled = HANDLED[version < last ? version : last];
     int root = sys_openat(AT_FDCWD, "/", O_PATH, 0);
     if (root < 0)
@@ -42,8 +42,8 @@ int confine_files(void)
     return ret;
 }
 
-/* Root's: of two that are left one enters user namespaces of other ids (setns(2)), in which it has all; by the other a
- * listener in such a namespace has a port below 1024. */
+/* As root, it keeps two. With one, it enters user namespaces of other ids (setns(2)), in which it has all capabilities. With
+ * the other, a listener in such a namespace can have a port below 1024. */
 int confine_capabilities(void)
 {
     static const uint32_t kept[] = {1u << CAP_SYS_ADMIN | 1u << CAP_NET_BIND_SERVICE, 1u << CAP_SYS_ADMIN, 0};

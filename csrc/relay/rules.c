@@ -1,4 +1,4 @@
-/* rules.c: entries are read in their order; one with "!" wins over all others. */
+/* rules.c: entries are read in order; one with "!" wins over all others. */
 #include "rules.h"
 #include <errno.h>
 #include <string.h>
@@ -59,13 +59,13 @@ static int is_for(const nsbox_net_rule *rule, uint16_t port, int protocol)
     return its == protocol && port >= rule->first_port && port <= rule->last_port;
 }
 
-/* What so many entries that fit say. */
+/* The verdict of so many entries that fit. */
 static enum verdict judge(enum verdict so_far, const nsbox_net_rule *rule)
 {
     return rule->flags & NSBOX_NET_DENY || so_far == VERDICT_DENIED ? VERDICT_DENIED : VERDICT_YES;
 }
 
-/* Is it for this port; or, where that isn't known yet, for some port: to deny a name or an address, for all. */
+/* Is it for this port? If the port isn't known yet: for some port or, to deny a name or an address, for all of them. */
 static int may_be_for(const nsbox_net_rule *rule, uint16_t port, int protocol)
 {
     if (port)
@@ -106,7 +106,7 @@ enum verdict rules_name_port(const struct rules *rules, const char *name, uint16
     return found;
 }
 
-/* An address of the host's is meant only by an entry for nothing else: whoever lists a network means others in it. */
+/* Only an entry for nothing else means an address of the host's: an entry for a network means the others in it. */
 static int has(const nsbox_net_rule *rule, uint32_t address, int is_own)
 {
     uint32_t mask = rule->bits ? UINT32_MAX << (32 - rule->bits) : 0;

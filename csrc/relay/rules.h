@@ -11,14 +11,14 @@ enum { PROTOCOL_TCP = 0, PROTOCOL_UDP = 1 };
 enum verdict { VERDICT_NO, VERDICT_YES, VERDICT_DENIED }; /* not listed, listed, denied by an entry with "!" */
 
 struct rules {
-    const nsbox_net_rules *head; /* of the blob, which is checked and stays */
+    const nsbox_net_rules *head; /* in the blob, which has been checked and stays */
     const nsbox_net_rule *rules;
     const char *names;
     int has_any; /* an entry for each address that is public */
     int has_udp; /* an entry for UDP */
 };
 
-/* Read a blob of this size. 0, or -EINVAL: it isn't what the caller's side makes. */
+/* Read a blob of this size. 0; or -EINVAL: the caller's side doesn't make such a blob. */
 int rules_read(struct rules *rules, const void *blob, size_t size);
 
 /* May a name be looked up: does any entry list it, for some port? */
@@ -44,7 +44,7 @@ int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t 
 /* Is it the host's loopback, or does a connection to it lead there? No name may have that, whatever is listed. */
 int address_is_loopback(const uint8_t *address, size_t size);
 
-/* Is it one that is nobody's on the Internet (RFC 6890 and its kind)? */
+/* Is it an address without an owner on the Internet (RFC 6890 and the like)? */
 int address_is_special(const uint8_t *address, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* sandbox.c: sandboxes that are served, from the message that one is there to the end of its first process. */
+/* sandbox.c: the sandboxes that are served, each from the message that announces it to the end of its first process. */
 #include "control.h"
 #include "judge.h"
 #include "publish.h"
@@ -64,7 +64,7 @@ static void sandbox_end(struct sandbox *s)
     sandbox_free(s);
 }
 
-/* Nothing of the sandbox's runs any more: the kernel has ended all with its first process (pid_namespaces(7)). */
+/* Nothing of the sandbox runs any more: the kernel has ended everything with its first process (pid_namespaces(7)). */
 static void on_end(struct source *source, uint32_t events)
 {
     (void)events;

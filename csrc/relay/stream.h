@@ -1,4 +1,4 @@
-/* stream.h: questions by TCP: each with its length before it (RFC 1035, 4.2.2), one at a time. */
+/* stream.h: questions by TCP, one at a time, each after its length (RFC 1035, 4.2.2). */
 #ifndef NSBOX_RELAY_STREAM_H
 #define NSBOX_RELAY_STREAM_H
 

@@ -1,4 +1,4 @@
-/* tap.c: each SYN of a sandbox's, held: the verdict on it, before anything else happens. */
+/* tap.c: holds each SYN of a sandbox until the verdict on it, before anything else happens. */
 #include "connection.h"
 #include <errno.h>
 #include <sys/socket.h>
@@ -8,7 +8,7 @@ enum { SYNS_PER_TURN = 64 };
 static void deny(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
 {
     const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(syn->target)}};
-    /* A limit is nothing against the destination: it is as if the server took no more. */
+    /* A limit doesn't speak against the destination: it looks as if the server accepted no more. */
     int error = reason == NSBOX_NET_LIMIT ? ECONNREFUSED : error_of_refusal(syn, name);
     tell(&(struct event){.sandbox = sandbox,
                          .what = NSBOX_NET_CONNECT,
@@ -18,19 +18,19 @@ static void deny(struct sandbox *sandbox, const struct syn *syn, const struct na
                          .port = syn->target_port,
                          .target = name ? NULL : &target,
                          .name = name ? name->text : NULL});
-    syn_reject(sandbox, syn, error); /* last: whoever looks at the client's end has the event by then */
+    syn_reject(sandbox, syn, error); /* last: the caller must have the event before the client's end shows */
 }
 
 static void on_syn(struct sandbox *sandbox, const struct syn *syn)
 {
     struct connection *c = connection_find(sandbox, syn);
     if (c && c->state != ENDED && c->syn.sequence == syn->sequence) {
-        if (c->state == ACCEPTING) /* what was let in was lost */
+        if (c->state == ACCEPTING) /* the SYN that was let in was lost */
             send_packet(sandbox, c->syn.bytes, c->syn.size, c->syn.target);
         return;
     }
     if (c)
-        connection_end(c); /* the client has given it up, and its port has another one */
+        connection_end(c); /* the client has given up, and its port has another connection */
     struct name *name = name_by_address(syn->target);
     if (name)
         name_use(sandbox, name);

@@ -11,7 +11,7 @@
 
 enum { DATAGRAMS_PER_TURN = 64, IDLE = 60 * SECOND, MOST_HELD = 64 };
 
-/* Who sends to where. */
+/* The client and its destination. */
 struct path {
     uint32_t client, target;
     uint16_t client_port, port;
@@ -28,7 +28,7 @@ struct flow {
     struct flow *next, **link;
 };
 
-/* A name's first datagram, until it is known where to. Others that come meanwhile are lost, as they may be. */
+/* A name's first datagram, until its address is known. Others that come meanwhile are lost, as datagrams may be. */
 struct held_datagram {
     struct waiter waiter;
     struct sandbox *sandbox;
@@ -93,7 +93,7 @@ static uint32_t revoked(const struct flow *flow)
     return !flow->name || may_reach(&flow->server, flow->path.port, PROTOCOL_UDP, &reason) ? 0 : reason;
 }
 
-/* After a new list: what it doesn't allow any more ends. */
+/* After a new list, end what it doesn't allow any more. */
 void flows_revoke(struct sandbox *sandbox)
 {
     for (struct flow *flow = sandbox->flows, *next; flow; flow = next) {
@@ -104,7 +104,7 @@ void flows_revoke(struct sandbox *sandbox)
     }
 }
 
-/* An answer, from the address that the client has asked; its data is in the buffer, behind room for the headers. */
+/* An answer, from the address to which the client has sent; its data is in the buffer, after room for the headers. */
 static void answer(const struct flow *flow, size_t size)
 {
     const struct path *path = &flow->path;
@@ -116,7 +116,7 @@ static void answer(const struct flow *flow, size_t size)
     send_packet(flow->sandbox, buffer, DATAGRAM_HEAD + size, path->client);
 }
 
-/* Of the codes that say so, those that a socket of UDP is told of without having asked for it (IP_RECVERR, ip(7)). */
+/* Of the codes for that, those that a UDP socket gets even if it hasn't set IP_RECVERR (ip(7)). */
 static int code_of(int error)
 {
     if (error == ENETUNREACH)
@@ -135,7 +135,7 @@ static void datagram_reject(const struct sandbox *sandbox, const struct path *pa
     send_packet(sandbox, packet, packet_unreachable_udp(packet, &its, code_of(error)), path->client);
 }
 
-/* Nobody listens there. It is told first: whoever sees what the client does has it by then. */
+/* Nothing listens there. Report it first: the caller has the event before anyone can see what the client does. */
 static void flow_end_refused(struct flow *flow)
 {
     const struct path path = flow->path;
@@ -172,7 +172,7 @@ static struct flow *find(const struct sandbox *sandbox, const struct path *path)
     return flow;
 }
 
-/* Connect a flow's socket; 0 or the errno of the host's that says why not. */
+/* Connect a flow's socket. 0, or the host's errno. */
 static int flow_connect(struct flow *flow)
 {
     const union target *to = &flow->server;
@@ -233,7 +233,7 @@ static void deny_datagram(struct sandbox *sandbox, const struct path *path, cons
                          .port = path->port,
                          .target = name ? NULL : &to,
                          .name = name ? name->text : NULL});
-    datagram_reject(sandbox, path, size, error); /* last: whoever sees what the client does has the event by then */
+    datagram_reject(sandbox, path, size, error); /* last: the caller must have the event before */
 }
 
 /* Begin a flow with its first datagram. */

@@ -1,4 +1,4 @@
-/* wire.h: what the caller's side and the relay tell each other: the list of a policy as a blob, and messages. */
+/* wire.h: what the caller's side and the relay exchange: the list of a policy as a blob, and messages. */
 #ifndef NSBOX_RELAY_WIRE_H
 #define NSBOX_RELAY_WIRE_H
 
@@ -45,13 +45,13 @@ typedef struct {
     uint64_t bytes; /* both ways, of a sandbox; 0: no limit */
 } nsbox_net_rules;
 
-/* ---- messages, by a socket of type SOCK_SEQPACKET: one packet each, a head and what its kind has behind it */
+/* ---- messages, by a socket of type SOCK_SEQPACKET: one packet each, a head and what its kind has after that */
 
 /* To the relay; in brackets the descriptors that come with it. */
 enum {
-    /* A sandbox is there [its net namespace, its first process as a pidfd, a socket for READY]. */
+    /* A new sandbox [its net namespace, its first process as a pidfd, a socket for READY]. */
     NSBOX_NET_OPEN = 1,
-    /* A new list, for all that runs too [the list as a file, a socket for READY]. */
+    /* A new list, also for what runs already [the list as a file, a socket for READY]. */
     NSBOX_NET_RULES = 2,
     /* The answer to the ASK of this id: value is 0 for no, 1 for yes, which holds for as long as the sandbox does. */
     NSBOX_NET_VERDICT = 3,
@@ -60,9 +60,9 @@ enum {
     NSBOX_NET_PUBLISH = 4,
     /* No more of them: the socket of this id is closed. What is open stays. */
     NSBOX_NET_UNPUBLISH = 5,
-    /* READY is to come when all is told that has happened by now [a socket for READY]. */
+    /* READY is to come once everything that has happened by now is reported [a socket for READY]. */
     NSBOX_NET_SETTLE = 6,
-    /* Of csrc/proxy alone, which is told by a stream, without descriptors: the list follows RULES, in `value` bytes; OPEN
+    /* For csrc/proxy alone, which has a stream, without descriptors: the list follows RULES, in `value` bytes; OPEN
      * has the sandbox's secret as its id; and this sandbox has ended, with all its connections. */
     NSBOX_NET_END = 7,
 };
@@ -101,7 +101,7 @@ enum {
     NSBOX_NET_ECH = 7,
     NSBOX_NET_PORT_TAKEN = 8, /* by a server of the command's on all addresses */
     NSBOX_NET_LIMIT = 9,
-    NSBOX_NET_ASKED = 10,    /* the caller said so; or, if it was refused, said nothing */
+    NSBOX_NET_ASKED = 10,    /* the caller's answer; or, if it was refused, no answer came */
     NSBOX_NET_UPSTREAM = 11, /* the server, or the host's resolver */
 };
 

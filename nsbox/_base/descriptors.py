@@ -10,7 +10,7 @@ import stat
 
 
 def high(fd: int) -> int:
-    """Return a descriptor from 3 up in place of one that may be lower, where the caller has closed a standard one."""
+    """Return a descriptor from 3 up instead of one that may be lower, if the caller has closed a standard one."""
     if fd > 2:
         return fd
     try:
@@ -20,9 +20,9 @@ def high(fd: int) -> int:
 
 
 def pair() -> tuple[_socket.socket, _socket.socket]:
-    """Return two ends of a connection that keeps messages apart, from 3 up, that wait without a time limit.
+    """Return the two ends of a connection that keeps messages apart. They are numbered from 3 up, and have no timeout.
 
-    Not of the class socket.socket: gevent's has its descriptor not block, which another process has as well then.
+    They aren't of the class socket.socket: gevent's makes its descriptor non-blocking, also for the other process.
     """
     ours, theirs = (_from_3_up(end) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for end in (ours, theirs):
@@ -31,7 +31,7 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
 
 
 def _from_3_up(end: _socket.socket) -> _socket.socket:
-    """Return it, or its copy; in one step with the descriptor, as _base.owners does: a signal's handler may raise."""
+    """Return it, or a copy, made in one step with its descriptor, as in _base.owners: a signal handler may raise."""
     if end.fileno() > 2:
         return end
     copy = map(fcntl.fcntl, (end.fileno(),), (fcntl.F_DUPFD_CLOEXEC,), (3,))
@@ -41,17 +41,17 @@ def _from_3_up(end: _socket.socket) -> _socket.socket:
 
 
 def close(*fds: int) -> None:
-    """Close those that aren't -1. One that is closed already is no error: a forked child may have closed all."""
+    """Close those that aren't -1. It is no error if one is closed already: a forked child may have closed all."""
     for fd in fds:
         if fd >= 0:
-            try:  # contextlib.suppress() takes as long as closing them, and a command's start waits for it
+            try:  # contextlib.suppress() takes as long as closing them, and the start of a command waits for this
                 os.close(fd)
             except OSError:
                 pass
 
 
 def walked(above: int, path: str, flags: int) -> int:
-    """Open what no link and no ".." leads to, part by part."""
+    """Open a file part by part; raises OSError if a link (ELOOP) or ".." (EXDEV) is on the way."""
     at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_CLOEXEC, dir_fd=None if above < 0 else above)
     try:
         parts = [part for part in path.split("/") if part not in ("", ".")] or ["."]
@@ -62,17 +62,17 @@ def walked(above: int, path: str, flags: int) -> int:
             os.close(at)
             at = inner
             _check_no_link(at, path)
-        found = os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=at)
+        file = os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=at)
     finally:
         os.close(at)
     try:
-        _check_no_link(found, path)
+        _check_no_link(file, path)
     except OSError:
-        os.close(found)
+        os.close(file)
         raise
-    return found
+    return file
 
 
 def _check_no_link(fd: int, path: str) -> None:
-    if stat.S_ISLNK(os.fstat(fd).st_mode):  # one that was opened itself (O_PATH)
+    if stat.S_ISLNK(os.fstat(fd).st_mode):  # a link that was opened itself (O_PATH)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class KeptWay(Way):
-    """Starts commands in copies of a sandbox that is kept or, if that can't be, in sandboxes built from nothing.
+    """Starts commands in copies of a kept sandbox or, if none can be kept, in sandboxes built from scratch.
 
-    To build one is never wrong, only slower, and it has the better errors. So it is the way out of whatever is odd
-    about the kept one.
+    To build one is never wrong, only slower, and its errors are better. So that is what to do whenever something about
+    the kept one is odd.
     """
 
     def __init__(self, policy: Policy, stock: int, relay: Relay | None = None) -> None:
@@ -33,18 +33,18 @@ class KeptWay(Way):
         self.why_cold = ""  # why nothing is kept, if that is so
         self._stock = stock
         self._kept: Kept | None = None
-        self._lock = RLock()  # a signal's handler may use it too
+        self._lock = RLock()  # a signal handler may acquire it too
         self._is_closed = False
         self._is_hopeless = False
         self._not_before = 0.0  # after a failure
 
     @property
     def is_keeping(self) -> bool:
-        """Say if there is something that has to be let go."""
+        """Whether there is something to let go."""
         return self._kept is not None
 
     def keep(self, prepared: Prepared) -> Kept | None:
-        """Return what is kept, which is made now if there is nothing yet; None if there can be nothing."""
+        """Return the kept sandbox, and make it first if there is none; None if none can be kept."""
         kept = self._kept
         if kept is not None and self._fits(kept, prepared):
             return kept
@@ -55,7 +55,7 @@ class KeptWay(Way):
             return self._kept
 
     def _renew(self, prepared: Prepared) -> None:
-        """Make it again, unless it fits. close() may have come while this thread waited for the lock, or comes now."""
+        """Make the kept sandbox again, unless it fits. close() may run before this thread has the lock, or any time."""
         kept = self._kept
         if kept is not None and self._fits(kept, prepared):
             return
@@ -66,13 +66,13 @@ class KeptWay(Way):
             self._drop_if_closed()
 
     def _drop_if_closed(self) -> None:
-        """Let go after a close() in a signal's handler; one in another thread does it by itself, with the lock."""
+        """Let go after a close() in a signal handler. A close() in another thread waits for the lock and does it."""
         if self._is_closed:
             self._let_go()
 
     @staticmethod
     def _fits(kept: Kept, prepared: Prepared) -> bool:
-        """Say if it was made from what is prepared now: this process may have become another user's meanwhile."""
+        """Return whether it was made from what is prepared now: this process may have changed its user since then."""
         return kept.prepared is prepared and not kept.stale
 
     def _let_go(self) -> None:
@@ -84,11 +84,11 @@ class KeptWay(Way):
         try:
             kept = Kept(prepared, self._stock, self.relay)
             kept.refill()
-        except UnavailableError as error:  # the plan is none that anything can be kept of, ever
+        except UnavailableError as error:  # nothing can ever be kept for this plan
             self._is_hopeless = True
             self.why_cold = "; ".join(str(reason) for reason in error.reasons)
             return None
-        except (NsboxError, OSError) as error:  # a command that is started anew tells what is wrong, if it still is
+        except (NsboxError, OSError) as error:  # a command in a new sandbox reports what is wrong, if it still is
             self.why_cold = str(error)
             self._not_before = time.monotonic() + 1.0
             return None
@@ -128,24 +128,24 @@ class KeptWay(Way):
         return spawn(policy, prepared, command, program, cwd)
 
     def check_open(self) -> None:
-        """Raise ValueError once it is closed: what goes with it, such as its home, may be what a command lacks."""
+        """Raise ValueError once it is closed: a command may lack what was closed with it, such as its home."""
         if self._is_closed:
             raise ValueError("the Sandbox is closed")
 
     def _make_up(self) -> None:
-        """Make up for what a command that has ended had taken."""
+        """Replace the copy that a command used, after its end."""
         kept = self._kept
         if kept is not None:
             kept.refill()
 
     def close(self) -> None:
-        """Keep nothing any more. Commands that run go on."""
+        """Keep nothing from now on. Running commands go on."""
         self._is_closed = True
         with self._lock:
             self._let_go()
 
     def after_fork(self) -> None:
-        """Forget what the parent keeps, in a forked child: another thread of the parent may have held the lock."""
+        """In a forked child, forget what the parent keeps. Another thread of the parent may have held the lock."""
         self._lock = RLock()
         kept, self._kept = self._kept, None
         if kept is not None:

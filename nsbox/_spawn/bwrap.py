@@ -1,9 +1,9 @@
-"""A command in a sandbox that bubblewrap makes: its arguments, what it says meanwhile, and how it ended.
+"""A command in a sandbox that bubblewrap makes: its arguments, what bwrap reports meanwhile, and how it ended.
 
-bwrap is the caller's child, and stands for the command: with the command's standard streams and descriptors, and with
-nothing of its environment, since a loader's variables would be obeyed outside of the sandbox. All options go through a
-descriptor (--args), where nobody sees them; it tells the pid of the sandbox's init, and if the command has run, by
-another (--json-status-fd).
+bwrap is the caller's child, and stands for the command. It has the command's standard streams and descriptors, but
+nothing of its environment: a loader would obey such variables outside of the sandbox. All options go through a
+descriptor (--args), where no other process sees them. By another (--json-status-fd), bwrap reports the pid of the
+sandbox's init, and whether the command has run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from nsbox._plan.bwrap_words import Kind
 
-FAILED = 125  # the status of a command that bwrap couldn't start; it said why
+FAILED = 125  # the status of a command that bwrap couldn't start; bwrap has said why
 _ARGV0 = (0, 9)
 
 
@@ -47,7 +47,7 @@ def _kind(path: str) -> Kind:
 
 
 def _kind_in(ops: Sequence[Op]) -> Callable[[str], Kind]:
-    """Return what says what is at a path of the sandbox: of what is bound, what is at the source."""
+    """Return a function that says what is at a path of the sandbox: below a bind, what is at its source."""
 
     def kind(path: str) -> Kind:
         for op in reversed(ops):
@@ -72,7 +72,7 @@ def _memory(data: bytes) -> int:
 
 
 def _check_open(command: Command) -> None:
-    """Refuse descriptors that are closed: one of ours would soon have the number."""
+    """Refuse descriptors that are closed: one of ours could get the number."""
     for fd in command.pass_fds:
         try:
             fcntl.fcntl(fd, fcntl.F_GETFD)
@@ -89,7 +89,7 @@ def _check_directory(command: Command, policy: Policy) -> None:
 
 
 def _without_links(path: str) -> int:
-    """Open what is at a path, of which no part may be a symlink (ELOOP)."""
+    """Open what is at a path; raises OSError (ELOOP) if any part of it is a symlink."""
     fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
     for part in filter(None, path.split("/")):
         try:
@@ -104,7 +104,7 @@ def _without_links(path: str) -> int:
 
 
 def _check_program(command: Command, policy: Policy, ops: Sequence[Op], program: Any) -> None:
-    """Raise what an exec would, as far as it can be told from outside: bwrap only says it to the command's stderr."""
+    """Raise what an exec would, as far as that shows from outside: bwrap only writes it to the command's stderr."""
     if policy.base == "layers":
         return
     error = errno.ENOENT
@@ -121,24 +121,24 @@ def _check_program(command: Command, policy: Policy, ops: Sequence[Op], program:
 
 
 def _named(command: Command, host: Host, program: Any) -> tuple[list[bytes], bytes]:
-    """Return the option for the name that the program is told, and the program that bwrap looks for."""
-    wanted = os.fsencode(program)
-    if not command.argv or wanted == command.argv[0]:
-        return [], wanted
+    """Return the option for the program's argv[0], and the program that bwrap looks for."""
+    target = os.fsencode(program)
+    if not command.argv or target == command.argv[0]:
+        return [], target
     if host.bwrap_version < _ARGV0:
         raise UnavailableError(Reason("bwrap: executable= needs --argv0", "bubblewrap 0.9 or later"))
-    return [b"--argv0", command.argv[0]], wanted
+    return [b"--argv0", command.argv[0]], target
 
 
 class Wrapped:
-    """The arguments and descriptors of one bwrap. close() when it has been started, or has not been."""
+    """The arguments and descriptors of one bwrap. Call close() in the end, whether it has been started or not."""
 
     def __init__(self, policy: Policy, plan: Plan, filters: Sequence[bytes], host: Host) -> None:
         """Take what doesn't depend on the command. filters: the plan's programs, assembled."""
         self.policy, self.plan, self.filters, self.host = policy, plan, filters, host
-        self.status = -1  # where bwrap's words can be read; the caller's from start() on
+        self.status = -1  # by which bwrap reports; the result owns it after started()
         self._fds: list[int] = []
-        self._lent: list[int] = []  # the policy's
+        self._lent: list[int] = []  # the policy's own
         self._line = b""
 
     def _put(self, data: bytes | int) -> int:
@@ -149,7 +149,7 @@ class Wrapped:
         return self._fds[-1]
 
     def _held(self, op: Op) -> Op | None:
-        """Return the op with its source as a descriptor, reached without links; None: an optional one is missing."""
+        """Return the op with its source as a descriptor, opened without links; None: it is optional and missing."""
         if not isinstance(op, Bind | RoBind) or not op.nofollow:
             return op
         try:
@@ -161,7 +161,7 @@ class Wrapped:
         return BindFd(self._fds[-1], op.dest, read_only=isinstance(op, RoBind))
 
     def prepare(self, command: Command, program: Any) -> None:
-        """Turn the command into bwrap's; raises what its exec would, where that can be known."""
+        """Turn the command into bwrap's; raises what its exec would, as far as that is known before."""
         plan = self.plan
         if command.preexec is not None:
             raise UnavailableError(Reason("bwrap: preexec_fn would be called outside of the sandbox"))
@@ -172,11 +172,11 @@ class Wrapped:
         _check_directory(command, self.policy)
         _check_program(command, self.policy, plan.ops, program)
         name, target = _named(command, self.host, program)
-        status, said = os.pipe()
+        reader, writer = os.pipe()
         try:
-            self.status = high(status)
+            self.status = high(reader)
         finally:
-            self._fds.append(high(said))
+            self._fds.append(high(writer))
         words = [os.fsencode(word) for word in plan.wrapper[1:]]
         words += [b"--json-status-fd", str(self._fds[0]).encode(), *name]
         for entry in command.envp.items:
@@ -199,7 +199,7 @@ class Wrapped:
         command.uid, command.gid = self.host.euid, self.host.egid
 
     def started(self, result: Result) -> None:
-        """Wait for the sandbox's init, and hold it; raises SetupError for a bwrap that makes none."""
+        """Wait for the sandbox's init, and get its pidfd; raises SetupError if bwrap makes none."""
         self._close()
         self._hear(result)
         if not result.init_pid:
@@ -210,14 +210,14 @@ class Wrapped:
         result.init_says, self.status = self.status, -1
 
     def _hear(self, result: Result) -> None:
-        """Read the first line, byte by byte: what comes after it is for the end."""
+        """Read the first line, byte by byte: what comes after it is read at the end."""
         while not self._line.endswith(b"\n") and (chunk := os.read(self.status, 1)):
             self._line += chunk
         with contextlib.suppress(ValueError, KeyError):
             result.init_pid = int(json.loads(self._line)["child-pid"])
 
     def abandon(self, result: Result) -> None:
-        """End what started() wasn't let wait for. Killed before it has said so, bwrap would leave an init behind."""
+        """End what started() couldn't wait for. bwrap reports first: killed before, it would leave an init behind."""
         self._close()
         if self.status >= 0:
             self._hear(result)
@@ -226,7 +226,7 @@ class Wrapped:
         with contextlib.suppress(ProcessLookupError):
             if result.init_pid:
                 os.kill(result.init_pid, signal.SIGKILL)
-        result.pid, pid = 0, result.pid  # nobody else's to end
+        result.pid, pid = 0, result.pid  # so that nothing else ends it
         call.end(pid, result.init_pidfd, result.init_says)
 
     def _close(self) -> None:
@@ -234,7 +234,7 @@ class Wrapped:
             os.close(self._fds.pop())
 
     def close(self) -> None:
-        """Close all that is still open."""
+        """Close everything that is still open."""
         self._close()
         if self.status >= 0:
             os.close(self.status)
@@ -242,7 +242,7 @@ class Wrapped:
 
 
 def command_of(init_pid: int) -> int:
-    """Return the pid of the command below this init of bwrap's; 0 if it isn't there (yet)."""
+    """Return the pid of the command below this init of bwrap's; 0 if there is none (yet)."""
     try:
         with open(f"/proc/{init_pid}/task/{init_pid}/children", encoding="ascii") as file:
             return int(file.read().split()[0])
@@ -251,7 +251,7 @@ def command_of(init_pid: int) -> int:
 
 
 def status(raw: int, said: bytes) -> int:
-    """Return the command's wait status, from bwrap's and its words: those above 128 stand for signals there."""
+    """Return the command's wait status, from bwrap's and from what it reported: above 128, it stands for a signal."""
     if raw & 0x7F:
         return raw
     if b'"exit-code"' not in said:

@@ -1,4 +1,4 @@
-"""From the errno and the step that a spawn ended with to an exception: the one place where that is done."""
+"""The exception for a spawn that failed, made of its errno and its step. No other module does that."""
 
 from __future__ import annotations
 
@@ -137,9 +137,12 @@ _FILTER_HINTS = {
 
 
 def _pidns_hint(step: int, number: int) -> str:
-    """About a pid namespace that is joined."""
+    """Return a hint about a pid namespace that is joined; "" if there is none."""
     if step == c.STEP_JOIN and number == errno.EPERM:
-        return "who joins a pid namespace must be non-dumpable (prctl(2)), and have power over it: join its userns too"
+        return (
+            "a process that joins a pid namespace must be non-dumpable (prctl(2)), and have power over it: join its "
+            "userns too"
+        )
     if step == c.STEP_UNSHARE and number == errno.EINVAL:
         return "pidns belongs to a user namespace that the sandbox's isn't below: join that one too, by userns"
     if step in (c.STEP_INIT, c.STEP_COMMAND) and number == errno.ENOMEM:
@@ -156,7 +159,7 @@ def _hint(result: command.Result, op: Op | None, host: Host) -> str:
     if number == errno.EAGAIN and step in (c.STEP_CLONE, c.STEP_INIT, c.STEP_COMMAND, c.STEP_UID_MAP):
         return "too many processes: RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max is reached"
     if step == c.STEP_CLONE and number == errno.ENOSYS:
-        return "a seccomp filter of this process's refuses clone3(2), by which a process starts in a cgroup"
+        return "a seccomp filter of this process refuses clone3(2), by which a process starts in a cgroup"
     if step == c.STEP_INIT and number == errno.EINVAL:
         return "this kernel can't begin a time namespace here: Linux 6.1 can't, 6.12 can"
     if step == c.STEP_LANDLOCK and number in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
@@ -166,9 +169,9 @@ def _hint(result: command.Result, op: Op | None, host: Host) -> str:
     if step == c.STEP_SESSION and number == errno.EPERM:
         return "preexec_fn has made it the leader of a process group; a session (new_session=True) has one anyway"
     if step == c.STEP_SANDBOX and number == errno.EPERM:
-        return "in a sandbox macOS refuses another one: is this process in one?"
+        return "inside a sandbox, macOS refuses another one: is this process in one?"
     if step == c.STEP_HELPER:
-        return "it belongs to the package, as nsbox/_helper: install that anew"
+        return "it belongs to the package, as nsbox/_helper: install that again"
     if step == c.STEP_COMMAND and number == errno.EPERM:
         return "a seccomp filter refuses CLONE_PARENT: in another sandbox of nsbox, its policy needs nested=True"
     if step in (c.STEP_UNSHARE, c.STEP_UID_MAP, c.STEP_GID_MAP, c.STEP_SETGROUPS, c.STEP_SECOND_USERNS):
@@ -179,13 +182,13 @@ def _hint(result: command.Result, op: Op | None, host: Host) -> str:
 
 
 def _hidden_by(policy: Policy, path: str) -> str | None:
-    """Return what the policy denies that this path is, or lies in."""
+    """Return the entry of the policy's deny= that hides this path; None if there is none."""
     real = os.path.realpath(path)
-    return next((denied for denied in policy.deny if hides(denied, real)), None)
+    return next((entry for entry in policy.deny if hides(entry, real)), None)
 
 
 def _note_invisible(error: OSError, policy: Policy, host: Host, program: Any) -> OSError:
-    """Explain a missing program that the host has, and one that is hidden."""
+    """Add a note to an error for a program that the host has and the sandbox lacks, or that the policy hides."""
     if not isinstance(program, str | bytes | os.PathLike):
         return error
     name = os.fsdecode(program)
@@ -214,17 +217,17 @@ def _chdir_error(result: command.Result, policy: Policy, host: Host, cwd: Any) -
         return AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
     if result.error == errno.EACCES and (denied := _hidden_by(policy, path)) is not None:
         return AccessError(path, f"is hidden in the sandbox: the policy denies {denied}")
-    refused = OSError(result.error, os.strerror(result.error), cwd)
+    error = OSError(result.error, os.strerror(result.error), cwd)
     if result.error == errno.EACCES and policy.base == "workspace":
         from nsbox._layout.owner import remedy
 
         if instead := remedy(policy, host, os.path.realpath(path)):
-            refused.add_note(f"nsbox: {instead}")
-    return refused
+            error.add_note(f"nsbox: {instead}")
+    return error
 
 
 def _what(result: command.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
-    """Say what a step was about: an op, or a path that Landlock was to allow."""
+    """Return what a step was about: an op, or a path that Landlock was to allow."""
     if result.step == c.STEP_LANDLOCK:
         paths = plan.ruleset.paths if plan.ruleset else ()
         return f"allow {paths[result.op].path}" if 0 <= result.op < len(paths) else None
@@ -234,7 +237,7 @@ def _what(result: command.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
 def exception(
     result: command.Result, policy: Policy, plan: Plan, ops: Sequence[Op], host: Host, *, program: Any, cwd: Any
 ) -> Exception:
-    """Return what to raise for a spawn that failed. program, cwd: what the caller named, for its filename."""
+    """Return what to raise for a spawn that failed. program, cwd: as the caller named them, for its filename."""
     if result.step == c.STEP_EXEC:
         error = _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, host, program)
         if plan.backend == "seatbelt" and result.error == errno.EPERM:

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 @frozen
 class Prepared(Frozen):
-    """A policy ready for this host: its plan, and all of a request that doesn't depend on the command."""
+    """A policy ready for this host: its plan, and everything in a request that doesn't depend on the command."""
 
     plan: Plan
     ops: tuple[Op, ...]
     request: Request | None  # None: contents come from descriptors, so it is made for each spawn
-    says_empty: bool  # the init's word is enough for the end: nobody else's business depends on its unmounting
+    says_empty: bool  # the init's word is enough for the end: nothing else depends on its unmounting
     environment: Environment
-    starts: dict[str, bytes]  # where commands start that were told no directory, by the caller's
+    starts: dict[str, bytes]  # where commands without a cwd start, by the caller's current directory
     places: Places | None = None  # with the backend of macOS
 
 
 def check_resolved(policy: Policy) -> None:
-    """Refuse paths that lead elsewhere by a link: what is bound or masked there would be something else."""
+    """Refuse paths that a link leads elsewhere: something else would be bound or masked there."""
     for name in ("write", "read", "deny"):
         for path in getattr(policy, name):
             real = os.path.realpath(path)
@@ -49,14 +49,14 @@ def check_resolved(policy: Policy) -> None:
 
 
 def _check_calls(policy: Policy) -> None:
-    """Refuse names of system calls that nobody knows: a misspelled one would stay as allowed as it was."""
+    """Refuse unknown names of system calls: with a misspelled one, the call meant would stay allowed."""
     names = policy.filter.names()
     if not names:
         return
     here = NEWER.keys() | linux.syscalls()[1].keys()
     unknown = names - here - profiled()
     for rule in policy.filter.rules:
-        if here.isdisjoint(rule.calls):  # of another machine, all of them
+        if here.isdisjoint(rule.calls):  # all of them are another machine's
             unknown |= frozenset(rule.calls)
     if unknown:
         raise PolicyError("seccomp", f"{', '.join(sorted(unknown))}: no system call that this machine's headers know")
@@ -72,14 +72,15 @@ def _warn_once(text: str) -> None:
 def _warn_of_imports(policy: Policy, host: Host) -> None:
     """Warn if the caller imports from a path that commands can write to: it can't be made read-only.
 
-    Only in a log that somebody keeps: a program in its own workspace is usual, and its standard error is its own.
+    It warns only in a log that the program keeps. A program in its own workspace is usual, and its standard error is
+    its own.
     """
     path = next((path for path in host.imports if path in policy.write), None)
     logging = sys.modules.get("logging")
     if path is not None and logging is not None and logging.getLogger("nsbox").hasHandlers():
         _warn_once(
-            f"commands can write to {path}, from where this program imports modules: what they leave there can run "
-            "outside. Start it by python -P, or keep it elsewhere"
+            f"commands can write to {path}, from which this program imports modules: what they leave there can run "
+            "outside. Start it with python -P, or keep it elsewhere"
         )
 
 
@@ -95,9 +96,9 @@ def prepare(policy: Policy, host: Host) -> Prepared:
     """Compile and encode, once for each policy and host."""
     global _latest
     latest = _latest
-    if latest is not None and latest[0] is policy and latest[1] is host:  # to compare is to read all that they say
+    if latest is not None and latest[0] is policy and latest[1] is host:  # a comparison would read all of their fields
         return latest[2]
-    if any(isinstance(op, BindFd) for op in policy.ops):  # the same number may be of another directory each time
+    if any(isinstance(op, BindFd) for op in policy.ops):  # the same number may be another directory's each time
         prepared = _prepared(policy, with_sources(policy, host))
         note(policy, prepared.plan)
         return prepared
@@ -107,7 +108,7 @@ def prepare(policy: Policy, host: Host) -> Prepared:
 
 
 def forget() -> None:
-    """Prepare all anew from now on."""
+    """Forget everything that was prepared."""
     global _latest
     _latest = None
     _prepared.cache_clear()  # type: ignore[attr-defined]
@@ -150,21 +151,21 @@ def _places(plan: Plan) -> Places | None:
 
 
 def with_plan(prepared: Prepared, plan: Plan) -> Prepared:
-    """Return what was prepared for another plan with the same ops."""
-    made = None if prepared.request is None else request_for(plan, prepared.ops)
-    return replace(prepared, plan=plan, request=made)
+    """Return the same for another plan with the same ops."""
+    template = None if prepared.request is None else request_for(plan, prepared.ops)
+    return replace(prepared, plan=plan, request=template)
 
 
 def start_directory(policy: Policy, prepared: Prepared) -> bytes:
-    """Return where a command starts that was told no directory, under a policy that has one."""
+    """Return where a command without a cwd starts, under a policy that has a workdir."""
     assert policy.workdir is not None
     try:
         here = os.getcwd()
-    except OSError:  # it has been removed, or what is above mustn't be looked into
+    except OSError:  # it has been removed, or a directory above it can't be read
         return os.fsencode(policy.workdir)
-    known = prepared.starts.get(here)
-    if known is None:
-        known = os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir)
+    start = prepared.starts.get(here)
+    if start is None:
+        start = os.fsencode(here if here == policy.workdir or policy.sees(here) else policy.workdir)
         if len(prepared.starts) < 64:
-            prepared.starts[here] = known
-    return known
+            prepared.starts[here] = start
+    return start

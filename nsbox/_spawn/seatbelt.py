@@ -1,9 +1,10 @@
-"""macOS: how a command comes to be confined by a profile, and has a directory for temporary files of its own.
+"""macOS: how a command gets confined by a profile, and gets a directory for temporary files of its own.
 
-The profile is compiled in this process, and the command applies it right before its exec. Compiling takes milliseconds
-and all of a Scheme interpreter: so it is done once for each directory of temporary files, whose path is in it, and both
-are used again by the next command, when the directory has been removed and made anew. Where libsandbox's functions for
-that are missing, our helper program, or else the system's sandbox-exec(1), does all of it at each start.
+This process compiles the profile, and the command applies it right before its exec. To compile takes milliseconds, and
+a whole Scheme interpreter. The profile has the path of the directory for temporary files in it. So it is compiled once
+for each such directory, and the next command uses both again, after the directory has been removed and made afresh.
+If libsandbox lacks the functions for that, the helper program does everything at each start, or else the system's
+sandbox-exec(1).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _MOST_KEPT = 64
 
 
 class Place:
-    """A directory for temporary files ("" for none), and the profile in which its path is.
+    """A directory for temporary files ("" for none), and the profile that has its path.
 
-    port: of the proxy that is in the profile; 0: none is.
+    port: of the proxy that the profile allows; 0: there is none.
     """
 
     __slots__ = ("compiled", "params", "path", "port", "profile")
@@ -46,9 +47,9 @@ class Place:
 
 
 class Places:
-    """Those of one plan, used by one command at a time each. Threads may share it.
+    """The places of one plan. One command uses each at a time. Threads may share it.
 
-    A process that an earlier command left running, out of its group, has a way to what a later one keeps there.
+    If an earlier command left a process running outside of its group, that can reach what a later command keeps there.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -58,16 +59,16 @@ class Places:
         self._plan = plan
         self._free: list[Place] = []
         self._owner = os.getpid()
-        self._only: Place | None = None  # without a directory: many commands may have the same
+        self._only: Place | None = None  # one without a directory, which many commands may share
 
     def take(self, port: int = 0) -> Place:
-        """Return one with a fresh directory; raises SetupError or OSError. port: of the proxy of its network list."""
+        """Return a place with a fresh directory; raises SetupError or OSError. port: of its network list's proxy."""
         if not any(value is None for _, value in self.op.params):
             if self._only is None or self._only.port != port:
                 self._only = self._made("", port)
             return self._only
         while (place := self._reused()) is not None:
-            if place.port != port:  # of a proxy that has ended
+            if place.port != port:  # that of a proxy that has ended
                 continue
             try:
                 os.mkdir(place.path, 0o700)
@@ -102,13 +103,13 @@ class Places:
             raise SetupError(errno.EINVAL, "compile the profile", self.op.describe(), str(error)) from None
 
     def give_back(self, place: Place) -> None:
-        """Remove the directory with all in it, and keep the rest for another command."""
+        """Remove the directory with everything in it, and keep the rest for another command."""
         if not place.path or self._owner != os.getpid():
             return
         try:
             with Tree(os.path.dirname(place.path)) as above:
                 remove(above, os.path.basename(place.path))
-        except (OSError, NotImplementedError):  # something of the command's goes on writing: left to the system
+        except (OSError, NotImplementedError):  # a process of the command goes on writing: leave it to the system
             return
         if len(self._free) < _MOST_KEPT:
             self._free.append(place)
@@ -118,7 +119,7 @@ _swept: set[tuple[int, str]] = set()
 
 
 def _sweep(directory: str) -> None:
-    """Remove what callers have left that were killed, once."""
+    """Remove, once, what killed callers have left."""
     key = (os.getpid(), directory)
     if key in _swept:
         return
@@ -131,7 +132,7 @@ def _sweep(directory: str) -> None:
             try:
                 if os.lstat(name, dir_fd=above.fd).st_uid == os.geteuid():
                     remove(above, name)
-            except (OSError, NotImplementedError):  # one that resists; the others still go
+            except (OSError, NotImplementedError):  # this one resists; go on with the others
                 continue
 
 
@@ -149,9 +150,9 @@ def _is_alive(pid: int) -> bool:
 
 
 def check_directory(policy: Policy, op: Seatbelt, path: str, own: str) -> None:
-    """Raise AccessError for a directory that the command couldn't see: it would start there all the same.
+    """Raise AccessError for a directory that the command couldn't see: it would start there nonetheless.
 
-    own: what the kernel calls it.
+    own: the kernel's name for it.
     """
     around = [(value, name) for name, value in op.params if value is not None and is_below(own, value)]
     name = max(around, key=lambda pair: len(pair[0]), default=("", "DENY"))[1]
@@ -161,36 +162,36 @@ def check_directory(policy: Policy, op: Seatbelt, path: str, own: str) -> None:
 
 
 def confine(plan: Plan, place: Place, command: Command, program: Any) -> None:
-    """Have a command confined when it is started."""
+    """Change a command so that its start confines it."""
     (op,) = plan.ops
     assert isinstance(op, Seatbelt)
     if place.path:
-        own = {
-            name + os.fsencode(plan.tmpdir): name + os.fsencode(place.path) for name in (b"TMPDIR=", b"HOME=")
-        }  # the latter, where a home is to be empty
+        # HOME has the same directory if the home is to be empty.
+        own = {name + os.fsencode(plan.tmpdir): name + os.fsencode(place.path) for name in (b"TMPDIR=", b"HOME=")}
         command.envp = buffers.Strings([own.get(entry, entry) for entry in command.envp.items])
     if command.line is not None:
         own = {os.fsencode(name): os.fsencode(value) for name, value in command.line.environment.items()}
-        kept = [entry for entry in command.envp.items if entry.partition(b"=")[0] not in own]
-        command.envp = buffers.Strings([*kept, *(name + b"=" + value for name, value in own.items())])
+        others = [entry for entry in command.envp.items if entry.partition(b"=")[0] not in own]
+        command.envp = buffers.Strings([*others, *(name + b"=" + value for name, value in own.items())])
     if op.way != "compiled" and command.preexec is not None:
         raise UnavailableError(Reason(f"seatbelt: preexec_fn would be called outside of the sandbox ({op.way})"))
-    told = -1
+    for_helper = -1
     if op.way == "helper":
-        told = _told(place, command)
+        for_helper = _told(place, command)
     elif op.way == "sandbox-exec":
         _by_program(place, command, program)
-    flags = c.UNCONFINED if op.way == "sandbox-exec" else 0  # which confines it
+    flags = c.UNCONFINED if op.way == "sandbox-exec" else 0  # that program confines it
     flags |= c.LIFELINE | (c.LIFELINE_GROUP if plan.new_session else 0) | (0 if plan.kill_on_exit else c.STAY)
     read, write = os.pipe()
     pipe = high(read), high(write)
-    command.profile = darwin.Profile(place.compiled, os.fsencode(darwin.HELPER), told, flags, pipe)
+    command.profile = darwin.Profile(place.compiled, os.fsencode(darwin.HELPER), for_helper, flags, pipe)
 
 
 def _told(place: Place, command: Command) -> int:
-    """Return a file with what the helper is told.
+    """Return a file with what the helper has to know.
 
-    Not by arguments, which others can see, nor by an environment that its loader obeys (DYLD_INSERT_LIBRARIES).
+    Arguments won't do, since other processes can see them; nor will an environment, since the helper's own loader would
+    obey it (DYLD_INSERT_LIBRARIES).
     """
     flat = [part for pair in place.params for part in pair]
     lists = ([place.profile, *flat], command.programs, command.argv, command.envp.items)
@@ -205,13 +206,13 @@ def _told(place: Place, command: Command) -> int:
 
 
 def _by_program(place: Place, command: Command, program: Any) -> None:
-    """Have sandbox-exec(1) execute the command. What it can't find itself is said before."""
-    path = next((found for found in command.programs if os.path.isfile(_at(command, found))), None)
+    """Make sandbox-exec(1) execute the command; raises OSError for a program that it couldn't execute."""
+    path = next((path for path in command.programs if os.path.isfile(_at(command, path))), None)
     if path is None or not os.access(_at(command, path), os.X_OK):
         number = errno.ENOENT if path is None else errno.EACCES
         raise OSError(number, os.strerror(number), program)
     if command.argv and os.fsencode(program) != command.argv[0]:
-        raise UnavailableError(Reason("seatbelt: executable= needs more than sandbox-exec, which tells no other name"))
+        raise UnavailableError(Reason("seatbelt: executable= needs more than sandbox-exec, which can't set argv[0]"))
     defined = [part for key, value in place.params for part in (b"-D", key + b"=" + value)]
     command.argv = [b"sandbox-exec", b"-p", place.profile, *defined, _at(command, path), *command.argv[1:]]
     command.programs = [os.fsencode(darwin.PROGRAM)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _loaded(op: Op) -> Op:
-    """Return the op with its contents, when they come from a descriptor."""
+    """Return the op with its contents, if they come from a descriptor."""
     if not isinstance(op, File | BindData) or not isinstance(op.data, int):
         return op
     try:
@@ -51,7 +51,7 @@ def _id_flags(plan: Plan, command: Command) -> int:
         elif value is not None and value != own:
             raise _ids_error(f"set{name}({value})", f"only {name} {own} exists in this sandbox; see ids=")
     if command.groups == [] and plan.drop_groups and not identity.by_helper:
-        return flags  # it has none as it is
+        return flags  # it has none anyway
     if command.groups is not None:
         if not identity.by_helper:
             raise _ids_error("setgroups", "groups can't be changed in a sandbox with one id; see ids=")
@@ -80,7 +80,7 @@ def _complete(command: Command, plan: Plan) -> None:
         flags |= c.SETSID
     if call.adopt_inits and not plan.plain:
         flags |= c.ADOPT_INIT
-    if plan.plain or "pid" not in plan.namespaces:  # there is no init to end it
+    if plan.plain or "pid" not in plan.namespaces:  # no init can end it
         wants_end = plan.kill_on_exit if plan.plain else plan.die_with_parent
         if wants_end and get_native_id() == os.getpid():
             flags |= c.DIE_WITH_THREAD  # the main one, which lasts as long as the process
@@ -94,19 +94,19 @@ def _complete(command: Command, plan: Plan) -> None:
 
 
 def request_of(prepared: Prepared, command: Command) -> Request:
-    """Return the request for a command, which is filled in, with the contents that come from descriptors."""
+    """Return the request for a command, with the contents that come from descriptors; completes the command."""
     request = prepared.request or request_for(prepared.plan, [_loaded(op) for op in prepared.ops])
     _complete(command, prepared.plan)
     return request
 
 
 def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-    """Start the command. program, cwd: what the caller named, for the exceptions' filename."""
+    """Start the command. program, cwd: as the caller named them, for the filename of exceptions."""
     plan = prepared.plan
     if plan.network is not None and command.parked is None:
         _ask_for_line(plan, command)
     request = request_of(prepared, command)
-    # Plain calls from here on: after one of C code a signal's handler could raise, and nobody would own the command.
+    # Only calls of Python code from here on: after one of C, a signal handler could raise, and nothing own the command.
     start = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
     if not plan.cgroup:
         return start(policy, prepared, request, command, program, cwd)

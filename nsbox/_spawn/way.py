@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 class Way:
     """How the commands of one policy are started. Threads may use it at the same time.
 
-    relay: _relay.relay's, for a network list; None: there is none, or it is that which is shared.
+    relay: for a network list; None: there is no list, or its relay is the shared one.
     """
 
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self.policy, self.relay = policy, relay
 
     def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command; as _spawn.spawn()."""
+        """Start a command, and return what came of it."""
         raise NotImplementedError
 
     def check_open(self) -> None:
@@ -31,10 +31,10 @@ class Way:
 
 
 class Keeper:
-    """An object that you can give wherever a policy is asked for: it has a policy, and what is kept for that."""
+    """An object that is accepted wherever a policy is: it has a policy, and what is kept for that policy's commands."""
 
     def way(self) -> Way:
-        """Return how commands are started now; raises ValueError when it is closed."""
+        """Return how commands are started now; raises ValueError after close()."""
         raise NotImplementedError
 
     def popen(self, kind: type[Any]) -> type[Any]:

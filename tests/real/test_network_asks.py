@@ -417,7 +417,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     head = """
 import os, sys, threading, time
 from nsbox import NetworkRequest
-from nsbox._relay.relay.asks import Answers
+from nsbox._relay.asks import Answers
 request = NetworkRequest("a.example", "", 443, "tcp", "")
 """
     return subprocess.run(
