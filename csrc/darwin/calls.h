@@ -2,7 +2,7 @@
 #ifndef NSBOX_CALLS_H
 #define NSBOX_CALLS_H
 
-#include "../abi.h"
+#include "abi.h"
 
 /* How libsandbox lets a profile be applied here. */
 enum nsbox_way {

@@ -128,7 +128,7 @@ int system_await(const struct watch *w)
 
 #else
 
-#include "../linux/sys.h" /* the one place where this project makes system calls on Linux; without the C library's headers */
+#include "linux/kernel/sys.h" /* the one place where this project makes system calls on Linux; without the C library's headers */
 
 void system_close(const struct kept *kept, void *space, size_t size)
 {

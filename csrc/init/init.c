@@ -6,8 +6,8 @@
  * as the caller does (but with NSBOX_OUTLIVE) and the command (pid 2, or 3), or with NSBOX_STAY anything of the sandbox.
  * When it exits the kernel kills every process of the namespace (pid_namespaces(7)), which is how a sandbox ends.
  */
-#include "../abi.h"
-#include "../linux/sys.h"
+#include "abi.h"
+#include "linux/kernel/sys.h"
 #include "queue.h"
 
 /* The kernel made this image non-dumpable at exec (its file can't be read, only executed); said once

@@ -7,8 +7,8 @@
 #ifndef NSBOX_QUEUE_H
 #define NSBOX_QUEUE_H
 
-#include "../abi.h"
-#include "../linux/sys.h"
+#include "abi.h"
+#include "linux/kernel/sys.h"
 
 enum { SIGNALS_QUEUED = 11 /* RLIMIT_SIGPENDING */ };
 _Static_assert(NSBOX_END < 32 && NSBOX_ASK < 32 && NSBOX_ASK_PATIENTLY < 32,

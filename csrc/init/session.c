@@ -12,8 +12,8 @@
  */
 #include "session.h"
 
-#include "../linux/directory.h"
-#include "../linux/message.h"
+#include "linux/kernel/directory.h"
+#include "linux/kernel/message.h"
 #include "queue.h"
 
 enum { MOST = 256, MOST_FDS = 250, STACK = 65536, ALIGNED = 64, AT_ONCE = 4096, REAPED = 65536 };

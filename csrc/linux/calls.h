@@ -2,7 +2,7 @@
 #ifndef NSBOX_CALLS_H
 #define NSBOX_CALLS_H
 
-#include "../abi.h"
+#include "abi.h"
 
 /* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). */
 int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);

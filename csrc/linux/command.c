@@ -1,6 +1,6 @@
 /* command.c: the last steps before the user's program, in the order of CPython's child_exec. */
 #include "child.h"
-#include "directory.h"
+#include "kernel/directory.h"
 
 /* Moves *fd away from numbers below `floor`, which are about to be overwritten. */
 static int move_up(int *fd, int floor)

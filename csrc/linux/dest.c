@@ -6,7 +6,7 @@
  * bubblewrap's own command line, also in what is bound writable; still never outside of what the new root shows.)
  */
 #include "ops.h"
-#include "resolve.h"
+#include "kernel/resolve.h"
 
 int file_kind(int fd, unsigned *mode, uint64_t *dev)
 {

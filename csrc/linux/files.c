@@ -1,6 +1,6 @@
 /* files.c: what Python's os module lacks for work in a tree that others change meanwhile. For the caller, never a child. */
 #include "calls.h"
-#include "sys.h"
+#include "kernel/sys.h"
 
 int nsbox_open_beneath(int dir, const char *path, uint64_t flags, uint64_t resolve)
 {

@@ -1,7 +1,7 @@
 /* landlock.c: a second wall behind the mounts (landlock(7)): what the plan's paths and the command's own descriptors
  * don't allow is refused by where a file is, whichever way it is reached. */
 #include "child.h"
-#include "resolve.h"
+#include "kernel/resolve.h"
 
 enum { RULE_PATH_BENEATH = 1 };
 enum { EXECUTE = 1, WRITE_FILE = 2, READ_FILE = 4, TRUNCATE = 1 << 14, IOCTL_DEV = 1 << 15 };

@@ -1,6 +1,6 @@
 /* op_mount.c: the ops that mount something. */
 #include "ops.h"
-#include "resolve.h"
+#include "kernel/resolve.h"
 
 static int same_file(int a, int b)
 {

@@ -8,7 +8,7 @@
 #define NSBOX_OPS_H
 
 #include "plan.h"
-#include "sys.h"
+#include "kernel/sys.h"
 
 struct builder {
     const uint8_t *plan;

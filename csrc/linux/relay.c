@@ -4,10 +4,10 @@
  * Who makes the net namespace shows it, at once, so that the relay works beside the mounts. Before the command may look
  * anything up, its answer is there.
  */
-#include "../relay/wire.h"
+#include "relay/wire.h"
 #include "child.h"
-#include "message.h"
-#include "sys_relay.h"
+#include "kernel/message.h"
+#include "kernel/sys_relay.h"
 
 enum { PATIENCE = 30 /* seconds, for a relay that somebody has stopped */ };
 

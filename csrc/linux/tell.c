@@ -1,6 +1,6 @@
 /* tell.c: what is told during the set-up to who holds the request, and waits for it. */
 #include "child.h"
-#include "message.h"
+#include "kernel/message.h"
 
 enum { MOST_FDS = 7 };
 

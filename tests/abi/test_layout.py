@@ -140,7 +140,7 @@ def test_every_step_has_a_name(abi: str) -> None:
 
 def test_every_step_is_reported(abi: str, source: Path) -> None:
     """No step is named in vain: each is set somewhere in the C."""
-    code = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
+    code = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in enum(abi, "nsbox_step"):
         if name != "STEP_END":
             assert re.search(rf"NSBOX_{name}\b", code), name
@@ -171,7 +171,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
         Path(module.__file__ or "").read_text()
         for module in (core_wire, request, _spawn, call, darwin, _seatbelt, _session, _template, _bwrap)
     )
-    theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
+    theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
         assert re.search(rf"\bc(onstants)?\.{name}\b", ours), name
         assert re.search(rf"\bNSBOX_{name}\b", theirs), name
@@ -270,7 +270,7 @@ def test_system_calls_are_in_the_audit_list(source: Path) -> None:
 def test_the_audit_list_has_no_idle_call(source: Path) -> None:
     """Each function of sys.h is called somewhere: what isn't needed isn't allowed."""
     names = re.findall(
-        r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/sys.h").read_text(), re.M
+        r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/kernel/sys.h").read_text(), re.M
     )
     assert len(names) > 40
     code = "".join(path.read_text() for path in c_files(source))
@@ -282,7 +282,7 @@ def test_raw_numbers_of_the_arches(source: Path) -> None:
     """The two calls that the clone trampolines make by number are clone and exit_group."""
     numbers = {"x86_64": (r"\(56L, ", r"\$231,"), "aarch64": (r"\(220, ", r"x8, #94\\n")}
     for arch, patterns in numbers.items():
-        text = (source / f"csrc/linux/arch/{arch}.h").read_text()
+        text = (source / f"csrc/linux/kernel/arch/{arch}.h").read_text()
         for pattern in patterns:
             assert re.search(pattern, text), (arch, pattern)
 

@@ -2,7 +2,7 @@
 #ifndef NSBOX_RESOLVE_H
 #define NSBOX_RESOLVE_H
 
-#include "../abi.h"
+#include "abi.h"
 #include "sys.h"
 
 int open_inside(int root, const char *path, int nofollow); /* as for a process that has this root */

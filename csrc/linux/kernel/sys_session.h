@@ -2,7 +2,7 @@
 #ifndef NSBOX_SYS_SESSION_H
 #define NSBOX_SYS_SESSION_H
 
-#include "../linux/sys.h"
+#include "sys.h"
 
 static inline int sys_recvmsg(int fd, void *message, int flags)
 {

@@ -2,7 +2,7 @@
 #ifndef NSBOX_DIRECTORY_H
 #define NSBOX_DIRECTORY_H
 
-#include "../abi.h"
+#include "abi.h"
 #include "sys.h"
 
 /* The command's number in the sandbox is known, 2: a link to /proc/2/fd/N, planted by an earlier command, would lead to
