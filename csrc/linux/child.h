@@ -2,7 +2,7 @@
 #ifndef NSBOX_CHILD_H
 #define NSBOX_CHILD_H
 
-#include "ops.h"
+#include "root/ops.h"
 
 /* Work space of one spawn, borrowed from Python. */
 enum { MEDIATOR_STACK = 65536, INIT_STACK = 16384, COMMAND_STACK = 16384, HELPER_STACK = 16384 };

@@ -148,7 +148,7 @@ def test_every_step_is_reported(abi: str, source: Path) -> None:
 
 def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> None:
     """Each opcode has its own handler in the table of build.c, and is encoded somewhere in _wire.py."""
-    build = (source / "csrc/linux/build.c").read_text()
+    build = (source / "csrc/linux/root/build.c").read_text()
     table = dict(re.findall(r"\[NSBOX_(OP_\w+)\] = (op_\w+)", build))
     opcodes = [name for name in enum(abi, "nsbox_opcode") if name != "OP_END"]
     assert set(table) == set(opcodes)
@@ -160,7 +160,7 @@ def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> N
 
 def test_settings_in_proc_are_the_same_ones(source: Path) -> None:
     """What is made read-only in a new procfs, by C, and in the caller's, by the planner."""
-    body = re.search(r"names\[\]\[16\] = \{(.*?)\}", (source / "csrc/linux/op_mount.c").read_text(), re.S)
+    body = re.search(r"names\[\]\[16\] = \{(.*?)\}", (source / "csrc/linux/root/op_mount.c").read_text(), re.S)
     assert body is not None
     assert tuple(re.findall(r'"([^"]+)"', body[1])) == layout._PROC_SETTINGS
 

@@ -113,10 +113,6 @@ int op_loopback(struct builder *b, const nsbox_op *op);
 int stamp_source(struct builder *b, const nsbox_op *op, int tree);
 void stamp_made(struct builder *b, uint32_t i);
 
-/* lift.c: mounts that go along from what is covered onto what covers it */
-int lift(struct builder *b, const nsbox_op *op);
-int take_lifted(struct builder *b, const nsbox_op *op);
-
 /* build.c: the whole root, from the new tmpfs to the pivot. *op tells how far the plan came. */
 int build_root(struct builder *b, int32_t *op);
 int renew_root(struct builder *b, int32_t *op); /* the same in a copy of a template's: what each command has anew */

@@ -1,4 +1,4 @@
-/* op_misc.c: the ops that aren't about files. */
+/* op_host.c: the ops about the host that a command sees: its name, and its network's lo. */
 #include "ops.h"
 
 int op_hostname(struct builder *b, const nsbox_op *op)
