@@ -1,5 +1,5 @@
 /* spawn.c: the caller's side of one spawn: before the clone, and after it. */
-#include "child.h"
+#include "job/job.h"
 
 /* Where they are in a siginfo_t, as far as 64-bit machines go. */
 enum { SI_CODE = 2, SI_PID = 4 };

@@ -1,8 +1,8 @@
-/* init_net.c: the sandbox's net namespace: who makes it, brings its lo up, and joins it.
+/* net.c: the sandbox's net namespace: who makes it, brings its lo up, and joins it.
  *
  * The kernel takes longer for it than for all else, so the init makes it while the mediator mounts; the command joins it
  * there. Without an init the mediator makes it, and the command is in it from its beginning. */
-#include "child.h"
+#include "job/job.h"
 
 /* No port is reserved in the net namespace that we are in, as in containers: nobody else's services are there. Where the
  * setting can't be written, ports below 1024 stay what they are elsewhere. */

@@ -5,7 +5,7 @@
  * anything up, its answer is there.
  */
 #include "relay/wire.h"
-#include "child.h"
+#include "job/job.h"
 #include "kernel/message.h"
 #include "kernel/sys_relay.h"
 

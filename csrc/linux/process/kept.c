@@ -1,10 +1,10 @@
-/* template.c: a finished root, made once and kept for many commands: each enters a copy of it.
+/* kept.c: a finished root, made once and kept for many commands: each enters a copy of it.
  *
  * It is kept by descriptors of its namespaces, not by a process: there is nothing to be killed or looked at. The ids and
  * names that its ops have found and made are kept as well, and compared by whoever enters: then a copy is what a new
  * sandbox would be, or there is none.
  */
-#include "child.h"
+#include "job/job.h"
 
 static uint64_t device(const struct statx *st)
 {

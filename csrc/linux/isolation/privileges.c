@@ -1,5 +1,5 @@
 /* privileges.c: what the command may not have or ask for: capabilities, ids, system calls, limits. When is command.c's business. */
-#include "child.h"
+#include "job/job.h"
 
 #define RLIMIT_CORE_NUMBER 4 /* <sys/resource.h>, which is a C library's */
 

@@ -1,5 +1,5 @@
 /* command.c: the last steps before the user's program, in the order of CPython's child_exec. */
-#include "child.h"
+#include "job/job.h"
 #include "kernel/directory.h"
 
 /* Moves *fd away from numbers below `floor`, which are about to be overwritten. */

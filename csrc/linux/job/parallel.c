@@ -1,11 +1,11 @@
-/* beside.c: the file systems that are made beside the mounts, by whoever is in the new pid namespace first.
+/* parallel.c: the file systems that are made beside the mounts, by whoever is in the new pid namespace first.
  *
  * A procfs takes the namespace of whoever opens it, so the mediator, who is in the caller's, can't make it. The kernel
  * leaves a new process on its maker's processor, behind it, and puts the next one elsewhere. So a command that is made
  * right after the init runs first: it makes the procfs, and what else the mediator hasn't come to; then it moves the init
  * to where the mediator isn't. Otherwise the init makes the procfs, and the mediator all others.
  */
-#include "child.h"
+#include "job.h"
 
 enum share_state { SHARE_FREE, SHARE_TAKEN, SHARE_DONE };
 

@@ -5,7 +5,7 @@
  * the caller's. So the flag is put back at once. It is wrong for as long as three system calls take, and one process at a
  * time makes these: another that looked meanwhile would take what it finds for the caller's wish.
  */
-#include "child.h"
+#include "job/job.h"
 #include "calls.h"
 
 enum { DUMPABLE = 1 };

@@ -3,7 +3,7 @@
  * They are made before there is a user namespace: only the caller has power over the file system. As detached mounts they then go
  * along. The same is true of all other sources: ids of the sandbox's own find no way to what only the caller may search.
  */
-#include "child.h"
+#include "job/job.h"
 #include "calls.h"
 
 /* Is it a name of the caller's, which is looked up in the root that the caller has? */

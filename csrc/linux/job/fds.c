@@ -1,5 +1,5 @@
-/* descriptors.c: which descriptors the command keeps, and which of the set-up's it must not have. */
-#include "child.h"
+/* fds.c: which descriptors the command keeps, and which of the set-up's it must not have. */
+#include "job.h"
 
 static void close_each(const int *fds, unsigned count)
 {

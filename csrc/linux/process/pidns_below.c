@@ -1,10 +1,10 @@
-/* below.c: a pid namespace below one that was joined, instead of below the caller's.
+/* pidns_below.c: a pid namespace below one that was joined, instead of below the caller's.
  *
  * Who joins a pid namespace isn't in it, only its children are; and nobody can make a pid namespace whose children are
  * to be in another than his own (EINVAL, pid_namespaces(7)). So a helper in the joined one makes it, and pid 1 in it.
  * The mediator then has its further children there: their numbers it is told in its own namespace, which is the
  * caller's. Only that of pid 1 the helper is told, in the joined one: that one comes with a pidfd. */
-#include "child.h"
+#include "job/job.h"
 
 struct below {
     struct job *job;

@@ -1,6 +1,6 @@
 /* landlock.c: a second wall behind the mounts (landlock(7)): what the plan's paths and the command's own descriptors
  * don't allow is refused by where a file is, whichever way it is reached. */
-#include "child.h"
+#include "job/job.h"
 #include "kernel/resolve.h"
 
 enum { RULE_PATH_BENEATH = 1 };

@@ -1,5 +1,5 @@
-/* tell.c: what is told during the set-up to who holds the request, and waits for it. */
-#include "child.h"
+/* hold.c: what is told during the set-up to who holds the request, and waits for it. */
+#include "job.h"
 #include "kernel/message.h"
 
 enum { MOST_FDS = 7 };

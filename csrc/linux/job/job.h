@@ -1,6 +1,6 @@
-/* child.h: what the caller's side (spawn.c), the mediator, the init and the command share. */
-#ifndef NSBOX_CHILD_H
-#define NSBOX_CHILD_H
+/* job.h: what the caller's side (spawn.c), the mediator, the init and the command share. */
+#ifndef NSBOX_JOB_H
+#define NSBOX_JOB_H
 
 #include "root/ops.h"
 

@@ -1,5 +1,5 @@
-/* identity.c: entering the namespaces, and saying who is who in the user namespace. */
-#include "child.h"
+/* namespaces.c: entering the namespaces, and saying who is who in the user namespace. */
+#include "job/job.h"
 
 static int write_file(int dir, const char *path, const char *text)
 {

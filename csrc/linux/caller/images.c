@@ -1,5 +1,5 @@
 /* images.c: what the build has put into this library: the programs of pid 1, and the table of system calls. */
-#include "child.h"
+#include "job/job.h"
 
 const uint8_t *nsbox_init_bytes(void)
 {

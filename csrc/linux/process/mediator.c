@@ -1,5 +1,5 @@
-/* child.c: the chronology of the mediator. When something happens is decided here; how, elsewhere. */
-#include "child.h"
+/* mediator.c: the chronology of the mediator. When something happens is decided here; how, elsewhere. */
+#include "job/job.h"
 
 /* PR_SET_PDEATHSIG is right for the mediator alone: the thread that it watches is the one that waits for us. All others
  * are tied to the caller by the init's pidfd of it. */

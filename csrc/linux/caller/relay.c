@@ -1,8 +1,8 @@
-/* relay_start.c: the relay's process. It is nobody's child: no wait of the caller's sees it, and it goes on after an exec of
+/* relay.c: the relay's process. It is nobody's child: no wait of the caller's sees it, and it goes on after an exec of
  * the caller's, as long as sandboxes need it.
  */
 #include "calls.h"
-#include "child.h"
+#include "job/job.h"
 
 enum { FIRST_FD = 3, N_FDS = NSBOX_RELAY_FDS, ABOVE = FIRST_FD + N_FDS };
 

@@ -1,10 +1,10 @@
-/* init_start.c: from the mediator to pid 1 of the sandbox.
+/* pid1.c: from the mediator to pid 1 of the sandbox.
  *
  * The init is created first, before any mount: the slow things, the net namespace and its own exec, then
  * overlap with the mediator's mounts. Until it execs it shares the mediator's memory, and up to shortly
  * before its descriptor table.
  */
-#include "child.h"
+#include "job/job.h"
 
 enum { IMAGE_FD = 3 };
 
