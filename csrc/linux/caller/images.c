@@ -1,5 +1,6 @@
 /* images.c: what the build has put into this library: the programs of pid 1, and the table of system calls. */
-#include "job/job.h"
+#include "calls.h"
+#include "job/images.h"
 
 const uint8_t *nsbox_init_bytes(void)
 {

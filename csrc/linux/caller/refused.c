@@ -4,7 +4,7 @@
  * is EPERM there comes from a filter. One that kills, kills that process, and has been noted before.
  */
 #include "calls.h"
-#include "job/job.h"
+#include "kernel/sys.h"
 
 static int try_call(unsigned i)
 {

@@ -2,7 +2,7 @@
  * the caller's, as long as sandboxes need it.
  */
 #include "calls.h"
-#include "job/job.h"
+#include "isolation/isolation.h"
 
 enum { FIRST_FD = 3, N_FDS = NSBOX_RELAY_FDS, ABOVE = FIRST_FD + N_FDS };
 

@@ -5,7 +5,7 @@
  * the caller's. So the flag is put back at once. It is wrong for as long as three system calls take, and one process at a
  * time makes these: another that looked meanwhile would take what it finds for the caller's wish.
  */
-#include "job/job.h"
+#include "isolation.h"
 #include "calls.h"
 
 enum { DUMPABLE = 1 };
@@ -65,11 +65,6 @@ void nsbox_release_ids(void)
 void nsbox_forget_ids(void)
 {
     let_go();
-}
-
-int nsbox_securebits(void)
-{
-    return sys_prctl(PR_GET_SECUREBITS, 0, 0);
 }
 
 int nsbox_dumpable(void)

@@ -1,6 +1,6 @@
 /* landlock.c: a second wall behind the mounts (landlock(7)): what the plan's paths and the command's own descriptors
  * don't allow is refused by where a file is, whichever way it is reached. */
-#include "job/job.h"
+#include "isolation.h"
 #include "kernel/resolve.h"
 
 enum { RULE_PATH_BENEATH = 1 };
@@ -18,11 +18,6 @@ struct __attribute__((packed)) path_beneath {
     uint64_t rights;
     int32_t fd;
 };
-
-int nsbox_landlock_abi(void)
-{
-    return sys_landlock_create_ruleset(0, 0, 1 /* LANDLOCK_CREATE_RULESET_VERSION */);
-}
 
 static int is_of_kind(int fd, unsigned kind)
 {

@@ -2,7 +2,7 @@
  *
  * The kernel takes longer for it than for all else, so the init makes it while the mediator mounts; the command joins it
  * there. Without an init the mediator makes it, and the command is in it from its beginning. */
-#include "job/job.h"
+#include "isolation.h"
 
 /* No port is reserved in the net namespace that we are in, as in containers: nobody else's services are there. Where the
  * setting can't be written, ports below 1024 stay what they are elsewhere. */
@@ -50,7 +50,7 @@ static int takes_lo(struct job *j)
 }
 
 /* Ours, by a socket in it (Linux 4.9; capable in it we are). */
-int own_net(void)
+static int own_net(void)
 {
     int fd = sys_socket(2 /* AF_INET */, 2 /* SOCK_DGRAM */ | SYS_O_CLOEXEC, 0);
     int ret = fd < 0 ? fd : sys_ioctl(fd, 0x894c /* SIOCGSKNS */, 0);
@@ -65,7 +65,7 @@ int make_net_early(struct job *j)
     int ret = make_bare_net(j);
     if (ret >= 0 && wants_relay(j->req)) { /* first: it works beside us */
         j->init_net_step = NSBOX_STEP_NET;
-        ret = relay_show(j);
+        ret = relay_show(j, own_net());
     }
     if (ret >= 0 && takes_lo(j))
         ret = set_lo(j, &j->init_net_step, &j->init_net_op);
@@ -74,10 +74,20 @@ int make_net_early(struct job *j)
     return ret < 0 ? ret : 0;
 }
 
-/* Returns when the net namespace has been made, or couldn't be: init_join_net() tells. */
-int init_await_net(struct job *j)
+/* Returns when the net namespace has been made, or couldn't be: net_join() tells. */
+int net_await(struct job *j)
 {
     return j->req->namespaces & CLONE_NEWPID && makes_net(j->req) ? await_made(j, MADE_NET) : 0;
+}
+
+/* Why it couldn't be made, for one that waits for nothing else of it; 0 where it was made, or where there is none. */
+int net_outcome(struct job *j, int32_t *op)
+{
+    if (!makes_net(j->req) || j->init_net >= 0)
+        return 0;
+    *op = j->init_net_op;
+    TRY(&j->b, j->init_net_step, j->init_net);
+    return 0;
 }
 
 /* Without an init the mediator makes it, and so shares it with the command. */
@@ -91,7 +101,7 @@ int net_without_init(struct job *j, int32_t *op)
     return ret;
 }
 
-int init_join_net(struct job *j, uint32_t *step, int32_t *op)
+int net_join(struct job *j, uint32_t *step, int32_t *op)
 {
     if (!makes_net(j->req) || !has_init(j) || j->in_net)
         return 0;
@@ -117,9 +127,9 @@ int init_join_net(struct job *j, uint32_t *step, int32_t *op)
 }
 
 /* The command then is in it from its first moment. */
-int init_join_net_first(struct job *j, int32_t *op)
+int net_join_first(struct job *j, int32_t *op)
 {
-    int ret = joins_net_first(j) ? init_join_net(j, &j->b.step, op) : 0;
+    int ret = joins_net_first(j) ? net_join(j, &j->b.step, op) : 0;
     if (ret < 0 || !joins_net_first(j))
         return ret;
     j->in_net = 1;
@@ -130,13 +140,13 @@ int init_join_net_first(struct job *j, int32_t *op)
 
 /* For a mediator that would next wait for the init: is the latter still at its net namespace, and so lo ours? To bring it
  * up takes nearly as long as the init's exec, which it is done beside. */
-int init_leaves_lo(struct job *j)
+int net_leaves_lo(struct job *j)
 {
     return makes_net(j->req) && has_init(j) && !has_no_command(j->req) && takes_lo(j);
 }
 
-int init_finish_net(struct job *j, int32_t *op)
+int net_finish(struct job *j, int32_t *op)
 {
-    int ret = init_join_net(j, &j->b.step, op);
+    int ret = net_join(j, &j->b.step, op);
     return ret < 0 ? ret : set_lo(j, &j->b.step, op);
 }

@@ -1,8 +1,7 @@
 /* privileges.c: what the command may not have or ask for: capabilities, ids, system calls, limits. When is command.c's business. */
-#include "job/job.h"
+#include "isolation.h"
 
 #define RLIMIT_CORE_NUMBER 4 /* <sys/resource.h>, which is a C library's */
-
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 

@@ -5,7 +5,7 @@
  * anything up, its answer is there.
  */
 #include "relay/wire.h"
-#include "job/job.h"
+#include "isolation.h"
 #include "kernel/message.h"
 #include "kernel/sys_relay.h"
 
@@ -35,9 +35,9 @@ static int send_open(const struct job *j, const int fds[3], unsigned n)
 }
 
 /* By pid 1, which is in the net namespace; nobody else may open that before its exec. */
-int relay_show(struct job *j)
+int relay_show(struct job *j, int net)
 {
-    const int fds[3] = {own_net(), sys_pidfd_open(sys_getpid()), j->answer[1]};
+    const int fds[3] = {net, sys_pidfd_open(sys_getpid()), j->answer[1]};
     int ret = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : send_open(j, fds, j->req->relay_later ? 2 : 3);
     j->answer[1] = -1;
     for (unsigned i = 0; i < 3; i++) /* ours of the answer too: without the relay's it ends */
@@ -65,15 +65,8 @@ static int read_answer(struct job *j)
     return ready.head.value < 0 ? ready.head.value : 0;
 }
 
-int relay_await(struct job *j, int32_t *op)
+int relay_await(struct job *j)
 {
-    if (!wants_relay(j->req))
-        return 0;
-    TRY(&j->b, NSBOX_STEP_INIT, init_await_net(j));
-    if (j->init_net < 0) {
-        *op = j->init_net_op;
-        TRY(&j->b, j->init_net_step, j->init_net);
-    }
     if (j->req->relay_later)
         return 0;
     TRY(&j->b, NSBOX_STEP_NET, read_answer(j));

@@ -1,7 +1,8 @@
-/* job.h: what the caller's side (spawn.c), the mediator, the init and the command share. */
+/* job.h: one spawn, as all its processes share it: the caller's side, the mediator, the init and the command. */
 #ifndef NSBOX_JOB_H
 #define NSBOX_JOB_H
 
+#include "clone.h"
 #include "root/ops.h"
 
 /* Work space of one spawn, borrowed from Python. */
@@ -16,12 +17,6 @@ enum { MAX_SHARES = 4 }; /* file systems that the command may make for the media
 
 /* A word of what has another type. */
 typedef uint64_t __attribute__((may_alias)) any_word;
-
-/* A process in the caller's memory. */
-struct sharer {
-    int pid;
-    uint32_t tid; /* not 0 as long as it is there: see await_exec() */
-};
 
 /* A file system that the mediator or the command makes, whoever comes to it first. */
 struct share {
@@ -94,28 +89,6 @@ static inline void set_gate(struct job *j, enum gate gate)
     __atomic_store_n(&j->mediator, MEDIATOR_HAS_SPOKEN, __ATOMIC_RELEASE);
     sys_futex_wake(&j->mediator);
 }
-
-/* The mediator: builds the sandbox, then creates the init and the command, and exits. */
-void mediator(void *job);
-
-/* NSBOX_PLAIN: the command, from its first moment. */
-void plain_command(void *job);
-
-/* Close what the set-up has opened, before the caller's code or its program runs. */
-void close_own(struct job *j);
-void close_own_places(struct job *j);
-
-/* signals.c */
-void default_signals(const struct job *j);
-void unblock_signals(const struct job *j);
-int death_signal(const struct job *j);
-int death_signal_after_preexec(const struct job *j);
-int ignores_children(void);
-void await_watch(struct job *j);
-void watch_command(struct job *j);
-
-/* Close what isn't 0..2 or in pass_fds; 0 or -errno. */
-int descriptors(struct job *j);
 
 /* Is there an init of ours? Without a pid namespace of its own, a sandbox has none; and the command may be it. */
 static inline int has_init(const struct job *j)
@@ -191,111 +164,6 @@ static inline int forks(const nsbox_request *r)
     return r->flags & NSBOX_FORK_COMMAND && !(r->flags & NSBOX_AS_INIT);
 }
 
-/* child.c */
-int after_op(struct builder *b);
-int create_command(struct job *j);
-int close_unneeded(struct job *j);
-
-/* identity.c */
-int enter_namespaces(struct job *j);
-enum { MAPS_DENY = 1, MAPS_PATIENT = 2 };
-static inline unsigned how_to_map(const nsbox_request *r)
-{
-    return (r->flags & NSBOX_DENY_SETGROUPS ? MAPS_DENY : 0U) | (r->kernel_uid ? MAPS_PATIENT : 0U);
-}
-int write_maps(int dir, const char *path, const char *uids, const char *gids, unsigned how, uint32_t *step);
-int limit_userns(struct job *j);
-int limit_inotify(struct job *j);
-int start_map2_helper(struct job *j);
-void await_map2_helper(struct job *j);
-int enter_second_userns(struct job *j, uint32_t *step);
-int check_no_userns(const nsbox_request *r, uint32_t *step);
-
-/* kernel_id.c */
-enum { LOOKS = 15000 };
-void pause_look(int look);
-int take_kernel_ids(struct job *j);
-void restore_dumpable(const struct job *j, int mediator);
-void share_pipes(const nsbox_request *r);
-
-/* idmap.c */
-int open_sources(struct job *j, int32_t *at);
-
-/* tell.c */
-int send_fds(int socket, const int *fds, unsigned n);
-/* Is the net namespace joined by the mediator, before there is a command? To join it by a pidfd one must be allowed to look
- * at the init, with power over the user namespace of its memory: before its exec the caller's, where a given one has
- * none; after it that of its image, which may be an outer one if the ids mean nothing in the given one. */
-static inline int joins_net_first(const struct job *j)
-{
-    int is_foreign = j->req->user_fd >= 0 || is_below(j->req);
-    return is_foreign && makes_net(j->req) && has_init(j) && !is_warm(j->req) && !has_no_command(j->req);
-}
-
-int hold(struct job *j, int is_command, uint32_t *step);
-
-/* beside.c */
-int precedes_init(const nsbox_request *r);
-int publish(struct job *j, enum made what);
-void make_procs(struct job *j);
-int help_set_up(struct job *j);
-int await_made(struct job *j, enum made what);
-int new_fs(struct builder *b, const nsbox_op *op);
-void move_away(int pid, uint32_t cpu);
-
-/* below.c */
-int clone_init_below(struct job *j, unsigned long flags, int *number);
-
-/* init_start.c */
-long clone_init(struct job *j, unsigned long flags, int *told);
-int init_start(struct job *j);
-int init_is_up(struct job *j);
-int init_await(struct job *j);
-int init_failed(const struct job *j);
-void init_await_leave(struct job *j);
-int init_new_proc(struct builder *b);
-
-/* init_net.c */
-int make_net(struct job *j);
-int make_net_early(struct job *j);
-int net_without_init(struct job *j, int32_t *op);
-int init_await_net(struct job *j);
-int init_join_net(struct job *j, uint32_t *step, int32_t *op);
-int init_join_net_first(struct job *j, int32_t *op);
-int init_leaves_lo(struct job *j);
-int init_finish_net(struct job *j, int32_t *op);
-int own_net(void);
-
-/* relay.c */
-int relay_prepare(struct job *j);
-int relay_show(struct job *j);
-int relay_await(struct job *j, int32_t *op);
-
-/* template.c */
-int template_prepare(struct job *j);
-int template_check(struct job *j);
-int template_finish(struct job *j, int32_t *op);
-int park(struct job *j, int32_t *op);
-int make_userns2(struct job *j);
-
-/* landlock.c */
-int landlock_confine(const nsbox_request *r, uint32_t *step, int32_t *at);
-
-/* privileges.c */
-int limit_bounding_set(uint64_t keep, int plain, uint32_t *step);
-int set_ids(const struct job *j, uint32_t *step);
-int install_filters(const nsbox_request *r, uint32_t from, uint32_t to);
-int install_early_filters(const nsbox_request *r, uint32_t *step);
-int set_limits(const nsbox_request *r);
-int limit_core(const nsbox_request *r, uint32_t *step);
-void limit_own_core(void);
-int drop_capabilities(const nsbox_request *r, uint32_t *step);
-
-/* command.c */
-void command(void *job);
-int needs_root_first(const nsbox_request *r);
-_Noreturn void command_after_preexec(struct job *j, int failed);
-
 /* A descriptor from 3 up in place of one that may be lower, or -errno. */
 static inline int move_high(int fd)
 {
@@ -306,11 +174,10 @@ static inline int move_high(int fd)
     return high;
 }
 
-extern const char nsbox_syscall_table[];
-extern const unsigned char nsbox_init_image[];
-extern const unsigned int nsbox_init_image_len;
-extern const unsigned char nsbox_session_image[];
-extern const unsigned int nsbox_session_image_len;
+static inline int open_pidfd(int pid)
+{
+    return move_high(sys_pidfd_open(pid));
+}
 
 /* Records where a child gave up. The first error stays, also between two children. */
 static inline void report(nsbox_result *res, int error, uint32_t step, int32_t op)
@@ -322,74 +189,48 @@ static inline void report(nsbox_result *res, int error, uint32_t step, int32_t o
     res->op = op;
 }
 
-/* Waits until the child whose CLONE_CHILD_CLEARTID word this is has left our memory, by exec or exit: true then, false
- * after ten milliseconds. The kernel can fail to write the word of a process that is being killed (it gives up a page
- * fault then), so whoever waits on looks whether the process is there at all. */
-static inline int await_exec(uint32_t *tid)
+/* Is the net namespace joined by the mediator, before there is a command? To join it by a pidfd one must be allowed to look
+ * at the init, with power over the user namespace of its memory: before its exec the caller's, where a given one has
+ * none; after it that of its image, which may be an outer one if the ids mean nothing in the given one. */
+static inline int joins_net_first(const struct job *j)
 {
-    static const int64_t ten_ms[2] = {0, 10000000};
-    uint32_t value = __atomic_load_n(tid, __ATOMIC_ACQUIRE);
-    if (value)
-        sys_futex_wait(tid, value, ten_ms);
-    if (__atomic_load_n(tid, __ATOMIC_ACQUIRE))
-        return 0;
-    sys_futex_wake(tid); /* the kernel wakes one of those who wait */
-    return 1;
+    int is_foreign = j->req->user_fd >= 0 || is_below(j->req);
+    return is_foreign && makes_net(j->req) && has_init(j) && !is_warm(j->req) && !has_no_command(j->req);
 }
 
-/* struct clone_args of the kernel, as far as the cgroup (Linux 5.7). */
-struct clone_args_ {
-    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
-};
-
-/* What else clone3(2) is told: where it writes the pid, and the word that it clears at the end; a cgroup's descriptor. */
-struct clone_more {
-    int *parent_tid;
-    uint32_t *child_tid;
-    int cgroup;
-};
-
-#define INTO_CGROUP 0x200000000ULL /* CLONE_INTO_CGROUP */
-#define CLEAR_SIGHAND                                                                                                  \
-    0x100000000ULL /* CLONE_CLEAR_SIGHAND (Linux 5.5): handlers become the default, nothing else does */
-
-/* As arch_clone(), with what only clone3(2) takes: handlers that are cleared in one go, or another cgroup from the first
- * moment, since moving a process would wait for a lock that all forks of the machine share. */
-static inline long clone_by_args(uint64_t flags, uint8_t *top, const struct clone_more *more, void (*fn)(void *),
-                                 void *arg)
+/* In a copy of a template the last user namespace is there already: it is joined before all else. */
+static inline int has_second_userns(const nsbox_request *r)
 {
-    enum { BELOW = 4096 }; /* of its stack, as much as the kernel is told about */
-    void **sp = (void **)(void *)top;
-    *--sp = arg;
-    *--sp = (void *)fn;
-    struct clone_args_ args;
-    uint64_t *words = (uint64_t *)(void *)&args;
-    for (size_t i = 0; i < sizeof args / sizeof *words; i++) /* no initializer: it could become a call of memset */
-        words[i] = 0;
-    args.flags = flags;
-    args.stack = (uint64_t)(uintptr_t)sp - BELOW;
-    args.stack_size = BELOW;
-    args.parent_tid = (uint64_t)(uintptr_t)more->parent_tid;
-    args.child_tid = (uint64_t)(uintptr_t)more->child_tid;
-    if (flags & INTO_CGROUP)
-        args.cgroup = (uint64_t)more->cgroup;
-    return arch_clone_raw(435, (long)&args, sizeof args, 0, 0); /* clone3(2) */
+    return (r->uid_map2 || r->user2_fd >= 0) && !is_warm(r);
 }
 
-static inline long clone_into_cgroup(unsigned long flags, uint8_t *top, int cgroup, void (*fn)(void *), void *arg)
+static inline int needs_root_first(const nsbox_request *r)
 {
-    const struct clone_more more = {.cgroup = cgroup};
-    return clone_by_args(flags | INTO_CGROUP, top, &more, fn, arg);
+    int is_early = has_second_userns(r) || r->flags & (NSBOX_FORK_COMMAND | NSBOX_NO_USERNS);
+    return !(r->flags & NSBOX_PLAIN) && (is_early || r->hold_fd >= 0); /* who holds the request is shown it */
 }
 
-static inline long clone_sharer(struct sharer *s, unsigned long flags, uint8_t *top, void (*fn)(void *), void *arg)
-{
-    s->tid = 1;
-    long pid = arch_clone(flags | CLONE_VM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID, top, &s->pid,
-                          (int *)(void *)&s->tid, fn, arg);
-    if (pid < 0)
-        s->tid = 0;
-    return pid;
-}
+/* fds.c */
+int take_descriptors(struct job *j, int32_t *op); /* at the start: those of the request are there, and no others */
+int open_devnull(struct job *j);
+int close_unneeded(struct job *j);
+void remember_own(struct job *j);
+int stdio(const struct job *j);
+int descriptors(struct job *j); /* closes what isn't 0..2 or in pass_fds; 0 or -errno */
+void close_own(struct job *j);  /* closes what the set-up has opened, before the caller's code or its program runs */
+void close_own_places(struct job *j);
+
+/* hold.c */
+int send_fds(int socket, const int *fds, unsigned n);
+int hold(struct job *j, int is_command, uint32_t *step);
+
+/* parallel.c */
+int precedes_init(const nsbox_request *r);
+int publish(struct job *j, enum made what);
+void make_procs(struct job *j);
+int help_set_up(struct job *j);
+int await_made(struct job *j, enum made what);
+int new_fs(struct builder *b, const nsbox_op *op);
+void move_away(int pid, uint32_t cpu);
 
 #endif

@@ -50,4 +50,8 @@ struct sys_rlimit {
     uint64_t soft, hard;
 };
 
+/* Indices into siginfo_t, seen as int32_t[SI_WORDS], on 64-bit machines. */
+enum { SI_CODE = 2, SI_PID = 4, SI_STATUS = 6, SI_WORDS = 32 };
+enum { SI_EXITED = 1 }; /* CLD_EXITED */
+
 #endif

@@ -1,45 +1,6 @@
 /* command.c: the last steps before the user's program, in the order of CPython's child_exec. */
-#include "job/job.h"
+#include "process.h"
 #include "kernel/directory.h"
-
-/* Moves *fd away from numbers below `floor`, which are about to be overwritten. */
-static int move_up(int *fd, int floor)
-{
-    if (*fd < 0 || *fd >= floor)
-        return 0;
-    int copy = sys_dupfd_cloexec(*fd, 3);
-    if (copy < 0)
-        return copy;
-    *fd = copy;
-    return 0;
-}
-
-static int put_at(int fd, int number)
-{
-    if (fd < 0)
-        return 0;
-    return fd == number ? sys_set_fd_flags(fd, 0) : sys_dup3(fd, number, 0);
-}
-
-static int source(const struct job *j, int fd)
-{
-    return fd == NSBOX_DEVNULL ? j->devnull : fd;
-}
-
-static int stdio(const struct job *j)
-{
-    int in = source(j, j->req->stdin_fd), out = source(j, j->req->stdout_fd), err = source(j, j->req->stderr_fd);
-    int ret = out == 0 ? move_up(&out, 1) : 0;
-    if (ret >= 0)
-        ret = move_up(&err, 2);
-    if (ret >= 0)
-        ret = put_at(in, 0);
-    if (ret >= 0)
-        ret = put_at(out, 1);
-    if (ret >= 0)
-        ret = put_at(err, 2);
-    return ret;
-}
 
 static int session(const nsbox_request *r, uint32_t *step)
 {
@@ -148,12 +109,6 @@ static int pass_gate(struct job *j)
     }
 }
 
-/* In a copy of a template the last user namespace is there already: it is joined before all else. */
-static int has_second_userns(const nsbox_request *r)
-{
-    return (r->uid_map2 || r->user2_fd >= 0) && !is_warm(r);
-}
-
 /* What can be done before there is a root, and doesn't depend on the last user namespace. */
 static int prepare(struct job *j, uint32_t *step, int32_t *op)
 {
@@ -184,7 +139,7 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     if (ret < 0 || r->flags & NSBOX_UNCONFINED)
         return ret;
     if (is_warm(r)) {
-        ret = init_join_net(j, step, op); /* by power over the first user namespace */
+        ret = net_join(j, step, op); /* by power over the first user namespace */
         if (ret >= 0)
             ret = enter_second_userns(j, step);
         if (ret < 0)
@@ -195,12 +150,6 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     if (ret >= 0)
         ret = limit_core(r, step);
     return ret < 0 ? ret : install_early_filters(r, step);
-}
-
-int needs_root_first(const nsbox_request *r)
-{
-    int is_early = has_second_userns(r) || r->flags & (NSBOX_FORK_COMMAND | NSBOX_NO_USERNS);
-    return !(r->flags & NSBOX_PLAIN) && (is_early || r->hold_fd >= 0); /* who holds the request is shown it */
 }
 
 /* Power over a host name and a net namespace has who has it in the user namespace that these were made in. The name comes
@@ -284,7 +233,7 @@ void command(void *arg)
     int32_t op = -1;
     int ret = prepare(j, &step, &op);
     if (ret >= 0 && !(j->req->flags & NSBOX_FORK_COMMAND) && !is_warm(j->req))
-        ret = init_join_net(j, &step, &op);
+        ret = net_join(j, &step, &op);
     if (ret >= 0)
         ret = confine(j, &step, &op);
     if (ret >= 0)

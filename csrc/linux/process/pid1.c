@@ -4,7 +4,8 @@
  * overlap with the mediator's mounts. Until it execs it shares the mediator's memory, and up to shortly
  * before its descriptor table.
  */
-#include "job/job.h"
+#include "process.h"
+#include "job/images.h"
 
 enum { IMAGE_FD = 3 };
 
@@ -179,7 +180,7 @@ static void init_main(void *arg)
 }
 
 /* In the pid namespace that is ours, or that of our children. told: gets its number, or with CLONE_PIDFD a pidfd. */
-long clone_init(struct job *j, unsigned long flags, int *told)
+static long clone_init(struct job *j, unsigned long flags, int *told)
 {
     uint32_t *word = init_word(j);
     uint8_t *stack = j->req->flags & NSBOX_AS_INIT ? j->command_stack : j->init_stack;
@@ -212,7 +213,7 @@ int init_start(struct job *j)
     if (asked & NSBOX_AS_INIT)
         j->command_made = j->init_up = 1;
     j->b.step = asked & NSBOX_AS_INIT ? NSBOX_STEP_COMMAND : NSBOX_STEP_INIT;
-    int ret = is_below(j->req) ? clone_init_below(j, flags, number) : (int)clone_init(j, flags, number);
+    int ret = is_below(j->req) ? clone_below(j, flags, number, clone_init) : (int)clone_init(j, flags, number);
     if (ret < 0)
         return ret;
     if (!(asked & NSBOX_AS_INIT)) {

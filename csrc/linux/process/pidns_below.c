@@ -4,10 +4,11 @@
  * to be in another than his own (EINVAL, pid_namespaces(7)). So a helper in the joined one makes it, and pid 1 in it.
  * The mediator then has its further children there: their numbers it is told in its own namespace, which is the
  * caller's. Only that of pid 1 the helper is told, in the joined one: that one comes with a pidfd. */
-#include "job/job.h"
+#include "process.h"
 
 struct below {
     struct job *job;
+    pid1_maker *make;
     int is_over; /* the helper has done what it could */
     int error;   /* 0, or -errno */
     uint32_t step;
@@ -22,7 +23,7 @@ static int make_below(struct below *b)
     if (ret < 0)
         return ret;
     b->step = NSBOX_STEP_INIT;
-    ret = (int)clone_init(b->job, CLONE_PARENT | CLONE_PIDFD, &b->job->init_pidfd);
+    ret = (int)b->make(b->job, CLONE_PARENT | CLONE_PIDFD, &b->job->init_pidfd);
     /* By our own entry: pid 1's is refused, as long as it shares memory that isn't dumpable. */
     if (ret >= 0)
         ret = b->fd = sys_openat(AT_FDCWD, "/proc/self/ns/pid_for_children", O_RDONLY, 0);
@@ -89,12 +90,13 @@ static int take_over(struct job *j, const struct below *b, int *number)
     return 0;
 }
 
-int clone_init_below(struct job *j, unsigned long flags, int *number)
+int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *make)
 {
     j->map_program.pid = 0; /* who was that has been reaped, and isn't to be waited for again if there is no helper */
     TRY(&j->b, NSBOX_STEP_INIT, check_proc());
     struct below b;
     b.job = j;
+    b.make = make;
     b.is_over = 0;
     b.error = -EINTR; /* if it is killed */
     b.step = NSBOX_STEP_INIT;

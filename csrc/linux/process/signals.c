@@ -1,6 +1,6 @@
 /* signals.c: the command's signals up to its exec: which are reset, which ends it with the caller; and its pidfd, for a caller
  * who ignores SIGCHLD. */
-#include "job/job.h"
+#include "process.h"
 
 /* The caller's handlers point into its code: none may run when signals are unblocked. (In the mediator and the init they
  * never are.) Ignored signals stay ignored, except for what restore_signals is about, and SIGCHLD: programs that inherit it

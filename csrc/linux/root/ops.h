@@ -109,9 +109,12 @@ int loopback_up(void);
 int op_hostname(struct builder *b, const nsbox_op *op);
 int op_loopback(struct builder *b, const nsbox_op *op);
 
-/* template.c */
+/* stamps.c */
 int stamp_source(struct builder *b, const nsbox_op *op, int tree);
 void stamp_made(struct builder *b, uint32_t i);
+int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, int32_t *op);
+int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps);
+int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps);
 
 /* build.c: the whole root, from the new tmpfs to the pivot. *op tells how far the plan came. */
 int build_root(struct builder *b, int32_t *op);
