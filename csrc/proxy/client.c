@@ -132,7 +132,7 @@ static int is_socks(const struct client *c)
     return c->dialect >= SOCKS_GREETING;
 }
 
-static void reject(struct client *c, int status)
+static void refuse_request(struct client *c, int status)
 {
     static const struct {
         int status;
@@ -255,7 +255,7 @@ static void read_http(struct client *c)
     if (ret > 0 && !enter(c, request.user, request.secret))
         ret = -407;
     if (ret < 0) {
-        reject(c, -ret);
+        refuse_request(c, -ret);
         return;
     }
     c->to = request.to;
@@ -266,7 +266,7 @@ static void read_http(struct client *c)
         c->first_size = c->first ? http_rewrite(&request, bytes, c->first, room) : 0;
         c->body = request.body;
         if (!c->first_size) {
-            reject(c, 431);
+            refuse_request(c, 431);
             return;
         }
     }

@@ -8,9 +8,9 @@
 #define NSBOX_PROXY_H
 
 #include "http.h"
-#include "relay/rules.h"
 #include "target.h"
 #include "watch.h"
+#include "net/rules.h"
 #include <netinet/in.h>
 #include <stdint.h>
 #include <sys/socket.h>

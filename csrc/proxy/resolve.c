@@ -1,6 +1,6 @@
 /* resolve.c: names looked up as the machine does it (getaddrinfo(3)), in threads, since that may take half a minute. */
 #include "proxy.h"
-#include "relay/hosts.h"
+#include "net/hosts.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>

@@ -1,6 +1,6 @@
 /* socks.c: messages of a SOCKS5 client: each says how long it is. */
-#include "socks.h"
 #include "http.h"
+#include "socks.h"
 
 enum { VERSION = 5, VERSION_OF_SECRET = 1, BY_SECRET = 2, CONNECT = 1, IPV4 = 1, NAME = 3, IPV6 = 4 };
 

@@ -2,7 +2,7 @@
 #ifndef NSBOX_PROXY_TARGET_H
 #define NSBOX_PROXY_TARGET_H
 
-#include "relay/hello.h"
+#include "net/hello.h"
 #include <stddef.h>
 #include <stdint.h>
 

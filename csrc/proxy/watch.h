@@ -2,8 +2,8 @@
 #ifndef NSBOX_PROXY_WATCH_H
 #define NSBOX_PROXY_WATCH_H
 
-#include "relay/hello.h"
-#include "relay/wire.h"
+#include "net/hello.h"
+#include "net/wire.h"
 #include <sys/types.h>
 
 /* Its first hello; what comes before the server has answered that; a second hello, if the server wants one

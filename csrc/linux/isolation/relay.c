@@ -4,7 +4,7 @@
  * Who makes the net namespace shows it, at once, so that the relay works beside the mounts. Before the command may look
  * anything up, its answer is there.
  */
-#include "relay/wire.h"
+#include "net/wire.h"
 #include "isolation.h"
 #include "kernel/message.h"
 #include "kernel/sys_relay.h"

@@ -2,7 +2,7 @@
 #ifndef NSBOX_RELAY_PUBLISH_H
 #define NSBOX_RELAY_PUBLISH_H
 
-#include "wire.h"
+#include "net/wire.h"
 
 void publish(const nsbox_net_message *message, int fd);
 void unpublish(uint64_t id);

@@ -2,7 +2,7 @@
 #ifndef NSBOX_RELAY_EVENTS_H
 #define NSBOX_RELAY_EVENTS_H
 
-#include "relay.h"
+#include "judge.h"
 
 struct event {
     const struct sandbox *sandbox; /* or NULL: of none */
@@ -18,5 +18,17 @@ struct event {
 };
 
 void tell(const struct event *event);
+
+/* The caller's socket, by which it is told all but what has one of its own; -1: none any more. */
+void events_to(int socket);
+
+/* Has the caller ended, or let us go? */
+int control_is_over(void);
+
+/* Ask the caller. 0: it doesn't take more just now. */
+int tell_ask(const struct ask *ask);
+
+/* Say by a socket of its own, which is closed then, what has become of a sandbox; -1: of the relay, by the caller's. */
+void tell_ready(int answer, uint64_t sandbox, int error, const char *step);
 
 #endif

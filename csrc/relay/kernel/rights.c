@@ -3,8 +3,8 @@
  *
  * getaddrinfo(3) reads what it likes to, and loads libraries. TCP isn't handled; nor is what a later kernel adds.
  */
-#include "linux/kernel/sys.h"
 #include "confine.h"
+#include "linux/kernel/sys.h"
 
 enum { VERSION = 1, PATH_BENEATH = 1, READ_FILE = 1 << 2, READ_DIRECTORY = 1 << 3 };
 

@@ -1,8 +1,8 @@
 /* udp.c: datagrams, as a raw socket sees them. Each client and destination is a flow, with a socket of the host's, until it
  * is idle. No port inside is ours: a command may have any of them for a server of its own.
  */
-#include "events.h"
-#include "judge.h"
+#include "relay/base/events.h"
+#include "relay/base/judge.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +124,7 @@ static int code_of(int error)
     return error == ECONNREFUSED ? ICMP_PORT : ICMP_POLICY; /* the client gets EHOSTUNREACH by this */
 }
 
-static void datagram_reject(const struct sandbox *sandbox, const struct path *path, size_t size, int error)
+static void datagram_refuse(const struct sandbox *sandbox, const struct path *path, size_t size, int error)
 {
     uint8_t packet[64];
     const struct datagram its = {.source = path->client,
@@ -141,7 +141,7 @@ static void flow_end_refused(struct flow *flow)
     const struct path path = flow->path;
     const struct sandbox *sandbox = flow->sandbox;
     flow_end(flow, NSBOX_NET_UPSTREAM, ECONNREFUSED);
-    datagram_reject(sandbox, &path, 0, ECONNREFUSED);
+    datagram_refuse(sandbox, &path, 0, ECONNREFUSED);
 }
 
 static void on_answer(struct source *source, uint32_t events)
@@ -220,8 +220,8 @@ static void pass(struct flow *flow, const uint8_t *bytes, size_t size)
         send(flow->source.fd, bytes, size, 0);
 }
 
-static void deny_datagram(struct sandbox *sandbox, const struct path *path, const struct name *name, size_t size,
-                          uint32_t reason, int error)
+static void refuse_datagram(struct sandbox *sandbox, const struct path *path, const struct name *name, size_t size,
+                            uint32_t reason, int error)
 {
     const union target to = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(path->target)}};
     tell(&(struct event){.sandbox = sandbox,
@@ -233,7 +233,7 @@ static void deny_datagram(struct sandbox *sandbox, const struct path *path, cons
                          .port = path->port,
                          .target = name ? NULL : &to,
                          .name = name ? name->text : NULL});
-    datagram_reject(sandbox, path, size, error); /* last: whoever sees what the client does has the event by then */
+    datagram_refuse(sandbox, path, size, error); /* last: whoever sees what the client does has the event by then */
 }
 
 /* Begin a flow with its first datagram. */
@@ -245,8 +245,8 @@ static void open_flow(struct sandbox *sandbox, const struct path *path, struct n
     if (flow)
         pass(flow, data, size);
     else
-        deny_datagram(sandbox, path, name, size, error ? NSBOX_NET_UPSTREAM : NSBOX_NET_LIMIT,
-                      error ? error : ECONNREFUSED);
+        refuse_datagram(sandbox, path, name, size, error ? NSBOX_NET_UPSTREAM : NSBOX_NET_LIMIT,
+                        error ? error : ECONNREFUSED);
 }
 
 static void send_held(const struct held_datagram *held, struct name *name)
@@ -258,8 +258,8 @@ static void send_held(const struct held_datagram *held, struct name *name)
     if (i < name->n_targets)
         open_flow(held->sandbox, &held->path, name, name->targets[i], held->bytes, held->size);
     else
-        deny_datagram(held->sandbox, &held->path, name, held->size, reason,
-                      reason == NSBOX_NET_UPSTREAM ? EHOSTUNREACH : EACCES);
+        refuse_datagram(held->sandbox, &held->path, name, held->size, reason,
+                        reason == NSBOX_NET_UPSTREAM ? EHOSTUNREACH : EACCES);
 }
 
 static void on_name(struct waiter *waiter, struct name *name)
@@ -305,7 +305,7 @@ static void on_datagram(struct sandbox *sandbox, const struct datagram *datagram
     }
     enum verdict verdict = judge(&to);
     if (verdict != VERDICT_YES)
-        deny_datagram(sandbox, &path, name, datagram->size, reason_of_refusal(&to, verdict), ECONNREFUSED);
+        refuse_datagram(sandbox, &path, name, datagram->size, reason_of_refusal(&to, verdict), ECONNREFUSED);
     else if (name)
         hold_datagram(sandbox, &path, name, datagram->data, datagram->size);
     else

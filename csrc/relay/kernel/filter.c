@@ -1,5 +1,5 @@
 /* filter.c: which packets our sockets in a sandbox are given (socket(7), SO_ATTACH_FILTER), decided by the kernel. */
-#include "relay.h"
+#include "relay/base/relay.h"
 #include <errno.h>
 #include <linux/filter.h>
 

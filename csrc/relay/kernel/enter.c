@@ -4,7 +4,7 @@
  * child (CLONE_VFORK), which so may use what is the parent's, errno too. A process of several threads can't enter a user
  * namespace (setns(2)); the child is one of its own.
  */
-#include "relay.h"
+#include "relay/base/relay.h"
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -111,7 +111,7 @@ static int make_localhost(struct visit *v, uint16_t port)
     struct listener *l = free_slot(v->sandbox);
     if (!l)
         return -E2BIG;
-    *l = (struct listener){.source = {on_listener, tcp_socket(), v->sandbox}, .sandbox = v->sandbox, .port = port};
+    *l = (struct listener){.source = {l->source.ready, tcp_socket(), v->sandbox}, .sandbox = v->sandbox, .port = port};
     l->address = INADDR_LOOPBACK;
     if (l->source.fd < 0)
         return l->source.fd;

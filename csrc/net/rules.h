@@ -1,6 +1,6 @@
 /* rules.h: a policy's list: which names, addresses and ports are allowed, and which addresses no name may have. Pure. */
-#ifndef NSBOX_RELAY_RULES_H
-#define NSBOX_RELAY_RULES_H
+#ifndef NSBOX_NET_RULES_H
+#define NSBOX_NET_RULES_H
 
 #include "wire.h"
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* wire.h: what the caller's side and the relay tell each other: the list of a policy as a blob, and messages. */
-#ifndef NSBOX_RELAY_WIRE_H
-#define NSBOX_RELAY_WIRE_H
+#ifndef NSBOX_NET_WIRE_H
+#define NSBOX_NET_WIRE_H
 
 #include <stdint.h>
 

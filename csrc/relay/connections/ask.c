@@ -3,7 +3,6 @@
  * Whoever doesn't answer has said no. A yes isn't more than an entry for that name or address would be.
  */
 #include "connection.h"
-#include "control.h"
 #include <stdlib.h>
 
 enum { PATIENCE = 120 * SECOND, MOST_PENDING = 64, MOST_ASKS = 4096 };

@@ -1,6 +1,6 @@
 /* answer.c: the name server of a sandbox, at 198.19.0.53. Names that aren't listed never leave the sandbox. */
-#include "events.h"
 #include "stream.h"
+#include "relay/base/events.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef NSBOX_RELAY_STREAM_H
 #define NSBOX_RELAY_STREAM_H
 
-#include "relay.h"
+#include "relay/base/relay.h"
 
 enum { STREAM_LENGTH = 2 };
 

@@ -1,4 +1,4 @@
-/* reject.c: packets of our own into a sandbox: what answers a SYN that leads nowhere. */
+/* refusal.c: packets of our own into a sandbox: what answers a SYN that leads nowhere. */
 #include "connection.h"
 #include <errno.h>
 
@@ -8,7 +8,7 @@ void send_packet(const struct sandbox *sandbox, const uint8_t *packet, size_t si
     sendto(sandbox->out, packet, size, 0, (const struct sockaddr *)&to, sizeof to); /* one that is lost is sent again */
 }
 
-void syn_reject(const struct sandbox *sandbox, const struct syn *syn, int error)
+void syn_refuse(const struct sandbox *sandbox, const struct syn *syn, int error)
 {
     uint8_t packet[64];
     size_t size;

@@ -80,7 +80,7 @@ void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t
 {
     tell_connect(c, verdict, reason, error); /* first: whoever looks at the client's end has it by then */
     c->is_told = 1;
-    syn_reject(c->sandbox, &c->syn, error);
+    syn_refuse(c->sandbox, &c->syn, error);
     connection_end(c);
 }
 
@@ -321,7 +321,7 @@ void connection_begin(struct sandbox *sandbox, const struct syn *syn, struct nam
 {
     struct connection *c = connection_new(sandbox, syn);
     if (!c) {
-        syn_reject(sandbox, syn, ECONNREFUSED);
+        syn_refuse(sandbox, syn, ECONNREFUSED);
         return;
     }
     c->name = name;

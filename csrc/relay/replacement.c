@@ -1,40 +1,12 @@
-/* list.c: the list in force, and a new one in its place: what that doesn't allow any more ends. */
-#include "connection.h"
+/* replacement.c: a new list in place of the one in force: what that doesn't allow any more ends. */
 #include "control.h"
+#include "relay/base/events.h"
+#include "relay/base/relay.h"
+#include "relay/connections/connection.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-struct rules list;
-
-static int load(int fd, struct rules *rules)
-{
-    struct stat found;
-    if (fstat(fd, &found) < 0)
-        return -errno;
-    if (!S_ISREG(found.st_mode) || found.st_size <= 0 || found.st_size > NSBOX_NET_MOST)
-        return -EINVAL;
-    size_t size = (size_t)found.st_size, at = 0;
-    uint8_t *blob = malloc(size);
-    ssize_t n = 1;
-    while (blob && at < size && n > 0) {
-        n = pread(fd, blob + at, size - at, (off_t)at);
-        at += n > 0 ? (size_t)n : 0;
-    }
-    int ret = !blob ? -ENOMEM : n < 0 ? -errno : n == 0 ? -EIO : rules_read(rules, blob, size);
-    if (ret)
-        free(blob);
-    return ret;
-}
-
-int list_read(int fd)
-{
-    int ret = load(fd, &list);
-    close(fd);
-    return ret;
-}
 
 /* ---- connections that there are */
 
@@ -153,7 +125,7 @@ void list_replace(int fd, int answer)
 {
     struct rules old = list, new;
     const char *step = "list", *its_step;
-    int ret = load(fd, &new);
+    int ret = list_load(fd, &new);
     close(fd);
     if (ret) {
         tell_ready(answer, 0, ret, step);

@@ -2,8 +2,8 @@
  *
  * A thread gets a copy of the name and gives back what it found; all else is done in the one thread of the loop.
  */
-#include "hosts.h"
-#include "relay.h"
+#include "net/hosts.h"
+#include "relay/base/relay.h"
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>

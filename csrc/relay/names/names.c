@@ -4,7 +4,7 @@
  * the name's for as long as that sandbox lives, and later too while there are others. A name that leads nowhere needs
  * none, and is forgotten soon.
  */
-#include "relay.h"
+#include "relay/base/relay.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * Whatever a policy lists is local to it: packets go to lo, where the relay sees them. All else has no route.
  */
-#include "relay.h"
+#include "relay/base/relay.h"
 #include <errno.h>
 #include <linux/fib_rules.h>
 #include <linux/rtnetlink.h>

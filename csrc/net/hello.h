@@ -1,6 +1,6 @@
 /* hello.h: which server a TLS client asks for (RFC 8446, RFC 6066). Pure: no system call. */
-#ifndef NSBOX_RELAY_HELLO_H
-#define NSBOX_RELAY_HELLO_H
+#ifndef NSBOX_NET_HELLO_H
+#define NSBOX_NET_HELLO_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,10 +2,10 @@
 #ifndef NSBOX_RELAY_CONNECTION_H
 #define NSBOX_RELAY_CONNECTION_H
 
-#include "events.h"
-#include "hello.h"
-#include "judge.h"
-#include "relay.h"
+#include "net/hello.h"
+#include "relay/base/events.h"
+#include "relay/base/judge.h"
+#include "relay/base/relay.h"
 
 enum { HOLD = 30 * SECOND }; /* for which a client may keep back whom it wants */
 
@@ -80,8 +80,8 @@ void connections_answered(const struct ask *ask);
 struct connection *connection_find(const struct sandbox *sandbox, const struct syn *syn);
 void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason, int error);
 
-/* reject.c: answer a SYN so that connect(2) fails with this errno, or one that says the same. */
-void syn_reject(const struct sandbox *sandbox, const struct syn *syn, int error);
+/* refusal.c: answer a SYN so that connect(2) fails with this errno, or one that says the same. */
+void syn_refuse(const struct sandbox *sandbox, const struct syn *syn, int error);
 int error_of_refusal(const struct syn *syn, const struct name *name);
 
 int is_to_itself(int fd); /* is a socket connected to itself? */

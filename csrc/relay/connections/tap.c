@@ -5,7 +5,7 @@
 
 enum { SYNS_PER_TURN = 64 };
 
-static void deny(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
+static void refuse(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
 {
     const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(syn->target)}};
     /* A limit is nothing against the destination: it is as if the server took no more. */
@@ -18,7 +18,7 @@ static void deny(struct sandbox *sandbox, const struct syn *syn, const struct na
                          .port = syn->target_port,
                          .target = name ? NULL : &target,
                          .name = name ? name->text : NULL});
-    syn_reject(sandbox, syn, error); /* last: whoever looks at the client's end has the event by then */
+    syn_refuse(sandbox, syn, error); /* last: whoever looks at the client's end has the event by then */
 }
 
 static void on_syn(struct sandbox *sandbox, const struct syn *syn)
@@ -39,16 +39,16 @@ static void on_syn(struct sandbox *sandbox, const struct syn *syn)
     uint32_t reason = reason_of_refusal(&to, verdict);
     int is_asked = verdict == VERDICT_NO && may_ask(&to);
     if (verdict != VERDICT_YES && !is_asked) {
-        deny(sandbox, syn, name, reason);
+        refuse(sandbox, syn, name, reason);
         return;
     }
     if (sandbox->n_connections >= list.head->connections) {
-        deny(sandbox, syn, name, NSBOX_NET_LIMIT);
+        refuse(sandbox, syn, name, NSBOX_NET_LIMIT);
         return;
     }
     struct ask *ask = is_asked ? ask_about(sandbox, &to, &reason) : NULL;
     if (is_asked && (!ask || ask->answer == ANSWER_NO))
-        deny(sandbox, syn, name, reason);
+        refuse(sandbox, syn, name, reason);
     else
         connection_begin(sandbox, syn, name, ask);
 }

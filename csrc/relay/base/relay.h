@@ -6,9 +6,9 @@
 #ifndef NSBOX_RELAY_H
 #define NSBOX_RELAY_H
 
-#include "dns.h"
-#include "packet.h"
-#include "rules.h"
+#include "net/rules.h"
+#include "relay/parsers/dns.h"
+#include "relay/parsers/packet.h"
 #include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -178,7 +178,7 @@ void listeners_resume(struct sandbox *sandbox);
 void connections_end(struct sandbox *sandbox);
 int64_t connections_tick(struct sandbox *sandbox); /* returns when it is to be called again */
 
-/* reject.c */
+/* refusal.c */
 void send_packet(const struct sandbox *sandbox, const uint8_t *packet, size_t size, uint32_t target);
 
 /* udp.c */
@@ -189,17 +189,21 @@ void flows_tick(struct sandbox *sandbox, int64_t time);
 
 /* list.c */
 extern struct rules list;
-int list_read(int fd); /* 0 or -errno: then nothing has changed */
-void list_replace(int fd, int answer);
+int list_load(int fd, struct rules *rules); /* 0 or -errno */
+int list_read(int fd);                      /* the one in force: 0 or -errno, then nothing has changed */
 
-/* sandbox.c */
+/* sandboxes.c */
 struct sandbox *sandbox_newest(void);
+void sandbox_add(struct sandbox *sandbox);
+void sandbox_remove(const struct sandbox *sandbox);
 int sandbox_listens(const struct sandbox *sandbox, uint16_t port); /* at 127.0.0.1, for the host */
 int sandbox_watch(struct listener *listener);                      /* if it isn't yet */
-void sandbox_open(uint64_t id, int net_namespace, int process, int answer);
-int sandbox_is_over_limit(struct sandbox *sandbox, size_t bytes); /* counts them */
-void sandbox_free(struct sandbox *sandbox);                       /* if it has ended, and nobody has it any more */
-int sandboxes_tick(void);                                         /* returns after how many milliseconds again */
+int sandbox_is_over_limit(struct sandbox *sandbox, size_t bytes);  /* counts them */
+void sandbox_free(struct sandbox *sandbox);                        /* if it has ended, and nobody has it any more */
 int sandboxes_left(void);
+
+/* sandbox.c */
+void sandbox_open(uint64_t id, int net_namespace, int process, int answer);
+int sandboxes_tick(void); /* returns after how many milliseconds again */
 
 #endif
