@@ -10,19 +10,14 @@
 #include "http.h"
 #include "target.h"
 #include "watch.h"
+#include "net/address.h"
 #include "net/rules.h"
 #include <netinet/in.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
-enum { BUFFER = 65536, MOST_TARGETS = 8, SECOND = 1000, MOST_STRANGERS = 64, MOST_CLIENTS = 10240 };
-
-union address {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-};
+enum { BUFFER = 65536, SECOND = 1000, MOST_STRANGERS = 64, MOST_CLIENTS = 10240 };
 
 /* What the caller was asked once for a sandbox, and what it said. */
 struct ask {

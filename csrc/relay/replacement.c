@@ -76,7 +76,7 @@ static void replace_tap(struct sandbox *s, int old)
 
 static void tell_port_taken(const struct sandbox *s, uint16_t port)
 {
-    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+    const union address target = address_of(INADDR_LOOPBACK);
     tell(&(struct event){.sandbox = s,
                          .what = NSBOX_NET_CONNECT,
                          .verdict = NSBOX_NET_REFUSED,

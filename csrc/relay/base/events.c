@@ -40,7 +40,7 @@ void tell_ready(int answer, uint64_t sandbox, int error, const char *step)
     close(answer);
 }
 
-static void put_target(nsbox_net_event *to, const union target *target)
+static void put_target(nsbox_net_event *to, const union address *target)
 {
     if (target && target->any.sa_family == AF_INET) {
         to->family = 4;
@@ -61,7 +61,7 @@ static uint64_t wall_clock(void)
 int tell_ask(const struct ask *ask)
 {
     const struct destination *to = &ask->to;
-    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(to->address)}};
+    const union address target = address_of(to->address);
     nsbox_net_event question = {.head = {.kind = NSBOX_NET_ASK, .sandbox = ask->sandbox->id, .id = ask->id},
                                 .time = wall_clock(),
                                 .what = NSBOX_NET_CONNECT,

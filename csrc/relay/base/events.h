@@ -11,8 +11,8 @@ struct event {
     int error;
     int protocol;
     uint16_t port;
-    const union target *target; /* or NULL */
-    const char *name, *sni;     /* or NULL */
+    const union address *target; /* or NULL */
+    const char *name, *sni;      /* or NULL */
     uint64_t sent, received;
     int64_t milliseconds;
 };

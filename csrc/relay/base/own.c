@@ -1,5 +1,6 @@
 /* own.c: which addresses are the host's own: what the host's routes deliver to itself, whatever interface that is on. */
 #include "relay.h"
+#include "net/verdict.h"
 #include <errno.h>
 #include <stddef.h>
 #include <linux/rtnetlink.h>
@@ -16,18 +17,8 @@ struct request {
 static int kernel = -1;
 static uint32_t number;
 
-/* An IPv6 address that stands for an IPv4 one is that one. */
-static union target unmapped(const union target *target)
-{
-    union target four = {.four = {.sin_family = AF_INET}};
-    if (target->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&target->six.sin6_addr))
-        return *target;
-    memcpy(&four.four.sin_addr, target->six.sin6_addr.s6_addr + 12, 4);
-    return four;
-}
-
 /* Ask for the route to an address, rtnetlink(7). 0 or -errno. */
-static int ask_kernel(const union target *target)
+static int ask_kernel(const union address *target)
 {
     int is_six = target->any.sa_family == AF_INET6;
     size_t size = is_six ? 16 : 4;
@@ -63,14 +54,14 @@ static int read_answer(int *bits)
 }
 
 /* In a sandbox in a sandbox, where the names of the outer one's list are. */
-static int is_invented(const union target *target)
+static int is_invented(const union address *target)
 {
     return target->any.sa_family == AF_INET && ntohl(target->four.sin_addr.s_addr) >> 16 == INVENTED >> 16;
 }
 
-int is_own_address(const union target *target)
+int is_own_address(const union address *target)
 {
-    union target plain = unmapped(target);
+    union address plain = address_unmapped(target);
     int bits = 0, type = ask_kernel(&plain);
     if (type == 0)
         type = read_answer(&bits);
@@ -80,12 +71,7 @@ int is_own_address(const union target *target)
            type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or nobody can tell */
 }
 
-int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason)
+int may_reach(const union address *target, uint16_t port, int protocol, uint32_t *reason)
 {
-    int is_six = target->any.sa_family == AF_INET6, is_own = is_own_address(target);
-    const uint8_t *bytes = is_six ? target->six.sin6_addr.s6_addr : (const uint8_t *)&target->four.sin_addr;
-    if (rules_may_resolve(&list, bytes, is_six ? 16 : 4, port, protocol, is_own))
-        return 1;
-    *reason = is_own ? NSBOX_NET_OWN_ADDRESS : NSBOX_NET_ADDRESS;
-    return 0;
+    return may_lead_to(&list, target, port, protocol, is_own_address(target), reason);
 }

@@ -6,6 +6,7 @@
 #ifndef NSBOX_RELAY_H
 #define NSBOX_RELAY_H
 
+#include "net/address.h"
 #include "net/rules.h"
 #include "relay/parsers/dns.h"
 #include "relay/parsers/packet.h"
@@ -15,14 +16,13 @@
 #include <sys/socket.h>
 
 /* Addresses inside: names have invented ones in 198.18.0.0/16, our own are in 198.19.0.0/24 (RFC 2544). */
-enum { INVENTED = 0xc6120000, INVENTED_BITS = 16, INVENTED_FIRST = INVENTED + 256 };
+enum { INVENTED_BITS = 16, INVENTED_FIRST = INVENTED + 256 };
 enum { OWN_ADDRESS = 0xc6130001, OWN_DNS = 0xc6130035, OWN_NET = 0xc6130000, OWN_BITS = 24 };
 enum { MARK = 0x6e73 }; /* of packets that are ours */
 
 enum {
     MOST_NAMES = 16384,
     MOST_NAMES_OF_ONE = 4096,
-    MOST_TARGETS = 8,
     MOST_FLOWS = 256,
     MOST_LISTENERS = 64,
     MOST_SPARES = 8,
@@ -38,23 +38,17 @@ struct source {
     struct sandbox *sandbox; /* whose time it takes; or NULL */
 };
 
-/* An address of either family, as the kernel takes it. */
-union target {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-};
-
 /* A name that somebody asked for, and what it is on the host. */
 struct name {
     char text[DNS_NAME];
     uint32_t address; /* the invented one */
-    union target targets[MOST_TARGETS];
+    union address targets[MOST_TARGETS];
     int n_targets;
     enum dns_code code;
     int64_t fresh_until;
-    int is_busy; /* somebody is looking it up */
-    int is_told; /* somebody knows its address: it is kept */
+    int is_busy;     /* somebody is looking it up */
+    struct job *job; /* which does so */
+    int is_told;     /* somebody knows its address: it is kept */
     struct name *next_untold;
     struct waiter *waiters;
 };
@@ -150,8 +144,8 @@ void name_use(struct sandbox *sandbox, const struct name *name); /* it is kept f
 void names_tick(int64_t time);
 
 /* own.c */
-int is_own_address(const union target *target); /* one of the host's, or nobody can tell */
-int may_reach(const union target *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
+int is_own_address(const union address *target); /* one of the host's, or nobody can tell */
+int may_reach(const union address *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
 
 /* resolve.c: done() is called at once, or later from the loop. sandbox: for which a thread is taken. */
 int resolve_start(void);

@@ -61,7 +61,7 @@ void connection_end(struct connection *c)
 
 void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason, int error)
 {
-    const union target asked = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(c->syn.target)}};
+    const union address asked = address_of(c->syn.target);
     tell(&(struct event){.sandbox = c->sandbox,
                          .id = c->publication,
                          .what = c->publication ? NSBOX_NET_PUBLISHED : NSBOX_NET_CONNECT,
@@ -116,17 +116,6 @@ struct connection *connection_find(const struct sandbox *sandbox, const struct s
 }
 
 /* ---- outside */
-
-/* A connection to oneself, which a port of the host's own may come to that nobody listens at (RFC 9293, 3.5). */
-int is_to_itself(int fd)
-{
-    union target here, there;
-    socklen_t size = sizeof here, its = sizeof there;
-    memset(&here, 0, sizeof here);
-    memset(&there, 0, sizeof there);
-    return !getsockname(fd, &here.any, &size) && !getpeername(fd, &there.any, &its) &&
-           !memcmp(&here, &there, sizeof here);
-}
 
 void set_patience(int fd)
 {
@@ -184,16 +173,14 @@ int connect_now(int fd, const struct sockaddr *to, socklen_t size)
 }
 
 /* Begin to connect to one address. 1: it is, at once, as on the host's loopback; 0, or -errno of what failed at once. */
-static int begin_attempt(struct attempt *attempt, const union target *target)
+static int begin_attempt(struct attempt *attempt, const union address *target)
 {
-    int is_six = target->any.sa_family == AF_INET6;
-    socklen_t size = is_six ? sizeof target->six : sizeof target->four;
     attempt->source = (struct source){on_attempt, -1, attempt->connection->sandbox};
     int fd = within_share(socket(target->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return -errno;
     attempt->source.fd = fd;
-    int ret = connect_now(fd, &target->any, size), is_open = ret == 0;
+    int ret = connect_now(fd, &target->any, address_size(target)), is_open = ret == 0;
     if (is_open || ret == -EINPROGRESS)
         ret = loop_add(&attempt->source, is_open ? 0 : EPOLLOUT);
     if (!ret && is_open && is_to_itself(fd))
@@ -235,24 +222,16 @@ static void begin_connect(struct connection *c)
     try_next(c);
 }
 
-static void set_port(union target *target, uint16_t port)
-{
-    if (target->any.sa_family == AF_INET6)
-        target->six.sin6_port = htons(port);
-    else
-        target->four.sin_port = htons(port);
-}
-
 /* Which of a name's addresses may be connected to. What is judged here is what is connected to: no other answer of the
  * resolver's gets in between. */
 static void choose_targets(struct connection *c, uint32_t *reason)
 {
     *reason = NSBOX_NET_UPSTREAM;
     for (int i = 0; i < c->name->n_targets; i++) {
-        const union target *target = &c->name->targets[i];
+        const union address *target = &c->name->targets[i];
         if (may_reach(target, c->syn.target_port, PROTOCOL_TCP, reason)) {
             c->targets[c->n_targets] = *target;
-            set_port(&c->targets[c->n_targets++], c->syn.target_port);
+            address_set_port(&c->targets[c->n_targets++], c->syn.target_port);
         }
     }
 }
@@ -273,14 +252,14 @@ static void on_name(struct waiter *waiter, struct name *name)
 
 static void add_target(struct connection *c, int family)
 {
-    union target *target = &c->targets[c->n_targets++];
+    union address *target = &c->targets[c->n_targets++];
     memset(target, 0, sizeof *target);
     target->any.sa_family = (sa_family_t)family;
     if (family == AF_INET6)
         target->six.sin6_addr = in6addr_loopback;
     else
         target->four.sin_addr.s_addr = htonl(c->syn.target);
-    set_port(target, c->syn.target_port);
+    address_set_port(target, c->syn.target_port);
 }
 
 /* It may connect: find out where to. */

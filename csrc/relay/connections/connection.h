@@ -50,7 +50,7 @@ struct connection {
     struct waiter waiter;
     struct syn syn;
     struct attempt attempts[MOST_TARGETS];
-    union target targets[MOST_TARGETS];
+    union address targets[MOST_TARGETS];
     int n_targets, n_attempts, n_failed;
     int winner;     /* of the attempts */
     int is_waiting; /* for its name */
@@ -83,8 +83,6 @@ void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason,
 /* refusal.c: answer a SYN so that connect(2) fails with this errno, or one that says the same. */
 void syn_refuse(const struct sandbox *sandbox, const struct syn *syn, int error);
 int error_of_refusal(const struct syn *syn, const struct name *name);
-
-int is_to_itself(int fd); /* is a socket connected to itself? */
 
 /* 0: connected, as to a server on this machine; -EINPROGRESS, or another -errno. */
 int connect_now(int fd, const struct sockaddr *to, socklen_t size);

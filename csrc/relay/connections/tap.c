@@ -7,7 +7,7 @@ enum { SYNS_PER_TURN = 64 };
 
 static void refuse(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
 {
-    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(syn->target)}};
+    const union address target = address_of(syn->target);
     /* A limit is nothing against the destination: it is as if the server took no more. */
     int error = reason == NSBOX_NET_LIMIT ? ECONNREFUSED : error_of_refusal(syn, name);
     tell(&(struct event){.sandbox = sandbox,

@@ -22,7 +22,7 @@ struct flow {
     struct sandbox *sandbox;
     struct path path;
     struct name *name;
-    union target server;
+    union address server;
     int64_t used, started;
     uint64_t sent, received;
     struct flow *next, **link;
@@ -175,7 +175,7 @@ static struct flow *find(const struct sandbox *sandbox, const struct path *path)
 /* Connect a flow's socket; 0 or the errno of the host's that says why not. */
 static int flow_connect(struct flow *flow)
 {
-    const union target *to = &flow->server;
+    const union address *to = &flow->server;
     flow->source.fd = within_share(socket(to->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (flow->source.fd < 0)
         return errno;
@@ -184,7 +184,7 @@ static int flow_connect(struct flow *flow)
 }
 
 /* NULL: error says why not; 0: a limit of the sandbox's, or of descriptors. */
-static struct flow *flow_begin(struct sandbox *sandbox, const struct path *path, struct name *name, union target *to,
+static struct flow *flow_begin(struct sandbox *sandbox, const struct path *path, struct name *name, union address *to,
                                int *error)
 {
     struct flow *flow = sandbox->n_flows < MOST_FLOWS ? calloc(1, sizeof *flow) : NULL;
@@ -223,7 +223,7 @@ static void pass(struct flow *flow, const uint8_t *bytes, size_t size)
 static void refuse_datagram(struct sandbox *sandbox, const struct path *path, const struct name *name, size_t size,
                             uint32_t reason, int error)
 {
-    const union target to = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(path->target)}};
+    const union address to = address_of(path->target);
     tell(&(struct event){.sandbox = sandbox,
                          .what = NSBOX_NET_DATAGRAM,
                          .verdict = reason == NSBOX_NET_UPSTREAM ? NSBOX_NET_FAILED : NSBOX_NET_REFUSED,
@@ -237,7 +237,7 @@ static void refuse_datagram(struct sandbox *sandbox, const struct path *path, co
 }
 
 /* Begin a flow with its first datagram. */
-static void open_flow(struct sandbox *sandbox, const struct path *path, struct name *name, union target to,
+static void open_flow(struct sandbox *sandbox, const struct path *path, struct name *name, union address to,
                       const uint8_t *data, size_t size)
 {
     int error;
@@ -298,7 +298,7 @@ static void on_datagram(struct sandbox *sandbox, const struct datagram *datagram
     if (name)
         name_use(sandbox, name);
     const struct destination to = {name, path.target, path.port, PROTOCOL_UDP};
-    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(path.target)}};
+    const union address target = address_of(path.target);
     if (flow) {
         pass(flow, datagram->data, datagram->size);
         return;

@@ -1,129 +1,38 @@
-/* resolve.c: names looked up as the host does it (getaddrinfo(3)), in threads, since that may take half a minute.
+/* resolve.c: names looked up as the host does it, for those who wait for them; an answer is fresh for a while.
  *
  * A thread gets a copy of the name and gives back what it found; all else is done in the one thread of the loop.
  */
-#include "net/hosts.h"
+#include "net/lookup.h"
 #include "relay/base/relay.h"
 #include <errno.h>
 #include <netdb.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum {
-    MOST_THREADS = 8,
-    MOST_OF_ONE = 4 /* threads for a sandbox */,
-    MOST_JOBS = 256,
-    THREAD_STACK = 256 * 1024,
-    FRESH = 30 * SECOND,
-    FRESH_FAILURE = 2 * SECOND
-};
+enum { MOST_JOBS = 256, FRESH = 30 * SECOND, FRESH_FAILURE = 2 * SECOND };
 
 struct job {
-    struct job *next;
+    struct lookup lookup; /* first; a thread knows of the sandbox only n_busy */
     struct name *name;
-    struct sandbox *sandbox; /* a thread knows of it only n_busy, under the lock */
-    char text[DNS_NAME];
-    union target targets[MOST_TARGETS];
-    int error, n_targets;
+    struct sandbox *sandbox;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t is_work = PTHREAD_COND_INITIALIZER;
-static struct job *todo, *done; /* under the lock; todo in the order of their coming */
-static int n_threads, n_idle;
 static struct source found = {.fd = -1};
-
-/* Is it in the host's table? */
-static int is_in_hosts(const char *name)
-{
-    char *line = NULL;
-    size_t room = 0;
-    int is_there = 0;
-    FILE *file = fopen("/etc/hosts", "re");
-    while (file && !is_there && getline(&line, &room, file) >= 0)
-        is_there = hosts_line_has(line, name);
-    free(line);
-    if (file)
-        fclose(file);
-    return is_there;
-}
-
-/* A name is listed as it is: a dot at its end keeps the host's search domains away, resolv.conf(5). The host's table has no
- * names with one. */
-static void look_up(struct job *job)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *all = NULL;
-    char text[DNS_NAME + 1] = {0};
-    size_t size = strnlen(job->text, DNS_NAME - 1);
-    memcpy(text, job->text, size);
-    if (!is_in_hosts(job->text))
-        text[size] = '.';
-    job->error = getaddrinfo(text, NULL, &hints, &all);
-    for (struct addrinfo *one = all; one && job->n_targets < MOST_TARGETS; one = one->ai_next) {
-        union target *to = &job->targets[job->n_targets];
-        if ((one->ai_family != AF_INET && one->ai_family != AF_INET6) || one->ai_addrlen > sizeof *to)
-            continue;
-        memcpy(to, one->ai_addr, one->ai_addrlen);
-        job->n_targets++;
-    }
-    if (all)
-        freeaddrinfo(all);
-}
-
-/* The first job of a sandbox that hasn't its share of the threads. Under the lock. */
-static struct job *next_job(void)
-{
-    struct job **link = &todo;
-    while (*link && (*link)->sandbox->n_busy == MOST_OF_ONE)
-        link = &(*link)->next;
-    struct job *job = *link;
-    if (job) {
-        *link = job->next;
-        job->sandbox->n_busy++;
-    }
-    return job;
-}
-
-static void *work(void *unused)
-{
-    const uint64_t one = 1;
-    pthread_mutex_lock(&lock);
-    for (;;) {
-        struct job *job = next_job();
-        if (!job) {
-            n_idle++;
-            pthread_cond_wait(&is_work, &lock);
-            n_idle--;
-            continue;
-        }
-        pthread_mutex_unlock(&lock);
-        look_up(job);
-        pthread_mutex_lock(&lock);
-        job->sandbox->n_busy--;
-        job->next = done;
-        done = job;
-        if (write(found.fd, &one, sizeof one) < 0)
-            continue; /* the counter is full: the loop is told already */
-    }
-    return unused;
-}
 
 static void take_over(struct job *job)
 {
     struct name *name = job->name;
-    name->n_targets = job->n_targets;
-    memcpy(name->targets, job->targets, sizeof name->targets);
-    name->code = job->n_targets                                         ? DNS_NOERROR
-                 : job->error == EAI_NONAME || job->error == EAI_NODATA ? DNS_NXDOMAIN
-                                                                        : DNS_SERVFAIL;
-    name->fresh_until = now() + (job->n_targets ? FRESH : FRESH_FAILURE);
+    const struct lookup *lookup = &job->lookup;
+    int is_unknown = lookup->error == EAI_NONAME || lookup->error == EAI_NODATA;
+    name->n_targets = lookup->n_targets;
+    memcpy(name->targets, lookup->targets, sizeof name->targets);
+    name->code = lookup->n_targets ? DNS_NOERROR : is_unknown ? DNS_NXDOMAIN : DNS_SERVFAIL;
+    name->fresh_until = now() + (lookup->n_targets ? FRESH : FRESH_FAILURE);
     name->is_busy = 0;
+    name->job = NULL;
     struct waiter *waiters = name->waiters; /* others may come while these are told, or some of these go */
     name->waiters = NULL;
     if (waiters)
@@ -141,33 +50,14 @@ static void on_found(struct source *source, uint32_t events)
     (void)events;
     if (read(source->fd, &count, sizeof count) < 0)
         return;
-    pthread_mutex_lock(&lock);
-    struct job *job = done;
-    done = NULL;
-    pthread_mutex_unlock(&lock);
-    while (job) {
-        struct job *next = job->next;
+    for (struct lookup *lookup = lookup_done(), *next; lookup; lookup = next) {
+        struct job *job = (struct job *)(void *)lookup;
+        next = lookup->next;
         take_over(job);
         job->sandbox->n_jobs--;
         sandbox_free(job->sandbox);
         free(job);
-        job = next;
     }
-}
-
-/* One more thread, if none is idle and there aren't enough. Under the lock. */
-static void add_thread(void)
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    if (n_idle || n_threads == MOST_THREADS)
-        return;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, THREAD_STACK);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    if (!pthread_create(&thread, &attributes, work, NULL))
-        n_threads++;
-    pthread_attr_destroy(&attributes);
 }
 
 static int enqueue(struct sandbox *sandbox, struct name *name)
@@ -175,45 +65,26 @@ static int enqueue(struct sandbox *sandbox, struct name *name)
     struct job *job = sandbox->n_jobs < MOST_JOBS ? calloc(1, sizeof *job) : NULL;
     if (!job)
         return 0;
-    job->name = name;
-    job->sandbox = sandbox;
-    memcpy(job->text, name->text, sizeof job->text);
-    pthread_mutex_lock(&lock);
-    add_thread();
-    int can = n_threads > 0;
-    if (can) {
-        struct job **end = &todo;
-        while (*end)
-            end = &(*end)->next;
-        *end = job;
-        pthread_cond_signal(&is_work);
-    }
-    pthread_mutex_unlock(&lock);
-    if (can)
+    *job = (struct job){.lookup = {.n_busy = &sandbox->n_busy}, .name = name, .sandbox = sandbox};
+    memcpy(job->lookup.name, name->text, sizeof job->lookup.name);
+    name->job = job;
+    if (lookup_add(&job->lookup)) {
         sandbox->n_jobs++;
-    else
-        free(job);
-    return can;
+        return 1;
+    }
+    name->job = NULL;
+    free(job);
+    return 0;
 }
 
 /* Another sandbox waits for this name too. If the one for which it is to be looked up has its share of the threads, and many
  * names before it, that is no reason for this one to wait as well. */
 static void adopt(struct sandbox *sandbox, const struct name *name)
 {
-    struct sandbox *before = NULL;
-    pthread_mutex_lock(&lock);
-    struct job *job = todo;
-    while (job && job->name != name)
-        job = job->next;
-    if (job && job->sandbox->n_busy == MOST_OF_ONE && sandbox->n_busy < MOST_OF_ONE) {
-        before = job->sandbox;
-        job->sandbox = sandbox;
-        add_thread();
-        pthread_cond_signal(&is_work);
-    }
-    pthread_mutex_unlock(&lock);
-    if (!before)
+    struct sandbox *before = name->job->sandbox;
+    if (!lookup_adopt(&name->job->lookup, &sandbox->n_busy))
         return;
+    name->job->sandbox = sandbox;
     sandbox->n_jobs++;
     before->n_jobs--;
     sandbox_free(before);
@@ -251,5 +122,6 @@ void resolve_forget(struct waiter *waiter)
 int resolve_start(void)
 {
     found = (struct source){on_found, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), NULL};
+    lookup_start(found.fd);
     return found.fd < 0 ? -errno : loop_add(&found, EPOLLIN);
 }
