@@ -84,7 +84,7 @@ static int run_map_program(struct map_helper *h, const char *const *argv)
         m.argv[n] = n == 1 ? pid : argv[n];
     m.argv[n] = 0;
     /* The init's stack: there is no init yet. */
-    long child = clone_sharer(&h->job->map_program, CLONE_VFORK, h->job->init_stack, exec_program, &m);
+    long child = clone_sharer(&h->job->map_program, CLONE_VFORK, h->job->stacks.init, exec_program, &m);
     if (child < 0)
         return (int)child;
     int32_t info[SI_WORDS];
@@ -116,12 +116,12 @@ static void map_helper(void *arg)
     if (sys_read(h->pipe[0], &byte, 1) != 1)
         sys_exit(1); /* the mediator gave up or died */
     if (j->req->uid_map_program) {
-        j->map_error = map_by_programs(h, &j->map_step);
+        j->maps.error = map_by_programs(h, &j->maps.step);
         sys_exit(0);
     }
     char path[32];
     put_str(put_uint(put_str(path, "/proc/"), (uint64_t)h->pid, 10), "/");
-    j->map_error = write_maps(AT_FDCWD, path, j->req->uid_map, j->req->gid_map, how_to_map(j->req), &j->map_step);
+    j->maps.error = write_maps(AT_FDCWD, path, j->req->uid_map, j->req->gid_map, how_to_map(j->req), &j->maps.step);
     sys_exit(0);
 }
 
@@ -129,13 +129,13 @@ int unshare_with_helper(struct job *j, unsigned long namespaces)
 {
     struct map_helper h = {.job = j, .pid = sys_getpid()};
     TRY(&j->b, NSBOX_STEP_UID_MAP, sys_pipe2(h.pipe, SYS_O_CLOEXEC));
-    long helper = clone_sharer(&j->helper, 0, j->command_stack, map_helper, &h);
+    long helper = clone_sharer(&j->helper, 0, j->stacks.command, map_helper, &h);
     int ret = (int)helper;
     if (ret >= 0) {
         j->b.step = NSBOX_STEP_UNSHARE;
         ret = sys_unshare(namespaces);
-        j->map_error = -EIO;
-        j->map_step = NSBOX_STEP_UID_MAP;
+        j->maps.error = -EIO;
+        j->maps.step = NSBOX_STEP_UID_MAP;
         if (ret >= 0)
             sys_write(h.pipe[1], "", 1);
     }
@@ -146,6 +146,6 @@ int unshare_with_helper(struct job *j, unsigned long namespaces)
     sys_waitid(P_PID, (int)helper, 0, WEXITED | __WALL);
     if (ret < 0)
         return ret;
-    j->b.step = j->map_step;
-    return j->map_error;
+    j->b.step = j->maps.step;
+    return j->maps.error;
 }

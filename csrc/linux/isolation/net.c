@@ -8,11 +8,11 @@
  * setting can't be written, ports below 1024 stay what they are elsewhere. */
 static void open_ports(struct job *j)
 {
-    int fd = j->net_settings < 0 ? -1 : sys_openat(j->net_settings, "ipv4/ip_unprivileged_port_start", O_WRONLY, 0);
+    int fd = j->net.settings < 0 ? -1 : sys_openat(j->net.settings, "ipv4/ip_unprivileged_port_start", O_WRONLY, 0);
     if (fd >= 0)
         sys_write(fd, "0", 1);
     sys_close(fd);
-    sys_close(j->net_settings); /* the number stays known: the command closes its copy, which it may have by now */
+    sys_close(j->net.settings); /* the number stays known: the command closes its copy, which it may have by now */
 }
 
 /* lo up in the net namespace that we are in, if the plan says so. */
@@ -31,8 +31,8 @@ static int set_lo(struct job *j, uint32_t *step, int32_t *op)
 
 static int make_bare_net(struct job *j)
 {
-    j->init_net_step = NSBOX_STEP_UNSHARE;
-    j->init_net_op = -1;
+    j->net.step = NSBOX_STEP_UNSHARE;
+    j->net.op = -1;
     return sys_unshare(CLONE_NEWNET);
 }
 
@@ -40,13 +40,13 @@ static int make_bare_net(struct job *j)
 int make_net(struct job *j)
 {
     int ret = make_bare_net(j);
-    return ret < 0 ? ret : set_lo(j, &j->init_net_step, &j->init_net_op);
+    return ret < 0 ? ret : set_lo(j, &j->net.step, &j->net.op);
 }
 
 /* Is lo for us to bring up? True for whoever asks first. */
 static int takes_lo(struct job *j)
 {
-    return !__atomic_exchange_n(&j->lo_is_taken, 1, __ATOMIC_ACQ_REL);
+    return !__atomic_exchange_n(&j->net.lo_is_taken, 1, __ATOMIC_ACQ_REL);
 }
 
 /* Ours, by a socket in it (Linux 4.9; capable in it we are). */
@@ -64,13 +64,13 @@ int make_net_early(struct job *j)
 {
     int ret = make_bare_net(j);
     if (ret >= 0 && wants_relay(j->req)) { /* first: it works beside us */
-        j->init_net_step = NSBOX_STEP_NET;
+        j->net.step = NSBOX_STEP_NET;
         ret = relay_show(j, own_net());
     }
     if (ret >= 0 && takes_lo(j))
-        ret = set_lo(j, &j->init_net_step, &j->init_net_op);
+        ret = set_lo(j, &j->net.step, &j->net.op);
     if (ret >= 0 && joins_net_first(j))
-        ret = j->net_fd = own_net();
+        ret = j->net.fd = own_net();
     return ret < 0 ? ret : 0;
 }
 
@@ -83,10 +83,10 @@ int net_await(struct job *j)
 /* Why it couldn't be made, for one that waits for nothing else of it; 0 where it was made, or where there is none. */
 int net_outcome(struct job *j, int32_t *op)
 {
-    if (!makes_net(j->req) || j->init_net >= 0)
+    if (!makes_net(j->req) || j->net.error >= 0)
         return 0;
-    *op = j->init_net_op;
-    TRY(&j->b, j->init_net_step, j->init_net);
+    *op = j->net.op;
+    TRY(&j->b, j->net.step, j->net.error);
     return 0;
 }
 
@@ -96,26 +96,26 @@ int net_without_init(struct job *j, int32_t *op)
     if (!makes_net(j->req))
         return 0;
     int ret = make_net(j);
-    j->b.step = j->init_net_step;
-    *op = ret < 0 ? j->init_net_op : -1;
+    j->b.step = j->net.step;
+    *op = ret < 0 ? j->net.op : -1;
     return ret;
 }
 
 int net_join(struct job *j, uint32_t *step, int32_t *op)
 {
-    if (!makes_net(j->req) || !has_init(j) || j->in_net)
+    if (!makes_net(j->req) || !has_init(j) || j->net.is_joined)
         return 0;
     *step = NSBOX_STEP_INIT;
     int ret = await_made(j, MADE_NET);
     if (ret < 0)
         return ret;
-    *step = j->init_net_step;
-    *op = j->init_net_op;
-    if (j->init_net < 0)
-        return j->init_net;
+    *step = j->net.step;
+    *op = j->net.op;
+    if (j->net.error < 0)
+        return j->net.error;
     *step = NSBOX_STEP_UNSHARE;
     *op = -1;
-    int fd = j->net_fd >= 0 ? j->net_fd : j->init_pidfd;
+    int fd = j->net.fd >= 0 ? j->net.fd : j->init.pidfd;
     ret = sys_setns(fd, CLONE_NEWNET);
     /* Up to its exec the init has the caller's memory. Where that isn't dumpable, for good or for the moment in which a
      * mediator takes other ids (kernel_id.c), nobody may look at the init: then after its exec. */
@@ -132,9 +132,9 @@ int net_join_first(struct job *j, int32_t *op)
     int ret = joins_net_first(j) ? net_join(j, &j->b.step, op) : 0;
     if (ret < 0 || !joins_net_first(j))
         return ret;
-    j->in_net = 1;
-    sys_close(j->net_fd);
-    j->net_fd = -1;
+    j->net.is_joined = 1;
+    sys_close(j->net.fd);
+    j->net.fd = -1;
     return 0;
 }
 

@@ -15,7 +15,7 @@ enum { PATIENCE = 30 /* seconds, for a relay that somebody has stopped */ };
 int relay_prepare(struct job *j)
 {
     if (!j->req->relay_later)
-        TRY(&j->b, NSBOX_STEP_NET, sys_packet_pair(j->answer));
+        TRY(&j->b, NSBOX_STEP_NET, sys_packet_pair(j->net.answer));
     return 0;
 }
 
@@ -37,9 +37,9 @@ static int send_open(const struct job *j, const int fds[3], unsigned n)
 /* By pid 1, which is in the net namespace; nobody else may open that before its exec. */
 int relay_show(struct job *j, int net)
 {
-    const int fds[3] = {net, sys_pidfd_open(sys_getpid()), j->answer[1]};
+    const int fds[3] = {net, sys_pidfd_open(sys_getpid()), j->net.answer[1]};
     int ret = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : send_open(j, fds, j->req->relay_later ? 2 : 3);
-    j->answer[1] = -1;
+    j->net.answer[1] = -1;
     for (unsigned i = 0; i < 3; i++) /* ours of the answer too: without the relay's it ends */
         if (fds[i] >= 0)
             sys_close(fds[i]);
@@ -51,11 +51,11 @@ static int read_answer(struct job *j)
 {
     nsbox_net_event ready;
     const int64_t patience[2] = {PATIENCE, 0};
-    struct pollfd fds[2] = {{.fd = j->answer[0], .events = POLLIN}, {.fd = j->lifeline, .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = j->net.answer[0], .events = POLLIN}, {.fd = j->lifeline, .events = POLLIN}};
     int ret = sys_ppoll(fds, 2, patience);
     if (ret <= 0 || fds[1].revents)
         return ret < 0 ? ret : ret == 0 ? -ETIMEDOUT : -ESRCH;
-    long n = sys_read(j->answer[0], &ready, sizeof ready);
+    long n = sys_read(j->net.answer[0], &ready, sizeof ready);
     if (n != sizeof ready || ready.head.kind != NSBOX_NET_READY)
         return n < 0 ? (int)n : -EPIPE; /* it has ended */
     unsigned i = 0;
@@ -70,6 +70,6 @@ int relay_await(struct job *j)
     if (j->req->relay_later)
         return 0;
     TRY(&j->b, NSBOX_STEP_NET, read_answer(j));
-    sys_close(j->answer[0]); /* the number stays known: the command closes its copy */
+    sys_close(j->net.answer[0]); /* the number stays known: the command closes its copy */
     return 0;
 }

@@ -3,8 +3,8 @@
 
 static int is_open(const struct job *j, int fd)
 {
-    int is_ours =
-        fd == j->lifeline || fd == j->said[0] || fd == j->said[1] || fd == j->setup_pipe[0] || fd == j->setup_pipe[1];
+    int is_ours = fd == j->lifeline || fd == j->init.says[0] || fd == j->init.says[1] || fd == j->setup_pipe[0] ||
+                  fd == j->setup_pipe[1];
     for (uint32_t i = 0; i < j->req->n_idmaps; i++)
         is_ours |= fd == j->req->idmaps[i].userns_fd;
     return fd < 0 ? 0 : is_ours ? -EBADF : sys_get_fd_flags(fd);
@@ -45,10 +45,10 @@ static int next_needed(const struct job *j, int from)
     const nsbox_request *r = j->req;
     int least = INT32_MAX;
     lower(&least, j->lifeline, from);
-    lower(&least, j->said[0], from);
-    lower(&least, j->said[1], from);
+    lower(&least, j->init.says[0], from);
+    lower(&least, j->init.says[1], from);
     lower(&least, j->b.proc, from); /* these only in the command's table */
-    lower(&least, j->devnull, from);
+    lower(&least, j->command.devnull, from);
     lower(&least, r->stdin_fd, from);
     lower(&least, r->stdout_fd, from);
     lower(&least, r->stderr_fd, from);
@@ -112,10 +112,10 @@ int open_devnull(struct job *j)
     const nsbox_request *r = j->req;
     if (!wants_devnull(r) && !(r->flags & NSBOX_TEMPLATE))
         return 0;
-    j->devnull = r->flags & NSBOX_PLAIN ? sys_openat(AT_FDCWD, "/dev/null", O_RDWR, 0)
-                 : is_warm(r)           ? fs_reopen(&j->b, r->null_fd, O_RDWR)
-                                        : fs_devnull(&j->b);
-    TRY(&j->b, NSBOX_STEP_STDIO, j->devnull);
+    j->command.devnull = r->flags & NSBOX_PLAIN ? sys_openat(AT_FDCWD, "/dev/null", O_RDWR, 0)
+                         : is_warm(r)           ? fs_reopen(&j->b, r->null_fd, O_RDWR)
+                                                : fs_devnull(&j->b);
+    TRY(&j->b, NSBOX_STEP_STDIO, j->command.devnull);
     return 0;
 }
 
@@ -124,9 +124,9 @@ void remember_own(struct job *j)
 {
     const int own[] = {j->b.root, j->b.base, j->b.scratch, j->b.masked, j->b.parent};
     enum { OTHERS = sizeof own / sizeof own[0] };
-    _Static_assert(OTHERS + MAX_PROCS == sizeof j->own / sizeof j->own[0], "all have a place");
+    _Static_assert(OTHERS + MAX_PROCS == sizeof j->command.own / sizeof j->command.own[0], "all have a place");
     for (unsigned i = 0; i < OTHERS + MAX_PROCS; i++)
-        j->own[i] = i < OTHERS ? own[i] : j->procs[i - OTHERS];
+        j->command.own[i] = i < OTHERS ? own[i] : j->parallel.procs[i - OTHERS];
 }
 
 /* Moves *fd away from numbers below `floor`, which are about to be overwritten. */
@@ -150,7 +150,7 @@ static int put_at(int fd, int number)
 
 static int source(const struct job *j, int fd)
 {
-    return fd == NSBOX_DEVNULL ? j->devnull : fd;
+    return fd == NSBOX_DEVNULL ? j->command.devnull : fd;
 }
 
 int stdio(const struct job *j)
@@ -178,9 +178,9 @@ static void close_each(const int *fds, unsigned count)
 /* Directories of the sandbox's own, which nothing needs that is still to come. */
 void close_own_places(struct job *j)
 {
-    close_each(j->own, sizeof j->own / sizeof j->own[0]);
-    for (unsigned i = 0; i < sizeof j->own / sizeof j->own[0]; i++)
-        j->own[i] = -1;
+    close_each(j->command.own, sizeof j->command.own / sizeof j->command.own[0]);
+    for (unsigned i = 0; i < sizeof j->command.own / sizeof j->command.own[0]; i++)
+        j->command.own[i] = -1;
 }
 
 /* The set-up's descriptors, when the caller's stay open: exec would close them, but looks the program up first. With
@@ -189,8 +189,9 @@ void close_own_places(struct job *j)
 void close_own(struct job *j)
 {
     const nsbox_request *r = j->req;
-    const int made[] = {j->lifeline, j->said[0], j->said[1],    j->setup_pipe[0], j->init_pidfd, j->answer[0],
-                        j->b.proc,   j->devnull, j->userns2_fd, j->net_settings,  j->answer[1]};
+    const int made[] = {j->lifeline,   j->init.says[0],  j->init.says[1], j->setup_pipe[0],
+                        j->init.pidfd, j->net.answer[0], j->b.proc,       j->command.devnull,
+                        j->userns2.fd, j->net.settings,  j->net.answer[1]};
     const int borrowed[] = {r->user_fd, r->user2_fd, r->pid_fd,  r->hold_fd, r->report_fd,
                             r->mnt_fd,  r->null_fd,  r->park_fd, r->go_fd,   r->relay_fd};
     close_each(made, sizeof made / sizeof made[0]);

@@ -27,53 +27,75 @@ struct share {
 struct job {
     const nsbox_request *req;
     nsbox_result *res;
-    uint8_t *mediator_stack, *init_stack, *command_stack, *helper_stack; /* their tops */
-    int caller;                                                          /* its pid */
-    sys_sigset mask;      /* its signal mask, to be given back to the command */
-    unsigned umask;       /* its umask */
-    int lifeline;         /* pidfd of it */
-    int said[2];          /* of the init: see nsbox_word */
-    int setup_pipe[2];    /* ends when the mediator has gone; a byte in it: enum nsbox_told */
-    int answer[2];        /* of the relay's: the first end is ours, the second goes to it; -1 when closed */
-    int parked_pipe[2];   /* the same, when it is the caller's: its descriptors, or -1 */
-    uint32_t mediator;    /* futex: enum mediator; cleared by the kernel when it has ended */
-    uint32_t init_tid;    /* cleared by the kernel when the init has executed or died */
-    uint32_t made;        /* futex: enum made */
-    int init_pidfd;       /* the mediator's */
-    int procs[MAX_PROCS]; /* detached mounts of procfs, or -errno */
-    struct share shares[MAX_SHARES];
-    unsigned n_shares; /* how many the mediator has come to */
-    unsigned n_procs;  /* how many are used */
-    int init_net;      /* 0 when the net namespace is ready, or -errno */
-    uint32_t init_net_step;
-    int32_t init_net_op;  /* the op that it is for, or -1 */
-    uint32_t cpu;         /* the mediator's processor, when it made the command */
-    int net_fd;           /* the init's net namespace, where that is joined first, or -1 */
-    int in_net;           /* the mediator is in it, and so the command will be */
-    int net_settings;     /* /proc/sys/net while there is no lo, or -1 */
-    uint32_t lo_is_taken; /* 1 when the init or the mediator has begun to bring lo up */
-    int devnull;          /* for stdio, or -1 */
-    int init_up;
-    int command_made;
-    int has_handlers;                  /* the command begins with the caller's signal handlers */
-    int own[5 + MAX_PROCS];            /* the set-up's descriptors that the command has as well */
-    uint32_t command_tid;              /* as init_tid, for the command */
-    uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
-    int init_error;                    /* why the init didn't come up, or 0 */
-    struct sharer helper, map_program; /* identity.c, below.c */
-    struct arch_context context;       /* of the caller, to which a command with PREEXEC returns */
-    int map_error;                     /* the map helper's */
-    uint32_t map_step;
-    uint32_t has_maps; /* futex: with NSBOX_HOLD_MAPS, they are written */
-    uint32_t userns2;  /* futex: enum userns2 */
-    int userns2_fd;    /* the command's last user namespace, where that is made for it before, or -1 */
-    int map2_error;
-    uint32_t map2_step;
-    int watches;              /* the caller ignores SIGCHLD, and wants the command's pidfd */
-    uint32_t watched;         /* futex: it has tried to open that */
-    const nsbox_place *place; /* where the command starts, when there was a choice */
-    int lifted[NSBOX_MAX_LIFTED];
     struct builder b;
+    int lifted[NSBOX_MAX_LIFTED];
+    struct {
+        uint8_t *mediator, *init, *command, *helper; /* their tops */
+    } stacks;
+
+    int caller;                  /* its pid */
+    sys_sigset mask;             /* its signal mask, to be given back to the command */
+    unsigned umask;              /* its umask */
+    int lifeline;                /* pidfd of it */
+    struct arch_context context; /* of the caller, to which a command with PREEXEC returns */
+
+    uint32_t mediator;                 /* futex: enum mediator; cleared by the kernel when it has ended */
+    uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
+    int setup_pipe[2];                 /* ends when the mediator has gone; a byte in it: enum nsbox_told */
+    int parked_pipe[2];                /* the same, when it is the caller's: its descriptors, or -1 */
+    struct sharer helper, map_program; /* of userns2.c and maps.c; pidns_below.c has the second too */
+
+    struct {
+        uint32_t tid; /* cleared by the kernel when the init has executed or died */
+        int pidfd;    /* the mediator's */
+        int says[2];  /* pipe: nsbox_word */
+        int is_up;
+        int error; /* why it didn't come up, or 0 */
+    } init;
+
+    struct {
+        uint32_t tid; /* cleared by the kernel when the command has executed or died */
+        int is_made;
+        int has_handlers;         /* it begins with the caller's signal handlers */
+        int own[5 + MAX_PROCS];   /* the set-up's descriptors that it has as well */
+        int devnull;              /* for its stdio, or -1 */
+        const nsbox_place *place; /* where it starts, when there was a choice */
+        int is_watched;           /* the caller ignores SIGCHLD, and wants a pidfd */
+        uint32_t is_open;         /* futex: the caller has tried to open that pidfd */
+    } command;
+
+    struct {
+        uint32_t made;        /* futex: enum made */
+        int procs[MAX_PROCS]; /* detached mounts of procfs, or -errno */
+        unsigned n_procs;     /* how many are used */
+        struct share shares[MAX_SHARES];
+        unsigned n_shares; /* how many the mediator has come to */
+        uint32_t cpu;      /* the mediator's processor, when it made the command */
+    } parallel;
+
+    struct {
+        int error; /* 0 when the net namespace is ready, or -errno */
+        uint32_t step;
+        int32_t op;           /* the op that it is for, or -1 */
+        int fd;               /* the init's net namespace, where that is joined first, or -1 */
+        int is_joined;        /* the mediator is in it, and so the command will be */
+        int settings;         /* /proc/sys/net while there is no lo, or -1 */
+        uint32_t lo_is_taken; /* 1 when the init or the mediator has begun to bring lo up */
+        int answer[2];        /* the relay's: the first end is ours, the second goes to it; -1 when closed */
+    } net;
+
+    struct {
+        int error; /* of the helper that writes them */
+        uint32_t step;
+        uint32_t are_written; /* futex: with NSBOX_HOLD_MAPS */
+    } maps;
+
+    struct {
+        uint32_t state; /* futex: enum userns2 */
+        int fd;         /* the command's last user namespace, where that is made for it before, or -1 */
+        int error;      /* of the helper that writes its maps */
+        uint32_t step;
+    } userns2;
 };
 
 static inline struct job *job_of(struct builder *b)
@@ -105,7 +127,7 @@ static inline int is_below(const nsbox_request *r)
 /* The word that the kernel clears when pid 1 has executed or died. */
 static inline uint32_t *init_word(struct job *j)
 {
-    return j->req->flags & NSBOX_AS_INIT ? &j->command_tid : &j->init_tid;
+    return j->req->flags & NSBOX_AS_INIT ? &j->command.tid : &j->init.tid;
 }
 
 /* Is the root a copy of a template's? */

@@ -22,8 +22,8 @@ int precedes_init(const nsbox_request *r)
 /* True when somebody was waiting for it. */
 int publish(struct job *j, enum made what)
 {
-    __atomic_store_n(&j->made, what, __ATOMIC_RELEASE);
-    return sys_futex_wake(&j->made) > 0;
+    __atomic_store_n(&j->parallel.made, what, __ATOMIC_RELEASE);
+    return sys_futex_wake(&j->parallel.made) > 0;
 }
 
 /* One procfs of this process's pid namespace for each op that mounts one. */
@@ -33,10 +33,10 @@ void make_procs(struct job *j)
     unsigned made = 0;
     for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n && made < MAX_PROCS; i++)
         if (plan_op(j->req->plan, i)->code == NSBOX_OP_PROC)
-            j->procs[made++] = fs_of(&own, plan_op(j->req->plan, i));
+            j->parallel.procs[made++] = fs_of(&own, plan_op(j->req->plan, i));
     /* Opened before the mediator, which closes that, knows of it. */
-    if (made && j->procs[0] >= 0 && makes_net(j->req))
-        j->net_settings = sys_openat(j->procs[0], "sys/net", O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
+    if (made && j->parallel.procs[0] >= 0 && makes_net(j->req))
+        j->net.settings = sys_openat(j->parallel.procs[0], "sys/net", O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
 }
 
 static int is_shared(const nsbox_op *op)
@@ -54,8 +54,8 @@ static int takes(struct share *s)
 static void make_others(struct job *j)
 {
     struct builder own = {.step = 0};
-    struct share *s = j->shares;
-    for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n && s < j->shares + MAX_SHARES; i++) {
+    struct share *s = j->parallel.shares;
+    for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n && s < j->parallel.shares + MAX_SHARES; i++) {
         if (!is_shared(plan_op(j->req->plan, i)))
             continue;
         if (takes(s)) {
@@ -77,7 +77,7 @@ int help_set_up(struct job *j)
     make_procs(j);
     publish(j, MADE_PROC);
     make_others(j);
-    move_away(1, j->cpu);
+    move_away(1, j->parallel.cpu);
     int ret = sys_unshare(CLONE_FILES);
     /* What the mediator had open just then goes, before we wait for the root: it may be a file of its that is open for
      * writing, and op_remount_ro() would wait for us. */
@@ -93,8 +93,9 @@ static int is_commands(const struct job *j, enum made what)
 static int maker_is_gone(const struct job *j, enum made what)
 {
     if (has_init(j) && !is_commands(j, what))
-        return !__atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE);
-    return __atomic_load_n(&j->command_made, __ATOMIC_ACQUIRE) && !__atomic_load_n(&j->command_tid, __ATOMIC_ACQUIRE);
+        return !__atomic_load_n(&j->init.tid, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&j->command.is_made, __ATOMIC_ACQUIRE) &&
+           !__atomic_load_n(&j->command.tid, __ATOMIC_ACQUIRE);
 }
 
 /* The same of the command, for the mediator, when its word couldn't be cleared: see await_exec(). */
@@ -115,12 +116,12 @@ int await_made(struct job *j, enum made what)
 {
     for (int ended = 0;;) {
         int gone = ended || maker_is_gone(j, what);
-        uint32_t now = __atomic_load_n(&j->made, __ATOMIC_ACQUIRE);
+        uint32_t now = __atomic_load_n(&j->parallel.made, __ATOMIC_ACQUIRE);
         if (now >= (uint32_t)what)
             return 0;
         if (gone)
             return -ESRCH;
-        if (sys_futex_wait(&j->made, now, fifty_ms) == -ETIMEDOUT && is_commands(j, what))
+        if (sys_futex_wait(&j->parallel.made, now, fifty_ms) == -ETIMEDOUT && is_commands(j, what))
             ended = command_has_ended(j);
     }
 }
@@ -142,11 +143,11 @@ static int await_share(struct job *j, struct share *s)
 int new_fs(struct builder *b, const nsbox_op *op)
 {
     struct job *j = job_of(b);
-    unsigned n = j->n_shares++;
-    if (!precedes_init(j->req) || n >= MAX_SHARES || takes(&j->shares[n]))
+    unsigned n = j->parallel.n_shares++;
+    if (!precedes_init(j->req) || n >= MAX_SHARES || takes(&j->parallel.shares[n]))
         return fs_of(b, op);
-    TRY(b, NSBOX_STEP_COMMAND, await_share(j, &j->shares[n]));
-    return j->shares[n].fd >= 0 ? j->shares[n].fd : fs_of(b, op);
+    TRY(b, NSBOX_STEP_COMMAND, await_share(j, &j->parallel.shares[n]));
+    return j->parallel.shares[n].fd >= 0 ? j->parallel.shares[n].fd : fs_of(b, op);
 }
 
 /* A process that waits behind the one on that processor runs at once if there is another: we take it out of its affinity,

@@ -57,7 +57,7 @@ static int execute(struct job *j, uint32_t *step)
     if (ret < 0)
         return ret;
     *step = NSBOX_STEP_EXEC;
-    const char *const *envp = j->place ? j->place->envp : r->envp;
+    const char *const *envp = j->command.place ? j->command.place->envp : r->envp;
     if (r->flags & NSBOX_BY_FD)
         return sys_execveat(2, "", r->argv, envp, AT_EMPTY_PATH);
     for (const char *const *program = r->programs; *program; program++) {
@@ -77,8 +77,8 @@ static int enter_cwd(struct job *j, uint32_t *step)
     const nsbox_request *r = j->req;
     *step = NSBOX_STEP_CHDIR;
     for (uint32_t i = 0; i < r->n_places; i++) {
-        j->place = &r->places[i];
-        if (enter_directory(j->place->cwd) >= 0)
+        j->command.place = &r->places[i];
+        if (enter_directory(j->command.place->cwd) >= 0)
             return 0;
     }
     int ret = r->cwd && !r->n_places ? enter_directory(r->cwd) : 0;
@@ -164,8 +164,8 @@ static int renew_namespaces(struct job *j, uint32_t *step, int32_t *op)
     if (ret < 0 || !makes_net(r))
         return ret;
     ret = make_net(j);
-    *step = j->init_net_step;
-    *op = ret < 0 ? j->init_net_op : -1;
+    *step = j->net.step;
+    *op = ret < 0 ? j->net.op : -1;
     return ret;
 }
 

@@ -112,7 +112,7 @@ void clean_up(struct job *j)
     end_sharer(j->map_program.pid, &j->map_program.tid);
     end_command(j);
     end_init(j);
-    end_sharer(j->res->init_pid, &j->init_tid);
+    end_sharer(j->res->init_pid, &j->init.tid);
     sys_close(j->res->pidfd);
     j->res->pidfd = -1;
 }

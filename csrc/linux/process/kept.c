@@ -46,7 +46,7 @@ static int send_namespaces(struct job *j)
 {
     const int fds[NSBOX_SENT] = {[NSBOX_SENT_USER] = open_own(j, "self/ns/user"),
                                  [NSBOX_SENT_MNT] = open_own(j, "self/ns/mnt"),
-                                 [NSBOX_SENT_NULL] = j->devnull};
+                                 [NSBOX_SENT_NULL] = j->command.devnull};
     for (int i = 0; i < NSBOX_SENT; i++)
         if (fds[i] < 0)
             return fds[i];
@@ -79,6 +79,6 @@ int park(struct job *j, int32_t *op)
         ret = net_outcome(j, op); /* which a command would look at, and there is none */
     if (ret < 0)
         return ret;
-    TRY(&j->b, NSBOX_STEP_HOLD, send_fds(r->report_fd, &j->userns2_fd, 1));
+    TRY(&j->b, NSBOX_STEP_HOLD, send_fds(r->report_fd, &j->userns2.fd, 1));
     return 0;
 }

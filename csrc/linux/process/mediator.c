@@ -15,25 +15,25 @@ static int create_command(struct job *j)
     unsigned long flags = CLONE_PARENT | CLONE_PARENT_SETTID;
     if (precedes_init(j->req)) { /* for help_set_up() */
         flags |= CLONE_FILES;
-        sys_getcpu(&j->cpu);
+        sys_getcpu(&j->parallel.cpu);
     }
     /* setresuid(2) to another kernel id would make the shared memory, so the caller, non-dumpable: then a copy. */
     flags |= j->req->flags & NSBOX_FORK_COMMAND ? CLONE_VFORK : CLONE_VM | CLONE_CHILD_CLEARTID;
-    j->command_tid = j->req->flags & NSBOX_FORK_COMMAND ? 0 : 1;
+    j->command.tid = j->req->flags & NSBOX_FORK_COMMAND ? 0 : 1;
     j->b.step = NSBOX_STEP_COMMAND;
-    __atomic_store_n(&j->command_made, 1, __ATOMIC_RELEASE); /* after its tid: see command_is_gone() */
+    __atomic_store_n(&j->command.is_made, 1, __ATOMIC_RELEASE); /* after its tid: see command_is_gone() */
     long pid = -ENOSYS;
     if (!(j->req->flags & NSBOX_FORK_COMMAND)) {
-        const struct clone_more more = {.parent_tid = &j->res->pid, .child_tid = &j->command_tid};
-        j->has_handlers = 0;
-        pid = clone_by_args(flags | CLEAR_SIGHAND, j->command_stack, &more, command, j);
+        const struct clone_more more = {.parent_tid = &j->res->pid, .child_tid = &j->command.tid};
+        j->command.has_handlers = 0;
+        pid = clone_by_args(flags | CLEAR_SIGHAND, j->stacks.command, &more, command, j);
     }
     if (pid < 0) { /* a filter of the caller's may refuse clone3(2) */
-        j->has_handlers = 1;
-        pid = arch_clone(flags, j->command_stack, &j->res->pid, (int *)(void *)&j->command_tid, command, j);
+        j->command.has_handlers = 1;
+        pid = arch_clone(flags, j->stacks.command, &j->res->pid, (int *)(void *)&j->command.tid, command, j);
     }
     if (pid < 0)
-        j->command_tid = 0;
+        j->command.tid = 0;
     return pid < 0 ? (int)pid : 0;
 }
 
@@ -74,7 +74,7 @@ static int close_up(struct job *j, int32_t *op)
     int later = fork || has_no_command(j->req);
     if (is_warm(j->req))
         TRY(&j->b, NSBOX_STEP_STALE, no_other_root(&j->b));
-    int ret = j->command_made || later ? 0 : create_command(j);
+    int ret = j->command.is_made || later ? 0 : create_command(j);
     if (ret < 0)
         return ret;
     if (j->req->flags & NSBOX_AS_INIT)
@@ -129,7 +129,7 @@ static int create_command_early(struct job *j)
 {
     if (is_warm(j->req) && !(j->req->flags & NSBOX_CLOSE_FDS)) /* it would have what is lifted just then */
         return 0;
-    if (j->command_made || forks(j->req) || has_no_command(j->req) || !(precedes_init(j->req) || init_is_up(j)))
+    if (j->command.is_made || forks(j->req) || has_no_command(j->req) || !(precedes_init(j->req) || init_is_up(j)))
         return 0;
     return create_command(j);
 }
@@ -149,7 +149,7 @@ static int start_first(struct job *j, int32_t *op)
     if (ret >= 0 && j->req->namespaces & CLONE_NEWPID)
         ret = init_start(j);
     else if (ret >= 0)
-        j->init_up = 1;
+        j->init.is_up = 1;
     if (ret >= 0 && !(j->req->namespaces & CLONE_NEWPID))
         ret = net_without_init(j, op);
     if (ret >= 0)
@@ -161,8 +161,8 @@ static int start_first(struct job *j, int32_t *op)
     if (ret >= 0)
         ret = hold(j, 0, &j->b.step);
     if (ret >= 0) {
-        __atomic_store_n(&j->has_maps, 1, __ATOMIC_RELEASE);
-        sys_futex_wake(&j->has_maps);
+        __atomic_store_n(&j->maps.are_written, 1, __ATOMIC_RELEASE);
+        sys_futex_wake(&j->maps.are_written);
     }
     return ret;
 }
@@ -223,7 +223,7 @@ static int enter_parked(struct job *j, int32_t *op)
     if (ret < 0)
         return ret;
     j->umask = (unsigned)sys_umask(0);
-    j->init_up = 1;
+    j->init.is_up = 1;
     ret = join_parked(j);
     j->b.step = NSBOX_STEP_STALE;
     return ret;

@@ -55,7 +55,7 @@ static int open_image(struct builder *b)
 /* Its descriptors, 0 to 2, and its image as 3; in a table of its own. */
 static int take_fds(struct job *j, int image)
 {
-    int own[] = {j->lifeline, j->setup_pipe[0], j->said[1], image};
+    int own[] = {j->lifeline, j->setup_pipe[0], j->init.says[1], image};
     int n = sizeof own / sizeof own[0], ret = 0;
     for (int i = 0; i < n; i++) /* out of the way */
         if ((own[i] = sys_dupfd_cloexec(own[i], 10)) < 0)
@@ -104,8 +104,8 @@ static int is_given_up(const struct job *j)
 static _Noreturn void become_command(struct job *j, int ret)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
-    if (ret >= 0 && j->init_net < 0) { /* nobody else looks */
-        report(j->res, j->init_net, j->init_net_step, j->init_net_op);
+    if (ret >= 0 && j->net.error < 0) { /* nobody else looks */
+        report(j->res, j->net.error, j->net.step, j->net.op);
         sys_exit(127);
     }
     for (uint32_t gate; ret >= 0 && (gate = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE)) != GATE_OPEN;) {
@@ -125,10 +125,10 @@ static _Noreturn void become_command(struct job *j, int ret)
 static void await_first_maps(struct job *j)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
-    while (j->req->flags & NSBOX_HOLD_MAPS && !__atomic_load_n(&j->has_maps, __ATOMIC_ACQUIRE)) {
+    while (j->req->flags & NSBOX_HOLD_MAPS && !__atomic_load_n(&j->maps.are_written, __ATOMIC_ACQUIRE)) {
         if (is_given_up(j))
             sys_exit(127);
-        sys_futex_wait(&j->has_maps, 0, fifty_ms);
+        sys_futex_wait(&j->maps.are_written, 0, fifty_ms);
     }
 }
 
@@ -163,7 +163,7 @@ static void init_main(void *arg)
             sys_sched_yield();
     }
     if (makes_net(j->req)) {
-        j->init_net = make_net_early(j);
+        j->net.error = make_net_early(j);
         publish(j, MADE_NET);
     }
     if (j->req->flags & NSBOX_AS_INIT)
@@ -175,7 +175,7 @@ static void init_main(void *arg)
     if (ret >= 0)
         ret = sys_unshare(CLONE_FILES);
     int image = ret < 0 ? ret : open_image(&own);
-    j->init_error = image < 0 ? image : become_init(j, image);
+    j->init.error = image < 0 ? image : become_init(j, image);
     sys_exit(127);
 }
 
@@ -183,7 +183,7 @@ static void init_main(void *arg)
 static long clone_init(struct job *j, unsigned long flags, int *told)
 {
     uint32_t *word = init_word(j);
-    uint8_t *stack = j->req->flags & NSBOX_AS_INIT ? j->command_stack : j->init_stack;
+    uint8_t *stack = j->req->flags & NSBOX_AS_INIT ? j->stacks.command : j->stacks.init;
     flags |= CLONE_VM | CLONE_FILES | CLONE_CHILD_CLEARTID | (flags & CLONE_PIDFD ? 0 : CLONE_PARENT_SETTID);
     *word = 1;
     long pid = arch_clone(flags, stack, told, (int *)(void *)word, init_main, j);
@@ -196,9 +196,9 @@ static long clone_init(struct job *j, unsigned long flags, int *told)
 static int hold_init_pidfd(struct job *j)
 {
     struct statx st;
-    if (j->init_pidfd < 0)
-        TRY(&j->b, NSBOX_STEP_INIT, j->init_pidfd = sys_pidfd_open(j->res->init_pid));
-    TRY(&j->b, NSBOX_STEP_INIT, sys_statx(j->init_pidfd, "", AT_EMPTY_PATH, STATX_INO, &st));
+    if (j->init.pidfd < 0)
+        TRY(&j->b, NSBOX_STEP_INIT, j->init.pidfd = sys_pidfd_open(j->res->init_pid));
+    TRY(&j->b, NSBOX_STEP_INIT, sys_statx(j->init.pidfd, "", AT_EMPTY_PATH, STATX_INO, &st));
     j->res->init_ino = st.stx_ino;
     return 0;
 }
@@ -211,7 +211,7 @@ int init_start(struct job *j)
     unsigned long flags = asked & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT) ? CLONE_PARENT : 0;
     int *number = asked & NSBOX_AS_INIT ? &j->res->pid : &j->res->init_pid;
     if (asked & NSBOX_AS_INIT)
-        j->command_made = j->init_up = 1;
+        j->command.is_made = j->init.is_up = 1;
     j->b.step = asked & NSBOX_AS_INIT ? NSBOX_STEP_COMMAND : NSBOX_STEP_INIT;
     int ret = is_below(j->req) ? clone_below(j, flags, number, clone_init) : (int)clone_init(j, flags, number);
     if (ret < 0)
@@ -222,8 +222,8 @@ int init_start(struct job *j)
             move_away(j->res->init_pid, cpu);
         return hold_init_pidfd(j);
     }
-    sys_close(j->init_pidfd);
-    j->init_pidfd = -1;
+    sys_close(j->init.pidfd);
+    j->init.pidfd = -1;
     return 0;
 }
 
@@ -236,9 +236,9 @@ static void procs_maker(void *arg)
 /* Of a pid namespace that was joined: our children are in it, we aren't. */
 static int procs_of_joined(struct job *j)
 {
-    if (j->n_procs)
+    if (j->parallel.n_procs)
         return 0;
-    int pid = (int)clone_sharer(&j->map_program, CLONE_VFORK | CLONE_FILES, j->init_stack, procs_maker, j);
+    int pid = (int)clone_sharer(&j->map_program, CLONE_VFORK | CLONE_FILES, j->stacks.init, procs_maker, j);
     return pid < 0 ? pid : sys_waitid(P_PID, pid, 0, WEXITED | __WALL);
 }
 
@@ -248,10 +248,10 @@ int init_new_proc(struct builder *b)
     int ret = j->req->namespaces & CLONE_NEWPID ? await_made(j, MADE_PROC) : procs_of_joined(j);
     if (ret < 0)
         return ret;
-    if (j->n_procs == MAX_PROCS)
+    if (j->parallel.n_procs == MAX_PROCS)
         return -EBUSY;
-    int fd = j->procs[j->n_procs];
-    j->procs[j->n_procs++] = -EBUSY; /* a detached mount is attached once */
+    int fd = j->parallel.procs[j->parallel.n_procs];
+    j->parallel.procs[j->parallel.n_procs++] = -EBUSY; /* a detached mount is attached once */
     return fd;
 }
 
@@ -259,20 +259,20 @@ int init_new_proc(struct builder *b)
 int init_is_up(struct job *j)
 {
     nsbox_word word;
-    if (j->init_up || __atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE)) /* it hasn't left our memory yet */
-        return j->init_up;
-    j->init_up = sys_read(j->said[0], &word, sizeof word) == sizeof word;
-    return j->init_up;
+    if (j->init.is_up || __atomic_load_n(&j->init.tid, __ATOMIC_ACQUIRE)) /* it hasn't left our memory yet */
+        return j->init.is_up;
+    j->init.is_up = sys_read(j->init.says[0], &word, sizeof word) == sizeof word;
+    return j->init.is_up;
 }
 
 /* Is it dead? Its pidfd tells, unless it waits for the command to be reaped, which is the caller's zombie then. */
 static int init_is_gone(struct job *j)
 {
     static const int64_t at_once[2] = {0, 0};
-    struct pollfd fd = {.fd = j->init_pidfd, .events = POLLIN};
-    if (__atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE))
+    struct pollfd fd = {.fd = j->init.pidfd, .events = POLLIN};
+    if (__atomic_load_n(&j->init.tid, __ATOMIC_ACQUIRE))
         return 0;
-    if (j->init_error < 0 || (j->command_made && !__atomic_load_n(&j->command_tid, __ATOMIC_ACQUIRE)))
+    if (j->init.error < 0 || (j->command.is_made && !__atomic_load_n(&j->command.tid, __ATOMIC_ACQUIRE)))
         return 1;
     return sys_ppoll(&fd, 1, at_once) > 0;
 }
@@ -280,7 +280,7 @@ static int init_is_gone(struct job *j)
 /* Why it ended before it was up; 0 when it didn't. */
 int init_failed(const struct job *j)
 {
-    return has_init(j) && !__atomic_load_n(&j->init_tid, __ATOMIC_ACQUIRE) ? j->init_error : 0;
+    return has_init(j) && !__atomic_load_n(&j->init.tid, __ATOMIC_ACQUIRE) ? j->init.error : 0;
 }
 
 /* Returns when it is up, or is gone. */
@@ -290,8 +290,8 @@ int init_await(struct job *j)
     while (!init_is_up(j)) {
         int gone = init_is_gone(j);
         if (gone && !init_is_up(j))
-            return j->init_error < 0 ? j->init_error : -ESRCH;
-        struct pollfd fd = {.fd = j->said[0], .events = POLLIN};
+            return j->init.error < 0 ? j->init.error : -ESRCH;
+        struct pollfd fd = {.fd = j->init.says[0], .events = POLLIN};
         int ret = sys_ppoll(&fd, 1, ten_ms);
         if (ret < 0 && ret != -EINTR)
             return ret;
@@ -303,8 +303,8 @@ int init_await(struct job *j)
 void init_await_leave(struct job *j)
 {
     static const int64_t at_once[2] = {0, 0};
-    struct pollfd fd = {.fd = j->init_pidfd, .events = POLLIN};
-    while (!await_exec(&j->init_tid))
-        if (j->init_up || sys_ppoll(&fd, 1, at_once) > 0)
+    struct pollfd fd = {.fd = j->init.pidfd, .events = POLLIN};
+    while (!await_exec(&j->init.tid))
+        if (j->init.is_up || sys_ppoll(&fd, 1, at_once) > 0)
             return;
 }

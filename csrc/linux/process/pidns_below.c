@@ -23,7 +23,7 @@ static int make_below(struct below *b)
     if (ret < 0)
         return ret;
     b->step = NSBOX_STEP_INIT;
-    ret = (int)b->make(b->job, CLONE_PARENT | CLONE_PIDFD, &b->job->init_pidfd);
+    ret = (int)b->make(b->job, CLONE_PARENT | CLONE_PIDFD, &b->job->init.pidfd);
     /* By our own entry: pid 1's is refused, as long as it shares memory that isn't dumpable. */
     if (ret >= 0)
         ret = b->fd = sys_openat(AT_FDCWD, "/proc/self/ns/pid_for_children", O_RDONLY, 0);
@@ -82,7 +82,7 @@ static int number_of(int pidfd)
 /* pid 1's number first: if anything else fails, the caller is to end it. */
 static int take_over(struct job *j, const struct below *b, int *number)
 {
-    int found = j->init_pidfd < 0 ? 0 : number_of(j->init_pidfd);
+    int found = j->init.pidfd < 0 ? 0 : number_of(j->init.pidfd);
     TRY(&j->b, NSBOX_STEP_INIT, found);
     *number = found;
     TRY(&j->b, b->step, b->error);
@@ -103,11 +103,11 @@ int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *mak
     b.fd = -1;
     /* Its child becomes its sibling: ours, or the caller's, who reaps the helper too then. */
     unsigned long whose = flags & CLONE_PARENT;
-    long pid = clone_sharer(&j->map_program, CLONE_VFORK | CLONE_FILES | whose, j->helper_stack, below_main, &b);
+    long pid = clone_sharer(&j->map_program, CLONE_VFORK | CLONE_FILES | whose, j->stacks.helper, below_main, &b);
     TRY(&j->b, NSBOX_STEP_INIT, (int)pid);
     if (!whose)
         sys_waitid(P_PID, (int)pid, 0, WEXITED | __WALL);
-    if (!b.is_over && j->init_pidfd < 0) /* it was killed before there was anybody who could clear this */
+    if (!b.is_over && j->init.pidfd < 0) /* it was killed before there was anybody who could clear this */
         *init_word(j) = 0;
     int ret = take_over(j, &b, number);
     sys_close(b.fd);

@@ -12,7 +12,7 @@ void default_signals(const struct job *j)
     for (int sig = 1; sig <= 8 * SYS_SIGSET_BYTES; sig++) {
         int restored = r->flags & NSBOX_RESTORE_SIGNALS && (sig == SIGPIPE || sig == SIGXFSZ);
         restored |= r->flags & (NSBOX_RESTORE_SIGNALS | NSBOX_UNCONFINED) && sig == SIGCHLD;
-        if (!j->has_handlers && !restored) /* cleared by clone3(2), all others */
+        if (!j->command.has_handlers && !restored) /* cleared by clone3(2), all others */
             continue;
         if (sys_sigaction(sig, 0, &old) < 0 || old.handler == SIG_DFL)
             continue;
@@ -65,7 +65,7 @@ int ignores_children(void)
  * then. The command has the caller's memory up to its exec; as a copy of it, it ends when it likes. */
 static int is_awaited(const struct job *j)
 {
-    return j->watches && !(j->req->flags & (NSBOX_FORK_COMMAND | NSBOX_PREEXEC | NSBOX_PLAIN));
+    return j->command.is_watched && !(j->req->flags & (NSBOX_FORK_COMMAND | NSBOX_PREEXEC | NSBOX_PLAIN));
 }
 
 /* In the command: until the caller has opened that. Should it end, the death signal is still set, or the init ends us: all other
@@ -73,20 +73,20 @@ static int is_awaited(const struct job *j)
 void await_watch(struct job *j)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
-    while (is_awaited(j) && !__atomic_load_n(&j->watched, __ATOMIC_ACQUIRE))
-        sys_futex_wait(&j->watched, 0, fifty_ms);
+    while (is_awaited(j) && !__atomic_load_n(&j->command.is_open, __ATOMIC_ACQUIRE))
+        sys_futex_wait(&j->command.is_open, 0, fifty_ms);
 }
 
 /* In the caller, when its mediator has gone. No descriptor free: then nobody knows how it ended. */
 void watch_command(struct job *j)
 {
-    int fd = j->watches && j->res->pid > 0 ? sys_pidfd_open(j->res->pid) : -1;
+    int fd = j->command.is_watched && j->res->pid > 0 ? sys_pidfd_open(j->res->pid) : -1;
     if (fd >= 0 && fd < 3) {
         int high = sys_dupfd_cloexec(fd, 3);
         sys_close(fd);
         fd = high;
     }
     j->res->pidfd = fd < 0 ? -1 : fd;
-    __atomic_store_n(&j->watched, 1, __ATOMIC_RELEASE);
-    sys_futex_wake(&j->watched);
+    __atomic_store_n(&j->command.is_open, 1, __ATOMIC_RELEASE);
+    sys_futex_wake(&j->command.is_open);
 }

@@ -34,8 +34,8 @@ static void start_mediator(struct job *j)
     unsigned long flags = CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID;
     const struct clone_more more = {.cgroup = j->req->cgroup_fd, .child_tid = &j->mediator};
     j->mediator = MEDIATOR_WORKS;
-    long pid = more.cgroup >= 0 ? clone_by_args(flags | INTO_CGROUP, j->mediator_stack, &more, mediator, j)
-                                : arch_clone(flags, j->mediator_stack, 0, (int *)(void *)&j->mediator, mediator, j);
+    long pid = more.cgroup >= 0 ? clone_by_args(flags | INTO_CGROUP, j->stacks.mediator, &more, mediator, j)
+                                : arch_clone(flags, j->stacks.mediator, 0, (int *)(void *)&j->mediator, mediator, j);
     int killed = pid < 0 ? 0 : mediator_killed((int)pid);
     restore_dumpable(j, (int)pid);
     if (pid < 0)
@@ -46,7 +46,7 @@ static void start_mediator(struct job *j)
     if (killed)
         report(j->res, -EINTR, NSBOX_STEP_KILLED, -1);
     else if (j->res->pid > 0)
-        while (!await_exec(&j->command_tid) && !is_dead(j->res->pid))
+        while (!await_exec(&j->command.tid) && !is_dead(j->res->pid))
             continue;
 }
 
@@ -55,10 +55,10 @@ static void start_mediator(struct job *j)
 static void start_plain(struct job *j)
 {
     unsigned long flags = CLONE_VFORK | (j->req->flags & NSBOX_FORK_COMMAND ? 0 : CLONE_VM);
-    unsigned long watched = j->watches ? CLONE_PIDFD : 0;
+    unsigned long watched = j->command.is_watched ? CLONE_PIDFD : 0;
     long pid = j->req->cgroup_fd >= 0
-                   ? clone_into_cgroup(flags, j->command_stack, j->req->cgroup_fd, plain_command, j)
-                   : arch_clone(flags | watched, j->command_stack, &j->res->pidfd, 0, plain_command, j);
+                   ? clone_into_cgroup(flags, j->stacks.command, j->req->cgroup_fd, plain_command, j)
+                   : arch_clone(flags | watched, j->stacks.command, &j->res->pidfd, 0, plain_command, j);
     j->res->pid = pid < 0 ? 0 : (int)pid;
     if (pid > 0 && watched)
         j->res->pidfd = j->res->pidfd < 0 ? open_pidfd(j->res->pid) : move_high(j->res->pidfd);
@@ -80,7 +80,7 @@ static int start(struct job *j)
     else
         start_mediator(j);
     sys_close(j->lifeline);
-    sys_close(j->said[1]);
+    sys_close(j->init.says[1]);
     sys_close(j->parked_pipe[0]);
     int with_init = !(j->req->flags & NSBOX_PLAIN) && !is_parked(j->req);
     if (j->res->error)
@@ -89,9 +89,9 @@ static int start(struct job *j)
         hold_init(j);
     with_init = with_init && !j->res->error && has_init(j);
     if (with_init)
-        j->res->init_says = j->said[0];
+        j->res->init_says = j->init.says[0];
     else
-        sys_close(j->said[0]);
+        sys_close(j->init.says[0]);
     if (with_init && j->parked_pipe[1] >= 0)
         j->res->go_fd = j->parked_pipe[1];
     else
@@ -120,19 +120,19 @@ static void set_up(struct job *j, const nsbox_request *req, uint32_t nops)
     uint8_t *stacks = (uint8_t *)j + JOB_BYTES;
     j->req = req;
     j->res = req->result;
-    j->mediator_stack = stacks + MEDIATOR_STACK;
-    j->init_stack = j->mediator_stack + INIT_STACK;
-    j->command_stack = j->init_stack + COMMAND_STACK;
-    j->helper_stack = j->command_stack + HELPER_STACK;
+    j->stacks.mediator = stacks + MEDIATOR_STACK;
+    j->stacks.init = j->stacks.mediator + INIT_STACK;
+    j->stacks.command = j->stacks.init + COMMAND_STACK;
+    j->stacks.helper = j->stacks.command + HELPER_STACK;
     j->caller = sys_getpid();
-    j->lifeline = j->said[0] = j->said[1] = j->setup_pipe[0] = j->setup_pipe[1] = -1;
-    j->answer[0] = j->answer[1] = -1;
-    j->has_handlers = 1;
-    j->devnull = j->init_pidfd = j->userns2_fd = j->net_fd = j->net_settings = -1;
+    j->lifeline = j->init.says[0] = j->init.says[1] = j->setup_pipe[0] = j->setup_pipe[1] = -1;
+    j->net.answer[0] = j->net.answer[1] = -1;
+    j->command.has_handlers = 1;
+    j->command.devnull = j->init.pidfd = j->userns2.fd = j->net.fd = j->net.settings = -1;
     for (unsigned i = 0; i < MAX_PROCS; i++)
-        j->procs[i] = -ESRCH;
+        j->parallel.procs[i] = -ESRCH;
     struct builder *b = &j->b;
-    j->watches = !has_no_command(req) && !(req->flags & NSBOX_AS_INIT) && ignores_children();
+    j->command.is_watched = !has_no_command(req) && !(req->flags & NSBOX_AS_INIT) && ignores_children();
     b->plan = req->plan;
     b->root = b->base = b->scratch = b->masked = b->proc = b->parent = -1;
     b->stdout_fd = req->stdout_fd == -1 ? 1 : req->stdout_fd;
@@ -186,7 +186,7 @@ int nsbox_spawn(const nsbox_request *req)
     struct job *j = job_in(req);
     set_up(j, req, nops);
     /* On it the init speaks. Neither end blocks: what it says fits in, and who reads has polled. */
-    int ret = is_parked(req) ? 0 : open_pipe(j->said, O_NONBLOCK);
+    int ret = is_parked(req) ? 0 : open_pipe(j->init.says, O_NONBLOCK);
     /* Its end tells the init that the set-up is over; that of one which is parked is the caller's. */
     if (ret >= 0 && req->flags & NSBOX_PARK)
         ret = open_pipe(j->setup_pipe, 0);
@@ -198,7 +198,7 @@ int nsbox_spawn(const nsbox_request *req)
         return start(j);
     report(res, ret, NSBOX_STEP_LIFELINE, -1);
     for (int i = 0; i < 2; i++) {
-        sys_close(j->said[i]);
+        sys_close(j->init.says[i]);
         sys_close(j->parked_pipe[i]);
     }
     return 0;
