@@ -13,7 +13,7 @@ static int is_refused(int fd)
     return fd == -ENOSYS || fd == -EPERM;
 }
 
-/* One name, which is no link: its descriptor; -ELOOP for a link, of which link, if any, is told the text. */
+/* One name: its descriptor, or -ELOOP for a link, whose text goes to `link` unless that is NULL. */
 static int step_into(int at, const char *part, size_t n, char *link, long *length)
 {
     char name[256]; /* NAME_MAX and the 0 */

@@ -227,9 +227,10 @@ int dest_parent(struct builder *b, const char *path, const char **name)
     return dir;
 }
 
-/* What is there is told by its descriptor, *name being "". What is made is told by the directory and its name in it, and
- * needn't be opened: in a file system of ours a name stays what we have made it. (With NSBOX_HOST_WRITES others may swap it;
- * a mount lies at the name all the same, and follows no link.) The descriptor goes to release_parent(). */
+/* What is there is returned as its descriptor, and *name is "". What is made is returned as the directory and its
+ * name in it, and needn't be opened: in a file system of ours a name stays what we have made it. (With
+ * NSBOX_HOST_WRITES others may swap it; a mount lies at the name all the same, and follows no link.) The descriptor
+ * goes to release_parent(). */
 int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode, const char **name)
 {
     size_t cut;

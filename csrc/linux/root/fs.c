@@ -98,7 +98,7 @@ int fs_of(struct builder *b, const nsbox_op *op)
     }
 }
 
-/* A tmpfs for what the set-up itself needs: made by whoever asks. */
+/* A tmpfs for what the set-up itself needs: made by the process that asks. */
 int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size)
 {
     return as_own(b, make_tmpfs(b, mode, size));
@@ -113,8 +113,8 @@ int mount_attrs(int fd, unsigned set, unsigned flags)
 }
 
 /* A detached copy of what is mounted at path, with attributes as by mount_attrs(). Where the kernel can, in one call
- * (Linux 6.15); what fails is done again in two, which tell it apart. That nothing is there, which may be no error, is
- * believed of a call that has worked. The step is the caller's, but for attributes that were refused. */
+ * (Linux 6.15); what fails is done again in two, which tell it apart. That nothing is there, which may be no error,
+ * is believed of a call that has worked. The step stays the caller's, unless attributes were refused. */
 int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs)
 {
     struct mount_attr attr = {.attr_set = attrs, .propagation = SYS_MS_PRIVATE};
@@ -211,7 +211,7 @@ int fs_scratch(struct builder *b)
     return sys_move_mount(mount, b->base, SCRATCH_NAME);
 }
 
-/* What a descriptor refers to, opened anew. */
+/* What a descriptor refers to, opened again. */
 int fs_reopen(struct builder *b, int fd, int flags)
 {
     char link[32];

@@ -23,7 +23,7 @@ static int open_own_file(struct builder *b, int dir, const char *name, unsigned 
     if (fd != -EEXIST)
         return fd;
     fd = sys_openat2(dir, name, O_WRONLY | O_NONBLOCK, 0, RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH);
-    if (fd == -ENOSYS || fd == -EPERM) /* see resolve.c; what is mounted there is told by own_check() */
+    if (fd == -ENOSYS || fd == -EPERM) /* see resolve.c; own_check() sees what is mounted there */
         fd = sys_openat(dir, name, O_WRONLY | O_NONBLOCK | O_NOFOLLOW, 0);
     if (fd < 0)
         return fd;
@@ -84,7 +84,7 @@ int op_data(struct builder *b, const nsbox_op *op)
     return ret;
 }
 
-/* Is there the very same link already? As bubblewrap since 0.9. What another one says is told. */
+/* Is there the very same link already? As bubblewrap since 0.9. Another one's text is reported. */
 static int same_link(struct builder *b, int dir, const char *name, const char *target)
 {
     char there[NSBOX_PATH_MAX];

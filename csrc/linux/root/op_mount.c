@@ -27,7 +27,8 @@ static int reopen(struct builder *b, int fd)
     return at;
 }
 
-/* What lies below a file system that each command gets fresh goes along onto the new one: copies of the mounts that the op names. All are there, unless the template doesn't fit any more. */
+/* What lies below a file system that each command gets fresh goes along onto the new one: copies of the mounts that
+ * the op names. All are there, unless the kept tree doesn't fit any more. */
 static int lift(struct builder *b, const nsbox_op *op)
 {
     const char *path = plan_str(b->plan, op->src);
@@ -58,8 +59,8 @@ static unsigned bind_attrs(const nsbox_op *op)
     return MOUNT_ATTR_NOSUID | no_devices | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
 }
 
-/* Whose files are mapped was found out by the path's name. Since then another user's may have come to be there, by the hand of
- * one who may write to the directory above. */
+/* Whose files are mapped was found out by the path's name. Since then a user who may write to the directory above may
+ * have put another user's file there. */
 static int owner_stays(int at, const nsbox_mapping *to, int all)
 {
     struct statx st;
@@ -67,8 +68,8 @@ static int owner_stays(int at, const nsbox_mapping *to, int all)
     return ret < 0 ? ret : st.stx_uid == to->uid && (!all || st.stx_gid == to->gid);
 }
 
-/* A tree whose owner's files are the sandbox's own. What is bound onto itself on the way to another path (OPTIONAL) isn't
- * named by the policy: there somebody else's is left unmapped. */
+/* A tree whose owner's files are the sandbox's own. What is bound onto itself on the way to another path (OPTIONAL)
+ * isn't named by the policy: there, another user's file is left unmapped. */
 static int open_mapped(struct builder *b, const nsbox_op *op, const nsbox_mapping *to)
 {
     int is_named = !(op->flags & NSBOX_OPTIONAL), userns = to->userns_fd;
@@ -148,7 +149,7 @@ static int place(struct builder *b, const nsbox_op *op, int tree)
     return attach_at(b, tree, plan_str(b->plan, op->dst), is_dir ? DEST_DIR : DEST_FILE);
 }
 
-/* The op's source, which may have been opened before: see idmap.c. */
+/* The op's source, which may have been opened before: see sources.c. */
 static int source_of(struct builder *b, const nsbox_op *op)
 {
     if (!b->is_early || op->flags & NSBOX_FROM_FD)
@@ -271,7 +272,8 @@ int op_remount_ro(struct builder *b, const nsbox_op *op)
         return fd;
     b->step = NSBOX_STEP_ATTR;
     int ret = mount_attrs(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_SAFE, 0);
-    /* EBUSY: somebody has a file open for writing here; the init or the command, with a copy of our table, about to close it. */
+    /* EBUSY: a file is open for writing here. The init or the command has it in a copy of our table, and is about to
+     * close it. */
     static const int64_t pause[2] = {0, 50000};
     for (int i = 0; i < 2000 && ret == -EBUSY; i++) {
         sys_ppoll(0, 0, pause);

@@ -111,8 +111,8 @@ static int freeze(const struct builder *b, const nsbox_op *op)
 }
 
 /* Makes the overlay of the old root read-only, or writable again: the file system, and so every mount of it, also in
- * namespaces that nothing but a descriptor holds. EBUSY (sb_prepare_remount_readonly()): somebody has a file open for
- * writing, or mapped, by any of them; or it is about to be closed by a process that has just ended. */
+ * namespaces that nothing but a descriptor holds. EBUSY (sb_prepare_remount_readonly()): a process has a file open
+ * for writing, or mapped, by any of them; or it is about to be closed by a process that has just ended. */
 int op_freeze(struct builder *b, const nsbox_op *op)
 {
     static const int64_t pause[2] = {0, 1000000};

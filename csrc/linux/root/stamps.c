@@ -43,8 +43,8 @@ static int is_mount(const struct statx *st)
     return (st->stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/* What lies where the ops have mounted something, once all is done and "/" is the new root. A destination behind a symlink
- * would be another one, as soon as something lies on the way that each command has anew. */
+/* What lies where the ops have mounted something, once all is done and "/" is the new root. If a destination is
+ * reached through a symlink, a fresh mount along that way would redirect it; so symlinks are refused. */
 int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, int32_t *op)
 {
     for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
