@@ -10,9 +10,9 @@ struct sharer {
     uint32_t tid; /* not 0 as long as it is there: see await_exec() */
 };
 
-/* Waits until the child whose CLONE_CHILD_CLEARTID word this is has left our memory, by exec or exit: true then, false
- * after ten milliseconds. The kernel can fail to write the word of a process that is being killed (it gives up a page
- * fault then), so whoever waits on looks whether the process is there at all. */
+/* Waits until the child whose CLONE_CHILD_CLEARTID word this is has left our memory, by exec or exit: true then,
+ * false after ten milliseconds. The kernel can fail to write the word of a process that is being killed (it gives up
+ * a page fault then), so a process that waits on also looks whether the other is there at all. */
 static inline int await_exec(uint32_t *tid)
 {
     static const int64_t ten_ms[2] = {0, 10000000};
@@ -21,7 +21,7 @@ static inline int await_exec(uint32_t *tid)
         sys_futex_wait(tid, value, ten_ms);
     if (__atomic_load_n(tid, __ATOMIC_ACQUIRE))
         return 0;
-    sys_futex_wake(tid); /* the kernel wakes one of those who wait */
+    sys_futex_wake(tid); /* the kernel wakes only one of those that wait */
     return 1;
 }
 
@@ -30,7 +30,8 @@ struct clone_args_ {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
 };
 
-/* What else clone3(2) is told: where it writes the pid, and the word that it clears at the end; a cgroup's descriptor. */
+/* More arguments of clone3(2): where it writes the pid, the word that it clears at the end, and a cgroup's
+ * descriptor. */
 struct clone_more {
     int *parent_tid;
     uint32_t *child_tid;

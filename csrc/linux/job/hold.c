@@ -1,4 +1,4 @@
-/* hold.c: what is told during the set-up to who holds the request, and waits for it. */
+/* hold.c: the set-up stops, shows what is there to the process that holds the request, and waits for its word. */
 #include "job.h"
 #include "kernel/message.h"
 
@@ -24,8 +24,8 @@ int send_fds(int socket, const int *fds, unsigned n)
     return ret < 0 ? ret : 0;
 }
 
-/* The command's root and namespaces. He may not open them himself as long as the command shares memory that isn't
- * dumpable; each process may open its own. */
+/* The command's root and namespaces. The holder may not open them itself as long as the command shares memory that
+ * isn't dumpable; each process may open its own. */
 static int show(struct job *j)
 {
     static const char *const names[NSBOX_SHOWN] = {
@@ -42,8 +42,8 @@ static int show(struct job *j)
     return ret;
 }
 
-/* Tells who holds the request that so much is done, and waits for his word; not longer than he or the caller is there. The
- * death signal anew: a change of ids, or of the user namespace, has cleared it (commit_creds). */
+/* Tells the holder of the request that this much is done, and waits for its word, for as long as it and the caller
+ * are there. The death signal is set again: a change of ids, or of the user namespace, has cleared it (commit_creds). */
 int hold(struct job *j, int is_command, uint32_t *step)
 {
     char byte = 0;

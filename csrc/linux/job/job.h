@@ -18,7 +18,7 @@ enum { MAX_SHARES = 4 }; /* file systems that the command may make for the media
 /* A word of what has another type. */
 typedef uint64_t __attribute__((may_alias)) any_word;
 
-/* A file system that the mediator or the command makes, whoever comes to it first. */
+/* A file system that either the mediator or the command makes, whichever comes to it first. */
 struct share {
     uint32_t state; /* futex: enum share_state */
     int fd;         /* a detached mount, or -errno */
@@ -130,7 +130,7 @@ static inline uint32_t *init_word(struct job *j)
     return j->req->flags & NSBOX_AS_INIT ? &j->command.tid : &j->init.tid;
 }
 
-/* Is the root a copy of a template's? */
+/* Is the root a copy of a kept tree? */
 static inline int is_warm(const nsbox_request *r)
 {
     return r->template_plan != 0;
@@ -160,7 +160,7 @@ static inline int makes_net(const nsbox_request *r)
     return (r->namespaces & CLONE_NEWNET) && !is_parked(r);
 }
 
-/* Is that one to be shown to the relay, who makes its side of it? */
+/* Is that one to be shown to the relay, which makes its side of it? */
 static inline int wants_relay(const nsbox_request *r)
 {
     return r->relay_fd >= 0 && !is_parked(r);
@@ -180,7 +180,7 @@ static inline int caller_is_gone(const struct job *j)
     return sys_ppoll(&fd, 1, at_once) > 0;
 }
 
-/* A pid 1 is always one of those who share our memory: it was there first. */
+/* A pid 1 always shares our memory: it was there first. */
 static inline int forks(const nsbox_request *r)
 {
     return r->flags & NSBOX_FORK_COMMAND && !(r->flags & NSBOX_AS_INIT);
@@ -220,7 +220,7 @@ static inline int joins_net_first(const struct job *j)
     return is_foreign && makes_net(j->req) && has_init(j) && !is_warm(j->req) && !has_no_command(j->req);
 }
 
-/* In a copy of a template the last user namespace is there already: it is joined before all else. */
+/* In a copy of a kept tree the last user namespace is there already: it is joined before everything else. */
 static inline int has_second_userns(const nsbox_request *r)
 {
     return (r->uid_map2 || r->user2_fd >= 0) && !is_warm(r);
@@ -229,7 +229,7 @@ static inline int has_second_userns(const nsbox_request *r)
 static inline int needs_root_first(const nsbox_request *r)
 {
     int is_early = has_second_userns(r) || r->flags & (NSBOX_FORK_COMMAND | NSBOX_NO_USERNS);
-    return !(r->flags & NSBOX_PLAIN) && (is_early || r->hold_fd >= 0); /* who holds the request is shown it */
+    return !(r->flags & NSBOX_PLAIN) && (is_early || r->hold_fd >= 0); /* it is shown to the holder of the request */
 }
 
 /* fds.c */

@@ -1,9 +1,11 @@
-/* parallel.c: the file systems that are made beside the mounts, by whoever is in the new pid namespace first.
+/* parallel.c: the file systems that are made in parallel with the mounts, by the first process in the new pid
+ * namespace.
  *
- * A procfs takes the namespace of whoever opens it, so the mediator, who is in the caller's, can't make it. The kernel
- * leaves a new process on its maker's processor, behind it, and puts the next one elsewhere. So a command that is made
- * right after the init runs first: it makes the procfs, and what else the mediator hasn't come to; then it moves the init
- * to where the mediator isn't. Otherwise the init makes the procfs, and the mediator all others.
+ * A procfs shows the pid namespace of the process that opens it, so the mediator, which is in the caller's, can't
+ * make it. The kernel leaves a new process on its maker's processor, behind it, and puts the next one elsewhere. So a
+ * command that is made right after the init runs first. It makes the procfs, and what else the mediator hasn't come
+ * to; then it moves the init to a processor where the mediator isn't. Otherwise the init makes the procfs, and the
+ * mediator all others.
  */
 #include "job.h"
 
@@ -19,7 +21,7 @@ int precedes_init(const nsbox_request *r)
            !has_no_command(r);
 }
 
-/* True when somebody was waiting for it. */
+/* True when a process was waiting for it. */
 int publish(struct job *j, enum made what)
 {
     __atomic_store_n(&j->parallel.made, what, __ATOMIC_RELEASE);
@@ -44,7 +46,7 @@ static int is_shared(const nsbox_op *op)
     return op->code == NSBOX_OP_TMPFS || op->code == NSBOX_OP_DEVPTS || op->code == NSBOX_OP_MQUEUE;
 }
 
-/* Is that one for us to make? True for whoever asks first. */
+/* Is that one for us to make? True for the first process that asks. */
 static int takes(struct share *s)
 {
     uint32_t free = SHARE_FREE;
@@ -89,7 +91,7 @@ static int is_commands(const struct job *j, enum made what)
     return what == MADE_PROC && precedes_init(j->req);
 }
 
-/* Has who makes that for us ended? Before there is a command, its word says nothing. */
+/* Has the process that makes that for us ended? Before there is a command, its word says nothing. */
 static int maker_is_gone(const struct job *j, enum made what)
 {
     if (has_init(j) && !is_commands(j, what))
