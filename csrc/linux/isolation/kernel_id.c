@@ -1,17 +1,17 @@
-/* kernel_id.c: kernel ids of the sandbox's own, for a caller that may have any: taken before there is a user namespace, so
- * that all that comes is an ordinary user's.
+/* kernel_id.c: kernel ids of the sandbox's own, for a caller that may have any. They are taken before there is a user
+ * namespace, so that all that follows belongs to an ordinary user.
  *
- * Credentials are each process's own, but commit_creds() resets the dumpable flag, which belongs to the memory, and that is
- * the caller's. So the flag is put back at once. It is wrong for as long as three system calls take, and one process at a
- * time makes these: another that looked meanwhile would take what it finds for the caller's wish.
+ * Credentials are each process's own, but commit_creds() resets the dumpable flag, which belongs to the memory, and
+ * that is the caller's. So the flag is put back at once. It is wrong for the time of three system calls, which only
+ * one process at a time makes: another that looked meanwhile would mistake what it finds for the caller's wish.
  */
 #include "isolation.h"
 #include "calls.h"
 
 enum { DUMPABLE = 1 };
 
-/* Who changes its ids, or 0: the caller, then the mediator, or a thread of the caller. A copy of the caller's memory, by fork(2), has a word that is
- * nobody's any more. */
+/* Which process changes its ids, or 0: the caller in the upper half; in the lower, its mediator or one of its
+ * threads. In a copy of the caller's memory, by fork(2), the word belongs to no process any more. */
 static uint64_t holder;
 
 static int is_of(uint64_t word, int caller)
@@ -19,7 +19,7 @@ static int is_of(uint64_t word, int caller)
     return word >> 32 == (uint32_t)caller;
 }
 
-/* Between two looks at what somebody else has for a moment. First it lets others run. On a machine where many wait for a
+/* Between two looks at what another process has for a moment. At first it lets others run. Where many wait for a
  * processor that isn't enough, and it sleeps: five seconds in all. */
 void pause_look(int look)
 {
@@ -48,7 +48,7 @@ static void let_go(void)
     __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
 }
 
-/* Around a fork by this thread: its child would have the flag as it is just now, for good. */
+/* Around a fork by this thread: the child would keep the flag as it is at this moment, for good. */
 int nsbox_hold_ids(void)
 {
     return take(sys_getpid(), sys_gettid());
@@ -114,9 +114,10 @@ void restore_dumpable(const struct job *j, int mediator)
     let_go();
 }
 
-/* A pipe that the caller has made belongs to it, mode 0600: "> /dev/stderr" opens it again, which any other user is refused.
- * No name leads to it but those in /proc/PID/fd, for which one must be allowed to trace who has it: the mode adds nothing,
- * except that a process with one end can open the other. So another user's pipe stays as it is. */
+/* A pipe that the caller has made belongs to it, mode 0600: "> /dev/stderr" opens it again, which any other user is
+ * refused. The only names that lead to it are in /proc/PID/fd, and to use those one must be allowed to trace the
+ * process that has it. So the mode adds only this: a process with one end can open the other. Another user's pipe
+ * therefore stays as it is. */
 static void open_to_all(int fd)
 {
     struct statx st;

@@ -1,11 +1,13 @@
-/* landlock.c: a second wall behind the mounts (landlock(7)): what the plan's paths and the command's own descriptors
- * don't allow is refused by where a file is, whichever way it is reached. */
+/* landlock.c: a second wall behind the mounts (landlock(7)). What the plan's paths and the command's own descriptors
+ * don't allow is refused by where the file is, whichever way leads to it. */
 #include "isolation.h"
 #include "kernel/resolve.h"
 
 enum { RULE_PATH_BENEATH = 1 };
 enum { EXECUTE = 1, WRITE_FILE = 2, READ_FILE = 4, TRUNCATE = 1 << 14, IOCTL_DEV = 1 << 15 };
-enum { FOR_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV }; /* others: EINVAL but for directories */
+enum {
+    FOR_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+}; /* others: EINVAL, except for directories */
 
 /* The kernel's struct landlock_ruleset_attr and landlock_path_beneath_attr. Older kernels know less of the first; what
  * is 0 there doesn't trouble them. */
@@ -70,8 +72,8 @@ static int add_paths(int ruleset, const nsbox_ruleset *r, int32_t *at)
     return 0;
 }
 
-/* What was passed open may be opened anew (/dev/stdout is the usual way), with no more rights than it was passed with.
- * What lies in no file system that paths lead to, such as a pipe, is free anyway: EBADFD. */
+/* What was passed open may be opened again (/dev/stdout is the usual way), with no more rights than it was passed
+ * with. What lies in no file system that paths lead to, such as a pipe, is free anyway: EBADFD. */
 static int add_descriptor(int ruleset, int fd, uint64_t files)
 {
     int mode = sys_get_status_flags(fd);

@@ -17,8 +17,8 @@ int write_file(int dir, const char *path, const char *text)
     return (size_t)done == n ? 0 : -EIO;
 }
 
-/* For moments in which another thread's mediator changes its ids, our memory isn't dumpable, and a process's files in procfs
- * are root's: see kernel_id.c. */
+/* While another thread's mediator changes its ids, our memory isn't dumpable for a moment, and a process's files in
+ * procfs belong to root: see kernel_id.c. */
 static int write_map(int dir, const char *path, const char *text, int is_patient)
 {
     int ret = write_file(dir, path, text);
@@ -72,7 +72,7 @@ static void exec_program(void *arg)
     m->error = sys_execve(m->argv[0], m->argv, no_environment);
 }
 
-/* Runs newuidmap(1) or its sibling, which are allowed to map the subordinate ids that subuid(5) gives the user. */
+/* Runs newuidmap(1) or newgidmap(1), which may map the subordinate ids that subuid(5) gives the user. */
 static int run_map_program(struct map_helper *h, const char *const *argv)
 {
     struct map_program m; /* no initializer: compilers make it a call of memset */

@@ -7,21 +7,21 @@ static unsigned long own_namespaces(const nsbox_request *r)
     return r->namespaces & ~(unsigned long)(CLONE_NEWNET | (is_below(r) ? CLONE_NEWPID : 0));
 }
 
-/* Namespaces of the caller's choice. Our children will be in the pid namespace, with processes that nobody here trusts,
- * and with the caller's memory: which mustn't be traceable then (CVE-2016-9962). */
+/* Namespaces of the caller's choice. Our children will be in the pid namespace, beside processes that aren't trusted,
+ * and with the caller's memory. So that memory mustn't be traceable (CVE-2016-9962). */
 static int join_namespaces(struct job *j)
 {
     const nsbox_request *r = j->req;
     if (r->pid_fd >= 0)
         TRY(&j->b, NSBOX_STEP_JOIN, sys_prctl(PR_GET_DUMPABLE, 0, 0) == 0 ? 0 : -EPERM);
-    /* Who has power over both may do it from here; others have it in the user namespace only, from where, in turn, one
-     * above its pid namespace can't be joined. */
+    /* With power over both, it works from here. Others have that power in the user namespace only; and from inside
+     * it, a pid namespace above its own can't be joined. */
     int joined = r->pid_fd >= 0 && sys_setns(r->pid_fd, CLONE_NEWPID) >= 0;
     if (r->user_fd >= 0)
         TRY(&j->b, is_warm(r) ? NSBOX_STEP_STALE : NSBOX_STEP_JOIN, sys_setns(r->user_fd, CLONE_NEWUSER));
     if (r->pid_fd >= 0 && !joined)
         TRY(&j->b, NSBOX_STEP_JOIN, sys_setns(r->pid_fd, CLONE_NEWPID));
-    /* By the init's pidfd: who has power over the user namespace has it over the init, which isn't dumpable. */
+    /* By the init's pidfd: power over the user namespace is power over the init, which isn't dumpable. */
     if (is_parked(r))
         TRY(&j->b, NSBOX_STEP_STALE, sys_setns(r->park_fd, (int)(r->namespaces & ~(uint64_t)CLONE_NEWCGROUP)));
     else if (r->mnt_fd >= 0)
@@ -42,7 +42,7 @@ int enter_namespaces(struct job *j)
     if (is_warm(r) && !is_parked(r)) { /* before there is a pid namespace, in which the command has a certain number */
         ret = make_userns2(j);
         if (ret < 0) {
-            j->b.step = NSBOX_STEP_STALE; /* who starts anew has other ways to write maps, and to say what is wrong */
+            j->b.step = NSBOX_STEP_STALE; /* a fresh start has other ways to write maps, and to say what is wrong */
             return ret;
         }
     }
@@ -52,8 +52,8 @@ int enter_namespaces(struct job *j)
     return write_maps(AT_FDCWD, "/proc/self/", r->uid_map, r->gid_map, how_to_map(r), &j->b.step);
 }
 
-/* The second user namespace is the last below this one (namespaces(7), /proc/sys/user): who is in it can set a limit of its
- * own, but not this one. */
+/* The second user namespace is the last below this one (namespaces(7), /proc/sys/user): a process in it can set that
+ * namespace's limit, but not this one. */
 int limit_userns(struct job *j)
 {
     TRY(&j->b, NSBOX_STEP_LIMIT_USERNS, write_file(j->b.proc, "sys/user/max_user_namespaces", "1"));
@@ -65,7 +65,7 @@ int limit_userns(struct job *j)
 int limit_inotify(struct job *j)
 {
     const nsbox_request *r = j->req;
-    if (!r->inotify_instances || r->user_fd >= 0) /* a template's has it */
+    if (!r->inotify_instances || r->user_fd >= 0) /* a kept tree's has it */
         return 0;
     char text[24];
     put_uint(text, r->inotify_instances, 10);

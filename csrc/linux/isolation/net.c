@@ -1,11 +1,12 @@
-/* net.c: the sandbox's net namespace: who makes it, brings its lo up, and joins it.
+/* net.c: the sandbox's net namespace: making it, bringing its lo up, joining it.
  *
- * The kernel takes longer for it than for all else, so the init makes it while the mediator mounts; the command joins it
- * there. Without an init the mediator makes it, and the command is in it from its beginning. */
+ * It takes the kernel longer than everything else, so the init makes it while the mediator mounts, and the command
+ * joins it there. Without an init the mediator makes it, and the command is in it from the beginning.
+ */
 #include "isolation.h"
 
-/* No port is reserved in the net namespace that we are in, as in containers: nobody else's services are there. Where the
- * setting can't be written, ports below 1024 stay what they are elsewhere. */
+/* No port is reserved in the net namespace that we are in, as in containers: there are no other users' services.
+ * Where the setting can't be written, ports below 1024 stay what they are elsewhere. */
 static void open_ports(struct job *j)
 {
     int fd = j->net.settings < 0 ? -1 : sys_openat(j->net.settings, "ipv4/ip_unprivileged_port_start", O_WRONLY, 0);
@@ -43,7 +44,7 @@ int make_net(struct job *j)
     return ret < 0 ? ret : set_lo(j, &j->net.step, &j->net.op);
 }
 
-/* Is lo for us to bring up? True for whoever asks first. */
+/* Is lo for us to bring up? True for the first process that asks. */
 static int takes_lo(struct job *j)
 {
     return !__atomic_exchange_n(&j->net.lo_is_taken, 1, __ATOMIC_ACQ_REL);
@@ -59,7 +60,7 @@ static int own_net(void)
     return ret;
 }
 
-/* The same, by the init: but for lo if the mediator takes that. */
+/* The same, by the init; without lo, if the mediator takes that. */
 int make_net_early(struct job *j)
 {
     int ret = make_bare_net(j);
@@ -117,8 +118,8 @@ int net_join(struct job *j, uint32_t *step, int32_t *op)
     *op = -1;
     int fd = j->net.fd >= 0 ? j->net.fd : j->init.pidfd;
     ret = sys_setns(fd, CLONE_NEWNET);
-    /* Up to its exec the init has the caller's memory. Where that isn't dumpable, for good or for the moment in which a
-     * mediator takes other ids (kernel_id.c), nobody may look at the init: then after its exec. */
+    /* Up to its exec the init has the caller's memory. Where that isn't dumpable, for good or while a mediator takes
+     * other ids (kernel_id.c), the init can't be looked at until its exec. */
     for (int i = 0; i < LOOKS && ret == -EPERM; i++) {
         pause_look(i);
         ret = sys_setns(fd, CLONE_NEWNET);
@@ -138,8 +139,8 @@ int net_join_first(struct job *j, int32_t *op)
     return 0;
 }
 
-/* For a mediator that would next wait for the init: is the latter still at its net namespace, and so lo ours? To bring it
- * up takes nearly as long as the init's exec, which it is done beside. */
+/* For a mediator that would next wait for the init: is the latter still at its net namespace, and so lo ours?
+ * Bringing it up takes nearly as long as the init's exec, and happens at the same time. */
 int net_leaves_lo(struct job *j)
 {
     return makes_net(j->req) && has_init(j) && !has_no_command(j->req) && takes_lo(j);

@@ -1,4 +1,5 @@
-/* privileges.c: what the command may not have or ask for: capabilities, ids, system calls, limits. When is command.c's business. */
+/* privileges.c: what the command may not have or ask for: capabilities, ids, system calls, limits. command.c decides
+ * when. */
 #include "isolation.h"
 
 #define RLIMIT_CORE_NUMBER 4 /* <sys/resource.h>, which is a C library's */
@@ -14,8 +15,8 @@ int limit_bounding_set(uint64_t keep, int plain, uint32_t *step)
         if (keep >> cap & 1)
             continue;
         int ret = sys_prctl(PR_CAPBSET_DROP, cap, 0);
-        /* Who may not change the set, outside of a user namespace of his own, gains nothing by it: an exec under
-         * no_new_privs gives no capability that wasn't permitted before (cap_bprm_creds_from_file). */
+        /* A process that may not change the set, outside of a user namespace of its own, gains nothing by it: an exec
+         * under no_new_privs gives no capability that wasn't permitted before (cap_bprm_creds_from_file). */
         if (ret == -EPERM && plain)
             return 0;
         if (ret == -EINVAL && cap > CAP_LAST_CAP)
@@ -56,7 +57,7 @@ int set_ids(const struct job *j, uint32_t *step)
     return ret;
 }
 
-/* A filter of several is asked last that came first; the strictest answer counts (seccomp(2)). */
+/* The kernel runs filters from the newest to the oldest; the strictest verdict wins (seccomp(2)). */
 int install_filters(const nsbox_request *r, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
@@ -67,7 +68,7 @@ int install_filters(const nsbox_request *r, uint32_t from, uint32_t to)
             .len = (unsigned short)f->len,
             .filter = (struct sock_filter *)(uintptr_t)f->code,
         };
-        /* Not by seccomp(2): a program that allows little, such as systemd's sets of calls, allows this. */
+        /* Instead of seccomp(2): a filter that allows little, such as systemd's sets of calls, allows this. */
         int ret = sys_prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (unsigned long)(uintptr_t)&program);
         if (ret < 0)
             return ret;
@@ -116,8 +117,8 @@ void limit_own_core(void)
     sys_prlimit(RLIMIT_CORE_NUMBER, &core, 0);
 }
 
-/* Translating a filter for the processor takes longer than all else that the command does before its exec: with these
- * it happens beside the mediator's mounts. A command without any filter doesn't start. */
+/* Translating a filter for the processor takes longer than everything else that the command does before its exec.
+ * These are translated while the mediator mounts. A command without any filter doesn't start. */
 int install_early_filters(const nsbox_request *r, uint32_t *step)
 {
     *step = NSBOX_STEP_NNP;
@@ -130,7 +131,8 @@ int install_early_filters(const nsbox_request *r, uint32_t *step)
     return install_filters(r, 0, r->n_filters - r->n_last_filters - r->n_confined_filters);
 }
 
-/* All of them, but for those that the command keeps. Another user than 0 keeps them through its exec as ambient ones. */
+/* All of them, except for those that the command keeps. A user other than 0 keeps them through the exec as ambient
+ * ones. */
 int drop_capabilities(const nsbox_request *r, uint32_t *step)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};

@@ -1,15 +1,15 @@
-/* relay.c: a sandbox with a network list is shown to the relay, a process of the caller's that makes its side of the net
- * namespace: see csrc/relay.
+/* relay.c: a sandbox with a network list is shown to the relay, a process of the caller's that makes its side of the
+ * net namespace: see csrc/relay.
  *
- * Who makes the net namespace shows it, at once, so that the relay works beside the mounts. Before the command may look
- * anything up, its answer is there.
+ * The process that makes the net namespace shows it at once, so that the relay works while the mounts are made. Its
+ * answer is there before the command may look anything up.
  */
 #include "net/wire.h"
 #include "isolation.h"
 #include "kernel/message.h"
 #include "kernel/sys_relay.h"
 
-enum { PATIENCE = 30 /* seconds, for a relay that somebody has stopped */ };
+enum { PATIENCE = 30 /* seconds, for a relay that was stopped */ };
 
 /* The socket for its answer, before there is an init: that shares our descriptors while it uses it. */
 int relay_prepare(struct job *j)
@@ -34,7 +34,7 @@ static int send_open(const struct job *j, const int fds[3], unsigned n)
     return ret < 0 ? ret : 0;
 }
 
-/* By pid 1, which is in the net namespace; nobody else may open that before its exec. */
+/* By pid 1, which is in the net namespace. Before its exec no other process may open that. */
 int relay_show(struct job *j, int net)
 {
     const int fds[3] = {net, sys_pidfd_open(sys_getpid()), j->net.answer[1]};

@@ -12,7 +12,7 @@ static int is_early(const nsbox_op *op)
     return op->code == NSBOX_OP_BIND && !(op->flags & (NSBOX_FROM_FD | NSBOX_LIFTED | NSBOX_PROBE_TTY));
 }
 
-/* The sources of a new root, a descriptor or -errno each. In a copy of a template there is nothing of the caller's. */
+/* The sources of a new root, a descriptor or -errno each. In a copy of a kept tree there is nothing of the caller's. */
 int open_sources(struct job *j, int32_t *at)
 {
     const nsbox_request *r = j->req;

@@ -14,7 +14,7 @@ static void set_userns2(struct job *j, enum userns2 how_far)
     sys_futex_wake(&j->userns2.state);
 }
 
-/* Is the command dead, or has it given up? Its number is the one that it has here, where a namespace counts anew. */
+/* Is the command dead, or has it given up? Its number is the one that it has here, in a namespace that counts from 1. */
 static int command_is_gone(const struct job *j, int *pidfd)
 {
     static const int64_t at_once[2] = {0, 0};
@@ -22,13 +22,14 @@ static int command_is_gone(const struct job *j, int *pidfd)
     if (__atomic_load_n(&j->res->error, __ATOMIC_ACQUIRE) ||
         (made && !__atomic_load_n(&j->command.tid, __ATOMIC_ACQUIRE)))
         return 1;
-    if (*pidfd < 0 && j->res->pid > 0 && j->req->pid_fd < 0) /* in one that was joined nobody knows its number */
+    if (*pidfd < 0 && j->res->pid > 0 && j->req->pid_fd < 0) /* in one that was joined its number isn't known */
         *pidfd = sys_pidfd_open(j->req->flags & NSBOX_AS_INIT ? 1 : has_init(j) ? 3 : j->res->pid);
     struct pollfd fd = {.fd = *pidfd, .events = POLLIN};
     return *pidfd >= 0 && sys_ppoll(&fd, 1, at_once) > 0;
 }
 
-/* Who may map several ids for the command, once that is in its second user namespace, has capabilities in the first. */
+/* Once the command is in its second user namespace, mapping several ids for it takes capabilities in the first: this
+ * process has them. */
 static void map2_helper(void *arg)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
@@ -89,7 +90,7 @@ static int await_maps(struct job *j, uint32_t *step)
     return j->userns2.error;
 }
 
-/* Is in the namespace while somebody else writes its maps. */
+/* Stays in the namespace while another process writes its maps. */
 static void userns2_maker(void *arg)
 {
     struct job *j = arg;
@@ -117,8 +118,8 @@ static int map_userns2(struct job *j)
     return ret < 0 ? ret : sys_openat(j->b.proc, path, O_RDONLY, 0);
 }
 
-/* The last user namespace of one command. Each must have its own: in a shared one, who sees another by whatever procfs or
- * pidfd may trace it, and before its exec has the caller's memory before him. */
+/* The last user namespace of one command. Each must have its own. In a shared one, a process that sees another by
+ * whatever procfs or pidfd may trace it, and before its exec that is the caller's memory. */
 int make_userns2(struct job *j)
 {
     TRY(&j->b, NSBOX_STEP_SECOND_USERNS, clone_sharer(&j->helper, 0, j->stacks.helper, userns2_maker, j));
