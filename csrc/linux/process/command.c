@@ -85,10 +85,11 @@ static int enter_cwd(struct job *j, uint32_t *step)
     return r->flags & NSBOX_CWD_OPTIONAL ? 0 : ret;
 }
 
-/* Waits for the root: no path may be looked up before, since the old one still lies on "/". pivot_root(2) has changed ours
- * as that of all who had the old one. A mediator that has gone without a word was killed, and the caller tells. Perhaps that
- * was when the caller's thread ended, by an exec of another one: then we end here, if we asked for a death signal too late.
- * Both come here at about the same time: a sleep and its wake take longer than the looks. */
+/* Waits for the root: no path may be looked up before, since the old one still lies on "/". pivot_root(2) has changed
+ * ours, as it does for each process that had the old one. A mediator that has gone without a word was killed, and the
+ * caller reports it. Perhaps that was when the caller's thread ended, by an exec of another one: then we end here, if
+ * we asked for a death signal too late. The root and we are ready at about the same time: a sleep and its wake take
+ * longer than the looks. */
 static int pass_gate(struct job *j)
 {
     static const int64_t twenty_us[2] = {0, 20000};
@@ -116,7 +117,8 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     /* Our parent is the thread that waits for us. When that ends, also by an exec of the caller, so do we: up to ours. */
     *step = NSBOX_STEP_LIFELINE;
     int ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
-    /* He may have ended before. With an init that ends with him, so do we; one that may outlive him knows that by now. */
+    /* The caller may have ended before. With an init that ends with the caller, so do we; an init that may outlive it
+     * knows that by now. */
     int ends_with_init = has_init(j) && !(r->flags & NSBOX_OUTLIVE);
     if (ret >= 0 && !(r->flags & NSBOX_PLAIN) && !ends_with_init && caller_is_gone(j))
         ret = -ESRCH;
@@ -152,8 +154,8 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     return ret < 0 ? ret : install_early_filters(r, step);
 }
 
-/* Power over a host name and a net namespace has who has it in the user namespace that these were made in. The name comes
- * along; pid 1 stays in those before, since all may read its /proc/1/net. */
+/* Power over a host name and a net namespace is power in the user namespace that they were made in. So the command
+ * gets fresh ones. The name comes along; pid 1 stays in those before, since all may read its /proc/1/net. */
 static int renew_namespaces(struct job *j, uint32_t *step, int32_t *op)
 {
     const nsbox_request *r = j->req;

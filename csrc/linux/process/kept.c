@@ -1,8 +1,8 @@
-/* kept.c: a finished root, made once and kept for many commands: each enters a copy of it.
+/* kept.c: a kept tree: a finished root, made once for many commands, of which each enters a copy.
  *
- * It is kept by descriptors of its namespaces, not by a process: there is nothing to be killed or looked at. The ids and
- * names that its ops have found and made are kept as well, and compared by whoever enters: then a copy is what a new
- * sandbox would be, or there is none.
+ * It is kept by descriptors of its namespaces, not by a process: there is nothing to be killed or looked at. What its
+ * ops have found and made is kept as well (stamps.c), and compared before a command enters: a copy is what a new
+ * sandbox would be, or it isn't used.
  */
 #include "process.h"
 
@@ -62,7 +62,7 @@ int kept_finish(struct job *j, int32_t *op)
     return 0;
 }
 
-/* The copy is as it was, but for what is new in it. */
+/* The copy is as it was, except for what is new in it. */
 int park(struct job *j, int32_t *op)
 {
     const nsbox_request *r = j->req;

@@ -1,8 +1,9 @@
-/* mediator.c: the chronology of the mediator. When something happens is decided here; how, elsewhere. */
+/* mediator.c: the chronology of the mediator. This file decides when something happens; how it happens is decided
+ * elsewhere. */
 #include "process.h"
 
-/* PR_SET_PDEATHSIG is right for the mediator alone: the thread that it watches is the one that waits for us. All others
- * are tied to the caller by the init's pidfd of it. */
+/* PR_SET_PDEATHSIG suits the mediator alone: the thread that it watches is the one that waits for us. All others are
+ * tied to the caller by the pidfd that the init has of it. */
 static int die_with_caller(struct job *j)
 {
     TRY(&j->b, NSBOX_STEP_LIFELINE, sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0));
@@ -44,8 +45,8 @@ static int no_other_root(struct builder *b)
     return gone ? gone : -EXDEV;
 }
 
-/* Before the command can run: then the caller may be killed as it likes, and we with it. The init doesn't act on it before
- * we have gone, but for that of a parked sandbox, which holds the pipe longer. */
+/* Before the command can run: then the caller may be killed as it likes, and we with it. The init doesn't act on it
+ * before we have gone, except in a parked sandbox, which holds the pipe longer. */
 static void tell_init(struct job *j)
 {
     uint32_t flags = j->req->flags;
@@ -134,13 +135,13 @@ static int create_command_early(struct job *j)
     return create_command(j);
 }
 
-/* As soon as it can be: it prepares itself beside the mounts. */
+/* As early as possible: it prepares itself while the mounts are made. */
 int after_op(struct builder *b)
 {
     return create_command_early(job_of(b));
 }
 
-/* What everything else needs: pid 1 where there is one, and the maps, if somebody else writes them. */
+/* What everything else needs: pid 1 where there is one, and the maps, if another process writes them. */
 static int start_first(struct job *j, int32_t *op)
 {
     int ret = 0;
@@ -156,7 +157,7 @@ static int start_first(struct job *j, int32_t *op)
         ret = net_join_first(j, op);
     if (ret < 0 || !(j->req->flags & NSBOX_HOLD_MAPS))
         return ret;
-    j->b.step = NSBOX_STEP_INIT; /* all namespaces are to be there when they are told */
+    j->b.step = NSBOX_STEP_INIT; /* all namespaces must be there when they are shown */
     ret = net_await(j);
     if (ret >= 0)
         ret = hold(j, 0, &j->b.step);
@@ -196,7 +197,8 @@ static int build(struct job *j, int32_t *op)
     return ret < 0 ? ret : close_up(j, op);
 }
 
-/* All is there but the command. Whatever is wrong with it, a sandbox that is made anew has it right, or tells. */
+/* Everything is there except the command. Whatever is wrong with it, a fresh sandbox gets it right, or says what it
+ * is. */
 static int join_parked(struct job *j)
 {
     int ret = open_devnull(j);
@@ -213,7 +215,7 @@ static int join_parked(struct job *j)
     set_gate(j, GATE_OPEN);
     if (forks(j->req) && (ret = create_command(j)) < 0)
         return ret;
-    tell_init(j); /* who looks for the command now */
+    tell_init(j); /* which looks for the command now */
     return 0;
 }
 
@@ -246,7 +248,7 @@ void mediator(void *arg)
         report(j->res, ret, j->b.step, op); /* before the command can say anything else */
         set_gate(j, GATE_ABORT);
     }
-    /* Nobody may go on in the caller's memory after us. */
+    /* No process may go on in the caller's memory after us. */
     await_map2_helper(j);
     init_await_leave(j);
     sys_exit(0);

@@ -1,8 +1,8 @@
 /* pid1.c: from the mediator to pid 1 of the sandbox.
  *
- * The init is created first, before any mount: the slow things, the net namespace and its own exec, then
- * overlap with the mediator's mounts. Until it execs it shares the mediator's memory, and up to shortly
- * before its descriptor table.
+ * The init is created first, before any mount, so that the slow things, the net namespace and its own exec, overlap
+ * with the mediator's mounts. Until its exec it shares the mediator's memory, and until shortly before that, its
+ * descriptor table.
  */
 #include "process.h"
 #include "job/images.h"
@@ -92,7 +92,7 @@ static int become_init(struct job *j, int image)
     return ret;
 }
 
-/* Does nobody go on with the set-up? Who has said that all is there may have ended by now. */
+/* Has the set-up been given up? A mediator that has said that all is there may have ended by now. */
 static int is_given_up(const struct job *j)
 {
     int has_gone = __atomic_load_n(&j->mediator, __ATOMIC_ACQUIRE) == MEDIATOR_GONE;
@@ -121,7 +121,8 @@ static _Noreturn void become_command(struct job *j, int ret)
     sys_exit(127);
 }
 
-/* Who writes the maps is told our pid; his permission to ends with our exec, from which on we are non-dumpable. */
+/* The process that writes the maps is told our pid, and may write them only until we exec: from then on we are
+ * non-dumpable. */
 static void await_first_maps(struct job *j)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
@@ -132,9 +133,9 @@ static void await_first_maps(struct job *j)
     }
 }
 
-/* With our exec we belong to the user namespace that has our image, and in a pid namespace below another one others see
- * us: who has power over that one could reach the old root, as /proc/PID/root, for as long as it is ours (as with
- * CVE-2016-9962). Until then we have the caller's memory, which is not theirs to look at. */
+/* With our exec we belong to the user namespace that has our image, and in a pid namespace below another one others
+ * see us. A process with power over that one could reach the old root, as /proc/PID/root, for as long as it is ours
+ * (as with CVE-2016-9962). Until then we have the caller's memory, which they may not look at. */
 static void await_new_root(struct job *j)
 {
     static const int64_t one_ms[2] = {0, 1000000};
@@ -171,7 +172,7 @@ static void init_main(void *arg)
     await_first_maps(j);
     await_new_root(j);
     /* The table is the mediator's up to here; from here on it has a copy of its own. Before the image is opened: the
-     * command, which the mediator may make just now, would have that, and nobody would know its number yet. */
+     * command, which the mediator may make just now, would have it, under a number that isn't known yet. */
     if (ret >= 0)
         ret = sys_unshare(CLONE_FILES);
     int image = ret < 0 ? ret : open_image(&own);
@@ -233,7 +234,7 @@ static void procs_maker(void *arg)
     sys_exit(0);
 }
 
-/* Of a pid namespace that was joined: our children are in it, we aren't. */
+/* Of a pid namespace that was joined: our children are in it, but we aren't. */
 static int procs_of_joined(struct job *j)
 {
     if (j->parallel.n_procs)

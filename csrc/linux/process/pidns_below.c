@@ -1,9 +1,10 @@
 /* pidns_below.c: a pid namespace below one that was joined, instead of below the caller's.
  *
- * Who joins a pid namespace isn't in it, only its children are; and nobody can make a pid namespace whose children are
- * to be in another than his own (EINVAL, pid_namespaces(7)). So a helper in the joined one makes it, and pid 1 in it.
- * The mediator then has its further children there: their numbers it is told in its own namespace, which is the
- * caller's. Only that of pid 1 the helper is told, in the joined one: that one comes with a pidfd. */
+ * A process that joins a pid namespace stays outside; only its children are inside. Nor can it create a pid namespace
+ * nested in any but its own (EINVAL, pid_namespaces(7)). So a helper in the joined one makes the new one, and pid 1
+ * in it. The mediator then has its further children there, and learns their numbers in its own namespace, which is
+ * the caller's. Only pid 1's number is given to the helper, as it is in the joined one; so pid 1 comes with a pidfd.
+ */
 #include "process.h"
 
 struct below {
@@ -92,7 +93,8 @@ static int take_over(struct job *j, const struct below *b, int *number)
 
 int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *make)
 {
-    j->map_program.pid = 0; /* who was that has been reaped, and isn't to be waited for again if there is no helper */
+    j->map_program.pid =
+        0; /* the process that it was has been reaped, and must not be awaited again if there is no helper */
     TRY(&j->b, NSBOX_STEP_INIT, check_proc());
     struct below b;
     b.job = j;
@@ -101,13 +103,13 @@ int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *mak
     b.error = -EINTR; /* if it is killed */
     b.step = NSBOX_STEP_INIT;
     b.fd = -1;
-    /* Its child becomes its sibling: ours, or the caller's, who reaps the helper too then. */
+    /* Its child becomes its sibling: ours, or the caller's, which then reaps the helper too. */
     unsigned long whose = flags & CLONE_PARENT;
     long pid = clone_sharer(&j->map_program, CLONE_VFORK | CLONE_FILES | whose, j->stacks.helper, below_main, &b);
     TRY(&j->b, NSBOX_STEP_INIT, (int)pid);
     if (!whose)
         sys_waitid(P_PID, (int)pid, 0, WEXITED | __WALL);
-    if (!b.is_over && j->init.pidfd < 0) /* it was killed before there was anybody who could clear this */
+    if (!b.is_over && j->init.pidfd < 0) /* it was killed before there was a process that could clear this */
         *init_word(j) = 0;
     int ret = take_over(j, &b, number);
     sys_close(b.fd);

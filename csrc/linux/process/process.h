@@ -1,7 +1,7 @@
-/* process.h: the processes of a spawn, and who does what when.
+/* process.h: the processes of a spawn, and which does what when.
  *
- * The caller (spawn.c, end.c) makes the mediator, which builds the sandbox (mediator.c) and makes pid 1 (pid1.c) and the command
- * (command.c).
+ * The caller (spawn.c, end.c) makes the mediator, which builds the sandbox (mediator.c) and makes pid 1 (pid1.c) and
+ * the command (command.c).
  */
 #ifndef NSBOX_PROCESS_H
 #define NSBOX_PROCESS_H

@@ -1,5 +1,5 @@
-/* signals.c: the command's signals up to its exec: which are reset, which ends it with the caller; and its pidfd, for a caller
- * who ignores SIGCHLD. */
+/* signals.c: the command's signals up to its exec: which are reset, which ends it with the caller; and its pidfd, for
+ * a caller that ignores SIGCHLD. */
 #include "process.h"
 
 /* The caller's handlers point into its code: none may run when signals are unblocked. (In the mediator and the init they
@@ -77,7 +77,7 @@ void await_watch(struct job *j)
         sys_futex_wait(&j->command.is_open, 0, fifty_ms);
 }
 
-/* In the caller, when its mediator has gone. No descriptor free: then nobody knows how it ended. */
+/* In the caller, when its mediator has gone. Without a free descriptor it stays unknown how it ended. */
 void watch_command(struct job *j)
 {
     int fd = j->command.is_watched && j->res->pid > 0 ? sys_pidfd_open(j->res->pid) : -1;

@@ -185,7 +185,7 @@ int nsbox_spawn(const nsbox_request *req)
     }
     struct job *j = job_in(req);
     set_up(j, req, nops);
-    /* On it the init speaks. Neither end blocks: what it says fits in, and who reads has polled. */
+    /* The init speaks on it. Neither end blocks: what it says fits in, and a reader has polled. */
     int ret = is_parked(req) ? 0 : open_pipe(j->init.says, O_NONBLOCK);
     /* Its end tells the init that the set-up is over; that of one which is parked is the caller's. */
     if (ret >= 0 && req->flags & NSBOX_PARK)
