@@ -11,8 +11,8 @@
 #include "calls.h"
 #include "helper.h"
 
-/* Work space of one spawn, borrowed from Python: a command with PREEXEC needs it when its nsbox_spawn() has returned. It is
- * shared with the caller, who waits meanwhile. */
+/* Work space of one spawn, borrowed from Python: a command with PREEXEC needs it when its nsbox_spawn() has returned.
+ * It is shared with the caller, which waits meanwhile. */
 struct job {
     const nsbox_request *req;
     uint8_t *space; /* SPACE_BYTES for a list of descriptors */

@@ -1,5 +1,5 @@
-/* helper.c: our helper program. It runs outside of the sandbox, so it listens to nobody but who has executed it: by
- * its arguments and one file, as helper.h says. */
+/* helper.c: our helper program. It runs outside the sandbox, so it listens only to the process that has executed it:
+ * by its arguments and one file, as helper.h says. */
 #include "system.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 enum { FAILED = 127, MOST_LOOKED_AT = 1024 };
 enum whom { ITSELF, GROUP, ALL };
 
-/* A number that isn't negative, as who starts us writes it; or -1. */
+/* A number that isn't negative, as the process that starts us writes it; or -1. */
 static int decimal(const char *text)
 {
     char *end;
@@ -95,10 +95,10 @@ static void kill_group(int command)
         nanosleep(&ms, NULL);
 }
 
-/* A number can't have been given to a stranger. The command itself: it is alive as far as we have heard, and even as a
- * zombie it has its number until the caller, or who inherits it, reaps it, for which there was no more time than between
- * the event and this. Its group: no process gets the number of a group that there is; and in the one case that it has
- * gone since, all numbers would have to be used up in that time for another to have it. */
+/* Neither number can have been given to a stranger. The command's: it is alive as far as we know, and even as a
+ * zombie it has its number until the caller, or the process that inherits it, reaps it; there was only the time
+ * between the event and this for that. Its group's: no process gets the number of a group that exists; and if the
+ * group has gone since, all numbers would have to be used up in that time for another to have it. */
 static void end(int command, int gone, enum whom whom)
 {
     if (whom == ALL || (whom == GROUP && gone & WATCH_CALLER))
@@ -129,7 +129,7 @@ static int watch_main(const char *caller_text, const char *command_text, enum wh
     return 0;
 }
 
-/* Who is killed besides the command: what is said by a fifth argument; or -1. */
+/* What is killed besides the command, as a fifth argument says; or -1. */
 static int whom_of(const char *text)
 {
     return !text ? ITSELF : strcmp(text, HELPER_GROUP) == 0 ? GROUP : strcmp(text, HELPER_ALL) == 0 ? ALL : -1;

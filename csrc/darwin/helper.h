@@ -1,18 +1,17 @@
-/* helper.h: what our helper program and those who execute it agree on.
+/* helper.h: what our helper program and the processes that execute it agree on.
  *
- *     helper apply REPORT_FD PROFILE_FD
- *     helper watch CALLER COMMAND [group | all]
+ * helper apply REPORT_FD PROFILE_FD helper watch CALLER COMMAND [group | all]
  *
  * Its environment is empty: what its loader would obey (DYLD_INSERT_LIBRARIES) is for the command, in the sandbox.
  *
- * "apply" confines itself and becomes the command. The file PROFILE_FD says how, from its start on, whatever the shared
- * offset is. It holds strings, each of which ends in NUL: "nsbox 1"; then four lists, each a decimal count and so many
- * strings: the profile with its parameters (text, key, value, ...), the programs in the order in which they are tried, the
- * arguments, the environment. Nothing follows. What becomes of it is reported by REPORT_FD.
+ * "apply" confines itself and becomes the command. The file PROFILE_FD says how, from its start on, whatever the
+ * shared offset is. It holds strings, each of which ends in NUL: "nsbox 1"; then four lists, each a decimal count and
+ * so many strings: the profile with its parameters (text, key, value, ...), the programs in the order in which they
+ * are tried, the arguments, the environment. Nothing follows. What becomes of it is reported by REPORT_FD.
  *
- * "watch" kills COMMAND, and with "group" or "all" its process group, when CALLER ends, and ends with either; with "all"
- * the rest of the process group is killed when COMMAND ends, whoever waits for that. When it watches it
- * says so by a report through descriptor 1; that one without an error, then there is nothing more to say.
+ * "watch" kills COMMAND, and with "group" or "all" its process group, when CALLER ends, and ends with either; with
+ * "all" the rest of the process group is killed when COMMAND ends, whichever process waits for that. When it watches,
+ * it says so by a report without an error through descriptor 1; after that there is nothing more to say.
  */
 #ifndef NSBOX_HELPER_H
 #define NSBOX_HELPER_H

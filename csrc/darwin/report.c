@@ -1,4 +1,5 @@
-/* report.c: what a process says to who waits for it, and the exec: what the command does as well as our helper program. */
+/* report.c: what a process says to the one that waits for it, and the exec. The command and our helper program do
+ * both. */
 #include "system.h"
 
 #include <errno.h>

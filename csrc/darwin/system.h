@@ -46,8 +46,8 @@ struct watch {
 };
 enum { WATCH_CALLER = 1, WATCH_COMMAND = 2 };
 
-/* Those of the two that are gone already, or -errno. From then on the processes themselves are meant, not who gets their
- * numbers after them. */
+/* Those of the two that are gone already, or -errno. From then on the processes themselves are meant, not those that
+ * get their numbers after them. */
 int system_watch(struct watch *w, int caller, int command);
 
 /* Waits until there is one that is gone: all that are by then. */

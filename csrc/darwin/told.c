@@ -1,4 +1,4 @@
-/* told.c: reads what the helper program is told, and trusts nothing of it: each count and each end is looked at. */
+/* told.c: reads the helper program's instructions, and trusts none of it: each count and each end is checked. */
 #include "system.h"
 
 #include <errno.h>
@@ -81,7 +81,8 @@ int told_parse(char *text, size_t size, struct told *t)
     return ret < 0 ? ret : rest.size ? -EINVAL : 0;
 }
 
-/* By pread(2): the offset is shared with who has written it. And no mmap(2): who makes a mapped file shorter kills us. */
+/* By pread(2): the offset is shared with the process that has written it. And without mmap(2): if a mapped file is
+ * made shorter, that kills us. */
 int told_read(int fd, struct told *t)
 {
     size_t size = 0, room = 1 << 16;
