@@ -22,7 +22,7 @@ void address_set_port(union address *address, uint16_t port);
 /* An IPv6 address that stands for an IPv4 one is that one. */
 union address address_unmapped(const union address *address);
 
-/* Is a socket connected to itself? A port of this machine's that nobody listens at can come to that (RFC 9293, 3.5). */
+/* Is a socket connected to itself? That can happen at a port of this machine's that has no listener (RFC 9293, 3.5). */
 int is_to_itself(int fd);
 
 #endif

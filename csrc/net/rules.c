@@ -106,7 +106,7 @@ enum verdict rules_name_port(const struct rules *rules, const char *name, uint16
     return found;
 }
 
-/* An address of the host's is meant only by an entry for nothing else: whoever lists a network means others in it. */
+/* An address of the host's is meant only by an entry for nothing else: an entry for a network means the others in it. */
 static int has(const nsbox_net_rule *rule, uint32_t address, int is_own)
 {
     uint32_t mask = rule->bits ? UINT32_MAX << (32 - rule->bits) : 0;

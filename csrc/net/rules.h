@@ -44,7 +44,7 @@ int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t 
 /* Is it the host's loopback, or does a connection to it lead there? No name may have that, whatever is listed. */
 int address_is_loopback(const uint8_t *address, size_t size);
 
-/* Is it one that is nobody's on the Internet (RFC 6890 and its kind)? */
+/* Does it belong to no host on the Internet (RFC 6890 and the like)? */
 int address_is_special(const uint8_t *address, size_t size);
 
 #endif

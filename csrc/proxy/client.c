@@ -11,7 +11,7 @@ enum { PATIENCE = 10 * SECOND, PARTING = 2 * SECOND, TEXT = 1024 };
 
 static uint64_t last;
 
-/* Whoever doesn't say who it is has a short time and few places: everybody on the machine can connect. */
+/* A client that hasn't said whose it is has a short time and few places: any process on the machine can connect. */
 static void make_room(void)
 {
     struct client *oldest = NULL;
@@ -190,7 +190,7 @@ static enum socks_reply socks_of(int error)
     }
 }
 
-/* ENOENT, EAGAIN: there is no such name, or nobody can tell now. */
+/* ENOENT, EAGAIN: there is no such name, or that can't be told now. */
 void client_fail(struct client *c, int error)
 {
     char why[512];

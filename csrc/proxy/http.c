@@ -9,7 +9,7 @@ enum { AT_SIZE, AT_EXTENSION, AT_SIZE_END, AT_DATA, AT_DATA_CR, AT_DATA_LF, AT_L
 
 static const char TOKEN[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/* ---- who asks */
+/* ---- whose client asks */
 
 static int sextet(char c)
 {

@@ -1,4 +1,5 @@
-/* judge.c: what the list says of a destination; where it is silent, the caller, who is asked once for a sandbox. */
+/* judge.c: what the list says of a destination; where it is silent, what the caller says, which is asked once for a
+ * sandbox. */
 #include "proxy.h"
 #include "net/verdict.h"
 #include <stdlib.h>

@@ -29,7 +29,7 @@ struct ask {
     struct ask *next;
 };
 
-/* A sandbox: whoever knows its secret is of it. */
+/* A sandbox: a client that knows its secret belongs to it. */
 struct account {
     uint64_t id, secret;
     uint32_t n_clients, n_asks, n_pending;
@@ -104,7 +104,7 @@ void asks_end(struct account *account);
 uint32_t revoked(const struct client *c); /* why it may not go on by the list in force; 0: it may */
 
 /* own.c */
-int is_own_address(const union address *target); /* one of this machine's, or nobody can tell */
+int is_own_address(const union address *target); /* one of this machine's, or it can't be told */
 
 /* resolve.c */
 int resolve_start(void); /* a descriptor that can be read when a name was looked up; or -errno */

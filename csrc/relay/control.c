@@ -14,7 +14,7 @@ enum { MOST_WAITING = 64, BATCHES = 2, MOST_DESCRIPTORS = 3 };
 
 static struct source control = {.fd = -1}, caller = {.fd = -1};
 
-/* The descriptors that came with a message; those that nobody wants are closed. */
+/* The descriptors that came with a message; those that aren't wanted are closed. */
 static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
 {
     int n = 0;
@@ -33,7 +33,8 @@ static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
     return n;
 }
 
-/* Who waits until all is told. What has happened by then comes in this batch of events or in the next one. */
+/* Sockets that wait until all is reported. What has happened by then comes in this batch of events or in the next
+ * one. */
 static struct {
     int answer, batches;
 } waiting[MOST_WAITING];

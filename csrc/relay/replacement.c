@@ -37,7 +37,7 @@ static void rejudge(struct connection *c)
     else if (reason)
         connection_fail(c, error_of_refusal(&c->syn, c->name), NSBOX_NET_REFUSED, reason);
     else if (verdict == VERDICT_YES && c->state == ASKING) {
-        c->ask = NULL; /* nobody need be asked any more */
+        c->ask = NULL; /* the caller need not be asked any more */
         connection_proceed(c);
     }
 }

@@ -19,7 +19,7 @@ struct event {
 
 void tell(const struct event *event);
 
-/* The caller's socket, by which it is told all but what has one of its own; -1: none any more. */
+/* The caller's socket, for everything that has no socket of its own; -1: none any more. */
 void events_to(int socket);
 
 /* Has the caller ended, or let us go? */

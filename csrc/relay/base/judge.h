@@ -17,7 +17,8 @@ enum verdict judge(const struct destination *to);
 /* Why it isn't VERDICT_YES. */
 uint32_t reason_of_refusal(const struct destination *to, enum verdict verdict);
 
-/* May the caller be asked about it? Never about an address of the host's, or one that is nobody's on the Internet. */
+/* May the caller be asked about it? Never about an address of the host's, or one that belongs to no host on the
+ * Internet. */
 int may_ask(const struct destination *to);
 
 /* ---- ask.c */
@@ -42,6 +43,6 @@ struct ask *ask_about(struct sandbox *sandbox, const struct destination *to, uin
 void ask_answer(uint64_t id, int is_allowed);
 void asks_tick(int64_t time);
 void asks_end(struct sandbox *sandbox);
-void asks_refuse_all(void); /* nobody is there to answer */
+void asks_refuse_all(void); /* there is no caller to answer */
 
 #endif

@@ -51,7 +51,7 @@ void loop_remove(struct source *source)
 void loop_close(struct source *source)
 {
     if (source->fd >= 0)
-        close(source->fd); /* which takes it out of the set: nobody else has its open file */
+        close(source->fd); /* which takes it out of the set: no other process has its open file */
     source->fd = -1;
 }
 

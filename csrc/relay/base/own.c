@@ -68,7 +68,7 @@ int is_own_address(const union address *target)
     if (type == RTN_LOCAL && bits < 32 && is_invented(&plain))
         return 0; /* an address that the host has itself has a route of 32 bits */
     return type != RTN_UNICAST &&
-           type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or nobody can tell */
+           type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or it can't be told */
 }
 
 int may_reach(const union address *target, uint16_t port, int protocol, uint32_t *reason)

@@ -38,7 +38,7 @@ struct source {
     struct sandbox *sandbox; /* whose time it takes; or NULL */
 };
 
-/* A name that somebody asked for, and what it is on the host. */
+/* A name that was asked for, and what it is on the host. */
 struct name {
     char text[DNS_NAME];
     uint32_t address; /* the invented one */
@@ -46,14 +46,14 @@ struct name {
     int n_targets;
     enum dns_code code;
     int64_t fresh_until;
-    int is_busy;     /* somebody is looking it up */
+    int is_busy;     /* it is being looked up */
     struct job *job; /* which does so */
-    int is_told;     /* somebody knows its address: it is kept */
+    int is_told;     /* a sandbox knows its address: it is kept */
     struct name *next_untold;
     struct waiter *waiters;
 };
 
-/* Who waits for a name. done() gets itself back, and frees it. */
+/* One that waits for a name. done() gets it back, and frees it. */
 struct waiter {
     void (*done)(struct waiter *waiter, struct name *name);
     struct waiter *next, **link;
@@ -96,7 +96,7 @@ struct sandbox {
     uint64_t bytes;
     uint32_t n_names;             /* that it was the first to be told the address of */
     uint8_t told[MOST_NAMES / 8]; /* a bit for each name: it knows the address */
-    uint8_t used[MOST_NAMES / 8]; /* it has connected to it, whoever told it the address */
+    uint8_t used[MOST_NAMES / 8]; /* it has connected to it, however it learned the address */
     uint64_t turn;                /* of the loop, in which it had something to do */
     int64_t spent;                /* nanoseconds in that turn */
     int n_jobs, n_busy;           /* names that are looked up for it; of them, by a thread just now */
@@ -114,8 +114,8 @@ void loop_remove(struct source *source);
 void loop_close(struct source *source); /* closes its descriptor, if there is one */
 void later_free(void *memory);
 
-/* A new descriptor for what a sandbox wants; or -1 with EMFILE, and it is closed. The last ones are kept: by them the caller's
- * messages and new sandboxes come, whoever has used up all others. */
+/* A new descriptor for what a sandbox wants; or -1 with EMFILE, and it is closed. The last ones are kept: by them the
+ * caller's messages and new sandboxes come, even if a sandbox has used up all others. */
 int within_share(int fd);
 void loop_run(int (*tick)(void)); /* tick: after each batch; returns after how many milliseconds at the latest again */
 
@@ -136,7 +136,7 @@ int filter_listener(int fd);
 
 /* names.c */
 struct name *name_by_text(const char *text);
-struct name *name_by_address(uint32_t address);             /* one that somebody was told */
+struct name *name_by_address(uint32_t address);             /* one that a sandbox was given */
 struct name *name_add(const char *text);                    /* NULL: there are too many */
 void name_tell(struct sandbox *sandbox, struct name *name); /* it is told the address */
 int name_is_told(const struct sandbox *sandbox, const struct name *name);
@@ -144,7 +144,7 @@ void name_use(struct sandbox *sandbox, const struct name *name); /* it is kept f
 void names_tick(int64_t time);
 
 /* own.c */
-int is_own_address(const union address *target); /* one of the host's, or nobody can tell */
+int is_own_address(const union address *target); /* one of the host's, or it can't be told */
 int may_reach(const union address *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
 
 /* resolve.c: done() is called at once, or later from the loop. sandbox: for which a thread is taken. */
@@ -193,7 +193,7 @@ void sandbox_remove(const struct sandbox *sandbox);
 int sandbox_listens(const struct sandbox *sandbox, uint16_t port); /* at 127.0.0.1, for the host */
 int sandbox_watch(struct listener *listener);                      /* if it isn't yet */
 int sandbox_is_over_limit(struct sandbox *sandbox, size_t bytes);  /* counts them */
-void sandbox_free(struct sandbox *sandbox);                        /* if it has ended, and nobody has it any more */
+void sandbox_free(struct sandbox *sandbox);                        /* if it has ended, and isn't used any more */
 int sandboxes_left(void);
 
 /* sandbox.c */

@@ -1,6 +1,7 @@
-/* ask.c: the caller is asked about what no entry decides, once for each destination of a sandbox; the SYN is held meanwhile.
+/* ask.c: the caller is asked about what no entry decides, once for each destination of a sandbox; the SYN is held
+ * meanwhile.
  *
- * Whoever doesn't answer has said no. A yes isn't more than an entry for that name or address would be.
+ * No answer is a no. A yes allows no more than an entry for that name or address would.
  */
 #include "connection.h"
 #include <stdlib.h>

@@ -29,7 +29,7 @@ static void close_attempts(struct connection *c)
         loop_close(&c->attempts[i].source);
 }
 
-/* What nobody has told the caller yet: the client, or its sandbox, has ended it. */
+/* What the caller hasn't been told yet: the client, or its sandbox, has ended it. */
 static void tell_rest(struct connection *c)
 {
     if (c->state == RELAYING)
@@ -78,7 +78,7 @@ void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason,
 
 void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t reason)
 {
-    tell_connect(c, verdict, reason, error); /* first: whoever looks at the client's end has it by then */
+    tell_connect(c, verdict, reason, error); /* first: a caller that sees the client's end has it by then */
     c->is_told = 1;
     syn_refuse(c->sandbox, &c->syn, error);
     connection_end(c);

@@ -44,7 +44,7 @@ static int abort_handshake(struct connection *c, uint32_t reason)
         return -ECANCELED;
     }
     size_t size = hello_alert(alert);
-    tell_close(c, reason, 0);                             /* first: whoever looks at the client's end has it by then */
+    tell_close(c, reason, 0); /* first: a caller that sees the client's end has it by then */
     send(c->client.source.fd, alert, size, MSG_NOSIGNAL); /* one that doesn't arrive is followed by the end */
     connection_end(c);
     return -ECANCELED;

@@ -7,7 +7,7 @@
 
 enum { ACCEPTS_PER_TURN = 64, ACCEPT = 5 * SECOND, BACKLOG = 4096 };
 
-/* A free one, or the one that was used longest ago: none that somebody is on the way to. NULL: all are. */
+/* A free one, or the one that was used longest ago, unless a connection is on its way to it. NULL: that is so of all. */
 static struct listener *oldest(struct sandbox *sandbox)
 {
     struct listener *found = NULL;

@@ -200,7 +200,7 @@ static ssize_t splice_side(struct side *side)
         ret = send_pipe(side, (size_t)n);
     }
     if (ret)
-        drop_pipe(); /* what is in it is nobody else's */
+        drop_pipe(); /* what is in it belongs to this connection alone */
     return ret ? ret : n;
 }
 
@@ -250,8 +250,9 @@ static int turn(struct side *side, uint32_t events)
     return ret;
 }
 
-/* What a side had sent before it reset the connection is still there to be read, and so it is for who is connected to it
- * directly: a server that refuses a request may answer, and close without having read all of it. 0, or -ECANCELED. */
+/* What a side had sent before it reset the connection is still there to be read, and so it is for the side that is
+ * connected to it directly: a server that refuses a request may answer, and close without having read all of it. 0,
+ * or -ECANCELED. */
 static int drain(struct side *side)
 {
     int ret = 0;
@@ -308,7 +309,7 @@ void on_side(struct source *source, uint32_t events)
     await(&c->server);
 }
 
-/* A client that has shut its end may be a socket that nobody has any more, which lo alone can tell: it answers at once. */
+/* A client that has shut its end may be a socket that is closed by now. Only lo can tell: it answers at once. */
 static void watch_client(int fd)
 {
     const int on = 1, idle = 60, interval = 15, count = 4;

@@ -18,7 +18,7 @@ static void refuse(struct sandbox *sandbox, const struct syn *syn, const struct 
                          .port = syn->target_port,
                          .target = name ? NULL : &target,
                          .name = name ? name->text : NULL});
-    syn_refuse(sandbox, syn, error); /* last: whoever looks at the client's end has the event by then */
+    syn_refuse(sandbox, syn, error); /* last: a caller that sees the client's end has the event by then */
 }
 
 static void on_syn(struct sandbox *sandbox, const struct syn *syn)

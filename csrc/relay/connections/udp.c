@@ -11,7 +11,7 @@
 
 enum { DATAGRAMS_PER_TURN = 64, IDLE = 60 * SECOND, MOST_HELD = 64 };
 
-/* Who sends to where. */
+/* The sender and the destination. */
 struct path {
     uint32_t client, target;
     uint16_t client_port, port;
@@ -116,7 +116,7 @@ static void answer(const struct flow *flow, size_t size)
     send_packet(flow->sandbox, buffer, DATAGRAM_HEAD + size, path->client);
 }
 
-/* Of the codes that say so, those that a socket of UDP is told of without having asked for it (IP_RECVERR, ip(7)). */
+/* Of the codes that say so, those that a UDP socket hears of without having asked (IP_RECVERR, ip(7)). */
 static int code_of(int error)
 {
     if (error == ENETUNREACH)
@@ -135,7 +135,7 @@ static void datagram_refuse(const struct sandbox *sandbox, const struct path *pa
     send_packet(sandbox, packet, packet_unreachable_udp(packet, &its, code_of(error)), path->client);
 }
 
-/* Nobody listens there. It is told first: whoever sees what the client does has it by then. */
+/* There is no listener. It is reported first: a caller that sees what the client does has it by then. */
 static void flow_end_refused(struct flow *flow)
 {
     const struct path path = flow->path;
@@ -233,7 +233,8 @@ static void refuse_datagram(struct sandbox *sandbox, const struct path *path, co
                          .port = path->port,
                          .target = name ? NULL : &to,
                          .name = name ? name->text : NULL});
-    datagram_refuse(sandbox, path, size, error); /* last: whoever sees what the client does has the event by then */
+    datagram_refuse(sandbox, path, size,
+                    error); /* last: a caller that sees what the client does has the event by then */
 }
 
 /* Begin a flow with its first datagram. */

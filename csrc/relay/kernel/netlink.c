@@ -146,8 +146,8 @@ static void blackhole(struct batch *b, uint32_t priority, uint8_t protocol)
     request_end(b);
 }
 
-/* Where datagrams may be allowed we answer all of them: what the kernel says of those for which nobody listens is swallowed
- * too. Elsewhere its refusal is true, and comes at once. */
+/* Where datagrams may be allowed we answer all of them: what the kernel says of those for which there is no listener
+ * is swallowed too. Elsewhere its refusal is true, and comes at once. */
 static void datagrams(struct batch *b)
 {
     blackhole(b, FIRST_BLACKHOLE + 1, IPPROTO_ICMP);
@@ -178,8 +178,8 @@ static void no_source(struct batch *b)
     request_end(b);
 }
 
-/* What the kernel itself answers to a SYN for which nobody listens yet is swallowed, and what a server inside answers
- * that squats on an address of ours: all whose source isn't one of the command's own. */
+/* What the kernel itself answers to a SYN for which there is no listener yet is swallowed, and what a server inside
+ * answers that squats on an address of ours: all whose source isn't one of the command's own. */
 static void own_sources(struct batch *b)
 {
     lookup(b, FIRST_RULE + 1, 0x7f000000, 8);

@@ -28,7 +28,7 @@ int confine_files(void)
 {
     const int last = sizeof HANDLED / sizeof *HANDLED - 1, version = sys_landlock_create_ruleset(NULL, 0, VERSION);
     if (version <= 0)
-        return 0; /* the kernel has none, or a filter around us lets nobody use it */
+        return 0; /* the kernel has none, or a filter around us forbids it */
     const uint64_t handled = HANDLED[version < last ? version : last];
     int root = sys_openat(AT_FDCWD, "/", O_PATH, 0);
     if (root < 0)

@@ -86,7 +86,7 @@ static struct dns_answer answer_of(struct sandbox *sandbox, struct name *name, u
         return (struct dns_answer){.code = DNS_NXDOMAIN, .reason = "its addresses are refused"};
     }
     tell_question(sandbox, name->text, NSBOX_NET_ALLOWED, 0);
-    /* There is IPv4 inside and nothing else; and without records of type HTTPS nobody is told a key for ECH. */
+    /* There is IPv4 inside and nothing else; and without records of type HTTPS a client learns no key for ECH. */
     if (type != DNS_A)
         return (struct dns_answer){.code = DNS_NOERROR};
     name_tell(sandbox, name);

@@ -1,8 +1,8 @@
 /* names.c: names that were asked for, each with an address of its own.
  *
- * A connection so belongs to a name, and not to an address that many names share. An address that somebody was told is
- * the name's for as long as that sandbox lives, and later too while there are others. A name that leads nowhere needs
- * none, and is forgotten soon.
+ * A connection so belongs to a name, and not to an address that many names share. An address that a sandbox was given
+ * is the name's for as long as that sandbox lives, and later too while there are others. A name that leads nowhere
+ * needs none, and is forgotten soon.
  */
 #include "relay/base/relay.h"
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { HASHES = 4096 };
 static struct name *names[MOST_NAMES];
 static int next[MOST_NAMES], first[HASHES]; /* by hash: numbers from 1; 0 is the end */
 static int n_names, first_free;             /* free ones are a chain of next, too */
-static struct name *untold;                 /* whose addresses nobody was told */
+static struct name *untold;                 /* whose addresses no sandbox was given */
 
 static unsigned hash(const char *text)
 {

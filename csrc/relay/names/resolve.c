@@ -1,4 +1,4 @@
-/* resolve.c: names looked up as the host does it, for those who wait for them; an answer is fresh for a while.
+/* resolve.c: names looked up as the host does it, for the waiters of each; an answer is fresh for a while.
  *
  * A thread gets a copy of the name and gives back what it found; all else is done in the one thread of the loop.
  */

@@ -28,7 +28,7 @@ void stream_send(struct stream *stream, const uint8_t *answer, size_t size)
     memcpy(bytes + STREAM_LENGTH, answer, size);
     size += STREAM_LENGTH;
     if (send(stream->source.fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size)
-        stream_end(stream); /* who doesn't take so little has gone */
+        stream_end(stream); /* a client that doesn't take so little has gone */
 }
 
 /* Answer what has been asked, until one has to wait. */

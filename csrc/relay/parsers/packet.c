@@ -83,7 +83,7 @@ int packet_syn(const uint8_t *bytes, size_t size, struct syn *syn)
                         .data = (uint32_t)(size - both),
                         .size = both};
     memcpy(syn->bytes, bytes, both);
-    put16(syn->bytes + 2, (uint32_t)both); /* who sent data sends it again: nobody has acknowledged it */
+    put16(syn->bytes + 2, (uint32_t)both); /* a client that sent data sends it again: it wasn't acknowledged */
     return 1;
 }
 
