@@ -2,14 +2,14 @@
 #ifndef NSBOX_CHILD_H
 #define NSBOX_CHILD_H
 
-#include "system.h"
+#include "darwin/system/system.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <sys/types.h>
 
 #include "calls.h"
-#include "helper.h"
+#include "darwin/helper/helper.h"
 
 /* Work space of one spawn, borrowed from Python: a command with PREEXEC needs it when its nsbox_spawn() has returned.
  * It is shared with the caller, which waits meanwhile. */

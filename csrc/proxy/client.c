@@ -1,6 +1,6 @@
 /* client.c: a client of the proxy: what it wants, by either protocol, and the reply it gets. */
 #include "proxy.h"
-#include "socks.h"
+#include "proxy/parsers/socks.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,9 +7,9 @@
 #ifndef NSBOX_PROXY_H
 #define NSBOX_PROXY_H
 
-#include "http.h"
-#include "target.h"
-#include "watch.h"
+#include "proxy/parsers/http.h"
+#include "proxy/parsers/target.h"
+#include "proxy/parsers/watch.h"
 #include "net/address.h"
 #include "net/rules.h"
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
 /* helper.c: our helper program. It runs outside the sandbox, so it listens only to the process that has executed it:
  * by its arguments and one file, as helper.h says. */
-#include "system.h"
+#include "darwin/system/system.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include "abi.h"
 #include "helper.h"
-#include "seatbelt.h"
+#include "darwin/system/seatbelt.h"
 #include "told.h"
 
 enum { FAILED = 127, MOST_LOOKED_AT = 1024 };

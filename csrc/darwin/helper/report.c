@@ -1,6 +1,6 @@
 /* report.c: what a process says to the one that waits for it, and the exec. The command and our helper program do
  * both. */
-#include "system.h"
+#include "darwin/system/system.h"
 
 #include <errno.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* told.c: reads the helper program's instructions, and trusts none of it: each count and each end is checked. */
-#include "system.h"
+#include "darwin/system/system.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "calls.h"
+#include "darwin/calls.h"
 #include "seatbelt.h"
 
 static struct {
