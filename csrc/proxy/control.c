@@ -22,7 +22,7 @@ static nsbox_net_event waiting[MOST_EVENTS];
 static size_t sent; /* bytes of the first */
 static int n_waiting;
 
-static uint64_t settling[MOST_SETTLING]; /* requests that wait until everything has been reported */
+static uint64_t settling[MOST_SETTLING]; /* those that wait until all is reported */
 static int n_settling;
 
 static nsbox_net_message message;

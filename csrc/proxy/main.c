@@ -1,6 +1,7 @@
 /* main.c: nsbox-proxy, started with nothing but a socket to its caller, as descriptor 3. It ends when the caller has.
  *
- * It is no child of the caller's: the process that was started ends at once. */
+ * It has no parent among the caller's processes: the one that was started ends at once.
+ */
 #include "proxy.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -87,7 +88,7 @@ static void add(int fd, short events, size_t *n)
     polled[(*n)++] = (struct pollfd){.fd = fd, .events = events};
 }
 
-/* One side of a relayed connection. If nothing can be done about it now, poll(2) would report its end for ever. */
+/* One side of a connection that is relayed: an end that nothing can be done about now would be reported for ever. */
 static void add_side(int fd, short events, size_t *n)
 {
     add(events ? fd : -1, events, n);
@@ -140,7 +141,7 @@ static void serve(struct client *c)
         pump(c, client->revents, c->state == RELAYING ? server->revents : 0);
 }
 
-/* Names that were looked up. The client that wanted one may have gone. */
+/* Names that were looked up; the client that wanted one may have gone. */
 static void take_names(void)
 {
     union address targets[MOST_TARGETS];
@@ -200,7 +201,7 @@ void clients_judge(void)
         else if (reason)
             client_refuse(c, reason);
         else if (c->state == ASKING && judge(&c->to) == VERDICT_YES) {
-            c->ask = NULL; /* no answer is needed any more */
+            c->ask = NULL; /* the caller need not be asked any more */
             client_proceed(c);
         }
     }

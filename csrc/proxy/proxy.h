@@ -7,22 +7,17 @@
 #ifndef NSBOX_PROXY_H
 #define NSBOX_PROXY_H
 
-#include "http.h"
-#include "relay/rules.h"
-#include "target.h"
-#include "watch.h"
+#include "proxy/parsers/http.h"
+#include "proxy/parsers/target.h"
+#include "proxy/parsers/watch.h"
+#include "net/address.h"
+#include "net/rules.h"
 #include <netinet/in.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
-enum { BUFFER = 65536, MOST_TARGETS = 8, SECOND = 1000, MOST_STRANGERS = 64, MOST_CLIENTS = 10240 };
-
-union address {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-};
+enum { BUFFER = 65536, SECOND = 1000, MOST_STRANGERS = 64, MOST_CLIENTS = 10240 };
 
 /* What the caller was asked once for a sandbox, and what it said. */
 struct ask {
@@ -109,7 +104,7 @@ void asks_end(struct account *account);
 uint32_t revoked(const struct client *c); /* why it may not go on by the list in force; 0: it may */
 
 /* own.c */
-int is_own_address(const union address *target); /* this machine's, or that can't be found out */
+int is_own_address(const union address *target); /* one of this machine's, or it can't be told */
 
 /* resolve.c */
 int resolve_start(void); /* a descriptor that can be read when a name was looked up; or -errno */

@@ -1,4 +1,4 @@
-"""What the relay of a network list reports: packets as csrc/relay/wire.h lays them out, as frozen values. Pure."""
+"""What the relay of a network list reports: packets as csrc/net/wire.h lays them out, as frozen values. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network list as the relay reads it: csrc/relay/wire.h. Pure."""
+"""A network list as the relay reads it: csrc/net/wire.h. Pure."""
 
 from __future__ import annotations
 

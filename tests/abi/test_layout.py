@@ -141,7 +141,7 @@ def test_every_step_has_a_name(abi: str) -> None:
 
 def test_every_step_is_reported(abi: str, source: Path) -> None:
     """No step is named in vain: each is set somewhere in the C."""
-    code = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
+    code = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in enum(abi, "nsbox_step"):
         if name != "STEP_END":
             assert re.search(rf"NSBOX_{name}\b", code), name
@@ -149,7 +149,7 @@ def test_every_step_is_reported(abi: str, source: Path) -> None:
 
 def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> None:
     """Each opcode has its own handler in the table of build.c, and is encoded somewhere in _wire.py."""
-    build = (source / "csrc/linux/build.c").read_text()
+    build = (source / "csrc/linux/root/build.c").read_text()
     table = dict(re.findall(r"\[NSBOX_(OP_\w+)\] = (op_\w+)", build))
     opcodes = [name for name in enum(abi, "nsbox_opcode") if name != "OP_END"]
     assert set(table) == set(opcodes)
@@ -161,7 +161,7 @@ def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> N
 
 def test_settings_in_proc_are_the_same_ones(source: Path) -> None:
     """What is made read-only in a new procfs, by C, and in the caller's, by the planner."""
-    body = re.search(r"names\[\]\[16\] = \{(.*?)\}", (source / "csrc/linux/op_mount.c").read_text(), re.S)
+    body = re.search(r"names\[\]\[16\] = \{(.*?)\}", (source / "csrc/linux/root/op_mount.c").read_text(), re.S)
     assert body is not None
     assert tuple(re.findall(r'"([^"]+)"', body[1])) == layout._PROC_SETTINGS
 
@@ -172,7 +172,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
         Path(module.__file__ or "").read_text()
         for module in (core_wire, request, start, call, darwin, seatbelt, _session, _template, _bwrap)
     )
-    theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
+    theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
         assert re.search(rf"\bc(onstants)?\.{name}\b", ours), name
         assert re.search(rf"\bNSBOX_{name}\b", theirs), name
@@ -271,7 +271,7 @@ def test_system_calls_are_in_the_audit_list(source: Path) -> None:
 def test_the_audit_list_has_no_idle_call(source: Path) -> None:
     """Each function of sys.h is called somewhere: what isn't needed isn't allowed."""
     names = re.findall(
-        r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/sys.h").read_text(), re.M
+        r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/kernel/sys.h").read_text(), re.M
     )
     assert len(names) > 40
     code = "".join(path.read_text() for path in c_files(source))
@@ -283,7 +283,7 @@ def test_raw_numbers_of_the_arches(source: Path) -> None:
     """The two calls that the clone trampolines make by number are clone and exit_group."""
     numbers = {"x86_64": (r"\(56L, ", r"\$231,"), "aarch64": (r"\(220, ", r"x8, #94\\n")}
     for arch, patterns in numbers.items():
-        text = (source / f"csrc/linux/arch/{arch}.h").read_text()
+        text = (source / f"csrc/linux/kernel/arch/{arch}.h").read_text()
         for pattern in patterns:
             assert re.search(pattern, text), (arch, pattern)
 

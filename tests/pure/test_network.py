@@ -230,7 +230,7 @@ def test_any_text(text: str) -> None:
 
 
 def test_the_blob() -> None:
-    """To the byte, as csrc/relay/wire.h has it."""
+    """To the byte, as csrc/net/wire.h has it."""
     network = Network(
         allow=["a.example:80", "10.1.2.0/24:5432"], deny=["b.example:1"], private=True, tls="off", bytes=9
     )
