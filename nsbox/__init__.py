@@ -3,15 +3,15 @@
     import nsbox
     nsbox.run(["npm", "test"], cwd="repo")
 
-Names of the standard library's subprocess, plus Policy and what belongs to it. This module only re-exports, and lazily
-(PEP 562): a program that imports nsbox but runs nothing pays next to nothing.
+It has the names of the standard library's subprocess, and Policy with everything around it. This module only
+re-exports, and does so lazily (PEP 562): a program that imports nsbox but runs nothing pays next to nothing.
 """
 
 import sys
 
 
 def _guard_imports() -> None:
-    """Look at nsbox's own imports from here on. Not in the bwrap of `nsbox bwrap --install`, which starts by -I -S."""
+    """Guard nsbox's own imports from here on; not in the bwrap of `nsbox bwrap --install`, which starts with -I -S."""
     if "os" in sys.modules or not sys.flags.isolated:
         from nsbox._base.imports import guard
 
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from nsbox._policy.limits import Limits
     from nsbox._policy.policy import Policy
     from nsbox._policy.rules import PathRule
-    from nsbox._publish import Published
+    from nsbox._relay.ports import Published
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
     from nsbox._tool import ToolResult
@@ -197,7 +197,7 @@ __all__ = [
     "run",
 ]
 
-# Where each name lives.
+# The module that each name lives in.
 _HOMES = {
     "_seccomp.bpf": ("Arg", "Rule"),
     "_change": ("Change",),
@@ -225,7 +225,7 @@ _HOMES = {
     "_network.network": ("Network",),
     "_network.events": ("NetworkEvent", "NetworkRequest"),
     "_network.log": ("NetworkRecord",),
-    "_publish": ("Published",),
+    "_relay.ports": ("Published",),
     "_policy.rules": ("PathRule",),
     "_paths.patterns": ("SECRET_FILES",),
     "_plan.ops": (
@@ -308,8 +308,8 @@ def __dir__() -> list[str]:
 def _refuse_source_tree() -> None:
     """Raise ImportError in a source tree that isn't built: in its directory, Python finds it before an installed nsbox.
 
-    It does nothing in two cases. If there is no C core for the machine, there is nothing to build. If nobody has loaded
-    os, the interpreter was started without its site module, by a program that knows where nsbox is.
+    It does nothing in two cases. If there is no C core for the machine, there is nothing to build. If os isn't loaded,
+    the interpreter was started without its site module, by a program that knows where nsbox is.
     """
     os = sys.modules.get("os")
     tree = __path__[0].rpartition("/")[0]
@@ -319,8 +319,8 @@ def _refuse_source_tree() -> None:
 
     has_core = (abi.on_linux or abi.on_darwin) and os.uname().machine in ("x86_64", "aarch64", "arm64")
     if has_core and "No module named 'nsbox._nsbox'" in abi.problem:
-        what = f"{__path__[0]} is nsbox's source, which isn't built, and Python takes it before an installed nsbox"
-        remedy = f"run 'sh .ci/setup --editable' in {tree}, which does pip install -e . with what that needs"
+        what = f"{__path__[0]} is nsbox's source, which isn't built, and Python finds it before an installed nsbox"
+        remedy = f"run 'sh .ci/setup --editable' in {tree}, which does pip install -e . and installs what that needs"
         raise ImportError(f"{what}: change the directory, or {remedy}", name="nsbox")
 
 

@@ -1,4 +1,4 @@
-"""What Popen's arguments come to: programs, ids, descriptors, the directory, and the policy when none is given."""
+"""What Popen's arguments amount to: programs, ids, descriptors, the directory, and the policy when none is given."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import errno
 import os
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._environment import null_free
 from nsbox._paths.resolution import absolute, current_directory
 from nsbox._policy.policy import Policy, default_workspace
-from nsbox._spawn import start_directory
+from nsbox._spawn.environment import null_free
+from nsbox._spawn.prepare import start_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from nsbox._plan.plan import Plan
-    from nsbox._spawn import Prepared
+    from nsbox._spawn.prepare import Prepared
 
 
 def arguments(args: Any, executable: Any, shell: bool) -> tuple[list[Any], Any]:
     """Return the argument list and the program, as subprocess's POSIX constructor makes them."""
     items: list[Any]
-    if type(args) is list or type(args) is tuple:  # the usual, first: the others take longer to recognise
+    if type(args) is list or type(args) is tuple:  # the usual types first: it takes longer to recognise the others
         items = list(args)
     elif isinstance(args, str | bytes):
         items = [args]
@@ -47,7 +47,7 @@ def programs(name: bytes, directories: Callable[[], Iterable[str | bytes]]) -> l
 
 
 def check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
-    """Raise what the standard library does for numbers that no id has."""
+    """Raise the standard library's errors for numbers that can't be ids."""
     if uid is None and gid is None and groups is None:
         return
     for name, value in (("uid", uid), ("gid", gid)):
@@ -60,12 +60,12 @@ def check_ids(uid: int | None, gid: int | None, groups: Sequence[int] | None) ->
 
 
 def has_other_ids(uid: int | None, plan: Plan) -> bool:
-    """Say if a command has another user id than its sandbox, of which it is asked for this one."""
+    """Return whether a command's user id differs from its sandbox's. uid: Popen's argument."""
     return plan.identity.change_ids or uid not in (None, plan.identity.uid)
 
 
 def descriptors(fds: Sequence[int]) -> list[int]:
-    """Return pass_fds as the C core takes them: in order, each once."""
+    """Return pass_fds as the C core expects them: sorted, each once."""
     numbers = {int(fd) for fd in fds}
     if any(not 0 <= number < 2**31 for number in numbers):
         raise ValueError("bad value(s) in fds_to_keep")
@@ -75,8 +75,8 @@ def descriptors(fds: Sequence[int]) -> list[int]:
 def default_policy(cwd: Any) -> Policy:
     """Return the policy for work in cwd; raises the standard library's errors if it is no directory.
 
-    Raises PolicyError where it leads out of the current directory, or another one that commands could write to, by a
-    link there.
+    Raises PolicyError if a link in the current directory, or in another one that commands could write to, leads cwd
+    out of it.
     """
     if cwd is None:
         return Policy.workspace(current_directory())
@@ -88,7 +88,7 @@ def default_policy(cwd: Any) -> Policy:
 
 
 def directory(policy: Policy, prepared: Prepared, cwd: Any) -> tuple[bytes | None, bool]:
-    """Return where the command starts, and whether it is an error if that isn't there."""
+    """Return the directory in which the command starts, and whether it is an error if that doesn't exist."""
     if cwd is not None:
         path = null_free(os.fsencode(cwd))
         if policy.base == "workspace":
@@ -96,5 +96,5 @@ def directory(policy: Policy, prepared: Prepared, cwd: Any) -> tuple[bytes | Non
         return (path if os.path.isabs(path) else os.path.normpath(absolute(path))), True
     if policy.base != "host" and policy.workdir is not None:
         return start_directory(policy, prepared), True
-    # Not "/" where that has been removed: it isn't where a command was meant to do its work, perhaps to delete it.
+    # If the current directory has been removed, "/" won't do: the command wasn't meant to work, or delete, there.
     return os.fsencode(current_directory()), False

@@ -1,4 +1,4 @@
-"""What a command line of bubblewrap asks for, as a value, and the other ways in which reading it can end."""
+"""What a command line of bubblewrap asks for, as a value, and the exceptions that reading it can end with."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ if TYPE_CHECKING:
 
 
 class Refused(ValueError):
-    """The command line is wrong; the text is the whole line to print, without its end. The exit status is 1."""
+    """The command line is wrong. The text is the whole line to print, without the newline; the exit status is 1."""
 
 
 class Usage(Exception):
-    """The usage text is to be shown: on stdout with status 0 (--help), on stderr with status 1 (no COMMAND)."""
+    """The usage text has to be shown: on stdout with status 0 (--help), on stderr with status 1 (no COMMAND)."""
 
     def __init__(self, status: int) -> None:
-        """Take the exit status."""
+        """Hold the exit status."""
         super().__init__(status)
         self.status = status
 
 
 class Version(Exception):
-    """The version is to be shown, on stdout with status 0."""
+    """The version has to be shown, on stdout with status 0."""
 
 
 @frozen
 class Asked(Frozen):
     """What a command line asks for, in the order of its options where that matters.
 
-    unshare: namespaces that must be new; attempts: those that the -try forms want where they can be had, whether or
-    not they are in unshare too. capabilities: pairs of "add" or "drop" and a name of CAPABILITIES, or ALL. filters: the
-    contents of each --add-seccomp-fd. fds: all descriptors that options name and that weren't read here. sources: what
-    the paths that ops are made of were called, for messages.
+    unshare: namespaces that must be new.
+    attempts: namespaces that the -try forms want if they can be had; they may be in unshare too.
+    capabilities: pairs of "add" or "drop" and a name of CAPABILITIES, or ALL.
+    filters: the contents of each --add-seccomp-fd.
+    fds: all descriptors that options name, except those that were read while parsing.
+    sources: for messages, the path of each source in the ops -> what the command line called it.
     """
 
     command: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the table of bubblewrap's options comes to for who reads or types them: the usage text, and completion files."""
+"""The usage text and the completion files, made from the table of bubblewrap's options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PROGRAMS = ("bwrap", "nsbox-bwrap")
 
 
 def usage(prog: str) -> str:
-    """Return the text of --help; prog: how the program was called."""
+    """Return the text of --help. prog: the name by which the program was called."""
     lines = [f"usage: {prog} [OPTIONS...] [--] COMMAND [ARGS...]"]
     spelled = [" ".join((option.name, *option.args)) for option in options()]
     width = max(map(len, spelled))
@@ -23,7 +23,7 @@ def usage(prog: str) -> str:
 
 
 def completion(shell: str) -> str:
-    """Return a completion file for bash, zsh or fish; ValueError for another shell."""
+    """Return a completion file for bash, zsh or fish; raises ValueError for another shell."""
     shells = {"bash": _bash, "zsh": _zsh, "fish": _fish}
     if shell not in shells:
         raise ValueError(f"no completion for {shell!r}, only for {', '.join(shells)}")
@@ -87,14 +87,14 @@ def _zsh() -> str:
     lines = [f"#compdef {' '.join(PROGRAMS)}", "", "_arguments -S \\"]
     for option in options():
         args = zip(option.args, option.places, strict=True)
-        taken = "".join(f":{arg}:{actions[place]}" for arg, place in args)
-        lines.append(f"    '*{option.name}[{option.help}]{taken}' \\")
+        values = "".join(f":{arg}:{actions[place]}" for arg, place in args)
+        lines.append(f"    '*{option.name}[{option.help}]{values}' \\")
     lines += ["    '(-):COMMAND:_command_names -e' \\", "    '*::ARGS:_normal'"]
     return "\n".join(lines) + "\n"
 
 
 def _fish() -> str:
-    # fish completes one argument of an option; it takes a second one for an operand, which is a path as it should be.
+    # fish completes only an option's first argument. It treats a second one as an operand: a path, which is right.
     flags = {"": "", "p": " -r -F", "c": f" -x -a 'ALL {' '.join(CAPABILITIES)}'", "x": " -x"}
     return "".join(
         f"complete -c {program} -l {option.name[2:]}{flags[option.places[:1]]} -d '{option.help}'\n"

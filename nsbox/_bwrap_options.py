@@ -1,7 +1,7 @@
 """The options of bubblewrap's command line, as a table.
 
-Here lives what each option is called, takes and does in a few words. What a command line comes to is _bwrap_parse's
-business; the usage text and the completion files, which follow from the table alone, are _bwrap_help's.
+The table has each option's name, its arguments and a short help text. _bwrap_parse reads command lines. _bwrap_help
+makes the usage text and the completion files, from the table alone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _PATHS = frozenset({"SRC", "DEST", "DIR", "PATH", "RWSRC", "TARGET", "WORKDIR"})
 class Option(Frozen):
     """One option of bubblewrap.
 
-    kind: what carries it out, a key of _bwrap_parse's handlers. help: one line without quotes, brackets and colons,
-    which completion files would need escaped. once: of several only the last takes effect, which is warned of. since:
-    the first version that has it; (0, 8) stands for all before it too.
+    kind: a key of _bwrap_parse's handlers; the handler carries the option out.
+    help: one line without quotes, brackets and colons, which completion files would have to escape.
+    once: if it is repeated, only the last one takes effect, with a warning.
+    since: the first version that has it; (0, 8) stands for earlier ones too.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Option(Frozen):
 
     @property
     def shortage(self) -> str:
-        """Return what bubblewrap says when arguments are missing; clients match it, so its oddities stay."""
+        """What bubblewrap says when arguments are missing. Clients match it, so its oddities stay."""
         if self.kind == "overlay-src":
             return STRAY_LAYER
         name = "--bind-fd" if self.kind == "bind-fd" else self.name
@@ -43,28 +44,29 @@ class Option(Frozen):
 
     @property
     def places(self) -> str:
-        """Return a letter for each argument: p for a path, c for a capability, x for what can't be completed."""
+        """A letter for each argument: p for a path, c for a capability, x for what can't be completed."""
         return "".join("p" if arg in _PATHS else "c" if arg == "CAP" else "x" for arg in self.args)
 
 
-# Rows of Option's fields, each of which becomes one when it is asked for: all together take longer than to be there.
+# Each row holds an Option's fields. An Option is built only when looked up: building all of them at import takes longer
+# than everything else in this module.
 _ROWS = (
     ("--help", (), "General", "help", "Show this text"),
     ("--version", (), "General", "version", "Show the version"),
-    ("--args", ("FD",), "General", "args", "Take further options from FD, where NUL bytes separate them"),
-    ("--argv0", ("VALUE",), "General", "argv0", "Name that COMMAND is told it was called by", False, (0, 9)),
+    ("--args", ("FD",), "General", "args", "Read more options from FD, separated by NUL bytes"),
+    ("--argv0", ("VALUE",), "General", "argv0", "Name that COMMAND gets as its argument 0", False, (0, 9)),
     ("--level-prefix", (), "General", "level-prefix", "Begin messages with their syslog level", False, (0, 11)),
     #
     ("--unshare-all", (), "Namespaces", "unshare-all", "New namespaces of every kind that can be had"),
-    ("--share-net", (), "Namespaces", "share-net", "Stay in the network of the caller after all"),
+    ("--share-net", (), "Namespaces", "share-net", "Keep the network of the caller after all"),
     ("--unshare-user", (), "Namespaces", "unshare", "New user namespace; implied unless the caller is root"),
-    ("--unshare-user-try", (), "Namespaces", "attempt", "New user namespace where it can be had"),
+    ("--unshare-user-try", (), "Namespaces", "attempt", "New user namespace if it can be had"),
     ("--unshare-ipc", (), "Namespaces", "unshare", "New ipc namespace"),
     ("--unshare-pid", (), "Namespaces", "unshare", "New pid namespace"),
     ("--unshare-net", (), "Namespaces", "unshare", "New network namespace, with a loopback interface only"),
     ("--unshare-uts", (), "Namespaces", "unshare", "New uts namespace"),
     ("--unshare-cgroup", (), "Namespaces", "unshare", "New cgroup namespace"),
-    ("--unshare-cgroup-try", (), "Namespaces", "attempt", "New cgroup namespace where it can be had"),
+    ("--unshare-cgroup-try", (), "Namespaces", "attempt", "New cgroup namespace if it can be had"),
     ("--userns", ("FD",), "Namespaces", "fd", "Join the user namespace FD; not with --unshare-user", True),
     ("--userns2", ("FD",), "Namespaces", "fd", "Move on to the user namespace FD after the set-up", True),
     ("--disable-userns", (), "Namespaces", "flag", "No further user namespaces inside; needs --unshare-user"),
@@ -127,7 +129,7 @@ _ROWS = (
     ("--lock-file", ("DEST",), "Watching", "lock-file", "Hold a read lock on DEST as long as the sandbox lives"),
     ("--sync-fd", ("FD",), "Watching", "fd", "Hold FD open as long as the sandbox lives", True),
     ("--block-fd", ("FD",), "Watching", "fd", "Start COMMAND when there is something to read from FD", True),
-    ("--userns-block-fd", ("FD",), "Watching", "fd", "Wait on FD for somebody to write the id maps", True),
+    ("--userns-block-fd", ("FD",), "Watching", "fd", "Wait on FD until another process has written the id maps", True),
     ("--info-fd", ("FD",), "Watching", "fd", "Write facts about the sandbox to FD, in JSON", True),
     ("--json-status-fd", ("FD",), "Watching", "fd", "Write how it starts and ends to FD, in JSON", True),
 )
@@ -143,5 +145,5 @@ def option(name: str) -> Option | None:
 
 @remembered
 def options() -> tuple[Option, ...]:
-    """Return all of them, in the order of --help."""
+    """Return all options, in the order of --help."""
     return tuple(Option(*row) for row in _ROWS)

@@ -1,8 +1,8 @@
 """What a command line of bubblewrap asks for.
 
-Here lives how its options are read: their order, what each adds, which exclude each other, and what is said about a
-mistake. What follows for the sandbox is the caller's business. Nothing here asks the machine anything, but for the
-descriptors that bubblewrap reads while it parses, and for sources with a "..", which only the file system can tell.
+This module reads the options: their order, what each adds, which exclude each other, and the messages about mistakes.
+What follows for the sandbox is up to the caller. The machine is asked nothing, with two exceptions: descriptors that
+bubblewrap reads while it parses, and sources with a "..", which only the file system can resolve.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def parse(
     real_uid: int,
     real_gid: int,
 ) -> Asked:
-    """Return what a command line, without the program's name, asks for; raise Refused, Usage or Version.
+    """Return what a command line asks for; raises Refused, Usage or Version.
 
-    read: returns what a descriptor holds and closes it, or raises OSError. say: prints a warning. cwd: what relative
-    sources count from, "" if it has gone. Surrogates stand for undecodable bytes (PEP 383), in what is said too.
+    argv: the words after the program's name. Surrogates stand for undecodable bytes (PEP 383), in messages too.
+    read: returns what a descriptor holds, and closes it; or raises OSError. say: prints a warning.
+    cwd: the directory that relative sources count from; "" if it is gone.
     """
     if not argv:
         raise Usage(1)
@@ -79,7 +80,7 @@ def parse(
 
 
 def _number(text: str, base: int = 10) -> int | None:
-    """Return the number that strtol(3) makes of a text, None if something of it is left over; base 0: as in C."""
+    """Return the number that strtol(3) makes of a text; None if any of the text is left over. base 0: as in C."""
     digits = text.lstrip(" \t\n\v\f\r")
     sign = -1 if digits.startswith("-") else 1
     if digits[:1] in ("+", "-"):
@@ -89,11 +90,11 @@ def _number(text: str, base: int = 10) -> int | None:
         digits = digits[2:] if base == 16 else digits
     if not digits or any(digit not in "0123456789abcdef"[:base] for digit in digits.lower()):
         return None
-    return sign * int(digits.lstrip("0")[:30] or "0", base)  # with thirty digits it is too large for any use
+    return sign * int(digits.lstrip("0")[:30] or "0", base)  # thirty digits are already too large for any use
 
 
 class _Line:
-    """A command line while it is read."""
+    """A command line while it is being read."""
 
     def __init__(
         self, environ: Mapping[str, str], read: Callable[[int], bytes], say: Callable[[str], None], cwd: str
@@ -127,7 +128,7 @@ class _Line:
             self.die(f"Exceeded maximum number of arguments {_MAX_ARGS}")
 
     def take(self, words: Sequence[str], in_file: bool) -> Sequence[str]:
-        """Carry the options out one by one; return what follows them."""
+        """Carry out the options one by one; return the words after them."""
         at = 0
         while at < len(words):
             word = words[at]
@@ -152,7 +153,7 @@ class _Line:
         return ()
 
     def passable(self, words: Sequence[str]) -> Sequence[str]:
-        """Return words that can be handed to the kernel; from a real command line there are no others."""
+        """Return the words if all can be passed to the kernel, as all words of a real command line can."""
         for word in words:
             try:
                 if b"\0" not in os.fsencode(word):
@@ -185,17 +186,17 @@ class _Line:
             self.die(f"Can't read {what} data: {error.strerror}")
 
     def source(self, path: str, optional: bool = False) -> str:
-        """Return an absolute path, "" for one of a -try option that isn't there.
+        """Return an absolute path; "" for a -try option's path that doesn't exist.
 
-        Links in it are the kernel's business, as in all ops; but no op takes a "..", which therefore is resolved here.
+        The kernel follows links in it, as for all ops. Only "..", which no op accepts, is resolved here.
         """
         joined = path if path.startswith("/") else f"{self.cwd.rstrip('/')}/{path}"
         try:
-            if not path or not (path.startswith("/") or self.cwd):  # no path, or none from a directory that has gone
+            if not path or not (path.startswith("/") or self.cwd):  # empty, or relative to a directory that is gone
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            found = os.path.realpath(joined, strict=True) if ".." in joined.split("/") else joined
-            self.sources[found] = path
-            return found
+            source = os.path.realpath(joined, strict=True) if ".." in joined.split("/") else joined
+            self.sources[source] = path
+            return source
         except OSError as error:
             if optional and error.errno == errno.ENOENT:
                 return ""
@@ -212,9 +213,9 @@ class _Line:
     def args(self, option: Option, fd: str) -> None:
         words = self.contents(fd, "--args").split(b"\0")
         if not words[-1]:
-            words.pop()  # each word may be ended by a NUL byte, or they may be separated by one
+            words.pop()  # a NUL may end each word, or separate the words
         self.count(len(words))
-        self.take([os.fsdecode(word) for word in words], in_file=True)  # a command in there is ignored, as by bwrap
+        self.take([os.fsdecode(word) for word in words], in_file=True)  # like bwrap, ignore a command in there
 
     def prefix(self, option: Option) -> None:
         self.level_prefix = True
@@ -339,12 +340,12 @@ class _Line:
     def cap(self, option: Option, name: str) -> None:
         number = _number(name, 0)
         if number is not None and 0 <= number < len(CAPABILITIES):
-            known = CAPABILITIES[number]
+            capability = CAPABILITIES[number]
         elif name.upper() in ("ALL", *CAPABILITIES):
-            known = name.upper()
+            capability = name.upper()
         else:
             self.die(f"unknown cap: {name}")
-        self.capabilities.append((option.name.removeprefix("--cap-"), known))
+        self.capabilities.append((option.name.removeprefix("--cap-"), capability))
 
     def next_perms(self, option: Option, mode: str) -> None:
         if self.perms is not None:
@@ -368,14 +369,14 @@ class _Line:
         return mode
 
     def mode(self, default: int) -> int:
-        """Return the mode for an op, which uses --perms up."""
+        """Return the mode for an op; this uses up --perms."""
         mode, self.perms = self.perms, None
         return default if mode is None else mode
 
     # ---- what must go together
 
     def check_used_up(self, option: Option) -> None:
-        """Refuse an option between --perms, --size or --overlay-src and the one that these are for."""
+        """Refuse an option that stands between --perms, --size or --overlay-src and the option that they modify."""
         if option.kind not in ("perms", "size"):
             if self.perms is not None:
                 self.die("--perms must be followed by an option that creates a file")
@@ -385,7 +386,7 @@ class _Line:
             self.die(STRAY_LAYER)
 
     def check_namespaces(self) -> None:
-        """Refuse what bubblewrap does before it looks for a COMMAND; here no user namespace is implied yet."""
+        """Refuse what bubblewrap refuses before it looks for a COMMAND; no user namespace is implied yet."""
         new_user = "user" in self.unshare
         blocks = "--userns-block-fd" in self.numbers
         if blocks and not new_user:
@@ -402,7 +403,7 @@ class _Line:
             self.die("--disable-userns is not compatible with --userns-block-fd")
 
     def check_needs(self, real_uid: int, real_gid: int) -> None:
-        """Refuse options without the namespace that they need; an attempt at a user namespace counts as one."""
+        """Refuse options without the namespace that they need. An attempt at a user namespace counts as one."""
         user = real_uid != 0 or "user" in self.unshare | self.attempts or "--userns" in self.numbers
         for name, real in (("--uid", real_uid), ("--gid", real_gid)):
             if not user and self.numbers.get(name, real) != real:
@@ -452,7 +453,7 @@ class _Line:
 
 
 def _inside(path: str) -> str:
-    """Return a destination as an absolute path of the sandbox, which all of them are."""
+    """Return a destination as an absolute path in the sandbox; bubblewrap takes every destination as absolute."""
     return "/" + path.lstrip("/")
 
 

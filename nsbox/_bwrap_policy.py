@@ -1,4 +1,4 @@
-"""From what a command line of bubblewrap asks for to a policy. Only from_argv() asks anybody anything: descriptors."""
+"""From what a command line of bubblewrap asks for to a policy. Only from_argv() reads anything: descriptors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from nsbox._seccomp.filter import Filter
 
 
 def policy_of(asked: Asked, filters: tuple[bytes, ...], *, is_root: bool) -> Policy:
-    """Return the policy. filters: seccomp programs in their order; is_root: the caller is uid 0.
+    """Return the policy.
 
-    Without a user namespace asked for, a caller that is uid 0 gets one in which all ids are what they were; bubblewrap
-    makes none, and the capabilities that it leaves are over the whole machine. Background processes go on when the
-    command has ended, and the command may make sandboxes itself, as bubblewrap has it.
+    filters: seccomp programs, in their order.
+    is_root: whether the caller is uid 0. If it is and asks for no user namespace, it gets one in which all ids stay the
+        same. bubblewrap makes none then, and the capabilities that it leaves hold for the whole machine.
+
+    As with bubblewrap, background processes go on after the command's end, and the command may make sandboxes itself.
     """
     new_user = bool({"user"} & (asked.unshare | asked.attempts))
     joins = asked.userns is not None
@@ -93,23 +95,23 @@ def from_argv(argv: list[str]) -> Policy:
 
 
 def read_all(fd: int) -> bytes:
-    """Return what a descriptor holds, and close it, unless it is a standard stream; raises OSError."""
+    """Return what a descriptor holds, and close it unless it is a standard stream; raises OSError."""
     with open(fd, "rb", buffering=0, closefd=fd > 2) as file:
         return file.read()
 
 
 def _shared(op: Mqueue, is_root: bool) -> Op:
-    """Return what shows the message queues of the caller's ipc namespace; only its owner can mount them."""
+    """Return an op that shows the message queues of the caller's ipc namespace, which only its owner can mount."""
     if not is_root:
         raise PolicyError(f"Can't mount mqueue on {op.dest}", "Operation not permitted (without --unshare-ipc)")
     return Bind("/dev/mqueue", op.dest)
 
 
 def _capabilities(asked: Asked, is_root: bool) -> tuple[str, ...]:
-    """Return the capabilities that are left: of none, or for uid 0 of all that it has.
+    """Return the remaining capabilities: --cap-add and --cap-drop applied to none or, for uid 0, to all that it has.
 
-    In a user namespace of somebody else's, where they can't be had without power over the mounts too, uid 0 has none
-    unless it says so (which is refused).
+    In another process's user namespace they can't be had without power over the mounts too. There uid 0 starts with
+    none, and adding one is refused.
     """
     elsewhere = asked.userns is not None or asked.userns2 is not None or asked.userns_block_fd is not None
     words = ["caller"] if is_root and not elsewhere else []

@@ -21,14 +21,18 @@ _TYPES = {
 class Change(Frozen):
     """One change of a transaction.
 
-    kind: "added", "modified", "deleted" or "renamed". path: relative to the workspace; "." is the workspace. type:
-    "file", "directory", "symlink", "fifo", "socket" or "device"; mode: permission bits; both as they are now, or of
-    what is deleted as they were. old_type, old_mode: how they were, where the kind is "modified" or "renamed".
-    old_path: of what is renamed. A directory that is added or deleted is listed with all below it.
-    attributes: names of extended attributes, access lists among them, that it has or that were changed or removed.
-    link: the path of another one that has been added or changed, of which this is a hard link. target: where a symlink
-    leads, where diff() has looked. digest: of contents and attributes as they are now, where diff() has made it; two
-    changes that differ in nothing else are equal.
+    If a directory is added or deleted, so is everything below it, each with a change of its own.
+
+    kind: "added", "modified", "deleted" or "renamed".
+    path: relative to the workspace; "." is the workspace itself.
+    type: "file", "directory", "symlink", "fifo", "socket" or "device"; now or, if the kind is "deleted", before.
+    mode: permission bits; now or, if the kind is "deleted", before.
+    old_path: the path before, if the kind is "renamed".
+    old_type, old_mode: type and mode before, if the kind is "modified" or "renamed".
+    attributes: names of extended attributes, including access lists, that it has, or that were changed or removed.
+    link: the path of another added or changed file, of which this is a hard link.
+    target: where a symlink leads, if diff() has looked.
+    digest: of contents and attributes now, if diff() has made it. Two changes that differ in nothing else are equal.
     """
 
     kind: str
@@ -46,11 +50,11 @@ class Change(Frozen):
     def __str__(self) -> str:
         letter = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R"}[self.kind]
         name = f"{shown(self.old_path)} -> {shown(self.path)}" if self.old_path else shown(self.path)
-        said = ", ".join(self._remarks()) if self.kind != "deleted" else ""
-        return f"{letter} {name}{'/' if self.type == 'directory' else ''}{f' ({said})' if said else ''}"
+        remarks = ", ".join(self._remarks()) if self.kind != "deleted" else ""
+        return f"{letter} {name}{'/' if self.type == 'directory' else ''}{f' ({remarks})' if remarks else ''}"
 
     def _remarks(self) -> Iterator[str]:
-        """Yield what a name and a letter don't tell."""
+        """Yield what a name and a letter don't say."""
         is_other = self.old_type not in (None, self.type)
         target = f" to {shown(self.target)}" if self.target is not None else ""
         if is_other:
@@ -70,7 +74,7 @@ class Change(Frozen):
 
 
 def type_of(mode: int) -> str:
-    """Return what Change calls a type of file."""
+    """Return the name that Change has for a type of file."""
     return _TYPES.get(stat.S_IFMT(mode), "device")
 
 

@@ -1,4 +1,9 @@
-"""What a transaction has changed: the upper directory of an overlay, compared with the workspace below it."""
+"""What a transaction has changed: the upper directory of an overlay, compared with the workspace below it.
+
+Digests of contents and attributes let a commit bring in what was reviewed, and nothing else. Commands choose how many
+files there are, and how large, so all work has limits. Beyond a limit of reading, a change is reported with less
+certainty (see _seal() and unsure()); beyond a limit of counting, OSError is raised.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +21,21 @@ from nsbox._files.comparison import digest, same_contents
 from nsbox._files.files import Tree, is_copied, join
 
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
-_MOST_HASHED_IN_ALL = 1 << 30  # of all such files of a transaction: a second or so
-_MOST_COMPARED = 16 << 30  # of all files that have the size that they had before
-_MOST_DIGESTED = 4 << 30  # of all contents that digests are of
-_MOST_SHOWN = 4 << 30  # of what has been shown, which patch() bounds
+_MOST_HASHED_IN_ALL = 1 << 30  # bytes of all such files of a transaction: a second or so
+_MOST_COMPARED = 16 << 30  # bytes of all files that have the same size as before
+_MOST_DIGESTED = 4 << 30  # bytes of all contents of which digests are made
+_MOST_SHOWN = 4 << 30  # bytes of what has been shown, which patch() bounds
 _UNSURE = "shown while it could be changed"  # instead of a digest
 _MOST_ENTRIES = 500_000  # files, directories and the like that are looked at
 _MOST_PATHS = 64 << 20  # characters of all their paths, each of which may have thousands
 _MOST_ATTRIBUTES = 64 << 20  # characters of the names of all their attributes, of each file once
-_ATTRIBUTE = 32  # characters that one counts for besides its name
+_ATTRIBUTE = 32  # characters that an attribute counts for, besides its name
 _LONGEST = 4096  # PATH_MAX: what is deeper could only be reached step by step
 
 
-def _is_whiteout(found: os.stat_result) -> bool:
-    """Say if something below is deleted: overlayfs's mark for it, which nobody inside can make."""
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+def _is_whiteout(status: os.stat_result) -> bool:
+    """Return whether it is overlayfs's mark for a deleted file of the layer below. No command can make one."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def _has(fd: int | str, name: str) -> bytes | None:
@@ -47,25 +52,25 @@ def _new(kind: str, path: str, now: os.stat_result, was: os.stat_result | None =
 
 
 class Comparison:
-    """Compares an upper directory with the real one. Commands may be at work in neither."""
+    """Compares an upper directory with the real one. No command may be at work in either."""
 
     def __init__(self, upper: Tree, real: Tree, *, moment: int = 0, shown: frozenset[str] = frozenset()) -> None:
-        """Compare two trees. moment: how many commands have been started so far. shown: see as_shown()."""
+        """Compare two trees. moment: how many commands have been started so far. shown: paths, see as_shown()."""
         self._upper, self._real, self._moment, self._shown = upper, real, moment, shown
         self._left = _MOST_ENTRIES
         self._left_of_paths = _MOST_PATHS
         self._left_to_hash = _MOST_HASHED_IN_ALL
         self._left_to_compare = _MOST_COMPARED
         self._left_of_attributes = _MOST_ATTRIBUTES
-        self._values: dict[tuple[bool, int, int], dict[str, bytes]] = {}  # of files of many names, by tree and number
-        self._listed: dict[tuple[str, ...], tuple[str, ...]] = {}  # names of attributes, which many files may have
+        self._values: dict[tuple[bool, int, int], dict[str, bytes]] = {}  # of files with many names, by tree and inode
+        self._listed: dict[tuple[str, ...], tuple[str, ...]] = {}  # names of attributes, which many files may share
         self._left_to_show = _MOST_SHOWN
         self._unread: set[str] = set()  # paths of files whose digests aren't of their contents
-        self._read: set[str] = set()  # of those, the ones that were read all the same, since somebody has seen them
+        self._read: set[str] = set()  # those of them that were read nonetheless, since patch() has shown them
         self._compared: dict[tuple[int, int, int, int], bool] = {}  # pairs of files, now and before: are they the same?
 
     def changes(self) -> list[Change]:
-        """Return all changes by path; what was renamed is "deleted" here and "added" there. Raises OSError."""
+        """Return all changes, sorted by path. A renamed file is "deleted" here and "added" there. Raises OSError."""
         with self._upper.walking(), self._real.walking():
             return self._changes()
 
@@ -80,7 +85,7 @@ class Comparison:
         return sorted(found, key=lambda change: change.path.replace("/", "\0"))
 
     def _names(self, tree: Tree, path: str) -> list[str]:
-        """Return the names in a directory, which all count; raises OSError when there are too many."""
+        """Return the names in a directory, which count as entries; raises OSError if there are too many."""
         if len(path) > _LONGEST:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), f"{path[:100]}...")
         try:
@@ -102,13 +107,13 @@ class Comparison:
     def _directory(
         self, path: str, has_real: bool, is_opaque: bool, todo: list[tuple[str, bool, bool]], found: list[Change]
     ) -> None:
-        """Compare one directory. is_opaque: nothing shines through from below, since one above it is new."""
+        """Compare one directory. is_opaque: nothing of the real one shows through: a directory above it is new."""
         names = self._names(self._upper, path)
         is_opaque = is_opaque or self._is_opaque(path)
         for name in names:
             at = join(path, name)
             now, was = self._upper.stat(at), self._real.stat(at) if has_real else None
-            if now is None:  # removed a moment ago, by a command that runs
+            if now is None:  # a running command removed it a moment ago
                 continue
             if _is_whiteout(now):
                 found += self._deleted(at, was) if was is not None else []
@@ -126,7 +131,7 @@ class Comparison:
                 found += self._deleted(join(path, name), gone) if gone is not None else []
 
     def _is_opaque(self, path: str) -> bool:
-        """Say if nothing is left of the directory that was there before."""
+        """Return whether nothing is left of the directory that was there before."""
         with self._upper.dir(path) as fd:
             return _has(fd, "opaque") == b"y"
 
@@ -150,9 +155,9 @@ class Comparison:
         return now.st_size != was.st_size or not self._is_same(path, now, was)
 
     def _is_same(self, path: str, now: os.stat_result, was: os.stat_result) -> bool:
-        """Say if two files have the same contents. No pair is read twice, however many names both have.
+        """Return whether two files have the same contents. No pair is read twice, however many names both have.
 
-        After _MOST_COMPARED bytes a file counts as changed; its digest, and a commit, are of what it is now.
+        After _MOST_COMPARED bytes, every file counts as changed. Its digest, and a commit, are of what it is now.
         """
         pair = (now.st_dev, now.st_ino, was.st_dev, was.st_ino)
         known = self._compared.get(pair)
@@ -168,10 +173,10 @@ class Comparison:
     # ---- what else there is to know
 
     def _attributes(self, path: str, now: os.stat_result, was: os.stat_result | None) -> tuple[str, ...]:
-        """Return the names of attributes that aren't as they were."""
+        """Return the names of the attributes that have changed."""
         new = self._digests(self._upper, path, now)
         old = self._digests(self._real, path, was) if was is not None and _same_type(now, was) else {}
-        if path == ".":  # which doesn't show those of the real one
+        if path == ".":  # the top doesn't show the attributes of the real one
             old = {name: value for name, value in old.items() if name in new}
         names = tuple(sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name)))
         if names not in self._listed:
@@ -179,7 +184,7 @@ class Comparison:
         return self._listed.setdefault(names, names)
 
     def _digests(self, tree: Tree, path: str, found: os.stat_result) -> dict[str, bytes]:
-        """Return the names of a file's attributes and digests of their values. One of many names is read once."""
+        """Return digests of a file's attributes, by name. A file with many names is read once."""
         key = (tree is self._upper, found.st_dev, found.st_ino)
         known = self._values.get(key) if _has_names(found) else None
         if known is None:
@@ -190,7 +195,7 @@ class Comparison:
         return known
 
     def _count(self, names: Collection[str]) -> None:
-        """Raise OSError for more attributes than are held."""
+        """Count these attributes; raises OSError for too many."""
         self._left_of_attributes -= sum(map(len, names)) + _ATTRIBUTE * len(names)
         if self._left_of_attributes < 0:
             what = f"has changed files with attributes whose names have more than {_MOST_ATTRIBUTES} characters in all"
@@ -222,31 +227,31 @@ class Comparison:
         return found
 
     def _seal(self, path: str, now: os.stat_result, most: int) -> tuple[str, int]:
-        """Return a digest of contents and attributes, and the bytes that were read for it.
+        """Return a digest of contents and attributes, and how many bytes were read for it.
 
-        Where that would be more than is read for all, it says which file it is, when it was changed last, and that no
-        command has been started since: by a mapping it could be changed and have the same times.
+        Beyond the limit for all files, the digest covers which file it is, its times, and how many commands have been
+        started, but no contents. By a mapping, a command could change a file and leave its times alone.
         """
         content, cost = b"", 0
         if stat.S_ISLNK(now.st_mode):
             content = os.fsencode(self._upper.link(path))
         elif stat.S_ISREG(now.st_mode):
             with self._upper.file(path) as fd:
-                found, cost = digest(fd, most)
-            if found is None:
+                whole, cost = digest(fd, most)
+            if whole is None:
                 self._unread.add(path)
-            content = self._times(now) if found is None else found
+            content = self._times(now) if whole is None else whole
         return _sealed(self._digests(self._upper, path, now), content), cost
 
     def _seal_of_shown(self, path: str, now: os.stat_result) -> str:
-        """Return a digest of contents also where there is no time for those of others: patch() has shown them."""
+        """Return a digest of contents that patch() has shown. The limit for other contents doesn't count for these."""
         with self._upper.file(path) as fd:
-            found, cost = digest(fd, self._left_to_show)
+            content, cost = digest(fd, self._left_to_show)
         self._left_to_show -= cost
-        if found is None:
+        if content is None:
             return _UNSURE
         self._read.add(path)
-        return _sealed(self._digests(self._upper, path, now), found)
+        return _sealed(self._digests(self._upper, path, now), content)
 
     def _times(self, now: os.stat_result) -> bytes:
         return b"%d %d %d %d " % (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) + b"%d" % self._moment
@@ -255,10 +260,10 @@ class Comparison:
         return change.path not in self._read and not self._unread.isdisjoint((change.path, change.link))
 
     def as_shown(self, change: Change, content: bytes | None) -> Change:
-        """Return a change as somebody has been shown it: commands may have been at work since its digest was made.
+        """Return a change with the digest of what was shown: commands may have been at work since its own was made.
 
-        content: what was shown, of a symlink the target, of a file what digest_of() returns; None: nothing was. The
-        paths of all for which it isn't None are `shown` of the Comparison that this one is compared with.
+        content: what was shown: of a symlink the target, of a file what digest_of() returns; None: nothing. The paths
+            of all changes with content are `shown` of the Comparison that this one is compared with.
         """
         now = self._upper.stat(change.path) if content is not None else None
         if content is None or now is None:
@@ -266,22 +271,22 @@ class Comparison:
         return replace(change, digest=_sealed(self._digests(self._upper, change.path, now), content))
 
     def has_unread(self, told: list[Change]) -> bool:
-        """Say if the digest of any change isn't of its contents."""
+        """Return whether the digest of any change doesn't cover its contents."""
         return any(map(self._is_unread, told))
 
     def unsure(self, told: list[Change]) -> list[Change]:
-        """Return the same without digests that aren't of contents, for when somebody may have been at work."""
+        """Return the same without digests that don't cover contents, for when commands may have been at work."""
         return [replace(change, digest=_UNSURE) if self._is_unread(change) else change for change in told]
 
     # ---- copies
 
     def other_copies(self, told: list[Change], spare: str, copies: dict[str, str]) -> list[str]:
-        """Return the paths of changes whose copies in the real directory aren't what was told. Raises OSError.
+        """Return the paths of changes whose copies in the real directory aren't what was reviewed. Raises OSError.
 
-        Somebody may have changed the copy, or what it was made of. told: what with_details() has returned. spare: the
-        directory of the copies; copies: their names by path, of directories with all below them.
+        Another process may have changed the copy, or the original before. told: what with_details() has returned.
+        spare: the directory of the copies. copies: their names by path; a directory's includes everything below.
         """
-        found: list[str] = []
+        others: list[str] = []
         known: dict[tuple[int, int], str] = {}
         whole = at = ""
         with Tree(self._real.fd, forceful=True) as tree, tree.walking(), self._upper.walking():
@@ -298,32 +303,31 @@ class Comparison:
                 now = tree.stat(copy)
                 is_same = now is not None and _has_mode(now, change, has_modes)
                 if now is None or not is_same or self._seal_of(change, tree, copy, now, known) != change.digest:
-                    found.append(change.path)
-        return found
+                    others.append(change.path)
+        return others
 
     def _seal_of(
         self, change: Change, tree: Tree, copy: str, now: os.stat_result, known: dict[tuple[int, int], str]
     ) -> str:
-        """Return what a change's digest would be if it were made of its copy. known: those of files of many names."""
+        """Return the digest that a change would have if it were of its copy. known: those of files with many names."""
         was = self._upper.stat(change.path)
-        given = self._digests(self._upper, change.path, was) if was is not None else {}
+        original = self._digests(self._upper, change.path, was) if was is not None else {}
         if was is not None and self._is_unread(change):
-            return _sealed(given, self._times(was))  # that it hasn't been changed is all that is known
+            return _sealed(original, self._times(was))  # nothing is known except that it hasn't been changed
         if (now.st_dev, now.st_ino) in known:
             return known[now.st_dev, now.st_ino]
-        found: bytes | None = b""
+        content: bytes | None = b""
         if change.type == "symlink":
-            found = os.fsencode(tree.link(copy))
+            content = os.fsencode(tree.link(copy))
         elif change.type == "file":
             with tree.file(copy) as fd:
-                found, _ = digest(fd, _MOST_SHOWN if change.path in self._read else _MOST_DIGESTED)
-        if found is None:
+                content, _ = digest(fd, _MOST_SHOWN if change.path in self._read else _MOST_DIGESTED)
+        if content is None:
             raise OSError(errno.EFBIG, "its copy in the workspace is too large to be checked", change.path)
-        own = _digests(
-            tree.attributes(copy, now)
-        )  # a list that the workspace gives to all that is made there isn't the change's
-        own = {name: value for name, value in own.items() if name in given or not name.startswith("system.posix_acl_")}
-        seal = _sealed(own, found)
+        own = _digests(tree.attributes(copy, now))
+        # The workspace may give an access list to everything that is made there: that isn't the change's own.
+        alien = {name for name in own if name.startswith("system.posix_acl_") and name not in original}
+        seal = _sealed({name: value for name, value in own.items() if name not in alien}, content)
         if _has_names(now):
             known[now.st_dev, now.st_ino] = seal
         return seal
@@ -331,9 +335,9 @@ class Comparison:
     # ---- renames
 
     def with_renames(self, changes: list[Change]) -> list[Change]:
-        """Return the changes with a file gone and the same contents new elsewhere made one.
+        """Return the changes, with a deleted and an added file of the same contents joined into a rename.
 
-        No more than a gigabyte is read for it: what is found after that stays "deleted" and "added".
+        No more than a gigabyte is read for that. Beyond it, files stay "deleted" and "added".
         """
         with self._upper.walking(), self._real.walking():
             return self._with_renames(changes)
@@ -361,32 +365,33 @@ class Comparison:
                     replaced[change] = Change(
                         "renamed", change.path, change.type, change.mode, old.path, old.type, old.mode
                     )
-        told = (replaced.get(change, change) for change in changes)
-        return [change for change in told if change is not None]
+        joined = (replaced.get(change, change) for change in changes)
+        return [change for change in joined if change is not None]
 
     @staticmethod
     def _size(tree: Tree, change: Change) -> int:
-        found = tree.stat(change.path)
-        return found.st_size if found is not None else 0
+        status = tree.stat(change.path)
+        return status.st_size if status is not None else 0
 
     def _digest(self, tree: Tree, change: Change) -> bytes | None:
-        """Return a file's digest; None when as much has been read for this as may be."""
+        """Return a file's digest; None once the limit for this is reached."""
         with tree.file(change.path) as fd:
-            found, cost = digest(fd, self._left_to_hash)
+            content, cost = digest(fd, self._left_to_hash)
         self._left_to_hash -= cost
-        return found
+        return content
 
     # ---- conflicts
 
     def conflicts(
         self, changes: list[Change], renamed: set[str], started: int, top_mode: int, *, is_top_ours: bool = False
     ) -> list[tuple[str, str]]:
-        """Return what of all changes (without renames) has been changed in the real directory since, and how.
+        """Return which of the changes have also been changed in the real directory since, and how, as (path, how).
 
-        started: nanoseconds; inodes that were changed at that time or later count (ctime, which nobody can set). So do
-        directories on the way that were moved there, or given other permissions: then what is in them is other files.
-        renamed: paths of what only has another name now. top_mode: the mode of the directory itself then. is_top_ours:
-        it has been changed by us since.
+        Inodes count that have changed since the start (ctime, which no process can set). So do directories on the way
+        that were moved there, or whose permissions were changed: they may hold other files now.
+
+        changes: all of them, without renames. renamed: paths of files that only got another name. started: nanoseconds.
+        top_mode: the real directory's own mode then. is_top_ours: whether nsbox has changed that directory since.
         """
         with self._upper.walking(), self._real.walking():
             return self._conflicts(changes, renamed, started, top_mode, is_top_ours)
@@ -394,30 +399,30 @@ class Comparison:
     def _conflicts(
         self, changes: list[Change], renamed: set[str], started: int, top_mode: int, is_top_ours: bool
     ) -> list[tuple[str, str]]:
-        found = {}
+        conflicts = {}
         for change in changes:
             was = self._real.stat(change.path)
             if was is not None:
                 is_same_top = change.path == "." and stat.S_IMODE(was.st_mode) == top_mode
                 if was.st_ctime_ns >= started and not is_same_top:
-                    found[change.path] = "changed"
+                    conflicts[change.path] = "changed"
             elif change.kind != "deleted" and change.path not in renamed and self._was_copied_up(change):
                 above = change.path.rpartition("/")[0]
                 if change.type == "directory" or (not (is_top_ours and not above) and self._has_lost(above, started)):
-                    found[change.path] = "deleted"
+                    conflicts[change.path] = "deleted"
         for path in sorted(_above(changes)):
             was = self._real.stat(path)
             if was is not None and started <= was.st_ctime_ns != was.st_mtime_ns:
-                found[path] = "changed"
-        return sorted(found.items())
+                conflicts[path] = "changed"
+        return sorted(conflicts.items())
 
     def _has_lost(self, path: str, started: int) -> bool:
-        """Say if a real directory may have lost something since: else what is new there was renamed inside."""
-        found = self._real.stat(path)
-        return found is not None and found.st_mtime_ns >= started
+        """Return whether a real directory may have lost something since; if not, a new file there is a renamed one."""
+        status = self._real.stat(path)
+        return status is not None and status.st_mtime_ns >= started
 
     def _was_copied_up(self, change: Change) -> bool:
-        """Say if it was in the real directory once: overlayfs marks what it copies."""
+        """Return whether it was in the real directory once: overlayfs marks what it copies."""
         if change.type not in ("file", "directory"):
             return False
         with contextlib.ExitStack() as stack:
@@ -426,12 +431,12 @@ class Comparison:
 
 
 def _has_mode(copy: os.stat_result, change: Change, has_modes: bool) -> bool:
-    """Say if a copy is of a change's type, and has its permissions, or fewer. has_modes: its file system knows them."""
+    """Return whether a copy has a change's type and permissions, but no more set-ID bits. has_modes: on this system."""
     if type_of(copy.st_mode) != change.type:
         return False
     if not has_modes or change.type == "symlink":
         return True
-    opened = 0o300 if change.type == "directory" else 0  # as long as a commit is under way
+    opened = 0o300 if change.type == "directory" else 0  # which a directory has as long as a commit is under way
     more = copy.st_mode & (stat.S_ISUID | stat.S_ISGID) & ~change.mode if change.type == "file" else 0
     return not more and not (copy.st_mode ^ change.mode) & 0o777 & ~opened
 
@@ -441,34 +446,34 @@ def _digests(attributes: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _sealed(attributes: dict[str, bytes], content: bytes) -> str:
-    made = hashlib.blake2b(digest_size=32)
+    seal = hashlib.blake2b(digest_size=32)
     for name, value in sorted(attributes.items()):
-        made.update(b"%s %d " % (os.fsencode(name), len(value)) + value)
-    made.update(b"\0" + content)
-    return made.hexdigest()
+        seal.update(b"%s %d " % (os.fsencode(name), len(value)) + value)
+    seal.update(b"\0" + content)
+    return seal.hexdigest()
 
 
 def _above(changes: list[Change]) -> set[str]:
-    """Return the directories that what has changed is in, except the workspace itself."""
-    found: set[str] = set()
+    """Return all directories above the changes, except the workspace itself."""
+    above: set[str] = set()
     for change in changes:
         path = change.path.rpartition("/")[0]
-        while path and path not in found:
-            found.add(path)
+        while path and path not in above:
+            above.add(path)
             path = path.rpartition("/")[0]
-    return found
+    return above
 
 
 def _same_type(one: os.stat_result, other: os.stat_result) -> bool:
     return stat.S_IFMT(one.st_mode) == stat.S_IFMT(other.st_mode)
 
 
-def _has_names(found: os.stat_result) -> bool:
-    return found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode)
+def _has_names(status: os.stat_result) -> bool:
+    return status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
 
 
 class _Gone:
-    """Deleted files with the same contents, to be taken one by one for a new file: one of its name, else the first."""
+    """Deleted files with the same contents. A new file takes one: the first of its own name, else the first of all."""
 
     def __init__(self) -> None:
         self._in_order: deque[Change] = deque()

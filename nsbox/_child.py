@@ -1,4 +1,4 @@
-"""A policy for somebody to whom work is passed on: whatever it says, it never allows more than its parent."""
+"""A policy for a delegate, to whom work is passed on: whatever it says, it never allows more than its parent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _STRICTNESS = {"seccomp": ("off", "default", "hardened"), "symlinks": ("beneath"
 
 
 def child(policy: Policy, attach: Iterable[str | os.PathLike[str]], wishes: dict[str, Any]) -> Policy:
-    """Return the policy with these changes, if all of them take something away; else raises PolicyError."""
+    """Return the policy with these changes, if each of them takes something away; raises PolicyError otherwise.
+
+    attach: paths of files and directories that the delegate sees too; the policy itself has to allow them.
+    wishes: values for fields of the policy, by name.
+    """
     from nsbox._view import view
 
     if policy.base != "workspace":
@@ -51,7 +55,10 @@ def child(policy: Policy, attach: Iterable[str | os.PathLike[str]], wishes: dict
 
 
 def _fitting(policy: Policy, given: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what would lead to nowhere: rules, a directory of tools and a working directory outside of it."""
+    """Return the changes without rules and a working directory for paths that aren't in them any more.
+
+    The directory of tools stays readable.
+    """
     if not {"read", "write"} & given.keys():
         return given
     for name in {"read", "write"} & given.keys():
@@ -68,7 +75,7 @@ def _fitting(policy: Policy, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _network(policy: Policy, wished: Any) -> Any:
-    """Return a child's list with all that the parent's denies, and in the parent's amounts where it says none."""
+    """Return a child's list with everything that the parent's denies, and with the parent's amounts by default."""
     if wished in ("none", "host") or policy.network in ("none", "host"):
         return wished
     from nsbox._network.network import Network
@@ -88,14 +95,14 @@ def _limits(parents: Limits, wished: Limits) -> Limits:
 
 
 def check(parent: Policy, policy: Policy) -> None:
-    """Raise PolicyError, naming the field, if a policy allows anything that the parent doesn't."""
+    """Raise PolicyError, which names the field, if a policy allows anything that the parent doesn't."""
     for name in _SAME:
         if getattr(policy, name) != getattr(parent, name):
             raise PolicyError(name, "is another than the parent's, and would be a right of its own")
     _check_paths(parent, policy)
     from nsbox._view import view
 
-    more = view(policy).exceeds(view(parent))  # also by what follows from the names alone
+    more = view(policy).exceeds(view(parent))  # this also covers what follows from the names alone
     if more:
         raise PolicyError(
             "write" if more in policy.write else "read", f"{more} is hidden from the parent, or read-only"
@@ -116,14 +123,14 @@ def check(parent: Policy, policy: Policy) -> None:
 
 
 def _check_network(parent: Policy, policy: Policy) -> None:
-    """Refuse a network that is more: "none" is less than a list, and that is less than the host's."""
+    """Refuse a network that allows more: "none" is less than a list, which is less than the host's."""
     if policy.network == "none" or parent.network == "host":
         return
-    said = repr(policy.network) if isinstance(policy.network, str) else "a list"
+    wish = repr(policy.network) if isinstance(policy.network, str) else "a list"
     if isinstance(parent.network, str):
-        raise PolicyError("network", f"{said} is more than the parent's 'none'")
+        raise PolicyError("network", f"{wish} is more than the parent's 'none'")
     if isinstance(policy.network, str):
-        raise PolicyError("network", f"{said} is more than the parent's list")
+        raise PolicyError("network", f"{wish} is more than the parent's list")
     from nsbox._network.network import Network
 
     assert isinstance(parent.network, Network)
@@ -144,7 +151,7 @@ def _check_paths(parent: Policy, policy: Policy) -> None:
             roots = [root for root in (*parent.write, *parent.read) if is_below(path, root)]
             if name == "write" and max(roots, key=len) not in parent.write:
                 raise PolicyError("write", f"{path} is read-only for the parent")
-    for path in parent.read:  # read-only in the midst of something writable
+    for path in parent.read:  # it may be read-only inside of something writable
         if any(is_below(path, root) and path != root for root in policy.write) and path not in policy.read:
             raise PolicyError("read", f"{path} is read-only for the parent, in a directory that is writable")
     inside = [rule.root for rule in parent.paths if policy.sees(rule.root)]
@@ -163,14 +170,14 @@ def _rule(rules: Iterable[PathRule], path: str) -> PathRule | None:
 
 
 def _carried(rules: Iterable[PathRule], named: Iterable[str]) -> tuple[PathRule, ...]:
-    """Return the rules, and for each path below one of them a rule of its own that says the same."""
+    """Return the rules of the named paths. A path below a rule's root gets a rule of its own that says the same."""
     rules, named = tuple(rules), tuple(named)
-    found = {rule.root: rule for rule in rules if rule.root in named}
+    carried = {rule.root: rule for rule in rules if rule.root in named}
     for path in named:
         rule = _rule(rules, path)
-        if rule is not None and path not in found:
-            found[path] = PathRule(f"{rule.name}{path[len(rule.root) :]}", path, rule.suffixes, rule.max_file_bytes)
-    return tuple(found.values())
+        if rule is not None and path not in carried:
+            carried[path] = PathRule(f"{rule.name}{path[len(rule.root) :]}", path, rule.suffixes, rule.max_file_bytes)
+    return tuple(carried.values())
 
 
 def _is_stricter(rule: PathRule, parents: PathRule) -> bool:

@@ -1,10 +1,10 @@
-"""The ways to start a command that a Sandbox and what comes from one have in common."""
+"""The ways to start a command that a Sandbox, a session and a transaction have in common."""
 
 from __future__ import annotations
 
 from nsbox import subprocess as _subprocess
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._keeper import Keeper
+from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     import os
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Commands(Keeper):
-    """Starts commands: each method takes and raises what the function of its name in nsbox or nsbox.asyncio does."""
+    """Starts commands. Each method takes and raises what the function of its name does, in nsbox or nsbox.asyncio."""
 
     if TYPE_CHECKING:
 
@@ -202,23 +202,29 @@ class Commands(Keeper):
         check: bool = False,
         **options: Unpack[ToolOptions],
     ) -> ToolResult:
-        """Run a command line of the shell to its end, and say what it came to, as a tool of an agent does.
+        """Run a command line of the shell to its end, and return what it did in one record, for the tool of an agent.
 
-        The shell is bash where the sandbox has it, else /bin/sh; the record's `shell` says which. shell_path: another
-        one, as a path in the sandbox, that takes a line after -c; None: the policy's.
+        The shell is bash if the sandbox has it, else /bin/sh. The record's `shell` says which.
 
-        timeout: seconds, after which all of it is ended; None: no limit. grace: seconds from SIGTERM to SIGKILL then, 0
-        to 600; 2 by default. cwd: a directory in the sandbox; relative
-        ones count from the policy's workdir. env: variables on top of the built environment; those by which programs
-        execute others' code (LD_PRELOAD, BASH_ENV, ...) raise PolicyError. input: what it reads from stdin, which is
-        empty otherwise. secrets: a store, or names and values: more variables, whose values are masked in what it
-        prints (nsbox.leaks.Scrubber says in which forms). max_output: bytes of stdout, and of stderr, that are kept,
-        the first and the last half; what is more isn't held in memory. check: raise CalledProcessError for a status
-        that isn't 0.
+        command: the line.
+        shell_path: another shell, as a path in the sandbox, which reads a line after -c. Default: None, for the
+            policy's.
+        timeout: seconds, after which everything is ended. Default: None, for no limit.
+        grace: seconds from SIGTERM to SIGKILL then, from 0 to 600. Default: 2.
+        cwd: a directory in the sandbox; a relative path counts from the policy's workdir. Default: None, for the
+            workdir.
+        env: a mapping of variables, in addition to the built environment. Those by which programs execute others' code
+            (LD_PRELOAD, BASH_ENV, ...) raise PolicyError.
+        input: str or bytes, which the command reads from stdin. Default: None, for an empty stdin.
+        secrets: a store, or a mapping of names and values: more variables. Their values are masked in the output
+            (nsbox.leaks.Scrubber says in which forms).
+        max_output: how much of stdout, and of stderr, is kept, in bytes or as a str with a unit: the first and the last
+            half of that. The rest isn't held in memory.
+        check: whether to raise CalledProcessError for a status that isn't 0. Default: False.
 
-        A command that fails or takes too long is no exception otherwise, but a ToolResult. Raises ValueError,
-        AccessError for a cwd outside of the sandbox, KillError if it doesn't end when it is killed, and what Popen
-        raises about the sandbox.
+        Unless check is true, a command that fails or takes too long is no exception, but a ToolResult. Raises
+        ValueError, AccessError for a cwd outside of the sandbox, KillError if the command doesn't end when it is
+        killed, and what Popen raises about the sandbox.
         """
         if not isinstance(command, str):
             raise TypeError(f"command is a {type(command).__name__}, must be a str; for a list: exec(program, args)")
@@ -227,7 +233,7 @@ class Commands(Keeper):
     def exec(
         self, program: str, args: Sequence[str] = (), *, check: bool = False, **options: Unpack[ToolOptions]
     ) -> ToolResult:
-        """Run a program with arguments to its end, and say what it came to; as shell(), but no shell reads it."""
+        """Run a program with arguments to its end, and return what it did; as shell(), but without a shell."""
         if not isinstance(program, str):
             raise TypeError(f"program is a {type(program).__name__}, must be a str; its arguments go into args")
         if not isinstance(args, list | tuple) or not all(isinstance(arg, str) for arg in args):
@@ -237,7 +243,7 @@ class Commands(Keeper):
     def _line(
         self, line: str, shown: str, path: str | os.PathLike[str] | None, check: bool, options: Any
     ) -> ToolResult:
-        """Have the shell read a line. shown: the one that was given."""
+        """Let the shell read a line. shown: the line as the caller gave it."""
         from nsbox import _shell
 
         more = {"shells": _shell.shells(self.way().policy, path)}

@@ -1,9 +1,18 @@
-"""How the changes of a transaction come into the workspace: all of them or none.
+"""How the changes of a transaction get into the workspace: all of them or none.
 
-A commit first copies what is new into a directory in the workspace, its spare, and has it all written to the device.
-Then comes the journal, then the steps: each is one system call that is atomic, can be seen to have been done, and can
-be undone. Whatever ends the process, recover() finds either no journal, and the workspace untouched, or one, and
-finishes. What others change in the workspace meanwhile is seen, and then nothing is done.
+A commit has these stages:
+
+1. Copy what is new into a directory in the workspace, its spare (Staging). Compare the copies with what was reviewed,
+   and wait until the device has them.
+2. Look a last time whether another process has changed the workspace. If so, nothing is done.
+3. Write the journal, which has the steps. From here on, the changes are certain.
+4. Do the steps (_steps). Each is one system call: it is atomic, its result shows that it has been done, and it can be
+   undone. It notices if another process has changed its file meanwhile.
+5. Rename the journal, and remove the spare, with the files that the steps have replaced.
+
+If stage 4 fails, _take_back() undoes the steps in reverse order, and then drops the journal. If the process ends before
+stage 3, the workspace is untouched. If it ends later, recover() finds the journal and repeats stage 4: a step that has
+been done is left alone.
 """
 
 from __future__ import annotations
@@ -36,13 +45,13 @@ class Staging:
         self._links: dict[tuple[int, int], str] = {}
         self._n = 0
         self.copies: dict[str, str] = {}  # names in the spare, by path
-        self._closed: dict[str, int] = {}  # directories that nothing can be moved into or out of, and their modes
-        self._modes: dict[str, tuple[int, int]] = {}  # of directories, before and after
+        self._closed: dict[str, int] = {}  # modes of directories that nothing can be moved into or out of, by path
+        self._modes: dict[str, tuple[int, int]] = {}  # of directories, before and after, by path
         os.mkdir(spare, 0o700, dir_fd=real.fd)
         self._can_exchange = self._try_exchange()
 
     def _try_exchange(self) -> bool:
-        """Say if two files can change places at once: not on NFS, or vfat."""
+        """Return whether two files can change places in one step: not on NFS, or vfat."""
         with self._real.dir(self._spare) as fd:
             for name in ("a", "b"):
                 os.mkdir(name, dir_fd=fd)
@@ -58,9 +67,14 @@ class Staging:
         return True
 
     def steps(self, changes: list[Change]) -> list[Step]:
-        """Return the steps for all changes (without renames): ways in, parents first, modes of directories at last."""
-        found: list[Step] = []
-        whole = ""  # of which all that is below is part
+        """Return the steps for all changes (without renames).
+
+        First come those that make closed directories writable, then the changes, parents first. The final modes of
+        directories come last, children first. A directory that is copied, dropped or replaced takes everything below it
+        along, in one step.
+        """
+        moves: list[Step] = []
+        whole = ""  # the directory whose step covers everything below it
         for change in changes:
             if whole and change.path.startswith(whole):
                 continue
@@ -69,21 +83,21 @@ class Staging:
                 continue
             whole = change.path + "/"
             steps = self._of(change)
-            found += steps
+            moves += steps
             if steps:
                 self._look_at_parent(change.path)
         opened = [Step("mode", path, mode=mode | OPEN, old_mode=mode) for path, mode in self._closed.items()]
         for path, mode in self._closed.items():
             self._modes[path] = (mode | OPEN, self._modes.get(path, (0, mode))[1])
         last = [Step("mode", path, mode=new, old_mode=old) for path, (old, new) in self._modes.items()]
-        return [*opened, *found, *sorted(last, key=lambda step: step.path, reverse=True)]
+        return [*opened, *moves, *sorted(last, key=lambda step: step.path, reverse=True)]
 
     def _look_at_parent(self, path: str) -> None:
-        """Remember a directory of this user's that was made read-only, as caches of packages are."""
+        """Remember a directory of this user's that is read-only, as caches of packages are."""
         above = path.rpartition("/")[0] or "."
-        found = self._real.stat(above)
-        if found is not None and found.st_mode & OPEN != OPEN and found.st_uid == os.geteuid() != 0:
-            self._closed[above] = stat.S_IMODE(found.st_mode)
+        status = self._real.stat(above)
+        if status is not None and status.st_mode & OPEN != OPEN and status.st_uid == os.geteuid() != 0:
+            self._closed[above] = stat.S_IMODE(status.st_mode)
 
     def _of(self, change: Change) -> list[Step]:
         old = self._real.stat(change.path)
@@ -96,15 +110,15 @@ class Staging:
             self._upper, change.path, self._real, f"{self._spare}/{name}", self._links, keep_set_ids=self._keep_set_ids
         )
         with self._real.dir(self._spare) as fd:
-            made = os.lstat(name, dir_fd=fd)
+            copy = os.lstat(name, dir_fd=fd)
             if change.type == "directory" and change.mode & OPEN != OPEN:
-                made = files.set_mode(fd, name, stat.S_IFDIR, change.mode | OPEN)
+                copy = files.set_mode(fd, name, stat.S_IFDIR, change.mode | OPEN)
                 self._modes[change.path] = (change.mode | OPEN, change.mode)
         if old is None:
-            return [Step("put", change.path, name, identity(made))]
+            return [Step("put", change.path, name, identity(copy))]
         if self._can_exchange and not _is_closed(old):
-            return [Step("swap", change.path, name, identity(made), identity(old))]
-        return [*self._drop(change.path, old), Step("put", change.path, name, identity(made))]
+            return [Step("swap", change.path, name, identity(copy), identity(old))]
+        return [*self._drop(change.path, old), Step("put", change.path, name, identity(copy))]
 
     def _drop(self, path: str, old: os.stat_result | None) -> list[Step]:
         if old is None:
@@ -114,16 +128,16 @@ class Staging:
         return [Step("drop", path, self._name(), (), identity(old), *modes)]
 
     def _mode(self, path: str) -> int:
-        found = self._upper.stat(path)
-        return found.st_mode if found is not None else 0
+        status = self._upper.stat(path)
+        return status.st_mode if status is not None else 0
 
     def _name(self) -> str:
         self._n += 1
         return str(self._n)
 
 
-def _is_closed(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and found.st_mode & OPEN != OPEN
+def _is_closed(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode) and status.st_mode & OPEN != OPEN
 
 
 # ---- a commit
@@ -139,11 +153,13 @@ def commit(
     other_copies: Callable[[str, dict[str, str]], list[str]],
     keep_set_ids: bool = False,
 ) -> None:
-    """Bring all changes (without renames) into the workspace; raises CommitError and ConflictError.
+    """Bring all changes into the workspace; raises CommitError and ConflictError.
 
-    began: when the transaction did, as the workspace's file system stamps inodes. check: raises if something there has
-    changed meanwhile; called at the last moment before the journal is written. other_copies: returns the paths whose
-    copies aren't what was told. keep_set_ids: files keep their set-user-ID and set-group-ID bits.
+    changes: without renames.
+    began: when the transaction began, in nanoseconds, as the workspace's file system stamps inodes.
+    check: raises if something in the workspace has changed meanwhile. It is called just before the journal is written.
+    other_copies: returns the paths whose copies aren't what was reviewed; see Comparison.other_copies().
+    keep_set_ids: whether files keep their set-user-ID and set-group-ID bits.
     """
     if store.has_journal:
         raise CommitError(OSError(errno.EBUSY, "one is under way"), "commit", is_undone=False)
@@ -156,7 +172,7 @@ def commit(
             steps = staging.steps(changes)
             others = [(path, "isn't what was reviewed") for path in other_copies(store.spare, staging.copies)]
             if others:
-                raise ConflictError(others, "somebody has changed what was being copied into the workspace")
+                raise ConflictError(others, "another process has changed what was being copied into the workspace")
             files.sync(real.fd)
             worker = Steps(real, store.spare, began, files.start_of_time(real))
             check()
@@ -164,10 +180,10 @@ def commit(
             _carry_out(worker, steps, at)
         except BaseException as error:
             _take_back(store, worker, steps, at[-1], error)
-            told = _told(error, at[-1], worker)
-            if told is error:
+            reported = _told(error, at[-1], worker)
+            if reported is error:
                 raise
-            raise told from error
+            raise reported from error
         _finish(store)
     finally:
         if not store.has_journal:
@@ -175,7 +191,7 @@ def commit(
 
 
 def _rows(steps: list[Step]) -> list[list[object]]:
-    """Return what the journal has; raises OSError if that couldn't be read again, for then it couldn't be finished."""
+    """Return the steps as the journal has them; raises OSError if they couldn't be read back after a crash."""
     rows = [step.row() for step in steps]
     try:
         for row in rows:
@@ -194,7 +210,7 @@ def _carry_out(worker: Steps, steps: list[Step], at: list[str]) -> None:
 
 
 def _take_back(store: Store, worker: Steps, steps: list[Step], at: str, cause: BaseException) -> None:
-    """Undo all steps and the journal; raises CommitError if that can't be done."""
+    """Undo all steps and drop the journal; raises CommitError if that can't be done."""
     try:
         if store.has_journal:
             for step in reversed(steps):
@@ -206,10 +222,11 @@ def _take_back(store: Store, worker: Steps, steps: list[Step], at: str, cause: B
 
 
 def _told(error: BaseException, at: str, worker: Steps) -> BaseException:
-    """Return what an error is to the caller of commit()."""
+    """Return the error that commit() raises for this one, and log what undoing has left beside another's files."""
     if worker.kept:
         _log.warning(
-            "somebody has changed what a commit had brought in; as it was: %s", ", ".join(map(shown, worker.kept))
+            "another process has changed what a commit had brought in; what was there before is kept as: %s",
+            ", ".join(map(shown, worker.kept)),
         )
     if isinstance(error, ChangedError):
         return ConflictError([(at.partition(" ")[2], "changed")])
@@ -227,10 +244,10 @@ def _finish(store: Store) -> None:
 
 
 def recover(base: str) -> list[tuple[str, CommitError]]:
-    """Finish or take back what transactions that have ended without a word left below base.
+    """Finish or undo the commits below base whose processes have ended, and return what failed, by workspace.
 
-    A commit that had begun is completed; where that isn't possible any more it is undone. Returns what failed, and the
-    workspaces. Raises PolicyError if others may write to base.
+    A commit is completed if its journal had been written. If it can't be completed any more, it is undone. Raises
+    PolicyError if another user may write to base.
     """
     failed: list[tuple[str, CommitError]] = []
     for store in left_behind(base):

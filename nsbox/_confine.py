@@ -15,9 +15,9 @@ from typing import Any
 from nsbox import _blocks, _popen
 from nsbox._base.checks import check_bool
 from nsbox._base.errors import AccessError, NsboxError
-from nsbox._keeper import Keeper
 from nsbox._lifetime import Plain
 from nsbox._policy.policy import Policy
+from nsbox._spawn.way import Keeper
 
 _plain_fork_exec = _posixsubprocess.fork_exec
 
@@ -34,9 +34,9 @@ _OTHER_WAYS = {
 
 
 def _refuse_other_ways(event: str, args: tuple[Any, ...], *, ways: dict[str, str] = _OTHER_WAYS) -> None:
-    """Let nothing out of a confined() block that isn't contained: an audit hook, which sees what is about to happen.
+    """As an audit hook, raise for a program that a confined() block would start without containing it.
 
-    ways: bound here, for events from the interpreter's end, when the module's names are gone.
+    ways: bound here for events at the interpreter's end, when the module's names are gone.
     """
     if event not in ways or _blocks.current() is None or _blocks.announcing.get():
         return
@@ -45,22 +45,22 @@ def _refuse_other_ways(event: str, args: tuple[Any, ...], *, ways: dict[str, str
         "use subprocess, or give install() the module that has imported Popen by name"
     )
     if event == "os.exec":
-        # Mostly called in a fork of the caller, where its failure is handled as an OSError or ends the copy. Any other
-        # exception would go up the copy's stack, and what handles it for the caller would run a second time.
+        # This is mostly called in a forked copy of the caller, which handles an OSError, or ends with it. Any other
+        # exception would go up the copy's stack, and handlers that are meant for the caller would run a second time.
         raise AccessError(os.fsdecode(args[0]) if not isinstance(args[0], int) else f"descriptor {args[0]}", problem)
-    # No OSError for os.forkpty(): pty.fork() would take it for a machine without, and fork.
+    # No OSError for os.forkpty(): from one, pty.fork() would conclude that the machine has no forkpty(), and fork.
     raise NsboxError(f"{_shown(args[0])} {problem}" if args else f"a program {problem}")
 
 
 def _shown(command: Any) -> str:
     """Return a command as its user knows it: words of text, not bytes."""
     words = command if isinstance(command, list | tuple) else [command]
-    shown = [os.fsdecode(word) if isinstance(word, bytes | os.PathLike) else word for word in words]
-    return repr(shown if isinstance(command, list | tuple) else shown[0])
+    texts = [os.fsdecode(word) if isinstance(word, bytes | os.PathLike) else word for word in words]
+    return repr(texts if isinstance(command, list | tuple) else texts[0])
 
 
 def _refused_fork_exec(*arguments: Any) -> Any:
-    """Stand in for _posixsubprocess.fork_exec, which raises no audit event; multiprocessing's way to start Python."""
+    """Stand in for _posixsubprocess.fork_exec: multiprocessing starts Python by it, and it raises no audit event."""
     if _blocks.current() is not None:
         raise NsboxError(
             f"{_shown(arguments[0])} would be started by multiprocessing, outside of the sandbox that nsbox.confined() "
@@ -73,7 +73,7 @@ _refusing_loops: set[type] = set()
 
 
 def _refuse_uvloop() -> None:
-    """Refuse uvloop's subprocesses in blocks, which libuv starts without an audit event; as far as it is imported."""
+    """Refuse uvloop's subprocesses in blocks, if uvloop is imported: libuv starts them without an audit event."""
     loop = getattr(sys.modules.get("uvloop"), "Loop", None)
     if loop is None or loop in _refusing_loops:
         return
@@ -97,7 +97,7 @@ def _refusing(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
 
 
 def _refuse_forkserver() -> None:
-    """Refuse new processes of a multiprocessing forkserver that runs already: it isn't contained."""
+    """Refuse new processes from a multiprocessing forkserver that runs already: it isn't contained."""
     server: Any = sys.modules.get("multiprocessing.forkserver")
     if server is None or hasattr(server.connect_to_new_process, "__wrapped__"):
         return
@@ -119,23 +119,26 @@ _is_hooked = False
 
 
 def install(*modules: ModuleType) -> None:
-    """Put a class of nsbox's in the place of subprocess.Popen, for the whole process. Calling it again changes nothing.
+    """Replace subprocess.Popen by a class of nsbox's, for the whole process. Calling it again changes nothing.
 
-    The class does as the one that it replaces, but for commands started inside of a confined() block or with policy=;
-    nsbox.Popen is a subclass of it. Processes started before the call are no instances of it. modules: those that have
-    `Popen` from `from subprocess import Popen`, before this call; theirs is replaced as well, under whatever names.
-    Raises TypeError for a module without any.
+    The class behaves like the one that it replaces, except for commands that are started inside a confined() block or
+    with policy=. nsbox.Popen is a subclass of it. Popen objects from before the call are no instances of it.
+
+    modules: those that have said `from subprocess import Popen` before this call. Their Popen is replaced as well,
+        under whatever names.
+
+    Raises TypeError for a module without one.
     """
     global _is_hooked
     ours = (Plain, _popen.Confinable)
     names = [[name for name, value in vars(module).items() if any(value is one for one in ours)] for module in modules]
-    for module, found in zip(modules, names, strict=True):
-        if not found:
+    for module, aliases in zip(modules, names, strict=True):
+        if not aliases:
             raise TypeError(f"{module!r} has no Popen of the standard library")
-    if subprocess.Popen is Plain:  # not a stand-in of a test's
+    if subprocess.Popen is Plain:  # a test's stand-in for it stays
         subprocess.Popen = _popen.Confinable  # type: ignore[misc]
-    for module, found in zip(modules, names, strict=True):
-        for name in found:
+    for module, aliases in zip(modules, names, strict=True):
+        for name in aliases:
             setattr(module, name, _popen.Confinable)
     if not _is_hooked:
         _is_hooked = True
@@ -146,23 +149,27 @@ def install(*modules: ModuleType) -> None:
 
 
 class confined:
-    """A block with a policy in force: what it starts by subprocess, also in libraries, is contained by it.
+    """A block with a policy in force: it contains what the block starts by subprocess, also in libraries.
 
         with nsbox.confined(policy):
             library.do_something()
 
     The policy belongs to the context (contextvars): asyncio tasks that the block starts, asyncio.to_thread() and trio's
-    threads have it too. Other new threads and executors don't, and what they start isn't contained: have them run
-    contextvars.copy_context().run(function), or say threads=True. Then all threads of the process that have no policy
-    have this one while the block is open. What such a thread forks, as multiprocessing's pools do, has the policy in
-    any case. Where blocks with different policies are open, a thread or fork without one can start nothing.
+    threads have it too. Other new threads and executors don't, and what they start isn't contained. Have them run
+    contextvars.copy_context().run(function), or say threads=True. A process that such a thread forks, as
+    multiprocessing's pools do, has the policy in any case. While blocks with different policies are open, a thread or
+    fork without one can start nothing.
 
     Calls install(). In the block, other ways to start a program (os.system, os.exec*, os.forkpty, os.posix_spawn, an
     earlier `from subprocess import Popen`, multiprocessing's spawn and forkserver, uvloop's own functions) raise
-    NsboxError instead of starting it uncontained. It is no sandbox for the block's own Python code.
+    NsboxError instead of starting it uncontained. It is no sandbox for the block's own Python code. Nor is it a
+    decorator: around a coroutine function, it would contain nothing.
 
-    policy: a Policy or Sandbox. threads: also for threads without a policy. Raises TypeError for a policy that is none,
-    PolicyError for threads that is no bool. No decorator: around a coroutine function it would contain nothing.
+    policy: a Policy or Sandbox.
+    threads: whether all threads of the process that have no policy have this one while the block is open. Default:
+        False.
+
+    Raises TypeError for any other policy, and PolicyError if threads is no bool.
     """
 
     def __init__(self, policy: Policy | Keeper, *, threads: bool = False) -> None:

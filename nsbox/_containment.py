@@ -1,4 +1,4 @@
-"""What contains one command, for who asks about it: `Popen.sandbox`."""
+"""What contains one command: the record that `Popen.sandbox` returns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 class Containment(Frozen):
     """What contains one command: `Popen.sandbox`.
 
-    backend: its name. plan: what was carried out. enforced, not_enforced: what holds and what doesn't, a sentence each.
-    pid, init_pid: the command and pid 1 of the sandbox, as this process numbers them. usage: what was used up; None
-    until the end. reaped: whether the command itself has ended and been waited for. is_warm: it was started in a
-    copy of what a Sandbox keeps, not anew. network: what it has connected to, or tried to, under a network list so far;
-    empty without one.
+    backend: its name.
+    plan: what was carried out.
+    enforced, not_enforced: what holds and what doesn't, a sentence each.
+    pid, init_pid: the command and pid 1 of the sandbox, as this process numbers them.
+    usage: what was used up; None until the end.
+    reaped: whether the command itself has ended and been waited for.
+    is_warm: whether the command started in a copy of what a Sandbox keeps, instead of a sandbox made for it alone.
+    network: what it has connected to, or tried to, under a network list so far; empty without one.
     """
 
     backend: str
@@ -35,7 +38,7 @@ class Containment(Frozen):
     network: NetworkRecord = field(default=NetworkRecord(), repr=False)
 
     def processes(self) -> list[psutil.Process]:
-        """Return what runs in the sandbox now, the command first; [] when it has ended. Needs psutil (ImportError)."""
+        """Return the processes in the sandbox now, the command first; [] after its end. Needs psutil (ImportError)."""
         from nsbox._usage import processes
 
         if self.usage is not None and self.plan.kill_on_exit:

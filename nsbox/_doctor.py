@@ -1,4 +1,4 @@
-"""doctor(): what of sandboxes works on this machine, found out by doing it, and what helps where it doesn't."""
+"""doctor(): which parts of sandboxes work on this machine, found out by trying them, and what helps if one doesn't."""
 
 from __future__ import annotations
 
@@ -32,9 +32,13 @@ DEFAULT = "the default policy, whole"
 
 @frozen
 class Check(Frozen):
-    """One thing that was tried. said: what came of it; remedy: what helps.
+    """The result of trying one thing.
 
-    is_needed: the default policy needs it, if namespaces contain it.
+    name: what was tried.
+    state: "works", "fails" or "not tried".
+    is_needed: whether the default policy needs it, if namespaces contain that.
+    said: what came out, in words; "" if there is nothing to add.
+    remedy: what helps if it fails; "" if nothing is known.
     """
 
     name: str
@@ -47,7 +51,7 @@ class Check(Frozen):
 _TRUE = shutil.which("true", path="/usr/bin:/bin") or sys.executable
 _ROOT = RoBind("/", "/")
 
-# What is tried by a sandbox that has it; in this order, since most of it needs the first.
+# Each is tried in a sandbox that uses it, in this order, since most of them need the first.
 _SANDBOXES: tuple[tuple[str, bool, Policy], ...] = tuple(
     (name, is_needed, policy.with_(backend="namespaces"))
     for name, is_needed, policy in (
@@ -63,7 +67,7 @@ _SANDBOXES: tuple[tuple[str, bool, Policy], ...] = tuple(
         ("Landlock, rules about files", False, Policy.layers(_ROOT, Proc("/proc"), landlock=True)),
     )
 )
-# The others of the ladder, with which less than all is contained, or not by us.
+# The other backends: they contain less, or it isn't nsbox itself that contains.
 _INSTEAD: tuple[tuple[str, Policy], ...] = (
     ("instead of namespaces: bubblewrap", Policy.layers(_ROOT, Dev("/dev"), Proc("/proc"), backend="bwrap")),
     ("instead of namespaces: Landlock alone", Policy.host(backend="landlock", best_effort=["processes"])),
@@ -71,7 +75,7 @@ _INSTEAD: tuple[tuple[str, Policy], ...] = (
 
 
 def _attempt(policy: Policy) -> Exception | str:
-    """Run a program that does nothing; return what went wrong, or the backend that contained it."""
+    """Run a program that does nothing; return the backend that contained it, or what went wrong."""
     command = [_TRUE, "-c", ""] if sys.executable == _TRUE else [_TRUE]
     try:
         with Popen(command, policy=policy, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
@@ -104,22 +108,22 @@ def _sandboxes() -> Iterator[Check]:
         if not works:
             yield Check(name, "not tried", is_needed, "it needs user namespaces")
             continue
-        found = _attempt(policy)
-        if not isinstance(found, str) and policy is _SANDBOXES[0][2]:
+        result = _attempt(policy)
+        if not isinstance(result, str) and policy is _SANDBOXES[0][2]:
             works = False
-        yield Check(name, "works", is_needed) if isinstance(found, str) else _failed(name, is_needed, found)
+        yield Check(name, "works", is_needed) if isinstance(result, str) else _failed(name, is_needed, result)
     for name, policy in _INSTEAD:
-        found = _attempt(policy)
-        yield Check(name, "works", False) if isinstance(found, str) else _failed(name, False, found)
+        result = _attempt(policy)
+        yield Check(name, "works", False) if isinstance(result, str) else _failed(name, False, result)
 
 
 def _default_policy() -> Check:
     try:
         with tempfile.TemporaryDirectory(prefix="nsbox-doctor-") as directory:
-            found = _attempt(Policy.workspace(directory))
-    except OSError as error:  # nowhere to make one
-        found = error
-    return Check(DEFAULT, "works", True, f"by {found}") if isinstance(found, str) else _failed(DEFAULT, True, found)
+            result = _attempt(Policy.workspace(directory))
+    except OSError as error:  # there is no place for the directory
+        result = error
+    return Check(DEFAULT, "works", True, f"by {result}") if isinstance(result, str) else _failed(DEFAULT, True, result)
 
 
 # ---- what needs no sandbox
@@ -135,7 +139,7 @@ def _pidfds() -> str:
 
 
 def _memfd_exec() -> str:
-    """Execute a file that lies in memory, as each sandbox's init does."""
+    """Execute a file in memory, as each sandbox's init is executed."""
     with open(os.memfd_create("nsbox-doctor"), "wb") as file:
         file.write(f"#!{_TRUE}\n".encode())
         file.flush()
@@ -162,13 +166,13 @@ def _landlock() -> str:
 
 
 def _cgroups() -> str:
-    """Make a cgroup where those of sandboxes would be."""
+    """Make a cgroup where sandboxes would have theirs."""
     place = cgroup.look()
     if not place.directory:
         raise OSError(errno.ENOTSUP, place.problem)
-    made = f"{place.directory}/nsbox-doctor-{os.getpid()}"
-    os.mkdir(made)
-    os.rmdir(made)
+    path = f"{place.directory}/nsbox-doctor-{os.getpid()}"
+    os.mkdir(path)
+    os.rmdir(path)
     lacking = [name for name in cgroup.CONTROLLERS if name not in place.controllers]
     if lacking:
         raise OSError(errno.ENOTSUP, f"{place.directory} lacks the controllers {' '.join(lacking)}")
@@ -180,7 +184,7 @@ _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 
 
 def _network_lists() -> str:
-    """Look for the relay's program, and for the kernel's rules about routes, by which a sandbox's packets find it."""
+    """Look for the relay's program, and for the kernel's routing rules, which lead a sandbox's packets to it."""
     program = os.path.join(PACKAGE, "nsbox-net")
     if not os.access(program, os.X_OK):
         raise OSError(errno.ENOENT, "the program nsbox-net isn't in this package")
@@ -235,7 +239,7 @@ def _others(checks: tuple[tuple[str, bool, Callable[[], str], str], ...]) -> Ite
 
 def _core_check(host: Host) -> Check:
     name = "Linux, and the C core"
-    # What forbids user namespaces is said where they are tried.
+    # The check that tries user namespaces says what forbids them.
     reasons = namespaces.missing(replace(host, max_user_namespaces=None, unprivileged_userns=None, userns_error=0))
     if reasons:
         return _failed(name, True, UnavailableError(*reasons))
@@ -251,7 +255,7 @@ def _not_confined() -> str:
     from nsbox._core import darwin
 
     if darwin.is_confined():
-        raise OSError(errno.EPERM, "this process is in a sandbox, and in one macOS refuses another")
+        raise OSError(errno.EPERM, "this process is in a sandbox, and macOS refuses another inside of it")
     return ""
 
 
@@ -266,7 +270,7 @@ def _compiles() -> str:
 
 
 def _helper() -> str:
-    """Have our helper program say that it is there: without arguments it does nothing else."""
+    """Run the helper program without arguments: then it does nothing."""
     from nsbox._core.darwin import HELPER
 
     subprocess.run([HELPER], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
@@ -274,10 +278,10 @@ def _helper() -> str:
 
 
 def _proxy() -> str:
-    """Start it, and end it: it says at which port it was."""
+    """Start the proxy, which says its port, and end it."""
     from nsbox._network.network import nothing
-    from nsbox._proxy import PROGRAM
-    from nsbox._relay import Relay
+    from nsbox._relay.proxy import PROGRAM
+    from nsbox._relay.relay import Relay
 
     relay = Relay(nothing())
     try:
@@ -314,10 +318,10 @@ def _seatbelts(host: Host) -> Iterator[Check]:
 
 
 def doctor() -> tuple[Check, ...]:
-    """Try each thing that sandboxes are made of, and the default policy as a whole, for real.
+    """Return a Check for each thing that sandboxes are made of, tried for real; the default policy as a whole is last.
 
-    It takes some hundredths of a second, and leaves nothing behind. All is well if the last works, the default policy,
-    which needs those with is_needed unless another backend takes the place of namespaces.
+    It takes some hundredths of a second, and leaves nothing behind. All is well if the last one works. It needs those
+    with is_needed, unless another backend stands in for namespaces.
     """
     host = probe(refresh=True)
     if host.system == "Darwin":

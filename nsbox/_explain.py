@@ -1,4 +1,4 @@
-"""explain(): what a policy comes to on a machine, as text."""
+"""explain(): what a policy amounts to on a machine, as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from nsbox._policy.policy import Policy
 def explain(policy: Policy, host: Host | None = None) -> str:
     """Return the plan for this policy as an aligned table, one line per op, and what is and isn't enforced.
 
-    host: facts of another machine; None: of this one. Raises UnavailableError when no backend can carry it out there.
+    policy: the Policy.
+    host: the facts of another machine. Default: None, for this one's.
+
+    Raises UnavailableError if no backend can carry the policy out there.
     """
     is_here = host is None
     host = host_for(policy) if host is None else host
@@ -40,7 +43,7 @@ def explain(policy: Policy, host: Host | None = None) -> str:
 
 
 def _network(plan: Plan) -> list[str]:
-    """Return the entries of a network list, one a line, as they are understood."""
+    """Return the entries of a network list, one a line, as nsbox has understood them."""
     if plan.network is None:
         return []
     lines = [f"{'denies' if entry.is_denied else 'allows'} {entry.spelled}" for entry in plan.network.entries]
@@ -48,7 +51,7 @@ def _network(plan: Plan) -> list[str]:
 
 
 def _names(policy: Policy) -> list[str]:
-    """Return what the policy's patterns match, what its links are, and what is followed, or not, for git."""
+    """Return what the policy's patterns match, where its links lead, and what of git's is followed or not."""
     from nsbox._lookup.matches import told
     from nsbox._paths.git import told as told_of_git
 
@@ -58,13 +61,13 @@ def _names(policy: Policy) -> list[str]:
 
 
 def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]:
-    """Return which home and whose entry in passwd a workspace has, and where programs and certificates come from."""
+    """Return a workspace's home, its entry in passwd, and where programs and certificates come from."""
     if policy.base != "workspace" or plan.backend == "passthrough":
         return []
     from nsbox._base.display import printable
-    from nsbox._environment import Environment
     from nsbox._layout.user import home_words, user_of
     from nsbox._policy.variables import CERTIFICATES, PROXIES
+    from nsbox._spawn.environment import Environment
 
     has_own = any(getattr(op, "dest", "") == "/etc/passwd" and type(op).__name__ == "BindData" for op in plan.ops)
     whose = f"the sandbox's own: {user_of(policy, host)}, {plan.home}" if has_own else "the host's"
@@ -86,7 +89,7 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
 
 
 def _parameters(plan: Plan) -> list[str]:
-    """Return the paths that a profile is about. Its text is the op's."""
+    """Return the paths in a profile, which are its parameters. The op has the text."""
     from nsbox._plan.sbpl import Seatbelt
 
     pairs = [pair for op in plan.ops if isinstance(op, Seatbelt) for pair in op.params]

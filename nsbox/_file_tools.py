@@ -1,4 +1,4 @@
-"""The questions about files, and the ways to them, that a Sandbox has for the tools of an agent."""
+"""A Sandbox's methods for the file tools of an agent: questions about files, and ways to read and write them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class FileTools:
     """Files of one policy, for this process: only what the policy itself names, however names change meanwhile.
 
-    Paths are as commands have them; relative ones count from the policy's workdir. What the policy doesn't allow raises
-    AccessError, which says what it does; what isn't there raises FileNotFoundError, and so on. System directories,
-    which commands can read, are none of these methods' business.
+    Paths are as commands see them; relative ones count from the policy's workdir. What the policy doesn't allow raises
+    AccessError, which says what is allowed. A missing file raises FileNotFoundError, and so on. These methods don't
+    cover system directories, which commands can read.
     """
 
     policy: Policy
@@ -34,19 +34,19 @@ class FileTools:
     # ---- questions, as those of Policy
 
     def can_read(self, path: Path) -> bool:
-        """Say if commands can read what this process finds at a path; as Policy.can_read()."""
+        """Return whether commands can read what this process finds at a path; as Policy.can_read()."""
         return self.policy.can_read(path)
 
     def can_write(self, path: Path) -> bool:
-        """Say if commands can change what this process finds at a path; as Policy.can_write()."""
+        """Return whether commands can change what this process finds at a path; as Policy.can_write()."""
         return self.policy.can_write(path)
 
     def resolve(self, path: Path, *, write: bool = False) -> pathlib.Path:
-        """Return where a file that commands can read, or write, is for this process; as Policy.resolve()."""
+        """Return this process's path of a file that commands can read, or write; as Policy.resolve()."""
         return self.policy.resolve(path, write=write)
 
     def check_suffix(self, path: Path) -> None:
-        """Raise AccessError if the rules take no file with such a name; as Policy.check_suffix()."""
+        """Raise AccessError if the rules accept no file with such a name; as Policy.check_suffix()."""
         self.policy.check_suffix(path)
 
     def check_size(self, path: Path) -> None:
@@ -64,26 +64,42 @@ class FileTools:
     # ---- files
 
     def read(self, path: Path, max_chars: int = 200_000, *, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return the first max_chars characters of a text file; raises ValueError for what is no text.
+        """Return the first max_chars characters of a text file, with its own line ends.
 
-        Ask for one more than you can use to see whether there are more. Line ends are as they are.
+        To see whether there are more, ask for one more than you can use.
+
+        path: as commands see it.
+        max_chars: at most 67,108,864 (64 << 20). Default: 200,000.
+        encoding, errors: as for open(). Default: "utf-8" and "strict".
+
+        Raises ValueError if the file is no text in that encoding, AccessError and OSError.
         """
         return self._guarded().read(path, max_chars, encoding, errors)
 
     def write(self, path: Path, content: str | bytes, *, parents: bool = True) -> None:
-        """Make a file, or replace one in one step, so that nobody ever sees half of it; a str is written as UTF-8.
+        """Make a file, or replace one in one step, so that no process ever sees half of it.
 
-        It keeps its permissions. parents: make directories that are missing. Who has the old one open keeps it. After a
-        power failure the file may be the old one, or empty. Raises AccessError for protected names as well, and for a
-        symlink in its place.
+        A file that is replaced keeps its permissions. A process that has the old one open keeps that. After a power
+        failure, the file may be the old one, or empty.
+
+        path: as commands see it.
+        content: bytes, or a str, which is written as UTF-8.
+        parents: whether to make missing directories. Default: True.
+
+        Raises AccessError, also for protected names and for a symlink at the path, and OSError.
         """
         self._guarded().write(path, content, parents=parents)
 
     def list_files(self, path: Path = ".", pattern: str = "**/*", *, max_files: int = 10_000) -> list[str]:
-        """Return the regular files below a directory, by relative paths that match the pattern, in order.
+        """Return the regular files below a directory: their relative paths that match a pattern, sorted.
 
-        ** is any number of directories, also none; *, ? and [...] are parts of a name. Links aren't followed. Raises
-        ValueError if there are more than max_files. Names that are no UTF-8 have surrogates (os.fsencode()).
+        Links aren't followed. Names that are no UTF-8 have surrogates (os.fsencode()).
+
+        path: the directory, as commands see it. Default: the policy's workdir.
+        pattern: ** is any number of directories, also none; *, ? and [...] match parts of a name. Default: all files.
+        max_files: how many files there may be. Default: 10,000.
+
+        Raises ValueError if there are more, AccessError and OSError.
         """
         return self._guarded().list_files(path, pattern, max_files)
 
@@ -95,7 +111,14 @@ class FileTools:
         def open(self, path: Path, mode: Literal["rb"]) -> IO[bytes]: ...
 
     def open(self, path: Path, mode: str = "r", **options: Any) -> IO[Any]:
-        """Open a regular file for reading, as the function of this name; options: encoding, errors, newline."""
+        """Return a regular file, opened for reading.
+
+        path: as commands see it.
+        mode: "r" or "rb". Default: "r".
+        options: encoding, errors and newline, as for the function of this name.
+
+        Raises AccessError and OSError.
+        """
         file: IO[Any] = self._guarded().open(path, mode, **options)
         return file
 
@@ -107,10 +130,15 @@ class FileTools:
         max_bytes: int | str = "25M",
         suffixes: Sequence[str] = (),
     ) -> list[Attachment]:
-        """Return files with what is in them now, to be passed out of the sandbox: all, or none.
+        """Return files with their contents now, to be passed out of the sandbox: all of them, or none.
 
-        max_bytes: of each. suffixes: which names may end in, in any case; (): in whatever the rules of the policy take.
-        Raises ValueError for too many, AccessError for what may not be passed out.
+        paths: as commands see them.
+        max_count: how many files there may be. Default: 10.
+        max_bytes: the size that each may have, in bytes or as a str with a unit. Default: "25M".
+        suffixes: what names may end in, regardless of case, such as [".md"]. Default: (), for whatever the policy's
+            rules accept.
+
+        Raises ValueError for too many files, AccessError for a file that may not be passed out, and OSError.
         """
         return self._guarded().attach(paths, max_count, max_bytes, suffixes)
 

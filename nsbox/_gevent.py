@@ -1,8 +1,8 @@
-"""gevent's way to wait: what a Popen needs where gevent.monkey has patched the standard library.
+"""gevent's way to wait: what a Popen needs if gevent.monkey has patched the standard library.
 
-Nothing may block the thread, in which all greenlets run. Most needs nothing: select.poll(), time.sleep() and locks are
-gevent's then. Here is what is left: the streams, communicate(), and the status of a command that gevent has reaped. Its
-loop waits for all children as soon as somebody has asked it for one, so that it is asked for each of ours.
+All greenlets run in one thread, which nothing may block. Most code needs no change: select.poll(), time.sleep() and
+locks are gevent's then. Here is the rest: the streams, communicate(), and the status of a command that gevent has
+reaped. As soon as gevent's loop watches one child, it reaps all of them. So it has to watch each of ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def adopt(process: Any) -> Any:
-    """Make a command's streams gevent's, and return what watches for its end; None where gevent's loop can't."""
+    """Make a command's streams gevent's, and return what watches for its end; None if gevent's loop can't."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(process, name)
         if stream is not None:
@@ -37,7 +37,7 @@ def adopt(process: Any) -> Any:
 
 
 def _cooperative(stream: Any) -> Any:
-    """Return a stream of gevent's instead of one that hasn't been used; its descriptor is another."""
+    """Return gevent's stream in exchange for one that hasn't been used. It has another descriptor."""
     text = stream if isinstance(stream, io.TextIOWrapper) else None
     binary = stream if text is None else text.detach()
     raw = binary if isinstance(binary, io.RawIOBase) else binary.detach()
@@ -57,7 +57,7 @@ def _cooperative(stream: Any) -> Any:
 
 @remembered
 def _communicate(plain: type[Any]) -> Any:
-    """Return the standard library's method, but that it selects with gevent."""
+    """Return the standard library's method, except that it selects with gevent."""
     method = plain._communicate
     names = vars(subprocess) | {"_PopenSelector": selectors.DefaultSelector}
     return FunctionType(method.__code__, names, method.__name__, method.__defaults__, method.__closure__)

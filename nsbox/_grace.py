@@ -1,4 +1,4 @@
-"""Ends in order: all of a sandbox gets SIGTERM, and has some time before SIGKILL."""
+"""Orderly ends: every process of a sandbox gets SIGTERM, and some time before SIGKILL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Grace:
-    """What a Popen has for that; the rest of it is its subclass's."""
+    """The part of Popen that ends a sandbox in order. Its subclass defines the names that are only declared here."""
 
     pid: int
     poll: Callable[[], int | None]
@@ -36,13 +36,13 @@ class Grace:
     _last_signal: int
 
     _is_late = False  # it was ended after a time limit, by a signal that it may have survived or handled
-    _is_asked = False  # to end: what is left when the command has ended may do so in order
-    _is_patient = False  # it has as long as nobody kills it
-    _command_ended: float | None = None  # when that was seen, of a group that was asked to end
+    _is_asked = False  # to end: so what outlives the command has time to end in order
+    _is_patient = False  # that time has no limit, unless a kill ends it
+    _command_ended: float | None = None  # when that was seen, of a command whose process group was asked to end
     _has_other_ids = False  # than the rest of the sandbox
 
     def mark_late(self) -> None:
-        """Say that it has had its time: what comes next ends it."""
+        """Note that its time is over: the next signal is meant to end it."""
         self._is_late = True
 
     @property
@@ -51,9 +51,9 @@ class Grace:
         return self._entered is not None
 
     def terminate(self, *, _number: int = signal.SIGTERM, _is_late: Any = is_finalizing) -> None:
-        """Send SIGTERM to all that runs in the sandbox; send_signal(SIGTERM) sends it to the command alone.
+        """Send SIGTERM to every process in the sandbox; send_signal(SIGTERM) sends it to the command alone.
 
-        What is left two seconds after the command has ended is killed, as all is at once when nobody has asked.
+        What is left two seconds after the command's end is killed. Without terminate(), it is killed at once.
         """
         if _is_late():
             self.send_signal(_number)
@@ -61,9 +61,12 @@ class Grace:
             self.ask_to_end()
 
     def kill(self, *, grace: float = 0, _number: int = signal.SIGKILL, _is_late: Any = is_finalizing) -> None:
-        """Kill the command and its sandbox. grace: so many seconds after a SIGTERM, for whose effect this waits.
+        """Kill the command and its sandbox.
 
-        It reads no pipe meanwhile. Raises ValueError for a grace that is no number from 0 to 600.
+        grace: seconds between a SIGTERM to every process and the SIGKILL, from 0 to 600. Default: 0, for no SIGTERM.
+            The call waits for the end meanwhile, and reads no pipe.
+
+        Raises ValueError for any other grace.
         """
         if not _is_late() and _kills.check_grace(grace):
             self.ask_to_end(patiently=True)
@@ -71,14 +74,14 @@ class Grace:
         self.send_signal(_number)
 
     def _pass(self, seconds: float) -> None:
-        """Wait for the end, but not longer than that."""
+        """Wait for the end, at most some seconds."""
         was_late = self._timed_out if not self._is_plain else False
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(timeout=seconds)
         self._timed_out = was_late
 
     def ask_to_end(self, *, patiently: bool = False) -> None:
-        """Send SIGTERM to all that runs in the sandbox. patiently: what is left has as long as nobody kills it."""
+        """Send SIGTERM to every process in the sandbox. patiently: they have time until something kills them."""
         if self._is_plain:
             self.send_signal(signal.SIGTERM)
             return
@@ -95,15 +98,15 @@ class Grace:
         number = abi.constants.ASK_PATIENTLY if patiently else abi.constants.ASK
         self._signal_init(number)
         _kills.await_handled(self._init_pid, number)
-        if self._raw_status is None and self._has_other_ids:  # which pid 1 mayn't signal
+        if self._raw_status is None and self._has_other_ids:  # then pid 1 may not signal it
             self.send_signal(signal.SIGTERM)
 
     def _ask_without_init(self, patiently: bool) -> None:
         plan = self._plan
         if plan.wrapper:
-            from nsbox import _wrap
+            from nsbox._spawn import bwrap
 
-            _kills.signal_below(_wrap.command_of(self._init_pid) or self.pid, signal.SIGTERM)
+            _kills.signal_below(bwrap.command_of(self._init_pid) or self.pid, signal.SIGTERM)
         elif plan.plain and plan.new_session and plan.kill_on_exit:
             self._is_asked, self._is_patient = True, patiently
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -113,7 +116,7 @@ class Grace:
             self.send_signal(signal.SIGTERM)
 
     def _group_has_time(self) -> bool:
-        """Say if others of the process group, who were asked to end, may still do so."""
+        """Return whether the rest of the process group, which was asked to end, still has time to."""
         if self._command_ended is None:
             self._command_ended = time.monotonic()
         is_late = time.monotonic() > self._command_ended + (_kills.MOST_GRACE if self._is_patient else _kills.GRACE)

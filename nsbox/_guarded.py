@@ -1,8 +1,8 @@
-"""Files that a policy's commands can reach, read and written by this process: without being led elsewhere meanwhile.
+"""Files that a policy's commands can reach, which this process reads and writes without being led elsewhere.
 
-A command may change names and links at any moment, also between a check and an open. So nothing here is checked by name
-and then opened by it: openat2(2) walks from the directory that the policy names (Linux 5.6), and refuses to leave it.
-What it has opened is what is checked.
+A command may change names and links at any moment, even between a check and an open. So no name is first checked and
+then opened. openat2(2) walks from the directory that the policy names (Linux 5.6), and refuses to leave it. The checks
+look at what it has opened.
 """
 
 from __future__ import annotations
@@ -35,18 +35,24 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
     _T = TypeVar("_T")
 
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # not waiting for who writes to a FIFO
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # without waiting for a FIFO's writer
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_SYMLINKS, _BENEATH = 4, 8  # openat2(2)
 _MOST_CHARS = 64 << 20  # that read() returns
 _MOST_ENTRIES = 1_000_000  # that list_files() looks at
 _MOST_TOOLS = 100_000  # that tools() looks at
-_DEEPEST = 256  # directories in directories that list_files() enters
+_DEEPEST = 256  # levels of directories that list_files() enters
 
 
 @frozen
 class Attachment(Frozen):
-    """A file that is passed out: name, path as it was given, size in bytes, and what it had in it when it was read."""
+    """A file to be passed out of the sandbox.
+
+    name: the last part of its path.
+    path: as the caller gave it.
+    size: in bytes.
+    data: what was in it when it was read.
+    """
 
     name: str
     path: str
@@ -63,13 +69,16 @@ class Binary(Frozen):
     modified: datetime.datetime
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as values that JSON has."""
+        """Return it as values for JSON."""
         return {"name": self.name, "size": self.size, "modified": f"{self.modified:%Y-%m-%dT%H:%M:%SZ}"}
 
 
 @frozen
 class _Target(Frozen):
-    """A path that the policy names: on which mount, and what is left of it there."""
+    """A path in a directory that the policy names.
+
+    shown: as the caller gave it. inside: as commands see it. mount: the mount that it is on. rest: the path from there.
+    """
 
     shown: str
     inside: str
@@ -90,7 +99,7 @@ class Files:
     # ---- finding
 
     def _target(self, path: Path, *, write: bool) -> _Target:
-        """Return where a path leads by its name alone; raises AccessError if the policy doesn't allow that."""
+        """Return where a path leads by its name alone; raises AccessError if the policy doesn't allow access to it."""
         shown, seen = os.fspath(path), self._view
         inside = os.path.normpath(seen.absolute(path))
         inside = seen.without_own_links("/" + inside.lstrip("/"))  # normpath() leaves two at the start
@@ -107,7 +116,7 @@ class Files:
         return _Target(shown, inside, mount, inside[len(mount.dest) :].strip("/"))
 
     def _open(self, target: _Target, rest: str, flags: int) -> int:
-        """Open what is at rest below the target's mount; raises AccessError if a link stands in the way."""
+        """Open the path `rest` below the target's mount; raises AccessError if a link stands in the way."""
         assert target.mount.source is not None
         try:
             root = open_beneath(-1, target.mount.source, os.O_PATH, _NO_SYMLINKS)  # absolute
@@ -132,9 +141,9 @@ class Files:
         return "leads out of the directory that the policy names by a symlink"
 
     def _check_opened(self, fd: int, target: _Target, rest: str, *, write: bool) -> str:
-        """Return what has been opened, as commands would name it: links may have led to where other rules hold.
+        """Return the path of the opened file as commands name it: links may have led to where other rules hold.
 
-        What is hidden stays where it is: on its way are mount points, in the namespace of those who could move it.
+        Hidden files can't be moved meanwhile: the way to them has mount points in the mount namespace of the commands.
         """
         top, source = target.mount.dest, target.mount.source
         assert source is not None
@@ -157,21 +166,21 @@ class Files:
         return any(hides(denied, inside) for denied in self._policy.deny)
 
     def _opened_file(self, path: Path) -> int:
-        """Open a regular file that the rules take; raises AccessError and OSError."""
+        """Open a regular file that the rules accept; raises AccessError and OSError."""
         target = self._target(path, write=False)
         fd = self._open(target, target.rest, _READ)
         try:
-            found = os.fstat(fd)
+            status = os.fstat(fd)
             inside = self._check_opened(fd, target, target.rest, write=False)
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target.shown)
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 raise AccessError(target.shown, "is no regular file")
             if target.shown.endswith("/"):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), target.shown)
             for name in dict.fromkeys((target.inside, inside)):
                 self._view.check_suffix(name, target.shown)
-                self._view.check_size(name, found.st_size, target.shown)
+                self._view.check_size(name, status.st_size, target.shown)
         except BaseException:
             os.close(fd)
             raise
@@ -199,11 +208,11 @@ class Files:
                 text: str = file.read(max_chars)
             except UnicodeDecodeError as error:
                 what = f"{os.fspath(path)} is no {encoding} text (byte {error.object[error.start]:#04x})"
-                raise ValueError(f"{what}; errors='replace' reads it all the same, open(path, 'rb') as bytes") from None
+                raise ValueError(f"{what}; errors='replace' reads it anyway, open(path, 'rb') as bytes") from None
         return text
 
     def attach(self, paths: Iterable[Path], max_count: int, max_bytes: int | str, suffixes: Sequence[str]) -> list[Any]:
-        """Return files with what is in them."""
+        """Return files with their contents."""
         if isinstance(paths, str | os.PathLike):
             raise TypeError("paths is one path, must be a sequence of them")
         chosen, most = list(paths), check_size("max_bytes", max_bytes)
@@ -213,7 +222,7 @@ class Files:
         if len(chosen) > max_count:
             raise ValueError(f"{len(chosen)} files are too many: {max_count} at most")
         ends = tuple(suffix.lower() for suffix in suffixes)
-        found = []
+        attachments = []
         for path in chosen:
             shown = os.fspath(path)
             if ends and not shown.lower().endswith(ends):
@@ -223,8 +232,8 @@ class Files:
                 self._view.check_size(self._target(path, write=False).inside, len(data), shown)
             if len(data) > most:
                 raise AccessError(shown, f"is too large to be attached: {most} bytes at most")
-            found.append(Attachment(os.path.basename(os.path.normpath(shown)), shown, len(data), data))
-        return found
+            attachments.append(Attachment(os.path.basename(os.path.normpath(shown)), shown, len(data), data))
+        return attachments
 
     # ---- writing
 
@@ -255,7 +264,7 @@ class Files:
 
     @contextlib.contextmanager
     def _directory(self, target: _Target, above: str, *, parents: bool) -> Iterator[tuple[int, str]]:
-        """Open the directory that is written to; parents: make what is missing of it."""
+        """Open the directory that is written to. parents: make missing directories."""
         fd = -1
         try:
             try:
@@ -294,7 +303,7 @@ class Files:
     # ---- listing
 
     def list_files(self, path: Path, pattern: str, max_files: int) -> list[str]:
-        """Return the regular files below a directory whose relative paths match."""
+        """Return the regular files below a directory whose relative paths match a pattern."""
         target = self._target(path, write=False)
         if not isinstance(pattern, str) or not pattern.strip("/"):
             raise ValueError(f"pattern is {pattern!r}, must be a pattern such as '**/*.py'")
@@ -329,7 +338,7 @@ class Files:
         try:
             with os.scandir(fd) as scanned:
                 for entry in _counted(scanned, _MOST_TOOLS, shown, "tools_bin is for a few programs"):
-                    with contextlib.suppress(OSError):  # a link to nothing, or it has just gone
+                    with contextlib.suppress(OSError):  # a dangling link, or it has just gone
                         st = os.stat(entry.name, dir_fd=fd)
                         if stat.S_ISREG(st.st_mode) and st.st_mode & 0o111:
                             changed = datetime.datetime.fromtimestamp(st.st_mtime, datetime.UTC)
@@ -343,7 +352,7 @@ class Files:
         return os.path.normpath(f"{mount.source}/{inside[len(mount.dest) :]}")
 
     def _walk(self, fd: int, inside: str, here: str, above: str, shown: str, deepest: int) -> Generator[str]:
-        """Yield the relative paths of regular files, "" for all else, as it finds them: it keeps no list of names."""
+        """Yield the relative path of each regular file, and "" for anything else, without keeping a list of names."""
         try:
             with os.scandir(fd) as scanned:
                 for entry in scanned:
@@ -378,9 +387,9 @@ def _inner(fd: int, name: str) -> int:
         raise
 
 
-def _counted(found: Iterable[_T], most: int, shown: str, remedy: str) -> Iterator[_T]:
-    """Yield what is found; raises ValueError as soon as there is more than that."""
-    for count, one in enumerate(found):
+def _counted(entries: Iterable[_T], most: int, shown: str, remedy: str) -> Iterator[_T]:
+    """Yield the entries; raises ValueError as soon as there are more than `most`."""
+    for count, one in enumerate(entries):
         if count >= most:
             raise ValueError(f"{shown} has more than {most} entries; {remedy}")
         yield one
@@ -400,33 +409,33 @@ def _reopened(handle: int, flags: int) -> int:
 
 
 def _replace(directory: int, name: str, data: bytes, shown: str) -> None:
-    """Put a new file in the place of what has this name, in one step; that has to be a regular file, if anything."""
-    found = None
+    """Make a file or, in one step, replace the one of this name, which has to be a regular file."""
+    old = None
     try:
-        found = os.lstat(name, dir_fd=directory)
+        old = os.lstat(name, dir_fd=directory)
     except FileNotFoundError:
         pass
     except OSError as error:
         raise _named(error, shown) from None
-    if found is not None:
-        if stat.S_ISLNK(found.st_mode):
+    if old is not None:
+        if stat.S_ISLNK(old.st_mode):
             raise AccessError(shown, "is a symlink; write to the file that it names")
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(old.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), shown)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(old.st_mode):
             raise AccessError(shown, "is no regular file")
     new = f".nsbox-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(new, flags, 0o666 if found is None else 0o600, dir_fd=directory)
+        fd = os.open(new, flags, 0o666 if old is None else 0o600, dir_fd=directory)
     except OSError as error:
         raise _named(error, shown) from None
     try:
         with open(fd, "wb") as file:
-            if found is not None and os.geteuid() == 0:
-                os.fchown(fd, found.st_uid, found.st_gid)
-            if found is not None:
-                os.fchmod(fd, stat.S_IMODE(found.st_mode) & 0o777)
+            if old is not None and os.geteuid() == 0:
+                os.fchown(fd, old.st_uid, old.st_gid)
+            if old is not None:
+                os.fchmod(fd, stat.S_IMODE(old.st_mode) & 0o777)
             file.write(data)
         os.rename(new, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException as error:
@@ -438,8 +447,8 @@ def _replace(directory: int, name: str, data: bytes, shown: str) -> None:
 
 
 def _fits(names: list[str], parts: list[str]) -> bool:
-    """Say if a path matches a pattern, part by part: ** is any number of directories."""
-    at = {0}  # how many names the parts until now may have matched
+    """Return whether a path matches a pattern, part by part: ** is any number of directories."""
+    at = {0}  # how many names the parts so far may have matched
     for part in parts:
         if part == "**":
             at = set(range(min(at, default=len(names) + 1), len(names) + 1))

@@ -1,7 +1,7 @@
-"""Files by which a transaction goes on after a crash: sealed with a key of the user's, which no workspace shows.
+"""Files by which a transaction goes on after a crash. A key of the user's seals them, and no workspace shows it.
 
-What they say is carried out with the caller's rights. So they count only if this user has written them: permissions
-don't tell, since commands have the same user. What to write and when is said in _store.
+What they say is carried out with the caller's rights. So they count only if this user has written them. Their
+permissions don't prove that, since commands have the same user. _store says what is written, and when.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST = 64 << 20  # bytes of a file: the steps of some 300,000 changes
 
 
 def sealed(key: bytes, context: str, content: object) -> bytes:
-    """Return the bytes of a file; context: what it is, and of which store. Raises OSError (EFBIG)."""
+    """Return the bytes of a file. context: what the file is, and of which store. Raises OSError (EFBIG)."""
     body = json.dumps(content).encode("ascii")
     if len(body) + 2 * _KEY_SIZE + 1 > _MOST:
         raise OSError(errno.EFBIG, f"too many changes for one commit: its journal would have more than {_MOST} bytes")
@@ -29,20 +29,20 @@ def sealed(key: bytes, context: str, content: object) -> bytes:
 
 
 def read(path: str) -> bytes | None:
-    """Return what is in a file, None if it isn't there. Raises ValueError for what can't be one of ours, and OSError.
+    """Return what is in a file; None if there is none. Raises ValueError if it can't be one of ours, and OSError.
 
-    Nothing is waited for, and no more is read than such a file may have.
+    It waits for nothing, as for the writer of a pipe, and reads no more than such a file may have.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("is no regular file")
-        if found.st_size > _MOST:
-            raise ValueError(f"has {found.st_size} bytes, more than nsbox writes")
+        if status.st_size > _MOST:
+            raise ValueError(f"has {status.st_size} bytes, more than nsbox writes")
         with open(fd, "rb", closefd=False) as file:
             return file.read(_MOST)
     finally:
@@ -60,34 +60,34 @@ def opened(key: bytes, context: str, data: bytes) -> object:
 
 
 def _seal(key: bytes, context: str, body: bytes) -> bytes:
-    made = hmac.new(key, b"nsbox journal\0" + os.fsencode(context) + b"\0", hashlib.sha256)
-    made.update(body)
-    return made.hexdigest().encode("ascii")
+    seal = hmac.new(key, b"nsbox journal\0" + os.fsencode(context) + b"\0", hashlib.sha256)
+    seal.update(body)
+    return seal.hexdigest().encode("ascii")
 
 
 # ---- the key
 
 
 def key_path(state: str) -> str:
-    """Return where the key of a user is, whose directory for state this is."""
+    """Return the path of a user's key. state: that user's directory for state."""
     return os.path.join(state, "key")
 
 
 def key(state: str) -> bytes:
-    """Return the user's key, which is made if there is none. Raises UnavailableError, and PolicyError for a bad one."""
+    """Return the user's key; make one if there is none. Raises UnavailableError, and PolicyError for a bad one."""
     if not state:
         raise UnavailableError(_no_place("this user has no home directory"))
     try:
         os.makedirs(state, mode=0o700, exist_ok=True)
-        found = _read_key(state)
-        if found is None:
+        secret = _read_key(state)
+        if secret is None:
             _make(state)
-            found = _read_key(state)
+            secret = _read_key(state)
     except OSError as error:
         raise UnavailableError(_no_place(f"{state}: {error.strerror}")) from None
-    if found is None:
+    if secret is None:
         raise UnavailableError(_no_place(f"{key_path(state)} has gone"))
-    return found
+    return secret
 
 
 def known_key(state: str) -> bytes | None:
@@ -97,7 +97,7 @@ def known_key(state: str) -> bytes | None:
 
 def _no_place(what: str) -> Reason:
     return Reason(
-        f"the key by which an interrupted commit is known again can't be kept ({what})",
+        f"the key by which an interrupted commit is recognised can't be kept ({what})",
         "set XDG_STATE_HOME to a directory of this user's that outlasts a crash",
     )
 
@@ -112,7 +112,7 @@ def _read_key(state: str) -> bytes | None:
         found, above = os.fstat(fd), os.stat(state)
         for one, what in ((above, state), (found, path)):
             if one.st_uid != os.geteuid() or one.st_mode & 0o022:
-                problem = f"{what} has to belong to this user, and nobody else may write to it (chmod go-w)"
+                problem = f"{what} has to belong to this user, and no other user may write to it (chmod go-w)"
                 raise PolicyError("XDG_STATE_HOME", problem)
         if not stat.S_ISREG(found.st_mode) or found.st_size != _KEY_SIZE or found.st_mode & 0o077:
             problem = f"{path} isn't a file of {_KEY_SIZE} bytes that only its owner may read: remove it"
@@ -123,7 +123,7 @@ def _read_key(state: str) -> bytes | None:
 
 
 def _make(state: str) -> None:
-    """Make a key, whole or not at all; another process may make one at the same time, and then that one counts."""
+    """Make a key, whole or not at all. If another process makes one at the same time, the first one counts."""
     path, new = key_path(state), os.path.join(state, f".key-{os.urandom(8).hex()}")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

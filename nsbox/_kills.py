@@ -1,8 +1,8 @@
-"""Kills that don't end a sandbox at once: what is done next, and in the end what is said to be left.
+"""Kills that don't end a sandbox at once: what to do next, and what to report as left in the end.
 
-SIGKILL isn't always the end. What has ended is its tracer's to reap before its parent hears of it, each thread for
-itself (ptrace(2), "Death under ptrace"), and a system call that can't be interrupted has to return first. So pid 1 is
-killed too, and tracers are; and nobody waits for ever.
+SIGKILL isn't always the end. The tracer of a process reaps it, each thread for itself, before its parent can
+(ptrace(2), "Death under ptrace"). A system call that can't be interrupted has to return first. So pid 1 is killed too,
+and so are tracers; and no wait is for ever.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from nsbox._core import orphans
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-SLICE = 5.0  # seconds that anybody sleeps before looking whether another thread has asked for a kill
+SLICE = 5.0  # the longest sleep, in seconds, before looking whether another thread has asked for a kill
 _PATIENCE = 30.0  # seconds from a kill to the error
 _UNMOUNTING = 600.0  # the same if nothing but pid 1 is left: file systems may have much to write first
-GRACE = 2.0  # seconds from SIGTERM to SIGKILL, where a grace is the default
+GRACE = 2.0  # seconds from SIGTERM to SIGKILL, by default
 MOST_GRACE = 600.0
-_ALONE = 1.5  # seconds in which pid 1 ends all by itself
-_TRACED = 5.0  # seconds in which a session's command is freed of its tracers, before the session ends
+_ALONE = 1.5  # seconds that pid 1 has to end everything by itself
+_TRACED = 5.0  # seconds to free a session's command of its tracers, before the session is ended
 
 
 def check_grace(grace: float) -> float:
-    """Return seconds from SIGTERM to SIGKILL; raises ValueError for what is none, or too many."""
+    """Return the seconds from SIGTERM to SIGKILL; raises ValueError unless they are a number from 0 to 600."""
     is_number = type(grace) is int or (isinstance(grace, int | float) and not isinstance(grace, bool))
     if not is_number or not 0 <= grace <= MOST_GRACE:
         raise ValueError(f"grace is {grace!r}, must be a number of seconds from 0 to {MOST_GRACE:g}")
@@ -38,7 +38,7 @@ def check_grace(grace: float) -> float:
 
 
 class Kill:
-    """One that was asked for, from then on."""
+    """A kill, from the moment when it was requested."""
 
     __slots__ = ("_look", "_next", "_since")
 
@@ -47,7 +47,7 @@ class Kill:
 
     @property
     def seconds(self) -> float:
-        """How long ago it was."""
+        """How long ago it began."""
         return time.monotonic() - self._since
 
     @property
@@ -61,11 +61,11 @@ class Kill:
         return self.seconds >= _TRACED
 
     def pause(self) -> float:
-        """Return after how many seconds there may be something to do."""
+        """Return the seconds after which there may be something to do."""
         return 0.02 if self.seconds < 0.2 else 0.1 if self.seconds < 2 else 0.5
 
     def is_due(self) -> bool:
-        """Say if it is time for the next step, which is taken now."""
+        """Return whether it is time for the next step. If so, the caller takes it now."""
         now = time.monotonic()
         if now < self._next:
             return False
@@ -73,18 +73,18 @@ class Kill:
         return True
 
     def error(self, command: int, init: int) -> KillError | None:
-        """Return what to raise, or None while there is hope. command, init: pids of the sandbox's; 0: there is none."""
+        """Return the error to raise, or None while there is hope. command, init: the sandbox's pids; 0: it has none."""
         if self.seconds < _PATIENCE or time.monotonic() < self._look:
             return None
         self._look = time.monotonic() + SLICE  # all of /proc is read
-        left = survivors(command, init)
-        if self.seconds < _UNMOUNTING and all(one.pid == init for one in left):
+        processes = survivors(command, init)
+        if self.seconds < _UNMOUNTING and all(one.pid == init for one in processes):
             return None
-        return KillError(self.seconds, left)
+        return KillError(self.seconds, processes)
 
 
 def outlast(pidfd: int, pid: int) -> None:
-    """Return when a pid 1 that was killed has ended; raises KillError if that doesn't come."""
+    """Wait for the end of a pid 1 that was killed; raises KillError if it doesn't end."""
     kill, poller = Kill(), select.poll()
     poller.register(pidfd, select.POLLIN)
     while not poller.poll(1000 * kill.pause()):
@@ -94,7 +94,7 @@ def outlast(pidfd: int, pid: int) -> None:
 
 
 def _threads(pid: int) -> Iterator[dict[str, str]]:
-    """Tell the status of each thread of a process, of those too that have ended and that a tracer hasn't reaped."""
+    """Yield the status of each thread of a process, even of one that has ended and that a tracer hasn't reaped."""
     try:
         names = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -108,22 +108,22 @@ def _filters(status: dict[str, str]) -> int:
 
 
 def _tracers(pid: int) -> set[int]:
-    """Return the processes that trace threads of this one and are in a sandbox of ours.
+    """Return the processes that trace a thread of this one and are in a sandbox of ours.
 
-    They have more seccomp filters than this process (Linux 5.9 tells how many). A debugger of the user's hasn't: it
-    isn't ours to kill, and lets its tracees go.
+    They have more seccomp filters than this process (Linux 5.9 tells how many). The user's debugger doesn't: it isn't
+    ours to kill, and it lets its tracees go.
     """
-    found = set()
+    tracers = set()
     own = _filters(orphans.status_of("self"))
     for thread in {int(status.get("TracerPid", 0)) for status in _threads(pid)} - {0}:
         status = orphans.status_of(thread)
         if status.get("NoNewPrivs") == "1" and _filters(status) > own:
-            found.add(int(status.get("Tgid", 0)))
-    return found - {0}
+            tracers.add(int(status.get("Tgid", 0)))
+    return tracers - {0}
 
 
 def free(pid: int) -> bool:
-    """Kill those who trace a process, and those who trace them; say if there were any."""
+    """Kill the tracers of a process, and their own tracers in turn; return whether there were any."""
     known, new = {pid}, [pid]
     if orphans.status_of("self").get("Pid") != str(os.getpid()):
         return False  # a /proc of another pid namespace: its numbers are other processes' here
@@ -131,10 +131,10 @@ def free(pid: int) -> bool:
         traced = new.pop()
         for tracer in _tracers(traced) - known:
             known.add(tracer)
-            with contextlib.suppress(OSError):  # it has gone, or isn't ours to kill, which error() will tell
+            with contextlib.suppress(OSError):  # it has gone, or isn't ours to kill, which error() will report
                 pidfd = os.pidfd_open(tracer)
                 try:
-                    if tracer in _tracers(traced):  # its number isn't another's by now
+                    if tracer in _tracers(traced):  # no other process has its number by now
                         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 finally:
                     os.close(pidfd)
@@ -143,7 +143,7 @@ def free(pid: int) -> bool:
 
 
 def _below(roots: Iterable[int]) -> Iterator[int]:
-    """Tell the pids of processes, and of all that descend from them."""
+    """Yield the pids of these processes and of all their descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -158,7 +158,7 @@ def _below(roots: Iterable[int]) -> Iterator[int]:
 
 
 def signal_below(pid: int, number: int) -> int:
-    """Send a signal to a process and all that descend from it, 0 for none; return how many of them are alive."""
+    """Send a signal (0: none) to a process and all its descendants; return how many of them are alive."""
     if orphans.status_of("self").get("Pid") != str(os.getpid()):
         return 0  # a /proc of another pid namespace: its numbers are other processes' here
     alive, known = 0, {pid}
@@ -170,10 +170,10 @@ def signal_below(pid: int, number: int) -> int:
         try:
             parent = int(orphans.status_of(one).get("PPid", 0))
             if orphans.is_readable(pidfd) or (one != pid and parent not in known):
-                continue  # it has ended, and its number may be another's by now
+                continue  # it has ended, and another process may have its number by now
             known.add(one)
             alive += 1
-            for sig in (number, signal.SIGCONT if number == signal.SIGTERM else 0):  # what is stopped can't act on it
+            for sig in (number, signal.SIGCONT if number == signal.SIGTERM else 0):  # a stopped process can't act on it
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(pidfd, sig)
         finally:
@@ -182,9 +182,9 @@ def signal_below(pid: int, number: int) -> int:
 
 
 def await_handled(pid: int, number: int) -> None:
-    """Return when a process that blocks a signal has read and acted on it, at most a second later.
+    """Wait until a process that blocks a signal has read it and acted on it, at most a second.
 
-    So what is to happen to the command has happened when this returns, as with a signal of one's own.
+    So the signal has reached the command when this returns, as if the caller had sent it directly.
     """
     until = time.monotonic() + 1
     while time.monotonic() < until:
@@ -197,7 +197,7 @@ def await_handled(pid: int, number: int) -> None:
 
 
 def has_group(leader: int) -> bool:
-    """Say if a process group has another process than its leader that hasn't ended."""
+    """Return whether a process group has a process besides its leader that hasn't ended."""
     if not os.path.isdir("/proc"):
         return False
     for name in os.listdir("/proc"):
@@ -213,11 +213,11 @@ def has_group(leader: int) -> bool:
 
 
 def survivors(command: int, init: int) -> tuple[Survivor, ...]:
-    """Return what is left of a sandbox. Without a pid 1, what isn't traced goes on as it may: the command alone."""
-    found: list[Survivor] = []
+    """Return what is left of a sandbox. Without a pid 1, that is the command alone: other processes may go on."""
+    left: list[Survivor] = []
     for pid in _below({command, init} - {0}) if init else [command]:
         rows = list(_threads(pid))
         traced = [row for row in rows if row.get("TracerPid", "0") != "0"]
         for row in (traced or rows)[:1]:
-            found.append(Survivor(pid, row.get("Name", ""), row.get("State", ""), int(row.get("TracerPid", 0))))
-    return tuple(sorted(found, key=lambda one: one.pid))
+            left.append(Survivor(pid, row.get("Name", ""), row.get("State", ""), int(row.get("TracerPid", 0))))
+    return tuple(sorted(left, key=lambda one: one.pid))

@@ -1,7 +1,15 @@
 """The lifetime of a command and its sandbox: how they are awaited, signalled and killed, and when that is over.
 
-One thing is added to what subprocess.Popen does: the status of a command that has been reaped is kept back until all
-processes of its sandbox are gone, except for an init that is about to end.
+For subprocess.Popen, a command is over once waitpid(2) has reaped it. Here the end has two stages. First _try_wait()
+reaps the command, and keeps its status back in _raw_status. Then it waits until all processes of the sandbox are gone,
+except for an init that is about to end. Only after that does returncode get the status. _release() then closes the
+init's descriptors, reads its last word, and ends the cgroup.
+
+A kill can take several steps, since SIGKILL isn't always the end (_kills says why). _killed holds the state of one. All
+waits are cut into slices: after each, _press() takes the next step of the kill, and _go_on() raises KillError when the
+time for it is over.
+
+In a forked copy of this process, the sandbox is still the parent's: nothing is awaited, signalled or ended there.
 """
 
 from __future__ import annotations
@@ -29,12 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, AnyStr
 
-    from nsbox._keeper import Way
     from nsbox._machine.cgroup import Leaf, Spent
     from nsbox._plan.plan import Plan
+    from nsbox._spawn.way import Way
 
 
-_LOST = 255  # the exit status of a command of which nobody knows how it ended; as asyncio has it
+_LOST = 255  # stands for an exit status that isn't known, as in asyncio
 
 if TYPE_CHECKING:
 
@@ -45,7 +53,7 @@ else:
 
 
 class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
-    """A subprocess.Popen from its start on; the start itself is its subclass's."""
+    """A subprocess.Popen from its start on. A subclass does the start itself."""
 
     _is_plain = False
     _leads_group = False  # the command is the leader of its process group, even without a session of its own
@@ -55,29 +63,29 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     _entered: Any = None  # _session's, of a command that pid 1 of a session has started
     _pid_namespace: int
     _killed: _kills.Kill | None = None
-    _on_kill: Callable[[], object] = bool  # for who waits in another way than by calling wait()
+    _on_kill: Callable[[], object] = bool  # for code that waits without calling wait()
     _is_green = False  # gevent waits, for all of this process's children
-    _watcher: Any = None  # gevent's, which has the status when that has reaped the command
+    _watcher: Any = None  # gevent's, which has the status when gevent has reaped the command
     _way: Way | None = None  # during the start, and until it has ended
     _on_end: Callable[[], object] = bool
     _init_pidfd = _init_says = -1
     _holds = False  # _held owns both
-    _pidfd = -1  # of the command, where SIGCHLD is ignored: nothing else tells how it ended
-    _is_lost = False  # nobody knows how it ended
+    _pidfd = -1  # of the command, if SIGCHLD is ignored: then nothing else tells how it ended
+    _is_lost = False  # how it ended isn't known
     _raw_status: int | None = None  # of the command, once it has been reaped
     _returncode: int | None = None
     _timed_out = False
-    _last_signal = 0  # that was sent after a TimeoutExpired
+    _last_signal = 0  # the last one that was sent after a TimeoutExpired
     _ended = 0.0
     _rusage: resource.struct_rusage | None = None  # of the command
     _last_word = b""  # of the init, about the others
     _leaf: Leaf | None = None  # the sandbox's cgroup
-    _spent: Spent | None = None  # what that said at the end
+    _spent: Spent | None = None  # what the cgroup reported at the end
 
     def begin(self) -> None:
-        """Set what no other object has, before the start. All else is the class's until something is known."""
+        """Before the start, set the attributes that objects can't share. All others are the class's until then."""
         self._held: list[Any] = []  # what owns the init's descriptors
-        self._init_lock = RLock()  # who signals the init uses its descriptor; who releases it takes that away
+        self._init_lock = RLock()  # a signal to the init uses its descriptor, and _release() closes it
         self._creator = os.getpid()
         self._began = time.monotonic()
 
@@ -99,9 +107,9 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         self._returncode = value
 
     def _await_rest(self) -> None:
-        """Wait for the sandbox of a command that other code has reaped; not long, since its init kills all.
+        """Wait for the sandbox of a command that other code has reaped. It isn't long, since the init kills the rest.
 
-        That can be an event loop, which wouldn't know what to do with an error.
+        The other code can be an event loop, which couldn't handle an error: it is logged.
         """
         if self._init_pidfd < 0 or self._creator != os.getpid():
             return
@@ -112,23 +120,23 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 self._await_empty()
             except KillError as error:
                 self._log(error)
-        # Else it isn't so: the command is alive, or a zombie that pid 1 of the sandbox can't end before.
+        # Without an error it hasn't been reaped: it is alive, or a zombie, before which the sandbox's pid 1 can't end.
 
     def hold(self) -> None:
-        """Own the descriptors of the init from here on, those that aren't owned yet."""
-        known = [owner.fileno() for owner in self._held]
-        own([fd for fd in (self._init_pidfd, self._init_says) if fd >= 0 and fd not in known], self._held)
+        """Own the init's descriptors from here on, except those that are owned already."""
+        numbers = [owner.fileno() for owner in self._held]
+        own([fd for fd in (self._init_pidfd, self._init_says) if fd >= 0 and fd not in numbers], self._held)
         self._holds = True
 
     def _release(self) -> None:
         if not self._holds:
             self.hold()
-        is_ours = self._creator == os.getpid()  # what the parent of a forked copy will read isn't taken from it
-        # Once it is closed its number can be another sandbox's. In a forked copy the lock may be a lost thread's.
+        is_ours = self._creator == os.getpid()  # a forked copy doesn't take away what its parent will read
+        # Once closed, its number can be another sandbox's. In a forked copy, a thread that is gone may hold the lock.
         with self._init_lock if is_ours else contextlib.nullcontext():
             pidfd, self._init_pidfd = self._init_pidfd, -1
         init_says, self._init_says = self._init_says, -1
-        held, self._held = self._held, []  # if a signal's handler raises from here on, they are closed with it
+        held, self._held = self._held, []  # if a signal handler raises from here on, they are closed with this list
         self._pidfd = -1
         try:
             if init_says >= 0 and is_ours:
@@ -150,7 +158,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                     self._spent = leaf.end(kill=self._plan.kill_on_exit)
             finally:
                 if is_ours:
-                    on_end()  # last: it may wake a thread, which then has the interpreter whenever this one lets go
+                    on_end()  # last: it may wake a thread, which then runs whenever this one releases the interpreter
 
     def _give_up(self, pidfd: Any, is_ours: bool) -> None:
         if not is_ours:
@@ -163,9 +171,9 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             orphans.leftovers.add(pidfd)
 
     def _is_empty(self, timeout_ms: int) -> bool:
-        """Say if all processes of the sandbox are gone, except an init that is about to end.
+        """Return whether all processes of the sandbox have gone, except an init that is about to end.
 
-        Only asked when the command is reaped: pid 1 can't end before that.
+        Call it only when the command has been reaped: pid 1 can't end before that.
         """
         if self._init_pidfd < 0 or not self._plan.kill_on_exit or self._creator != os.getpid():
             return True  # in a forked copy: the sandbox is the parent's
@@ -179,7 +187,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         return orphans.wait_for_init(self._init_pidfd, namespace, timeout_ms)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        """Reap the command, then see the sandbox end; (0, 0) while that hasn't happened. As waitpid(2) for the base."""
+        """Reap the command, then wait for its sandbox. As waitpid(2) for the base: (0, 0) while one of them goes on."""
         if self._is_plain:
             return self._reaped(wait_flags)
         if self._raw_status is None:
@@ -190,7 +198,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 return 0, 0
             try:
                 pid, status, rusage = orphans.wait(self.pid, wait_flags)
-            except ChildProcessError:  # gevent has reaped it, SIGCHLD is ignored, or it was somebody else
+            except ChildProcessError:  # gevent or other code has reaped it, or SIGCHLD is ignored
                 pid, status, rusage = self.pid, self._lost_status(), None
             if pid != self.pid:
                 return pid, status
@@ -210,20 +218,20 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
 
     def adopt(self) -> None:
-        """Have the command waited for by gevent where that waits for all."""
+        """If gevent waits for all children, let it wait for the command."""
         if has_gevent():
             from nsbox._gevent import adopt
 
             self._is_green, self._watcher = True, adopt(self)
 
     def _lost_status(self) -> int:
-        """Return the wait status of a command that somebody else has reaped: by its pidfd, or that of exit 255."""
+        """Return the wait status of a command that other code has reaped: by its pidfd, or else that of exit 255."""
         if self._watcher is not None and self._watcher.rpid:
             return int(self._watcher.rstatus)
         with contextlib.suppress(OSError):
-            pid, known = os.waitpid(self.pid, os.WNOHANG)  # what a program has put there may know
+            pid, wait_status = os.waitpid(self.pid, os.WNOHANG)  # a program may have put a waitpid() there that knows
             if pid == self.pid:
-                return known
+                return wait_status
         status = orphans.status_by_pidfd(self._pidfd)
         if status is None:
             import logging
@@ -235,14 +243,14 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             )
         return _LOST << 8 if status is None else status
 
-    # Nobody sleeps for ever: another thread may ask for a kill meanwhile, and not every kill is the end.
+    # No wait sleeps for ever: another thread may ask for a kill meanwhile, and not every kill is the end.
 
     def _slice(self) -> float:
         """Return for how many seconds to sleep before looking again."""
         return _kills.SLICE if self._killed is None else self._killed.pause()
 
     def _await_command(self) -> None:
-        """Return when the command can be reaped; raise KillError if that doesn't come though it was killed."""
+        """Wait until the command can be reaped. Raises KillError if it was killed and that doesn't happen."""
         if self._creator != os.getpid():
             return  # in a forked copy, which can't reap it
         try:
@@ -252,7 +260,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             pass
 
     def _await_empty(self) -> None:
-        """Return when _is_empty(); raise KillError if that doesn't come, though pid 1 kills what is left."""
+        """Wait until the sandbox is empty. Raises KillError if that doesn't happen, though pid 1 kills what is left."""
         while not self._is_empty(0 if self._is_green else math.ceil(1000 * self._slice())):
             if self._is_green:
                 self._sleep(self._slice())
@@ -260,14 +268,14 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Take the next step of a kill, if one was asked for; raises KillError when waiting has been long enough."""
+        """Take the next step of a kill, if there is one. Raises KillError when its time is over."""
         self._press()
         error = self.kill_error()
         if error is not None:
             raise error
 
     def kill_error(self) -> KillError | None:
-        """Return what is to be said of a sandbox that doesn't end, though it was killed long ago; else None."""
+        """Return the error for a sandbox that was killed long ago and doesn't end; else None."""
         if self._killed is None or self._returncode is not None:
             return None
         command = self.pid if self._raw_status is None else 0
@@ -281,23 +289,23 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             _kills.free(self.pid)
         elif (self._raw_status is not None and not self._is_asked) or self._plan.wrapper or self._killed.is_late:
             self._kill_init()
-        else:  # its tracer is to end too. By pid 1 itself, which then tells what they have used
+        else:  # its tracer must end too. Pid 1 kills both, so that it can still report what they have used
             self._signal_init(abi.constants.END)
 
     def _status_inside(self, status: int) -> int:
-        """Return the command's wait status, by bwrap's and what that has said since it was started."""
-        from nsbox import _wrap
+        """Return the command's wait status, from bwrap's own and from what bwrap has written since the start."""
+        from nsbox._spawn import bwrap
 
-        self._kill_init()  # bwrap may have been killed before that was tied to it
-        said = b""
+        self._kill_init()  # bwrap may have been killed before its init was tied to it
+        report = b""
         with contextlib.suppress(BlockingIOError):
-            said = os.read(self._init_says, 4096)
-        return _wrap.status(status, said)
+            report = os.read(self._init_says, 4096)
+        return bwrap.status(status, report)
 
     def _end_group(self) -> bool:
-        """Without an init, end what the command leaves in its process group, whose number is kept by its zombie.
+        """Without an init, end what the command leaves in its process group. Its zombie keeps the group's number.
 
-        False: the command goes on, so that it mustn't be reaped yet.
+        Returns False while the command runs, or its group has time to end: then it mustn't be reaped yet.
         """
         plan = self._plan
         leads = plan.plain and (plan.new_session or self._leads_group) and not plan.wrapper
@@ -314,7 +322,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     def _internal_poll(
         self, _deadstate: int | None = None, *more: Any, _is_late: Any = is_finalizing, **helpers: Any
     ) -> int | None:
-        """poll(), and what __del__ and subprocess's clean-up call. Never blocks."""
+        """Do what poll(), __del__ and subprocess's clean-up need. Never blocks."""
         if self._is_plain:
             return super()._internal_poll(_deadstate, *more, **helpers)  # type: ignore[misc, no-any-return]
         if _is_late():
@@ -343,7 +351,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         return self._last_wait(timeout) if late else super().wait(timeout)  # type: ignore[return-value]
 
     def _wait(self, timeout: float | None) -> int | None:
-        """Wait as the base does; with a timeout by sleeping on pidfds, where the base polls."""
+        """Wait as the base does. With a timeout, sleep on pidfds, where the base polls."""
         if self._is_plain and timeout is None and self._is_green:
             with contextlib.suppress(ChildProcessError):
                 while not orphans.ends_within(self.pid, _kills.SLICE):
@@ -362,13 +370,13 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     def communicate(
         self, input: AnyStr | None = None, timeout: float | None = None, *, _is_late: Any = is_finalizing
     ) -> tuple[AnyStr, AnyStr]:
-        """As the base does; raises KillError if what was killed doesn't end, and so doesn't close its pipes."""
+        """Do as the base does. Raises KillError if a killed sandbox doesn't end, and so keeps its pipes open."""
         if _is_late() and not self._is_plain:
             words = self._last_words()
             self._last_wait(timeout)
             return words
         while timeout is None and self._killed is not None and self.poll() is None:
-            error = self.kill_error()  # nothing has to be read for what is killed to end
+            error = self.kill_error()  # a killed process ends even if nothing reads its pipes
             if error is not None:
                 raise error
             self._sleep(self._slice())
@@ -390,10 +398,11 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             raise
 
     def watch(self) -> tuple[list[Any], float | None]:
-        """Return descriptors, by their owners, of which one becomes readable at the next step towards the end.
+        """Return what to wait for, (fds, seconds), before calling poll() again.
 
-        And how many seconds to wait at most before poll() is asked again; None: for ever. Before the command has been
-        reaped the next step is its end, then that of its sandbox.
+        fds: owners of descriptors. One of them becomes readable at the next step towards the end: first the command's
+            end, and after the command has been reaped, the sandbox's.
+        seconds: how long to wait at most; None: for ever.
         """
         fds: list[Any] = []
         try:
@@ -403,7 +412,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 return fds, 0.01
             if self._raw_status is None:
                 fds.append(opened(os.pidfd_open, self.pid))
-                # What has ended is reaped at once, before a waitpid(-1) elsewhere in the program has its status.
+                # If it has ended, reap it at once, before a waitpid(-1) elsewhere in the program takes its status.
                 if orphans.is_readable(fds[0].fileno()) and not orphans.has_ended(
                     self.pid, block=False
                 ):  # a tracer has it
@@ -414,7 +423,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             for fd in (self._init_pidfd, self._init_says if self._says_empty else -1):
                 if fd >= 0:
                     fds.append(opened(os.dup, fd))
-            if len(fds) == 2 and orphans.has_hung_up(fds[1].fileno()):  # the init is being killed: it won't say more
+            if len(fds) == 2 and orphans.has_hung_up(fds[1].fileno()):  # the init is being killed: it writes no more
                 fds.pop().close()
         except OSError:  # no descriptor is free, or another thread is just reaping it
             return fds, 0.001
@@ -433,7 +442,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 fd.close()
 
     def send_signal(self, sig: int, *, _is_late: Any = is_finalizing) -> None:
-        """Send a signal to the command; when that has ended, SIGKILL still ends what is left of its sandbox."""
+        """Send a signal to the command. After its end, SIGKILL still ends what is left of its sandbox."""
         if self._is_plain:
             super().send_signal(sig)
             return
@@ -445,21 +454,21 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         if self._timed_out:
             self._last_signal = sig
         if self._raw_status is None and self._plan.wrapper and sig != signal.SIGKILL:
-            from nsbox import _wrap
+            from nsbox._spawn import bwrap
 
-            os.kill(_wrap.command_of(self._init_pid) or self.pid, sig)  # of bwrap itself it would always be the end
+            os.kill(bwrap.command_of(self._init_pid) or self.pid, sig)  # any signal would end bwrap itself
         elif self._raw_status is None:
             super().send_signal(sig)
             if sig == signal.SIGKILL:
                 self._begin_kill()
         elif sig == signal.SIGKILL:
             self._begin_kill()
-        else:  # pid 1 is killing the rest. As with the base, what has ended has a returncode after this
+        else:  # pid 1 is killing the rest. As with the base, a command that has ended has a returncode after this
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._wait(1.0)
 
     def _begin_kill(self) -> None:
-        """Kill all that keeps the command from ending, or is left of its sandbox."""
+        """Kill whatever keeps the command from ending, or is left of its sandbox."""
         if self._killed is None:
             self._killed = _kills.Kill()
         self._press()

@@ -1,7 +1,7 @@
-"""A user and a mount namespace in which an overlay lies on the workspace: commands have their roots built in copies.
+"""A user and a mount namespace in which an overlay lies on the workspace. Each command's root is built in a copy.
 
-Kept by descriptors, as what a Sandbox keeps is: there is no process to be killed, and the kernel drops it all with this
-process. All commands share the one overlay, since two of them must not have the same upper directory.
+Descriptors keep them, as they keep a Sandbox's: there is no process to be killed, and the kernel drops everything with
+this process. All commands share one overlay, since two overlays must not have the same upper directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from _thread import RLock
 from collections import deque
 from functools import partial
 
-from nsbox import _renew, _spawn, _template
+from nsbox import _renew, _template
 from nsbox._backends.filters import programs
 from nsbox._base.display import shown
 from nsbox._base.errors import Reason, SetupError, UnavailableError
@@ -31,18 +31,20 @@ from nsbox._files.attributes import OVERLAY
 from nsbox._files.files import Tree, join
 from nsbox._files.mounts import mounts
 from nsbox._homes.reach import check_place as check_place
-from nsbox._keeper import Way
 from nsbox._lookup.host import host_for
 from nsbox._machine.probe import probe
 from nsbox._plan.ops import DevBind, Freeze, Mask, Overlay
+from nsbox._spawn.prepare import prepare
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Way
 
 if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
-    from nsbox._relay import Relay
-    from nsbox._spawn import Prepared
+    from nsbox._relay.relay import Relay
+    from nsbox._spawn.prepare import Prepared
 
 _MOST_LOOKED_AT = 50_000  # files: some tenths of a second, once for each transaction
 _MOST_NAMED = 5
@@ -53,12 +55,14 @@ _HINT = (
 
 
 def _check(prepared: Prepared) -> None:
-    """Raise UnavailableError for a plan that can't be built in namespaces that others share."""
+    """Raise UnavailableError for a plan that can't be built in shared namespaces."""
     _renew.check(prepared.plan)
     if prepared.request is None:
-        raise UnavailableError(Reason("contents that come from descriptors are there for one command"))
+        raise UnavailableError(Reason("contents that come from descriptors can serve one command alone"))
     if not prepared.plan.kill_on_exit:
-        raise UnavailableError(Reason("kill_on_exit=False: what goes on would write while changes are committed"))
+        raise UnavailableError(
+            Reason("kill_on_exit=False: processes that go on would write while changes are committed")
+        )
     if prepared.plan.identity.by_helper and os.geteuid() != 0:
         raise UnavailableError(
             Reason("ids='full': files of subordinate ids can't be read, nor committed, by this user")
@@ -73,15 +77,16 @@ def _check_mounts(workspace: str) -> None:
 
 
 def check_marks(real: Tree, workspace: str) -> None:
-    """Raise UnavailableError for files that overlayfs would take for its own, and hide: anybody may have made them.
+    """Raise UnavailableError for files that overlayfs would mistake for its own, and hide. Any user may have made them.
 
-    These are character devices 0:0, which stand for what is deleted, and attributes of its names, such as
-    user.overlay.metacopy, by which a file can't be opened. So many files are looked at, from the top down.
+    These are character devices 0:0, which stand for deleted files, and files with attributes of overlayfs's names. With
+    user.overlay.metacopy, for one, a file can't be opened. At most _MOST_LOOKED_AT files are looked at, from the top
+    down.
     """
-    found: list[str] = []
+    marked: list[str] = []
     left, todo = _MOST_LOOKED_AT, deque([""])
     with real.walking():
-        while todo and left > 0 and len(found) < _MOST_NAMED:
+        while todo and left > 0 and len(marked) < _MOST_NAMED:
             path = todo.popleft()
             gone = contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError)
             with gone, real.dir(path) as fd, os.scandir(fd) as scanned:
@@ -89,11 +94,11 @@ def check_marks(real: Tree, workspace: str) -> None:
                     left -= 1
                     at = join(path, entry.name)
                     if _is_marked(fd, entry):
-                        found.append(at)
+                        marked.append(at)
                     elif entry.is_dir(follow_symlinks=False):
                         todo.append(at)
-    if found:
-        listed = ", ".join(map(shown, found[:_MOST_NAMED]))
+    if marked:
+        listed = ", ".join(map(shown, marked[:_MOST_NAMED]))
         what = f"overlayfs would hide files of {workspace}, by its marks on them: {listed}"
         raise UnavailableError(Reason(what, "setfattr -x the attributes user.overlay.*, remove devices 0:0"))
 
@@ -102,8 +107,8 @@ def _is_marked(above: int, entry: os.DirEntry[str]) -> bool:
     if entry.is_symlink():
         return False
     if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
-        found = entry.stat(follow_symlinks=False)
-        return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+        status = entry.stat(follow_symlinks=False)
+        return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
     try:
         names = os.listxattr(f"/proc/self/fd/{above}/{entry.name}", follow_symlinks=False)
     except OSError:  # a file system without any, or it has gone
@@ -112,7 +117,7 @@ def _is_marked(above: int, entry: os.DirEntry[str]) -> bool:
 
 
 def _check_attributes(upper: str) -> None:
-    """Raise UnavailableError where overlayfs can be mounted, but not mark a directory that hides what is below."""
+    """Raise UnavailableError if overlayfs couldn't mark a directory of the upper one that hides what is below it."""
     try:
         os.setxattr(upper, "user.nsbox", b"")
         os.removexattr(upper, "user.nsbox")
@@ -123,7 +128,7 @@ def _check_attributes(upper: str) -> None:
 
 
 def _host(policy: Policy) -> Host:
-    """Return the host, without kernel ids for the commands: what they write in the upper directory is the caller's."""
+    """Return the host, without kernel ids for commands: the caller must own what they write to the upper directory."""
     host = host_for(policy)
     if not host.kernel_id:
         return host
@@ -136,11 +141,14 @@ class OverlayWay(Way):
     def __init__(
         self, policy: Policy, workspace: str, base: str, upper: str, work: str, relay: Relay | None = None
     ) -> None:
-        """Mount it; raises UnavailableError and OSError. base: where upper and work are, hidden inside."""
+        """Mount the overlay; raises UnavailableError and OSError.
+
+        base: the directory of upper and work, which commands don't see.
+        """
         super().__init__(policy, relay)
         self._workspace = workspace
         self._host = _host(policy)
-        prepared = _spawn.prepare(policy, self._host)
+        prepared = prepare(policy, self._host)
         _check(prepared)
         _check_mounts(workspace)
         _check_attributes(upper)
@@ -172,33 +180,35 @@ class OverlayWay(Way):
 
     @contextlib.contextmanager
     def at_rest(self, where: str | None = None) -> Iterator[None]:
-        """Have nobody write to the overlay in the block, not by a descriptor from before either.
+        """Keep every process from writing to the overlay in a block, even by a descriptor from before.
 
-        No command runs, and none is started. Raises ValueError if some do; OSError, EBUSY, if a process has a file of
-        the overlay open for writing, or mapped: a command may have passed it on. where: the workspace's path now.
+        No command runs, and none is started. Raises ValueError if one runs. Raises OSError, EBUSY, if a process has a
+        file of the overlay open for writing, or mapped: a command may have passed it on.
+
+        where: the workspace's current path. Default: None, for the path that it had at first.
         """
         where = where or self._workspace
         with self._lock:
             if self._running:
                 raise ValueError("commands of the transaction still run, or haven't been waited for")
-            self._is_resting = True  # a signal's handler has the lock too
+            self._is_resting = True  # a signal handler can acquire the lock too
             try:
                 self._freeze(where)
                 try:
                     yield
                 finally:
-                    if self._fds:  # else it is over
+                    if self._fds:  # otherwise the transaction is over
                         self._freeze(where, thaw=True)
             finally:
                 self._is_resting = False
 
     def _freeze(self, where: str, *, thaw: bool = False) -> None:
-        """Make the overlay read-only, or writable again: the file system itself, so by each of its mounts.
+        """Make the overlay read-only, or writable again: the file system itself, so for each of its mounts.
 
-        There is nothing to execute then, so that is what fails when all is well.
+        A spawn does it, with nothing to execute. So if all is well, the exec fails.
         """
         ops = (Freeze(where, thaw),)
-        prepared = replace(_spawn.prepare(self.policy, self._host), ops=ops)
+        prepared = replace(prepare(self.policy, self._host), ops=ops)
         request = self._within(self.policy, prepared).request
         assert request is not None
         nothing = Command(programs=[b"/"], argv=[b"/"], envp=buffers.Strings([]), cwd=None, flags=c.CLOSE_FDS)
@@ -207,23 +217,23 @@ class OverlayWay(Way):
         if result.step == c.STEP_EXEC and result.error == errno.EACCES:
             return
         if result.error == errno.EBUSY and result.op == 0:
-            what = "somebody has a file of the transaction open for writing, or has mapped it: end that process"
+            what = "a process has a file of the transaction open for writing, or has mapped it: end that process"
             raise OSError(errno.EBUSY, what, where)
-        from nsbox._failure import step_name  # seldom needed
+        from nsbox._spawn.failure import step_name  # seldom needed
 
         raise SetupError(result.error, f"make the changes read-only: {step_name(result.step)}", ops[0].describe())
 
     def _prepared(self, policy: Policy, prepared: Prepared) -> tuple[Prepared, Prepared]:
-        """Return what is for this policy here, and the same for commands in the shared namespaces."""
-        known = self._inside
-        if known is None or known[0] is not prepared:
-            own = _spawn.prepare(policy, self._host) if prepared.plan.kernel_id else prepared
+        """Return what is prepared for this policy here, and the same for commands in the shared namespaces."""
+        latest = self._inside
+        if latest is None or latest[0] is not prepared:
+            own = prepare(policy, self._host) if prepared.plan.kernel_id else prepared
             _check(own)
-            self._inside = known = (prepared, (own, self._within(policy, own)))
-        return known[1]
+            self._inside = latest = (prepared, (own, self._within(policy, own)))
+        return latest[1]
 
     def _within(self, policy: Policy, prepared: Prepared) -> Prepared:
-        """Return the same for commands in the shared namespaces, each of which has a last user namespace of its own."""
+        """Return the same for commands in the shared namespaces. Each has one more user namespace of its own there."""
         plan = prepared.plan
         uids, gids = _renew.last_maps(plan.identity)
         identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=plan.identity.by_helper)
@@ -234,7 +244,7 @@ class OverlayWay(Way):
         return replace(prepared, request=inner)
 
     def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command; as _spawn.spawn()."""
+        """Start a command, as _spawn.spawn() does."""
         key, result = object(), None
         try:
             with self._lock:
@@ -244,19 +254,19 @@ class OverlayWay(Way):
                     raise ValueError("a commit is under way")
                 own, inside = self._prepared(policy, prepared)
                 self.started += 1
-                result = _spawn.spawn(policy, inside, command, program, cwd)
+                result = spawn(policy, inside, command, program, cwd)
                 result.plan = own.plan
                 self._running[key] = result.init_pidfd
                 result.on_end = partial(self._running.pop, key, None)
             return result
-        except BaseException:  # of a signal's handler: nobody owns the command
+        except BaseException:  # a signal handler's: nothing owns the command
             if result is not None:
                 self._running.pop(key, None)
                 call.abandon(command)
             raise
 
     def close(self) -> None:
-        """Start nothing more, let go of the namespaces, and kill what runs."""
+        """Start nothing more, let go of the namespaces, and kill the commands that run."""
         with self._lock:
             self._close()
         for pidfd in tuple(self._running.values()):
@@ -270,7 +280,7 @@ class OverlayWay(Way):
             self._owners.pop().close()
 
     def forget(self) -> None:
-        """Close what is the parent's, in a forked child."""
+        """In a forked child, close what is the parent's."""
         self._lock = RLock()
         self._running.clear()
         self._close()

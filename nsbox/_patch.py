@@ -1,4 +1,4 @@
-"""Changes as a unified diff, in the form that git makes and git apply takes."""
+"""Changes as a unified diff, in the form that git writes and git apply reads."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 _NO_NEWLINE = "\\ No newline at end of file\n"
 _KNOWN = ("symlink", "file")  # to git
-_LEFT = ("socket", "device")  # by commit()
+_LEFT = ("socket", "device")  # behind, by commit()
 _MOST_LINES, _MOST_PAIRS, _MOST_WORK = 10_000, 500_000, 50_000_000
 _MOST_WORK_IN_ALL = 20 * _MOST_WORK
-_MOST_REPEATED = 100  # characters of the names of attributes that a file of many names has
-_MOST_READ = 256 << 20  # bytes of all files: one that has many names, or is one hole, costs little to make
+_MOST_REPEATED = 100  # characters of the names of attributes that a file with many names has
+_MOST_READ = 256 << 20  # bytes of all files: a command makes one with many names, or one big hole, at little cost
 
 
 @frozen
 class _Side(Frozen):
-    """A file before or after: its mode as git has it and what it contains; None: it is too large to be shown."""
+    """A file before or after: its mode as git writes it, and its contents; None: they are too large to be shown."""
 
     mode: str
     content: bytes | None
 
 
 def _git_mode(mode: int) -> str:
-    """Return a file's mode as git knows it, which has two of them."""
+    """Return a file's mode as git records it, which knows two of them."""
     return "100755" if mode & stat.S_IXUSR else "100644"
 
 
 def _quoted(prefix: str, path: str) -> str:
-    """Return a name as git writes it: with anything unusual in it, as a string of C."""
+    """Return a name as git writes it: as a string of C if anything in it is unusual."""
     name = prefix + path
     return name if name.isascii() and name.isprintable() and not {'"', "\\"} & {*name} else c_quoted(name)
 
@@ -55,15 +55,16 @@ def _lines(content: bytes) -> list[str]:
 
 
 class _Work:
-    """How much difflib has been given to do."""
+    """How much work difflib has had so far."""
 
     def __init__(self) -> None:
         self._done = 0
 
     def is_too_much(self, before: Sequence[str], after: Sequence[str]) -> bool:
-        """Say if it would take long: at worst it is quadratic in lines, and in how often each is there.
+        """Return whether a comparison would take long; if not, count its work.
 
-        Of 200 lines or more it passes over those that make up more than a hundredth.
+        At worst, difflib is quadratic in the lines, and in how often each occurs. From 200 lines on, it ignores lines
+        that make up more than a hundredth of all.
         """
         counts = Counter(before), Counter(after)
         popular = len(after) // 100 + 1 if len(after) >= 200 else len(after)
@@ -77,7 +78,7 @@ class _Work:
 
 
 class _Compared(difflib.SequenceMatcher[str]):
-    """Groups opcodes that are known."""
+    """Groups opcodes that are known already."""
 
     def __init__(self, codes: list[_Code]) -> None:
         super().__init__()
@@ -88,7 +89,7 @@ class _Compared(difflib.SequenceMatcher[str]):
 
 
 def _groups(before: list[str], after: list[str], work: _Work) -> Iterable[Sequence[tuple[str, int, int, int, int]]]:
-    """Return the opcodes of each hunk, as difflib has them. What is the same at both ends isn't compared by it."""
+    """Return the opcodes of each hunk, as difflib has them. It needn't compare the lines that both ends share."""
     shorter = min(len(before), len(after))
     head = next((n for n in range(shorter) if before[n] != after[n]), shorter)
     tail = next((n for n in range(shorter - head) if before[-1 - n] != after[-1 - n]), shorter - head)
@@ -110,19 +111,19 @@ def _range(start: int, stop: int) -> str:
 
 def _hunks(before: bytes, after: bytes, work: _Work) -> str:
     one, other = _lines(before), _lines(after)
-    made: list[str] = []
+    rows: list[str] = []
     if one == other:
         return ""
     for group in _groups(one, other, work):
         (_, i, _, j, _), (_, _, k, _, m) = group[0], group[-1]
-        made.append(f"@@ -{_range(i, k)} +{_range(j, m)} @@\n")
+        rows.append(f"@@ -{_range(i, k)} +{_range(j, m)} @@\n")
         for what, old, old_end, new, new_end in group:
             if what == "equal":
-                made += [" " + line for line in one[old:old_end]]
+                rows += [" " + line for line in one[old:old_end]]
                 continue
-            made += ["-" + line for line in one[old:old_end]]
-            made += ["+" + line for line in other[new:new_end]]
-    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in made)
+            rows += ["-" + line for line in one[old:old_end]]
+            rows += ["+" + line for line in other[new:new_end]]
+    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in rows)
 
 
 def _label(prefix: str, path: str) -> str:
@@ -131,7 +132,7 @@ def _label(prefix: str, path: str) -> str:
 
 
 def _body(old: str, new: str, before: _Side | None, after: _Side | None, work: _Work) -> str:
-    """Return what follows a file's header: nothing where the contents are the same."""
+    """Return what follows a file's header; "" if the contents are the same."""
     one, other = (b"" if side is None else side.content for side in (before, after))
     names = (_label("a/", old) if before else "/dev/null", _label("b/", new) if after else "/dev/null")
     if one is None or other is None or b"\0" in one or b"\0" in other:
@@ -141,22 +142,23 @@ def _body(old: str, new: str, before: _Side | None, after: _Side | None, work: _
 
 
 class Patch:
-    """Makes the diff of one change after the other. most: files of more bytes are only said to differ.
+    """Makes the diff of one change after the other.
 
-    So are those after the first _MOST_READ bytes, and after as much work all lines of a file are taken as changed: that
-    many can be made at little cost, by hard links and holes.
+    Commands can make many large files at little cost, by hard links and holes. So there are limits. Files of more than
+    `most` bytes are only said to differ, and so are all files after the first _MOST_READ bytes. After too much work for
+    difflib, all lines of a file count as changed.
     """
 
     def __init__(self, upper: Tree, real: Tree, most: int, changes: Collection[Change]) -> None:
         self._upper, self._real, self._most = upper, real, most
-        self.shown: dict[str, bytes] = {}  # by path, what has been read of what is there now; see Comparison.as_shown()
+        self.shown: dict[str, bytes] = {}  # by path, what was read of each file; see Comparison.as_shown()
         self._left = _MOST_READ
         self._work = _Work()
         self._attributes = {change.path: change.attributes for change in changes if change.attributes}
         self._implied = {change.path.rpartition("/")[0] for change in changes if change.type in _KNOWN}
 
     def of(self, change: Change) -> str:
-        """Return the diff of a change, and lines for what git knows nothing of."""
+        """Return the diff of a change, and lines for what git can't express."""
         return self._git(change) + "".join(f"# {line}\n" for line in self._others(change))
 
     def _git(self, change: Change) -> str:
@@ -171,7 +173,7 @@ class Patch:
             if after.content is not None:
                 is_link = change.type == "symlink"
                 self.shown[change.path] = after.content if is_link else digest_of(after.content)
-        if before is not None and after is not None and before.mode[:3] != after.mode[:3]:  # as git: away, and new
+        if before is not None and after is not None and before.mode[:3] != after.mode[:3]:  # as git: deleted, and new
             return self._text(change.path, change.path, before, None) + self._text(
                 change.path, change.path, None, after
             )
@@ -187,7 +189,7 @@ class Patch:
         return _Side(_git_mode(mode), content if content is None or len(content) <= most else None)
 
     def _others(self, change: Change) -> Iterable[str]:
-        """Yield what git's form doesn't say."""
+        """Yield what git's form can't express."""
         name, now = shown(change.path), f"mode {kind_of(change.type) | change.mode:06o}"
         if change.kind == "deleted":
             if change.type not in _KNOWN and not (change.type == "directory" and change.path in self._implied):
@@ -206,7 +208,7 @@ class Patch:
             if not (is_plain or is_implied or change.type == "symlink"):
                 yield f"{name}: new {change.type} {now}{'; it stays behind' if change.type in _LEFT else ''}"
         if change.type == "file" and change.mode & (stat.S_ISUID | stat.S_ISGID):
-            yield f"{name}: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it"
+            yield f"{name}: set-user-ID or set-group-ID, which commit() drops unless keep_set_ids=True"
         is_same = change.link is not None and change.attributes == self._attributes.get(change.link)
         is_long = sum(map(len, change.attributes)) > _MOST_REPEATED
         if change.attributes and not (is_same and is_long):
@@ -215,18 +217,18 @@ class Patch:
             yield f"{name}: hard link to {shown(change.link)}{', with its attributes' if is_same and is_long else ''}"
 
     def _text(self, old: str, new: str, before: _Side | None, after: _Side | None) -> str:
-        said = []
+        header = []
         if before is None and after is not None:
-            said.append(f"new file mode {after.mode}")
+            header.append(f"new file mode {after.mode}")
         elif after is None and before is not None:
-            said.append(f"deleted file mode {before.mode}")
+            header.append(f"deleted file mode {before.mode}")
         elif before is not None and after is not None and before.mode != after.mode:
-            said += [f"old mode {before.mode}", f"new mode {after.mode}"]
+            header += [f"old mode {before.mode}", f"new mode {after.mode}"]
         if old != new:
             same = ["similarity index 100%"] if before == after else []
-            said += [*same, f"rename from {_quoted('', old)}", f"rename to {_quoted('', new)}"]
+            header += [*same, f"rename from {_quoted('', old)}", f"rename to {_quoted('', new)}"]
         body = _body(old, new, before, after, self._work)
-        if not said and not body:
+        if not header and not body:
             return ""
         head = f"diff --git {_quoted('a/', old)} {_quoted('b/', new)}\n"
-        return head + "".join(f"{line}\n" for line in said) + body
+        return head + "".join(f"{line}\n" for line in header) + body

@@ -1,4 +1,4 @@
-"""Popen: subprocess.Popen whose child is made by nsbox. All else, pipes, text modes, communicate(), is the base's own.
+"""Popen: a subprocess.Popen whose child nsbox makes. Pipes, text modes and communicate() are the base class's own.
 
 The command is this process's own child, so pid, returncode, signals and rusage are what they are for a plain Popen.
 How it ends is _lifetime's business.
@@ -10,17 +10,19 @@ import os
 import sys
 from operator import itemgetter
 
-from nsbox import _arguments, _blocks, _containment, _environment, _spawn, _terminal, _usage
-from nsbox import _failure as _failure  # now: when a spawn fails for want of descriptors, nothing can be imported
+from nsbox import _arguments, _blocks, _containment, _terminal, _usage
 from nsbox._base.checks import check_bool
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi, call, linux, orphans
 from nsbox._core.command import Command
-from nsbox._environment import null_free
-from nsbox._keeper import Keeper
 from nsbox._lifetime import Lifetime, Plain
 from nsbox._lookup.host import host_for
 from nsbox._policy.policy import Policy
+from nsbox._spawn import environment
+from nsbox._spawn.environment import null_free
+from nsbox._spawn.prepare import Prepared, prepare
+from nsbox._spawn.start import command_flags, spawn
+from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,23 +34,23 @@ if TYPE_CHECKING:
 
 
 def check_policy(policy: object) -> Policy | Keeper:
-    """Return what can be given for a policy; raises TypeError for anything else."""
+    """Return the policy, which may be a Policy or a Sandbox; raises TypeError for anything else."""
     if not isinstance(policy, Policy | Keeper):
         raise TypeError(f"policy is a {type(policy).__name__}, must be nsbox.Policy or nsbox.Sandbox")
     return policy
 
 
 class Confinable(Lifetime["AnyStr"]):
-    """subprocess.Popen, but that its command goes into a sandbox where a policy is given or in force.
+    """subprocess.Popen, except that its command goes into a sandbox if a policy is given or in force.
 
-    What nsbox.install() puts in the place of subprocess.Popen. Without a policy every method is the base's own.
+    nsbox.install() replaces subprocess.Popen by this class. Without a policy, every method is the base's own.
     """
 
     _is_warm = False
     _hearers: Any = None  # on_connect and on_network
-    _relay: Any = None  # _relay's, for these
+    _relay: Any = None  # _relay.relay's, for these
     _line: Any = None  # its, of this sandbox, with a network list
-    _line_mark: Any = None  # where that was at the start, in a session
+    _line_mark: Any = None  # the line's mark at the start, in a session
     _terminal_of = 0  # 1 + the standard descriptor that is the command's own terminal, if there is one
     _pair: Pair | None = None  # that terminal, during the start
 
@@ -56,7 +58,7 @@ class Confinable(Lifetime["AnyStr"]):
     """With pty=, the caller's end of the command's terminal; else None."""
 
     def __new__(cls, *args: Any, policy: Any = None, **options: Any) -> Self:
-        """Make one that knows how to wait for the command, if that isn't to be a child of this process."""
+        """Make an instance of the class that can wait for the command, which need not be a child of this process."""
         keeper = _blocks.current() if policy is None else policy
         return super().__new__(keeper.popen(cls) if isinstance(keeper, Keeper) else cls)
 
@@ -87,13 +89,13 @@ class Confinable(Lifetime["AnyStr"]):
         else:
             self._init_with_terminal(args, more, pty, options)
 
-    def _checked_hearers(self, *given: Any) -> tuple[Any, ...]:
-        for name, one in zip(("on_connect", "on_network"), given, strict=True):
+    def _checked_hearers(self, *functions: Any) -> tuple[Any, ...]:
+        for name, one in zip(("on_connect", "on_network"), functions, strict=True):
             if one is not None and not callable(one):
                 raise TypeError(f"{name} is a {type(one).__name__}, must be a function")
             if one is not None and self._way is not None:
                 raise ValueError(f"{name}= is the Sandbox's, for all of its commands: give it there")
-        return given
+        return functions
 
     def _init_with_terminal(
         self, args: Any, more: tuple[Any, ...], pty: bool | tuple[int, int], options: dict[str, Any]
@@ -122,7 +124,7 @@ class Confinable(Lifetime["AnyStr"]):
     def communicate(
         self, input: AnyStr | None = None, timeout: float | None = None, **late: Any
     ) -> tuple[AnyStr, AnyStr]:
-        """As the base does; raises ValueError while a terminal is open, which nobody would read meanwhile."""
+        """Do as the base does. Raises ValueError while the terminal is open, since nothing would read it meanwhile."""
         if self.terminal is not None and not self.terminal.closed:
             raise ValueError("communicate() reads no terminal: read from `terminal`, then close it")
         return super().communicate(input, timeout, **late)  # type: ignore[return-value, arg-type]
@@ -130,7 +132,7 @@ class Confinable(Lifetime["AnyStr"]):
     # ---- starting
 
     def _unasked(self, cwd: Any) -> Policy | None:
-        """Return the policy for a command that was given none, outside of confined(); None: not contained."""
+        """Return the policy for a command without one, outside of confined(); None: it isn't contained."""
         return None
 
     def _execute_child(self, *positional: Any) -> None:
@@ -162,7 +164,7 @@ class Confinable(Lifetime["AnyStr"]):
             argv=words,
             envp=envp,
             cwd=directory,
-            flags=_spawn.command_flags(
+            flags=command_flags(
                 close_fds=close_fds, restore_signals=signals, new_session=session, cwd_required=required
             ),
             stdio=stdio if stdio == (-1, -1, -1) else self._stdio(*stdio),
@@ -173,7 +175,7 @@ class Confinable(Lifetime["AnyStr"]):
             gid=gid,
             groups=gids,
             preexec=preexec_fn,
-            inherits_env=_environment.set_by(policy) if preexec_fn is not None and env is None else None,
+            inherits_env=environment.set_by(policy) if preexec_fn is not None and env is None else None,
             filters=_terminal.filters(policy, prepared.plan, (*stdio, *passed)),
             owners=self._held,
         )
@@ -192,12 +194,12 @@ class Confinable(Lifetime["AnyStr"]):
                 self.wait()
             raise
 
-    def _start(self, policy: Policy, prepared: _spawn.Prepared, command: Command, program: Any, cwd: Any) -> None:
-        """Start the command, which is this object's own then; or ended, if a signal's handler raises before that."""
-        start = _spawn.spawn if self._way is None else self._way.spawn
+    def _start(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> None:
+        """Start the command and own it. If a signal handler raises before that, end the command."""
+        start = spawn if self._way is None else self._way.spawn
         try:
             result = start(policy, prepared, command, program, cwd)
-            # No call in these lines, after which a signal's handler could raise when half is done.
+            # These lines make no call: after one, a signal handler could raise with half of them done.
             self.pid = result.pid
             self._plan = result.plan or prepared.plan
             self._says_empty = prepared.says_empty
@@ -215,14 +217,14 @@ class Confinable(Lifetime["AnyStr"]):
         if self._pair is not None:  # its session's, else its group's
             command.flags |= abi.constants.SETSID
 
-    def _prepare(self, policy: Policy) -> tuple[Policy, _spawn.Prepared]:
-        """Return what is ready for this host, and the policy, which is another one if the command has a terminal."""
+    def _prepare(self, policy: Policy) -> tuple[Policy, Prepared]:
+        """Return the policy, which a relay or a terminal may have changed, and what is prepared of it for this host."""
         if self._hearers is not None:
-            from nsbox._relay import relayed  # for network lists alone
+            from nsbox._relay.relay import relayed  # for network lists alone
 
             policy, self._relay = relayed(policy, None, *self._hearers)
         try:
-            prepared = _spawn.prepare(policy, host_for(policy))
+            prepared = prepare(policy, host_for(policy))
         except OSError:
             if self._way is not None:
                 self._way.check_open()
@@ -232,13 +234,13 @@ class Confinable(Lifetime["AnyStr"]):
         from nsbox import _pty
 
         _pty.give(self._pair.fd, prepared.plan.kernel_id)
-        if prepared.plan.wrapper and policy.new_session:  # in one of its own bwrap's command would lose the terminal
+        if prepared.plan.wrapper and policy.new_session:  # in a session of its own, the command would lose the terminal
             policy = policy.with_(new_session=False)
-            prepared = _spawn.prepare(policy, host_for(policy))
+            prepared = prepare(policy, host_for(policy))
         return policy, prepared
 
-    def _pass_through(self, policy: Policy, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
-        """Start the command as the base does, but in the environment and the directory that the policy says."""
+    def _pass_through(self, policy: Policy, prepared: Prepared, positional: tuple[Any, ...]) -> None:
+        """Start the command as the base does, but with the environment and the directory of the policy."""
         chosen = dict(zip(_names, positional, strict=False))
         if chosen["env"] is None:
             chosen["env"] = prepared.environment.variables(os.environ)
@@ -266,7 +268,7 @@ class Confinable(Lifetime["AnyStr"]):
             return policy
         return policy.with_(kill_on_exit=self._kill_on_exit)
 
-    def _take_over(self, prepared: _spawn.Prepared, positional: tuple[Any, ...]) -> None:
+    def _take_over(self, prepared: Prepared, positional: tuple[Any, ...]) -> None:
         self.hold()
         orphans.commands.add(self.pid)
         self._has_other_ids = _arguments.has_other_ids(_uid(positional), prepared.plan)
@@ -279,7 +281,7 @@ class Confinable(Lifetime["AnyStr"]):
         self.adopt()
 
     def _stdio(self, *fds: int) -> Any:
-        """Return what the C core takes for descriptors: DEVNULL is opened there, without a way to the host's node."""
+        """Return the descriptors for the C core. It opens DEVNULL itself, so that none leads to the host's node."""
         devnull = getattr(self, "_devnull", -1)
         return tuple([abi.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds])
 
@@ -319,18 +321,21 @@ class Confinable(Lifetime["AnyStr"]):
 
 
 class Popen(Confinable["AnyStr"]):
-    """Start a command in a sandbox. Takes all that subprocess.Popen takes, and what follows.
+    """A command in a sandbox: subprocess.Popen, with its arguments and these.
 
-    policy: what the command may do; None means that of the nsbox.confined() block around, or else Policy.workspace() of
-    `cwd`, or of the current directory. kill_on_exit: instead of the policy's. pty: True, or rows and columns: a
-    terminal of the command's own, as each of stdin, stdout and stderr that isn't given; `terminal` is the caller's end
-    of it. on_connect, on_network: as Sandbox takes them, for this command. env=None gives the environment that the
-    policy builds; a mapping is used as it is. wait(), communicate() and poll() say that the command has ended when no
-    process of its sandbox is left that could run; with kill_on_exit=False, when the command has. `sandbox` says what
-    contains it.
+    policy: a Policy or Sandbox, which says what the command may do. Default: None, for the policy of the
+        nsbox.confined() block around, or else Policy.workspace() of `cwd`, or of the current directory.
+    kill_on_exit: True or False, instead of the policy's. Default: None, for the policy's.
+    pty: True, or (rows, columns), gives the command a terminal of its own, as each of stdin, stdout and stderr that
+        isn't given. `terminal` is the caller's end of it. Default: False.
+    on_connect, on_network: functions, as for Sandbox, for this command alone. Default: None.
+    env: a mapping, which is used as it is. Default: None, for the environment that the policy builds.
 
-    Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError; when it was
-    killed and doesn't end, wait() and communicate() without a timeout raise KillError.
+    wait(), communicate() and poll() report the end when no process of the sandbox is left that could run. With
+    kill_on_exit=False, they do when the command has ended. `sandbox` says what contains it.
+
+    Raises what subprocess.Popen raises, and PolicyError, UnavailableError, SetupError or AccessError. If it was killed
+    and doesn't end, wait() and communicate() without a timeout raise KillError.
     """
 
     if TYPE_CHECKING:
@@ -410,12 +415,12 @@ class Popen(Confinable["AnyStr"]):
     @property
     def sandbox(self) -> _containment.Containment:
         """What contains the command: backend, plan, what is enforced and what isn't, its processes, what it used up."""
-        found = super().sandbox
-        assert found is not None
-        return found
+        containment = super().sandbox
+        assert containment is not None
+        return containment
 
 
-# The base's private method has had the same arguments, in this order or another, since 3.11: they are picked by name.
+# The base's private method has had these arguments since Python 3.11, in one order or another: pick them by name.
 _code = Plain._execute_child.__code__  # type: ignore[attr-defined]
 _names = _code.co_varnames[1 : _code.co_argcount]
 _chosen = itemgetter(
@@ -432,8 +437,8 @@ _pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwr
 
 
 def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:
-    """Raise the audit event of subprocess.Popen, as one of ours."""
-    if _blocks.current() is None:  # nobody asks
+    """Raise the audit event of subprocess.Popen, marked as nsbox's own."""
+    if _blocks.current() is None:  # no hook of nsbox's looks at it
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         return
     token = _blocks.announcing.set(True)

@@ -25,8 +25,8 @@ _NAMES = ("bufsize", "executable", *_STREAMS)  # Popen's parameters after `args`
 class Terminal(io.FileIO):
     r"""The caller's end of a command's terminal, an unbuffered binary file.
 
-    What is written to it the command reads as typed: b"\x03" is Ctrl-C. What the command prints is read from it; b""
-    when no process has the terminal open any more. Closing it hangs up: the command gets SIGHUP.
+    The command reads what you write as if it were typed: b"\x03" is Ctrl-C. You read what the command prints, and b""
+    once no process has the terminal open. Closing it hangs up: the command gets SIGHUP.
     """
 
     def __init__(self, fd: int) -> None:
@@ -39,7 +39,7 @@ class Terminal(io.FileIO):
         return window_size(self.fileno())[:2]
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change the size; programs in the foreground get SIGWINCH. Raises ValueError for what no terminal can have."""
+        """Change the size, each number from 0 to 65535, or raise ValueError. The foreground's programs get SIGWINCH."""
         set_window_size(self.fileno(), _checked((rows, columns)))
 
     def read(self, size: int | None = -1) -> bytes:
@@ -51,12 +51,12 @@ class Terminal(io.FileIO):
         return _unless_closed(super().readinto, buffer) or 0
 
     def readall(self) -> bytes:
-        """Return all that comes up to the end."""
+        """Return everything up to the end."""
         return b"".join(iter(lambda: self.read(65536), b""))
 
 
 def _unless_closed(read: Any, argument: Any) -> Any:
-    """Linux says EIO, and macOS nothing, when the other side has been closed by all (pty(7))."""
+    """Return what is read; nothing once every process has closed the other side. Linux says EIO then (pty(7))."""
     try:
         return read(argument)
     except OSError as error:
@@ -66,7 +66,7 @@ def _unless_closed(read: Any, argument: Any) -> Any:
 
 
 class Pair:
-    """A new pseudo-terminal: `terminal` for the caller, `fd` for the command, which is to be closed after the start."""
+    """A new pseudo-terminal: `terminal` for the caller, and `fd` for the command, to be closed here after the start."""
 
     def __init__(self, size: tuple[int, ...]) -> None:
         ours, theirs = os.openpty()
@@ -93,9 +93,9 @@ class Pair:
 
 
 def pair(wish: bool | tuple[int, int]) -> Pair:
-    """Return what `pty=` asks for: a terminal of 24 rows and 80 columns, or of a given size.
+    """Return the terminal for `pty=`: one of 24 rows and 80 columns for True, or of the given (rows, columns).
 
-    Raises TypeError and ValueError.
+    Raises TypeError for anything else, and ValueError for a number that isn't from 0 to 65535.
     """
     return Pair((24, 80) if wish is True else _checked(wish))
 
@@ -112,8 +112,8 @@ def _checked(size: Any) -> tuple[int, int]:
 def options_for(fd: int, more: tuple[Any, ...], options: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """Return Popen's options with the terminal for each stream that isn't given, and the first of these streams.
 
-    more: arguments by position, of which there may be as many as come before the streams' names. Raises ValueError if
-    all three are given.
+    more: arguments by position, at most up to the last stream. Raises ValueError for more, and if all three streams are
+    given.
     """
     chosen = dict(zip(_NAMES, more, strict=False)) | options
     free = [i for i, name in enumerate(_STREAMS) if chosen.get(name) is None]
@@ -129,12 +129,12 @@ def window_size(fd: int) -> tuple[int, int, int, int]:
 
 
 def set_window_size(fd: int, size: tuple[int, ...]) -> None:
-    """Set what window_size() returns; without pixels they are 0."""
+    """Set the size that window_size() returns; width and height default to 0 pixels."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", *size, *(0,) * (4 - len(size))))
 
 
 def controlled(fd: int, preexec: Callable[[], object] | None) -> Callable[[], None]:
-    """Return a preexec_fn that makes a descriptor the terminal of the session which is the command's by then."""
+    """Return a preexec_fn that makes a descriptor the terminal of the command's new session, then calls preexec."""
 
     def claim() -> None:
         fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
@@ -145,6 +145,9 @@ def controlled(fd: int, preexec: Callable[[], object] | None) -> Callable[[], No
 
 
 def give(fd: int, kernel_id: int) -> None:
-    """Let a command with kernel ids of its own open its terminal by name, /dev/stderr or /dev/console: it owns it."""
+    """Make a command with kernel ids of its own the owner of its terminal, so that it can open it by name.
+
+    Such names are /dev/stderr and /dev/console.
+    """
     if kernel_id:
         os.fchown(fd, kernel_id, -1)

@@ -1,7 +1,7 @@
-"""Why a command may have failed, in the words of its policy, from what it has left: status, output, usage.
+"""Why a command may have failed, in the words of its policy, judging by what it has left: status, output, usage.
 
-Guesses, from the messages that programs print for an errno: for who has to try something else then. The order is from
-what is certain to what is only likely.
+These are guesses, from the messages that programs print for an errno. They are for the agent, or person, who has to try
+something else. What is certain comes first, then what is only likely.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ DANGEROUS_PREFIXES = {
     "CORECLR_": ".NET loads libraries by these",
     "LUA_": "Lua executes, or takes modules from, what these name",
 }
-"""Variables by which whoever sets them runs code in programs that are started later, with the reason for each."""
+"""Variables that make programs run the code of whoever has set them, with the reason for each."""
 
 HARMLESS_ENV = frozenset(f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL", "DATE"))
 """Those of such a prefix that are text for git, and nothing else."""
@@ -105,11 +105,11 @@ _MISSING = re.compile(r"No such file or directory|ENOENT")
 _NOT_PERMITTED = re.compile(r"Operation not permitted|EPERM")
 _QUOTED = re.compile("['\"`\u2018\u201c]([^'\"`\u2018\u2019\u201c\u201d\n]{1,4096})['\"`\u2019\u201d]")
 _WORD = re.compile(r"[^\s:;,()<>|&'\"]+")
-_SHELL = re.compile(r"^[^\s:]+: (?:line )?\d+: (?:cannot (?:create|open) )?")  # who says it, and of which line
+_SHELL = re.compile(r"^[^\s:]+: (?:line )?\d+: (?:cannot (?:create|open) )?")  # the shell that says it, and the line
 _LINES = 400
-_CHARS = 1 << 16  # of each stream, its end
-_LOOKS = 64  # at paths in all
-_LONGEST = 1024  # of these
+_CHARS = 1 << 16  # at the end of each stream
+_LOOKS = 64  # at paths, in all
+_LONGEST = 1024  # characters of such a path
 _PATHS = 5
 
 
@@ -126,10 +126,13 @@ def reasons(
     shell: str | None = None,
     network: NetworkRecord = NetworkRecord(),  # noqa: B008  (frozen)
 ) -> tuple[Hint, ...]:
-    """Return what may have made a command fail; () for one that has not. ending: how, if it took too long.
+    """Return what may have made a command fail; () if it hasn't failed.
 
-    args: what was run. shell: what read it as a line; where that isn't bash, a line in bash's words doesn't have to
-    fail to do something else than it says. network: what it has tried, under a network list.
+    cwd: its working directory, as the caller gave it. usage: None if it wasn't started.
+    ending: how it was ended, if it took too long.
+    args: what was run.
+    shell: what read it as a line. If it isn't bash, a line written for bash may succeed and still do something else.
+    network: what it has tried, under a network list.
     """
     line = args if isinstance(args, str) else " ".join(args)
     if status == 0 and ending is None:
@@ -177,22 +180,22 @@ def _profile(policy: Policy) -> Any:
 
 
 def _of_owner(policy: Policy, text: str, start: str) -> Iterator[Hint]:
-    """Say what to do about somebody else's files."""
+    """Yield what to do about another user's files."""
     if "dubious ownership" in text:
-        found = re.search(r"dubious ownership in repository at '([^'\n]{1,1024})'", text)
-        yield Hint("owner", owner.dubious(policy, host_for(policy), printable(found.group(1) if found else start)))
+        match = re.search(r"dubious ownership in repository at '([^'\n]{1,1024})'", text)
+        yield Hint("owner", owner.dubious(policy, host_for(policy), printable(match.group(1) if match else start)))
     elif _DENIED.search(text) and (instead := owner.remedy(policy, host_for(policy), start)):
         yield Hint("owner", instead)
 
 
 def _missing(status: int, text: str) -> str | None:
-    """Return the name of the program that wasn't found, if that is it."""
+    """Return the name of the program that wasn't found, if that is why the command failed."""
     if status not in (126, 127):
         return None
-    found = re.search(r"(?:^|[\s:])([^\s:]{1,255}): (?:command )?not found", text)
-    if found is None and status == 127:
-        found = re.match(r"([^:\s]{1,255}): No such file", text)
-    return None if found is None else found.group(1)
+    match = re.search(r"(?:^|[\s:])([^\s:]{1,255}): (?:command )?not found", text)
+    if match is None and status == 127:
+        match = re.match(r"([^:\s]{1,255}): No such file", text)
+    return None if match is None else match.group(1)
 
 
 def no_shell(shells: Sequence[str]) -> Hint:
@@ -201,17 +204,17 @@ def no_shell(shells: Sequence[str]) -> Hint:
 
 
 def _paths(seen: View, text: str, start: str) -> Iterator[Hint]:
-    """Look at the paths in messages, each as the policy has it."""
-    told, looks = 0, iter(range(_LOOKS))
+    """Yield hints about the paths in messages, from what the policy says of each."""
+    count, looks = 0, iter(range(_LOOKS))
     for line in text.splitlines():
         write = bool(_READ_ONLY.search(line))
         denied, missing = bool(_DENIED.search(line)), bool(_MISSING.search(line))
         denied = denied or (seen.refuses_by_eperm and bool(_NOT_PERMITTED.search(line)))
-        if told >= _PATHS or not (write or denied or missing):
+        if count >= _PATHS or not (write or denied or missing):
             continue
         reason = _of_line(seen, line, start, looks, write=write, denied=denied)
         if reason is not None:
-            told += 1
+            count += 1
             yield reason
 
 
@@ -224,7 +227,7 @@ def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: 
             continue
         path = os.path.normpath(path)
         exists = place.here is not None and os.path.lexists(place.here)
-        if not exists and len(path.split()) > 1:  # whatever it is, somebody would take it for a sentence of ours
+        if not exists and len(path.split()) > 1:  # a reader could mistake such text for nsbox's own words
             continue
         shown = repr(path)
         if problem and (write or denied or place.here is None):
@@ -244,12 +247,12 @@ def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: 
 
 
 def _named(line: str, start: str) -> list[str]:
-    """Return what may be paths in a message: what is quoted, words with a slash, and the word before the error."""
-    found = _QUOTED.findall(line)
+    """Return what may be paths in a message: quoted text, words with a slash, and the word before the error."""
+    candidates = _QUOTED.findall(line)
     line = _SHELL.sub("", line)
     before = re.split(r": (?=[^:]*$)", line)[0]
     words = _WORD.findall(before)
-    found += [word for word in _WORD.findall(line) if "/" in word] + words[-1:]
+    candidates += [word for word in _WORD.findall(line) if "/" in word] + words[-1:]
     return [
-        os.path.join(start, path) for path in dict.fromkeys(found) if 0 < len(path) < _LONGEST and "\0" not in path
+        os.path.join(start, path) for path in dict.fromkeys(candidates) if 0 < len(path) < _LONGEST and "\0" not in path
     ][:8]

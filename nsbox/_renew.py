@@ -1,8 +1,8 @@
-"""Plans for many commands: what of a plan is made once, in a template, and what each command gets anew. Pure.
+"""Plans for many commands: what of a plan is made once, in a template, and what is made for each command. Pure.
 
-Anew is what a command can write to and nobody asked to keep (tmpfs, /dev), and what belongs to namespaces of its own
-(/proc, pseudo-terminals, message queues, the host name). It covers the template's, whose mounts below it are lifted and
-put down on the new one.
+Each command gets a fresh copy of whatever it can write to and nobody asked to keep (tmpfs, /dev). It also gets its own
+of everything that belongs to its namespaces (/proc, pseudo-terminals, message queues, the host name). A fresh file
+system covers the template's. The mounts below that are lifted, and put down on the fresh one.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ _MOUNTS = (*_BINDS, *_FRESH, Mask, BindData)
 
 @frozen
 class Parts(Frozen):
-    """A plan in two parts. kept: what the template is made of. renewed: what each command gets anew.
+    """A plan in two parts.
 
-    watched: for each op of the former, whether it is mounted on something of the host's, where somebody may replace it.
+    kept: what the template is made of.
+    renewed: what is made afresh for each command.
+    watched: for each op of kept, whether its mount point is the host's, so that another process may replace it.
     """
 
     kept: tuple[Op, ...]
@@ -71,23 +73,23 @@ def _dest(op: Any) -> str:
 
 
 def check(plan: Plan) -> None:
-    """Raise UnavailableError, with the reason, for a plan that each command has to be set up for from the start."""
+    """Raise UnavailableError, with the reason, for a plan of which nothing can be kept from one command to the next."""
     if plan.backend != "namespaces" or plan.plain:
         raise _no(f"the {plan.backend} backend has nothing that could be kept")
     if not {"user", "mount", "pid"} <= plan.namespaces:
         raise _no("without user, mount and pid namespaces of its own nothing is kept")
     identity = plan.identity
-    given = (identity.userns, identity.userns2, plan.pidns, plan.capabilities)
-    if any(value is not None for value in given) or plan.limit_userns or plan.no_userns or plan.host_writes:
+    details = (identity.userns, identity.userns2, plan.pidns, plan.capabilities)
+    if any(value is not None for value in details) or plan.limit_userns or plan.no_userns or plan.host_writes:
         raise _no("details: what they ask for belongs to one command")
     if not plan.die_with_parent:
         raise _no("details: what outlives the caller keeps nothing for it")
 
 
 def last_maps(identity: Identity) -> tuple[str, str]:
-    """Return the maps of the user namespace that each command has for itself, below the one that is kept.
+    """Return the id maps of the user namespace that each command has for itself, below the one that is kept.
 
-    Where the plan has no second one, nothing changes in it: each id stays what it is.
+    If the plan has no second user namespace, they map each id to itself.
     """
     if identity.uid_map2 is not None and identity.gid_map2 is not None:
         return identity.uid_map2, identity.gid_map2
@@ -108,7 +110,7 @@ def _check_op(op: Op) -> None:
 
 
 def _check_order(ops: tuple[Op, ...]) -> None:
-    """Refuse ops that lie under later ones, or behind links of the plan's: what is where isn't what it looks like."""
+    """Refuse ops that later ones cover, or that lie behind the plan's own links: their paths would mislead."""
     links = [op.dest for op in ops if isinstance(op, Symlink)]
     mounts = [op for op in ops if isinstance(op, _MOUNTS)]
     for i, op in enumerate(mounts):
@@ -134,7 +136,7 @@ def _is_read_only(i: int, ops: tuple[Op, ...]) -> bool:
 
 
 def _has_fixed_root(ops: tuple[Op, ...]) -> bool:
-    """Say if the root is the host's, or can't be written to."""
+    """Return whether the root is the host's, or can't be written to."""
     on_root = [i for i, op in enumerate(ops) if isinstance(op, _MOUNTS) and op.dest == "/"]
     if on_root and isinstance(ops[on_root[-1]], _BINDS):
         return True
@@ -144,19 +146,31 @@ def _has_fixed_root(ops: tuple[Op, ...]) -> bool:
 
 
 def parts(ops: tuple[Op, ...]) -> Parts:
-    """Take primitive ops apart; raises UnavailableError, with the reason, where nothing can be kept."""
+    """Split primitive ops into what is kept and what is renewed; raises UnavailableError if nothing can be kept.
+
+    The checks leave only ops whose paths are what they look like: no later op covers one, and no link leads to one.
+    Then each op, in order, falls into one of these cases:
+    1. It is a fresh file system that can be written to: kept and renewed. The template has one, as a mount point, and
+       each command's own covers it. `over` has its index in `renewed`.
+    2. It changes such a file system itself (its mode, read-only), or sets up a namespace (the host name, the loopback
+       device): renewed alone.
+    3. Everything else is kept. What a fresh file system will cover also needs a renewed op. A mount is lifted, with the
+       mounts on it, and put down on the fresh one. A directory, file, link or mode is made again.
+
+    _numbered() then gives the lifted mounts their numbers: in the order of the file systems that cover them.
+    """
     if len(ops) > _MOST_OPS:
         raise _no(f"more than {_MOST_OPS} ops, each of which would have to be looked at for each command")
     for op in ops:
         _check_op(op)
-    ops = tuple(op for op in ops if not isinstance(op, Console))  # there is one for who has a terminal only
+    ops = tuple(op for op in ops if not isinstance(op, Console))  # only a command with a terminal has one
     _check_order(ops)
     if not _has_fixed_root(ops):
         raise _no("the root is writable; make it read-only (RemountRo('/')) if it needn't be")
     kept: list[Op] = []
     renewed: list[Op] = []
-    over: dict[str, int] = {}  # destinations of what is fresh, with their places in renewed
-    mounts: list[str] = []  # destinations of what is mounted on something fresh, by the template
+    over: dict[str, int] = {}  # the fresh file systems: destination to index in renewed
+    mounts: list[str] = []  # destinations of the template's mounts on fresh file systems
     for i, op in enumerate(ops):
         at = _dest(op)
         above = max((path for path in over if is_below(at, path)), key=len, default=None) if at else None
@@ -194,7 +208,7 @@ def parts(ops: tuple[Op, ...]) -> Parts:
 
 
 def _is_watched(i: int, ops: list[Op]) -> bool:
-    """Say if what the op is mounted on lies in a bind of the host's: so does the mount nearest above it."""
+    """Return whether the op's mount point lies in a bind of the host's: the nearest mount above it is one."""
     at = _dest(ops[i])
     if not at:
         return False
@@ -205,16 +219,16 @@ def _is_watched(i: int, ops: list[Op]) -> bool:
 
 
 def _of_process(op: Op) -> Op:
-    """Return what does the same to a process's own files, which aren't in the template: there it is another process."""
+    """Return an op that does the same to a process's own files. The template's are those of another process."""
     path = "/proc/1/autogroup"
     if op != Mask(path, optional=True):
         raise _no(f"{op.describe()} is about one process")
-    return RoBind(path, path, optional=True)  # it is masked for the sake of who could write to it
+    return RoBind(path, path, optional=True)  # masked so that commands can't write to it; read-only does that too
 
 
 def _numbered(renewed: list[Op]) -> tuple[Op, ...]:
-    """Give what is lifted its number, in the order in which that is done."""
+    """Return the ops with a number for each lifted mount, in the order in which they are lifted."""
     lifted = [path for op in renewed if isinstance(op, Over) for path in op.lifted]
     if len(lifted) > MOST_LIFTED:
-        raise _no(f"more than {MOST_LIFTED} mounts on file systems that each command has anew")
+        raise _no(f"more than {MOST_LIFTED} mounts on file systems that are made for each command")
     return tuple(replace(op, index=lifted.index(op.dest)) if isinstance(op, Lifted) else op for op in renewed)

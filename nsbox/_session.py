@@ -1,8 +1,8 @@
-"""A sandbox that many commands enter one after the other: its pid 1 starts them, when it is asked to.
+"""A sandbox that many commands enter one after the other: its pid 1 starts them on request.
 
-Who enters a pid namespace where untrusted processes run must come from clean memory (CVE-2016-9962), so nobody enters
-this one from outside: pid 1 is a small program that has been confined as a command is, and each command is its child.
-It tells the pidfd of each and, by a socket for each, its end.
+A process that enters a pid namespace with untrusted processes must come from clean memory (CVE-2016-9962). So none
+enters this one from outside: pid 1 is a small program that is confined as a command is, and each command is its child.
+Each command has a socket, by which pid 1 sends its pidfd and reports its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import stat
 from _thread import RLock
 
-from nsbox import _kills, _spawn, _terminal
+from nsbox import _kills, _terminal
 from nsbox._base.descriptors import high, pair
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -27,11 +27,13 @@ from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.entry import ASKING, TOLD, encode_entry
 from nsbox._core.request import assembled_once
-from nsbox._keeper import Way
-from nsbox._late_line import LateLine, joined
 from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
+from nsbox._relay.line import LateLine, joined
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
+from nsbox._spawn.prepare import prepare
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Way
 from nsbox._unread import Unread
 
 if TYPE_CHECKING:
@@ -39,35 +41,36 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._policy.policy import Policy
-    from nsbox._relay import Line, Relay
-    from nsbox._spawn import Prepared
+    from nsbox._relay.relay import Line, Relay
+    from nsbox._spawn.prepare import Prepared
     from nsbox._verdicts import Fate
 
 _WALL = 0x40000000
-_by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # Linux has it
-_MFD_EXEC = 0x10  # Linux 6.3, for where vm.memfd_noexec is set
+_by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
+_MFD_EXEC = 0x10  # since Linux 6.3, in case vm.memfd_noexec is set
 _MOST_FDS = 240  # SCM_MAX_FD is 253
 _LONGEST = 60_000  # milliseconds that a command may take to its exec: others in the session can stop it
 
 
 class Entered:
-    """A command of a session. pid: as this process numbers it. status: its wait status, once it has ended.
+    """A command of a session.
 
-    It is known by a pidfd, a socket by which its end is told, and up to its exec a pipe that says why there was none.
+    It has a pidfd, a socket by which pid 1 reports its end, and until its exec a pipe, which says why there is none.
+    pid: as this process numbers it. status: its wait status, once it has ended.
     """
 
     def __init__(self, told: _socket.socket, failed: int) -> None:
         self._told, self._failed = told, failed
         self._lock = RLock()
         self._pidfd = self.pid = -1
-        self.mark = 0  # of all that it starts, as pid 1 knows it; 0: it has none
+        self.mark = 0  # of everything that it starts, as pid 1 knows it; 0: it has none
         self.status: int | None = None
         self.used: tuple[int, int, int] | None = None  # user and system microseconds, bytes of the largest
 
     def start(self, session: int) -> Result:
-        """Let it go on when it is there, and wait until it has executed its program; return what a spawn would.
+        """Let it go on once it exists, and wait until it has executed its program; return what a spawn would.
 
-        session: the pidfd of pid 1. Raises SetupError if the session ends, or nothing happens.
+        session: pid 1's pidfd. Raises SetupError if the session ends, or nothing happens for a minute.
         """
         result = Result(0, 0, -1, 0, 0, -1, -1)
         self._await(self._told.fileno(), session)
@@ -79,7 +82,7 @@ class Entered:
             raise SetupError(errno.ESRCH, "enter the session", None, "it can't start a command, or has ended")
         self._pidfd, self.mark = fds[0], message[-1]
         self.pid = _number(self._pidfd)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the other has ended as well
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the command has ended as well
             self._told.send(b"\0")
         self._await(self._failed, session)
         failure = os.read(self._failed, 64)
@@ -95,12 +98,12 @@ class Entered:
         poller.register(session, select.POLLIN)
         ready = poller.poll(_LONGEST)
         if not ready:
-            raise SetupError(errno.ETIMEDOUT, "enter the session", None, "somebody in it may have stopped the command")
-        if fd not in dict(ready):  # a forked process may have the other end still
+            raise SetupError(errno.ETIMEDOUT, "enter the session", None, "another process may have stopped it there")
+        if fd not in dict(ready):  # a forked process may still have the other end
             raise SetupError(errno.ESRCH, "enter the session", None, "it has ended")
 
     def _receive(self, flags: int) -> tuple[tuple[int, ...] | None, list[int]]:
-        """Return the next message, None at the end of the session, and the descriptors that come with it."""
+        """Return the next message (None at the end of the session), and the descriptors that come with it."""
         fds = array.array("i")
         try:
             data, ancillary, _, _ = self._told.recvmsg(
@@ -113,7 +116,7 @@ class Entered:
         return (TOLD.unpack(data) if len(data) == TOLD.size else None), [high(fd) for fd in fds]
 
     def try_wait(self, flags: int) -> bool:
-        """Say if it has ended; without WNOHANG, when it has."""
+        """Return whether it has ended; without WNOHANG in flags, wait for that."""
         if self.status is not None:
             return True
         try:
@@ -128,17 +131,17 @@ class Entered:
         return True
 
     def ends_within(self, seconds: float) -> bool:
-        """Say if it ends within some seconds; then try_wait() doesn't wait."""
+        """Return whether it ends within some seconds. If so, try_wait() doesn't wait."""
         poller = select.poll()
         poller.register(self._told, select.POLLIN)
         return self.status is not None or bool(poller.poll(1000 * seconds))
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when it has ended."""
+        """Return a descriptor that becomes readable when it has ended."""
         return self._told.fileno()
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it is there."""
+        """Send it a signal, if it still exists."""
         with self._lock:
             if self._pidfd >= 0:
                 with contextlib.suppress(ProcessLookupError):
@@ -149,7 +152,7 @@ class Entered:
     def last_status(
         self, is_patient: bool, *, unpack: Any = TOLD.unpack, decode: Any = os.waitstatus_to_exitcode
     ) -> Any:
-        """Return how it has ended; None: it hasn't. is_patient: wait for that."""
+        """Return how it has ended; None: it hasn't. is_patient: wait for its end."""
         if self.status is None:
             self._told.setblocking(is_patient)
             try:
@@ -162,7 +165,7 @@ class Entered:
         return decode(self.status)
 
     def last_signal(self, number: int, *, send: Any = _by_pidfd) -> None:
-        """Send it a signal, if it is there."""
+        """Send it a signal, if it still exists."""
         if self._pidfd >= 0:
             send(self._pidfd, number)
 
@@ -172,7 +175,7 @@ class Entered:
             os.close(failed)
 
     def close(self) -> None:
-        """Let go of its descriptors. One that hasn't been let go on ends then."""
+        """Close its descriptors. A command that start() hasn't let go on ends then."""
         with self._lock:
             self._told.close()
             self._let_go()
@@ -182,17 +185,17 @@ class Entered:
 
 
 def _number(pidfd: int) -> int:
-    """Return the pid behind a pidfd, as this process's procfs numbers it; raises SetupError when it is gone."""
+    """Return the pid behind a pidfd, as this process's procfs numbers it; raises SetupError if it has gone."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         for line in file:
             name, _, value = line.partition(":")
             if name == "Pid" and int(value) > 0:
                 return int(value)
-    raise SetupError(errno.ESRCH, "enter the session", None, "somebody in it has killed the command before its exec")
+    raise SetupError(errno.ESRCH, "enter the session", None, "another process has killed the command before its exec")
 
 
 def _sealed(name: str, content: bytes, mode: int) -> int:
-    """Return a descriptor of a file in memory that nobody can change any more."""
+    """Return a descriptor of a file in memory that no process can change any more."""
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
         fd = high(os.memfd_create(name, flags | (_MFD_EXEC if mode & 0o100 else 0)))
@@ -220,18 +223,18 @@ def _check(prepared: Prepared) -> None:
     if plan.backend != "namespaces" or plan.plain or not {"mount", "pid"} <= plan.namespaces:
         raise UnavailableError(Reason(f"a session needs namespaces of its own; the backend is {plan.backend}"))
     if plan.capabilities is not None or plan.identity.change_ids or not plan.die_with_parent or plan.pidns is not None:
-        raise UnavailableError(Reason("details, or ids that are changed to, belong to one command"))
+        raise UnavailableError(Reason("details, or a change of ids, belong to one command"))
 
 
 class SessionWay(Way):
-    """Has commands started by pid 1 of one sandbox."""
+    """Starts commands as children of one sandbox's pid 1."""
 
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         """Make the sandbox; raises what starting a command raises."""
         super().__init__(policy, relay)
         host = host_for(policy)
         self._lock = RLock()
-        self._prepared = prepared = _spawn.prepare(policy, host)
+        self._prepared = prepared = prepare(policy, host)
         _check(prepared)
         self._pidfd = -1
         self._line: Line | LateLine | None = None  # None: it has the host's network
@@ -242,7 +245,7 @@ class SessionWay(Way):
             stack.callback(theirs.close)
             caller = high(os.pidfd_open(os.getpid()))
             stack.callback(os.close, caller)
-            # For everybody: it is executed with the ids of the sandbox, which may be others than this process has.
+            # All users may execute it: the sandbox's ids, with which that is done, may differ from this process's.
             image = _sealed("nsbox-session", linux.init_image("session"), 0o111)
             stack.callback(os.close, image)
             command = Command(
@@ -252,14 +255,14 @@ class SessionWay(Way):
                 cwd=None if policy.workdir is None else os.fsencode(policy.workdir),
                 flags=c.CLOSE_FDS | c.RESTORE_SIGNALS | c.AS_INIT | c.BY_FD | c.CWD_OPTIONAL,
                 stdio=(theirs.fileno(), caller, image),
-                # Its commands have the filters of pid 1, which is there before them.
+                # Its commands inherit the filters of pid 1, which exists before them.
                 filters=[*_terminal.filters(policy, prepared.plan, (0, 1, 2)), _marks_filter(policy, secret)],
             )
             command.relay = relay
             if prepared.plan.network is None and "net" in prepared.plan.namespaces:
                 self._line = command.line = LateLine()
             try:
-                result = _spawn.spawn(policy, prepared, command, "nsbox-init", policy.workdir)
+                result = spawn(policy, prepared, command, "nsbox-init", policy.workdir)
                 self.pid, self._leaf = result.pid, command.leaf
                 self._line = command.line
                 self._pidfd = high(os.pidfd_open(result.pid))
@@ -271,21 +274,21 @@ class SessionWay(Way):
 
     @property
     def has_ended(self) -> bool:
-        """Say if pid 1 is gone, and with it the session."""
+        """Whether pid 1 has gone, and the session with it."""
         poller = select.poll()
         poller.register(self._pidfd, select.POLLIN)
         return self._pidfd < 0 or bool(poller.poll(0))
 
     def join(self, relay: Relay | None) -> Line:
-        """Have a relay serve the session, unless one does; None: one of its own."""
+        """Let a relay serve the session, unless one does already; None: one of its own."""
         with self._lock:
             self._line = line = joined(self._line, relay)
             return line
 
     def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        """Have a command started; as _spawn.spawn()."""
+        """Start a command, as _spawn.spawn() does."""
         if policy is not self.policy:
-            raise ValueError("kill_on_exit= is no matter of a session's commands: what they leave behind goes on")
+            raise ValueError("a session's commands can't have kill_on_exit=: what they leave behind goes on")
         _check_command(command)
         line = self._line
         if line is not None and not isinstance(line, LateLine):
@@ -306,12 +309,12 @@ class SessionWay(Way):
                 os.close(writer)
             result = entered.start(self._pidfd)
             if result.error:
-                from nsbox._failure import exception
+                from nsbox._spawn.failure import exception
 
                 plan = prepared.plan
                 raise exception(result, policy, plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
             result.init_pid, result.entered, result.on_end = self.pid, entered, entered.close
-            if self._prepared.plan.kernel_id != prepared.plan.kernel_id:  # the machine's answer has changed
+            if self._prepared.plan.kernel_id != prepared.plan.kernel_id:  # what the machine allows has changed
                 result.plan = self._prepared.plan
             return result
         except BaseException:
@@ -322,16 +325,16 @@ class SessionWay(Way):
     def _ask(self, command: Command, told: _socket.socket, failed: int) -> None:
         flags = c.ENTRY_SETSID if self._prepared.plan.new_session or command.flags & c.SETSID else 0
         flags |= c.ENTRY_CWD_OPTIONAL if command.flags & c.CWD_OPTIONAL else 0
-        given: dict[int, int] = {fd: fd for fd in command.pass_fds}
+        sources: dict[int, int] = {fd: fd for fd in command.pass_fds}  # by the number in the command
         for target, fd in enumerate(command.stdio):
-            given.pop(target, None)
+            sources.pop(target, None)
             if fd == c.DEVNULL:
                 flags |= c.ENTRY_NULL << target
             elif fd >= 0 or _is_inherited(target):
-                given[target] = fd if fd >= 0 else target
-        targets = sorted(given)
+                sources[target] = fd if fd >= 0 else target
+        targets = sorted(sources)
         if self._prepared.plan.kernel_id:
-            _open_pipes(given.values())
+            _open_pipes(sources.values())
         if len(targets) > _MOST_FDS:
             raise ValueError(f"a session passes at most {_MOST_FDS} descriptors to a command")
         flags |= c.ENTRY_TERMINAL << command.terminal - 1 if command.terminal else 0
@@ -341,7 +344,7 @@ class SessionWay(Way):
         )
         request = _sealed("nsbox-entry", entry, 0o400)
         try:
-            fds = array.array("i", [request, told.fileno(), failed, *(given[target] for target in targets)])
+            fds = array.array("i", [request, told.fileno(), failed, *(sources[target] for target in targets)])
             with self._lock:
                 if self._pidfd < 0:
                     raise ValueError("the session is closed")
@@ -352,7 +355,7 @@ class SessionWay(Way):
             os.close(request)
 
     def _ask_for(self, what: int, number: int, mark: int, fds: Iterable[int] = ()) -> int | None:
-        """Return what pid 1 answers; None when the session has ended, or doesn't answer. what: abi_session.h's."""
+        """Return pid 1's answer; None if the session has ended, or doesn't answer. what: a request of abi_session.h."""
         ours, theirs = pair()
         try:
             try:
@@ -382,19 +385,19 @@ class SessionWay(Way):
         return int(TOLD.unpack(answer)[-1]) if len(answer) == TOLD.size else None
 
     def signal_started(self, entered: Entered, number: int, *, frozen: bool = False) -> int:
-        """Send a signal to a command and all that it has started, 0 for none; return how many of them are left.
+        """Send a signal (0: none) to a command and everything that it has started; return how many of them are left.
 
-        frozen: all of the session is stopped meanwhile, and then continued, for those that fork faster than they are
-        found. Without marks, these are the command's descendants, as far as their parents are alive.
+        Without marks, that is the command's descendants, as far as their parents are alive. frozen: stop the session
+        meanwhile, so that no process can fork faster than it is found, and then continue it.
         """
         if entered.mark:
             return self._ask_for(c.ASKED_FREEZE if frozen else c.ASKED_SIGNAL, number, entered.mark) or 0
         return _kills.signal_below(entered.pid, number) if entered.status is None else 0
 
     def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, Fate]:
-        """Have pid 1 read pipes that a command has left to others; return the file that it writes to, and if it does.
+        """Let pid 1 read the pipes that a command has left to others; return the file that it writes, and their fate.
 
-        The file, if there is to be one, is a new one in a /tmp that is the session's own.
+        in_file: whether there may be such a file: a new one, if the session has a /tmp of its own.
         """
         dest = [op for op in self._prepared.plan.ops if getattr(op, "dest", None) == "/tmp"]
         has_tmp = len(dest) == 1 and isinstance(dest[0], Tmpfs)
@@ -407,12 +410,12 @@ class SessionWay(Way):
         return (f"/tmp/nsbox-output-{number}.log" if number else None), "read"
 
     def close(self) -> None:
-        """End all that runs in it, and return when it is gone; raises KillError if something doesn't end."""
+        """End everything in it, and return when it has gone; raises KillError if something doesn't end."""
         pidfd, self._pidfd = self._pidfd, -1
         if pidfd < 0:
             return
         try:
-            with contextlib.suppress(ProcessLookupError):  # first: who is about to ask it has the lock
+            with contextlib.suppress(ProcessLookupError):  # first: a thread that is sending it a request has the lock
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             with self._lock:
                 self._socket.close()
@@ -427,7 +430,7 @@ class SessionWay(Way):
                 self._leaf.end(kill=True)
 
     def kill(self) -> None:
-        """Kill all that runs in it."""
+        """Kill everything in it."""
         with contextlib.suppress(ProcessLookupError):
             if self._pidfd >= 0:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -437,7 +440,7 @@ class SessionWay(Way):
             self._line.close()
 
     def forget(self) -> None:
-        """Close what is the parent's, in a forked child."""
+        """In a forked child, close what is the parent's."""
         self._unread.close()
         self._close_line()
         self._lock = RLock()
@@ -447,14 +450,14 @@ class SessionWay(Way):
             os.close(pidfd)
 
 
-_LOCKS = Arg(1, 10)  # RLIMIT_LOCKS, of which the kernel has made no use since Linux 2.4.25
+_LOCKS = Arg(1, 10)  # RLIMIT_LOCKS, which the kernel hasn't used since Linux 2.4.25
 _WORD = 0xFFFFFFFF
 
 
 def _marks_filter(policy: Policy, secret: int) -> bytes:
-    """Return the filter by which only who knows the secret can set the limit that marks commands: see init/started.c.
+    """Return the filter by which pid 1 alone, knowing the secret, sets the limit that marks commands: init/started.c.
 
-    All others are told that they have, since it limits nothing; who asks for the old one as well gets an error.
+    For others, the call claims to succeed, since the limit limits nothing; with the old limit asked for too, it fails.
     """
     by_us = (Arg(5, secret & _WORD), Arg(5, secret >> 32, high=True))
     rules = (
@@ -471,17 +474,17 @@ def _marks_filter(policy: Policy, secret: int) -> bytes:
 
 
 def _open_pipes(fds: Iterable[int]) -> None:
-    """Let processes of other ids open a pipe again that they have: as share_pipes() of kernel_id.c, which says why."""
+    """Let processes of other ids reopen a pipe that they have, as share_pipes() does in kernel_id.c, which says why."""
     for fd in fds:
         with contextlib.suppress(OSError):
-            found = os.fstat(fd)
-            is_ours = stat.S_ISFIFO(found.st_mode) and found.st_uid == 0
+            status = os.fstat(fd)
+            is_ours = stat.S_ISFIFO(status.st_mode) and status.st_uid == 0
             if is_ours and os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
                 os.fchmod(fd, 0o666)
 
 
 def _is_inherited(fd: int) -> bool:
-    """Say if a standard descriptor is one that any child would inherit, and not something else's number."""
+    """Return whether a standard descriptor is one that any child would inherit, not another file under its number."""
     try:
         return not fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     except OSError:
@@ -489,11 +492,11 @@ def _is_inherited(fd: int) -> bool:
 
 
 def _check_command(command: Command) -> None:
-    """Refuse what only a child of this process could be given."""
-    for name, is_given in (
+    """Refuse options that only a child of this process can have."""
+    for name, is_used in (
         ("preexec_fn", command.preexec is not None),
         ("user, group and extra_groups", (command.uid, command.gid, command.groups) != (None, None, None)),
         ("close_fds=False", not command.flags & c.CLOSE_FDS),
     ):
-        if is_given:
+        if is_used:
             raise ValueError(f"{name} can't be had in a session: its commands are no children of this process")

@@ -1,4 +1,4 @@
-"""Which shell reads a command line: bash where the sandbox has it, and what of a line only bash understands."""
+"""Which shell reads a command line (bash if the sandbox has it), and which parts of a line only bash understands."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
 
 SH = "/bin/sh"
-# Distributions' own, FreeBSD's and Homebrew's for Intel, NixOS's. Not PATH: a command could have put one there.
+# Where distributions, FreeBSD and Homebrew for Intel, and NixOS have it. Not PATH: a command could have put one there.
 BASHES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/run/current-system/sw/bin/bash")
 _MOST = 1 << 14  # characters of a line that are looked at
-_OTHERS = frozenset({"sh", "dash", "ash", "busybox"})  # shells of which it is said that they aren't bash
+_OTHERS = frozenset({"sh", "dash", "ash", "busybox"})  # shells that a hint says aren't bash
 
-# Words and operators of bash that dash refuses, or takes for something else without a word.
+# Words and operators of bash that dash refuses, or silently reads as something else.
 _BASHISMS = (
     ("[[ ]]", re.compile(r"(?:^|[\s;&|(!])\[\[\s")),
     ("pipefail", re.compile(r"\bset\s[^\n;|&]{0,200}\bpipefail\b")),
@@ -49,7 +49,7 @@ _BASHISMS = (
     ),
     ("read -a", re.compile(r"\bread\s+(?:-r\s+)?-[adnNtsu]")),
 )
-# What dash and busybox say of them.
+# How dash and busybox complain about them.
 _COMPLAINTS = re.compile(
     r"Bad substitution|bad substitution|Illegal option -o pipefail|illegal option -o pipefail|"
     r"[Ss]yntax error: (?:\"\(\"|\"\)\"|redirection|word|[Bb]ad|\"&\"|newline|\"\}\"|\"do\"|\"done\"|Bad for loop)|"
@@ -61,38 +61,38 @@ BUILTINS = frozenset(
         *("function", "select", "disown", "compgen", "complete", "enable", "caller", "bind", "builtin"),
     )
 )
-"""What bash has without any file: a shell that says "not found" of one of these is another."""
+"""What bash has without any file: a shell that doesn't find one of these isn't bash."""
 
 
 def shells(policy: Policy, path: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    """Return the shells to try, in this order, for a command line. path: the call's own wish."""
+    """Return the shells to try, in this order, for a command line. path: the one that the call asks for."""
     if path is not None:
         return (check_path("shell_path", path),)
     return (policy.shell_path,) if policy.shell_path is not None else (*BASHES, SH)
 
 
 def likely(policy: Policy, paths: Sequence[str]) -> list[str]:
-    """Return those that may be in the sandbox. The others would each cost a start that fails."""
-    found = []
+    """Return those shells that may be in the sandbox. Each of the others would cost a start that fails."""
+    candidates = []
     for path in paths:
         try:
             here = view(policy).place(path).here
         except (OSError, ValueError):
             continue
         if here is None or os.path.lexists(here):  # None: only a start can tell
-            found.append(path)
-    return found
+            candidates.append(path)
+    return candidates
 
 
 def is_other(shell: str | None) -> bool:
-    """Say if a shell isn't bash, as far as its name says."""
+    """Return whether a shell isn't bash, judging by its name."""
     return shell is not None and os.path.basename(shell) in _OTHERS
 
 
 def bashism(line: str, text: str, missing: str | None) -> str | None:
-    """Return what of a line only bash understands; "" for something that can't be named; None: nothing.
+    """Return the part of a line that only bash understands; "" if it can't be named; None if there is none.
 
-    line: what was run; text: what came of it; missing: the name of a program that wasn't found.
+    line: what was run. text: its output. missing: the name of a program that wasn't found.
     """
     line = line[:_MOST]
     for name, pattern in _BASHISMS:

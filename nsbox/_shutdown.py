@@ -1,8 +1,8 @@
 """A command's object at the interpreter's end, when objects are finalized after the modules that their methods use.
 
-Modules are emptied by then: their names are None, and nothing can be imported. So what is used here is bound in default
-arguments. KillError, Usage and other threads aren't there any more. The command ends with this process in any case.
-But an object that kills its command, or waits for it, before that, gets what it asks for.
+Modules are emptied by then: their names are None, and nothing can be imported. So default arguments bind whatever is
+used here. KillError, Usage and other threads are gone. The command ends with this process in any case, but an object
+can still kill its command, or wait for it, before that.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LAST_WAIT = 30_000  # milliseconds for what pid 1 has to end
 
 
 def readable(fd: int, milliseconds: float | None, *, poll: Any = _poll, ready: int = select.POLLIN) -> bool:
-    """Say if a descriptor is readable, or becomes so in time; None: wait for that."""
+    """Return whether a descriptor is readable, or becomes so in time; None: wait as long as it takes."""
     poller = poll()
     poller.register(fd, ready)
     return bool(poller.poll(milliseconds))
 
 
 class Shutdown:
-    """What is left of waiting and killing. Each method is for a command in a sandbox."""
+    """What is left of waiting and killing at that point. Each method is for a command in a sandbox."""
 
     pid: int
     _plan: Any
@@ -60,7 +60,7 @@ class Shutdown:
         rest: int = _LAST_WAIT,
         readable: Any = readable,
     ) -> int | None:
-        """Return how the command has ended; None: it hasn't. is_patient: wait for that."""
+        """Return how the command has ended; None: it hasn't. is_patient: wait for its end."""
         if self._returncode is not None or self._creator != getpid():
             return self._returncode
         if self._entered is not None:
@@ -69,7 +69,7 @@ class Shutdown:
         if self._raw_status is None:
             try:
                 pid, status = waitpid(self.pid, wall if is_patient else nohang | wall)
-            except ChildProcessError:  # nobody can know any more: as the base says it
+            except ChildProcessError:  # the status is lost: do as the base does
                 self._returncode = unknown
                 return unknown
             if pid != self.pid:
@@ -118,7 +118,7 @@ class Shutdown:
         by_pidfd: Any = _by_pidfd,
         fatal: int = signal.SIGKILL,
     ) -> None:
-        """Send the command a signal; what a kill leaves of its sandbox is killed too."""
+        """Send the command a signal; SIGKILL also ends what is left of its sandbox."""
         if self._last_status(False) is not None or self._creator != getpid():
             return
         try:
@@ -133,14 +133,14 @@ class Shutdown:
             pass
 
     def _last_words(self) -> tuple[Any, Any]:
-        """Read what the command writes to its end; one stream after the other."""
-        found = []
+        """Read what the command writes until it ends, one stream after the other."""
+        outputs = []
         process: Any = self
-        if process.stdin is not None:  # one that is garbage, as this is, can have been closed before
+        if process.stdin is not None:  # it is garbage, as this object is, so it can have been closed before
             try:
                 process.stdin.close()
             except BrokenPipeError:
                 pass
         for stream in (process.stdout, process.stderr):
-            found.append(None if stream is None or stream.closed else stream.read())
-        return found[0], found[1]
+            outputs.append(None if stream is None or stream.closed else stream.read())
+        return outputs[0], outputs[1]

@@ -1,4 +1,8 @@
-"""The steps of a commit: each is one system call that is atomic, can be seen to have been done, and can be undone."""
+"""The steps of a commit: each is one atomic system call, whose result shows, and which can be undone.
+
+A step moves something between the spare directory and the workspace. So the spare shows whether it has been done, and
+to repeat it after a crash does no harm.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,19 @@ from nsbox._base.frozen import Frozen, frozen
 from nsbox._files import files
 from nsbox._files.files import EXCHANGE, NO_FLAGS, NOREPLACE, Tree
 
-OPEN = 0o300  # what a directory's owner needs to change what is in it, and to move it (rename(2))
+OPEN = 0o300  # the mode that a directory's owner needs to change what is in it, and to move it (rename(2))
 
 
 @frozen
 class Step(Frozen):
-    """One step of a commit. spare: the name in the spare directory that something comes from or goes to.
+    """One step of a commit.
 
     what: "put" (spare -> path, where nothing is), "swap" (spare <-> path), "drop" (path -> spare) or "mode" (of a
-    directory). new, was: of what is put there, and of what was there: inode, mtime, size, ctime (nanoseconds).
-    mode, old_mode: with "mode"; with "drop" of a directory that has to be made writable first.
+        directory).
+    path: in the workspace.
+    spare: the name in the spare directory that something comes from or goes to.
+    new, was: the identity of what is put there, and of what was there: inode, mtime, size, ctime; times in nanoseconds.
+    mode, old_mode: for "mode", and for "drop" of a directory that has to be made writable first.
     """
 
     what: str
@@ -33,12 +40,12 @@ class Step(Frozen):
     old_mode: int = 0
 
     def row(self) -> list[object]:
-        """Return it as the journal has it."""
+        """Return it in the journal's form."""
         return [self.what, self.path, self.spare, list(self.new), list(self.was), self.mode, self.old_mode]
 
     @classmethod
     def of_row(cls, row: object) -> Step:
-        """Return what row() was made of; raises ValueError for anything else, such as a path that leads outside."""
+        """Return the step that row() was made of; raises ValueError for anything else, as for a path that leads out."""
         match row:
             case [str(what), str(path), str(spare), [*new], [*was], int(mode), int(old)] if what in _STEPS:
                 has_new, has_was, has_spare = _STEPS[what]
@@ -57,7 +64,7 @@ _LONGEST, _LONGEST_NAME = 4096, 255  # bytes: PATH_MAX, NAME_MAX
 
 
 def _is_inside(path: str) -> bool:
-    """Say if a path is one of something in the workspace, as a Change has it."""
+    """Return whether a path leads to something in the workspace, in the form that a Change has."""
     names = os.fsencode(path).split(b"/")
     has_names = all(0 < len(name) <= _LONGEST_NAME and name not in (b".", b"..") for name in names)
     return has_names and len(path) <= _LONGEST and b"\0" not in os.fsencode(path)
@@ -66,41 +73,43 @@ def _is_inside(path: str) -> bool:
 def _numbers(row: list[object]) -> tuple[int, ...]:
     numbers = tuple(number for number in row if type(number) is int and abs(number) < 1 << 94)  # 64 bits of seconds
     if len(numbers) < len(row):
-        raise ValueError(f"{repr(row)[:200]} isn't what is known of a file")
+        raise ValueError(f"{repr(row)[:200]} isn't the identity of a file")
     return numbers
 
 
 class ChangedError(OSError):
-    """Somebody else has changed what a step is about."""
+    """Another process has changed the file of a step."""
 
 
-def identity(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns
 
 
-def _is(found: os.stat_result | None, known: tuple[int, ...]) -> bool:
-    """Say if this is what is known, and as it was; it may have been moved, which changes its ctime.
+def _is(status: os.stat_result | None, known: tuple[int, ...]) -> bool:
+    """Return whether this is the known file, unchanged. It may have been moved, which changes its ctime.
 
-    Moving a directory may change its mtime too.
+    To move a directory may change its mtime too.
     """
-    if found is None:
+    if status is None:
         return False
-    return found.st_ino == known[0] and (stat.S_ISDIR(found.st_mode) or identity(found)[:3] == known[:3])
+    return status.st_ino == known[0] and (stat.S_ISDIR(status.st_mode) or identity(status)[:3] == known[:3])
 
 
 class Steps:
-    """Carries out steps, or takes them back; by what is in the spare it is seen whether one has been done.
+    """Does steps, or undoes them. What is in the spare shows whether a step has been done.
 
-    began, certain: nanoseconds, when the transaction began and when all was copied. What was changed in the workspace
-    from the one on, or in what has come in from the other on, is somebody else's, and never dropped.
+    Two times, in nanoseconds, tell another process's changes, which are never dropped:
+
+    began: when the transaction began. What was changed in the workspace since then is another's.
+    certain: when everything had been copied. What was changed since then in files that steps have brought in is too.
     """
 
     def __init__(self, real: Tree, spare: str, began: int, certain: int) -> None:
         self._real, self._spare, self._began, self.certain = real, spare, began, certain
-        self.kept: list[str] = []  # what undoing has left beside somebody else's
+        self.kept: list[str] = []  # what was there before, and undoing has put beside another process's file
 
     def sync(self) -> None:
-        """Have it all written to the device."""
+        """Wait until the device has everything."""
         files.sync(self._real.fd)
 
     def do(self, step: Step) -> None:
@@ -123,11 +132,11 @@ class Steps:
                 raise ChangedError(errno.ESTALE, "what was copied has gone", step.path)
 
     def _check(self, step: Step, above: int, name: str) -> None:
-        """Raise if what is there isn't what was looked at, or anything below it has been changed."""
-        found = _lstat(above, name)
-        count = 3 if found is not None and _has_names(found) else 4  # an earlier step may have moved another name of it
-        is_same = found is not None and identity(found)[:count] == step.was[:count]
-        is_directory = found is not None and stat.S_ISDIR(found.st_mode)
+        """Raise ChangedError if the file isn't the one that was looked at, or anything below it has been changed."""
+        status = _lstat(above, name)
+        count = 3 if status is not None and _has_names(status) else 4  # an earlier step may have moved another name
+        is_same = status is not None and identity(status)[:count] == step.was[:count]
+        is_directory = status is not None and stat.S_ISDIR(status.st_mode)
         if not is_same or (is_directory and _is_newer(self._real, step.path, self._began)):
             raise ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
 
@@ -147,9 +156,10 @@ class Steps:
             raise ChangedError(errno.ESTALE, "changed in the workspace meanwhile", step.path)
 
     def undo(self, step: Step) -> None:
-        """Take a step back, if it has been done; raises OSError.
+        """Undo a step, if it has been done; raises OSError.
 
-        What somebody else has put there meanwhile, or changed, stays; what was there before is put beside it.
+        If another process has put something there meanwhile, or changed it, that stays. What was there before is put
+        beside it.
         """
         if step.what == "mode":
             self._mode_back(step)
@@ -157,7 +167,7 @@ class Steps:
         with self._real.parent(step.path) as (above, name), self._real.dir(self._spare) as spare:
             found, there = _lstat(spare, step.spare), _lstat(above, name)
             if step.what != "drop" and (found is None) == (step.what == "swap"):
-                return  # it can't be told any more, or hasn't been done
+                return  # it hasn't been done, or nothing shows any more that it has
             if step.what == "swap" and found is not None and found.st_ino == step.new[0]:
                 return
             if step.what == "drop" and found is None:
@@ -170,7 +180,7 @@ class Steps:
                     self._mode(step.path, step.old_mode)
 
     def _is_ours(self, there: os.stat_result | None, step: Step) -> bool:
-        """Say if what a step has put there is as it was put."""
+        """Return whether what a step has put there is unchanged."""
         if there is None or not _is(there, step.new):
             return False
         return not stat.S_ISDIR(there.st_mode) or not _is_newer(self._real, step.path, self.certain)
@@ -187,26 +197,26 @@ class Steps:
             files.set_mode(above, name, stat.S_IFDIR, mode)
 
     def _mode_back(self, step: Step) -> None:
-        found = self._real.stat(step.path)
-        if found is not None and stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == step.mode:
+        status = self._real.stat(step.path)
+        if status is not None and stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == step.mode:
             self._mode(step.path, step.old_mode)
 
 
-def _has_names(found: os.stat_result) -> bool:
-    """Say if it has more than one name: its ctime is also about the others."""
-    return found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode)
+def _has_names(status: os.stat_result) -> bool:
+    """Return whether it has more than one name: then a move of another one changes its ctime too."""
+    return status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
 
 
 def _is_newer(tree: Tree, path: str, since: int) -> bool:
-    """Say if anything below a directory has been changed since then."""
+    """Return whether anything below a directory has been changed since then, in nanoseconds."""
     todo = [path]
     with tree.walking():
         while todo:
             here = todo.pop()
-            for name, found in tree.entries(here):
-                if (found.st_mtime_ns if _has_names(found) else found.st_ctime_ns) >= since:
+            for name, status in tree.entries(here):
+                if (status.st_mtime_ns if _has_names(status) else status.st_ctime_ns) >= since:
                     return True
-                if stat.S_ISDIR(found.st_mode):
+                if stat.S_ISDIR(status.st_mode):
                     todo.append(files.join(here, name))
     return False
 

@@ -1,13 +1,14 @@
-"""Where a transaction keeps its files: a directory of its own in one that is nobody else's.
+"""Where a transaction keeps its files: a directory of its own, in one that belongs to this user alone.
 
-lock        held (flock) as long as the transaction lives; who gets it may clean up
-about       which workspace it is for; sealed, as the journal is: see _journal
-upper work  overlayfs's
-journal     from the moment on when the changes are certain: the steps that bring them in
-done        the journal, when nothing is left of it but to clean up
+lock        held (flock) as long as the transaction lives; a process that gets it may clean up
+about       which workspace it is for; sealed like the journal: see _journal
+upper work  overlayfs's directories
+journal     the steps that bring the changes in, from the moment when these are certain
+done        the journal, once nothing is left to do except cleaning up
 
-Beside the stores lies a `lock` of all: held (flock) while a store is made or looked at, and by a byte for each
-workspace (OFD locks, fcntl(2)) while changes are brought into it. Nothing of it can be seen in a sandbox.
+Beside the stores is one `lock` for all of them. It is held (flock) while a store is made or looked at. While changes
+are brought into a workspace, the byte for that workspace is locked (OFD locks, fcntl(2)). Commands see nothing of all
+this.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from nsbox._machine import probe
 
 VERSION = 2
 _PATIENCE = 30.0  # seconds for another process that has the lock of all stores, or commits into the same workspace
-_RESERVE = 8  # what end() opens at the same time
+_RESERVE = 8  # how many descriptors end() has open at the same time
 _log = logging.getLogger("nsbox")
 
 
@@ -42,8 +43,8 @@ class Store:
     def __init__(self, path: str, lock: int) -> None:
         self.path, self._lock = path, lock
         self.upper, self.work = (os.path.join(path, name) for name in ("upper", "work"))
-        self.is_needed = False  # something is left that the next recover() has to see to
-        self._reserve: list[int] = []  # descriptors that nobody else gets, so that it can be removed in any case
+        self.is_needed = False  # something is left for the next recover() to do
+        self._reserve: list[int] = []  # descriptors that are set aside, so that it can be removed in any case
 
     @property
     def spare(self) -> str:
@@ -52,12 +53,15 @@ class Store:
 
     @property
     def has_journal(self) -> bool:
-        """Say if changes are certain that may be in the workspace only in part."""
+        """Whether there are certain changes, of which only a part may be in the workspace."""
         return os.path.exists(os.path.join(self.path, "journal"))
 
     @classmethod
     def make(cls, base: str, workspace: str, found: os.stat_result) -> Store:
-        """Make one below base for a workspace; raises PolicyError for a base that others may write to, and OSError."""
+        """Make a store below base for a workspace; found: that directory's status.
+
+        Raises PolicyError if another user may write to base, and OSError.
+        """
         os.makedirs(base, mode=0o700, exist_ok=True)
         with locked_base(base):
             path = os.path.join(base, os.urandom(8).hex())
@@ -75,7 +79,7 @@ class Store:
                 os.mkdir(name, 0o700)
             if os.geteuid() == 0:
                 os.chown(store.upper, found.st_uid, found.st_gid)
-            os.chmod(store.upper, stat.S_IMODE(found.st_mode))  # it is what the workspace looks like inside
+            os.chmod(store.upper, stat.S_IMODE(found.st_mode))  # commands see it as the workspace's mode
             store.write("about", {"version": VERSION, "workspace": workspace, "ino": found.st_ino})
         except BaseException:
             store.end()
@@ -83,7 +87,7 @@ class Store:
         return store
 
     def write(self, name: str, content: object) -> None:
-        """Write a file of its own, so that it is there whole or not at all, also after a power failure."""
+        """Write one of its files, whole or not at all, even if the power fails."""
         data = _journal.sealed(_journal.key(probe.probe().state), self._context(name), content)
         path = os.path.join(self.path, name)
         with open(path + ".new", "wb") as file:
@@ -104,14 +108,14 @@ class Store:
             key = _journal.known_key(state)
             if key is None:
                 where = _journal.key_path(state) if state else "this user's directory for state"
-                raise ValueError(f"can't be told to be this user's: there is no key in {where}")
+                raise ValueError(f"can't be recognised as this user's: there is no key in {where}")
             return _journal.opened(key, self._context(name), data)
         except ValueError as error:
             what = f"{path} {error}. Nothing of it is done; to drop it, remove {self.path}"
             raise ValueError(f"{what}, and {self.spare} in the workspace") from None
 
     def claim(self) -> str:
-        """Return the workspace that it says it is for, sealed or not: only for telling whom its errors are about."""
+        """Return the workspace that it claims to be for, sealed or not: only to say what its errors are about."""
         with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
             data = _journal.read(os.path.join(self.path, "about")) or b""
             return str(json.loads(data[: 1 << 16].rpartition(b"\n")[2])["workspace"])
@@ -121,18 +125,18 @@ class Store:
         return f"{os.path.basename(self.path)}/{name}"
 
     def finish(self) -> None:
-        """Say that the journal is done with."""
+        """Record that the steps of the journal have been done."""
         os.rename(os.path.join(self.path, "journal"), os.path.join(self.path, "done"))
         sync_directory(self.path)
 
     def withdraw(self) -> None:
-        """Say that nothing has come of the journal, if there is one."""
+        """Drop the journal, if there is one: its steps have been undone, or weren't begun."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self.path, "journal"))
             sync_directory(self.path)
 
     def clean(self, real: Tree) -> None:
-        """Remove the spare directory, with what the commit has taken out of the workspace; or note that it couldn't."""
+        """Remove the spare directory, with what the commit has taken out of the workspace; remember if that fails."""
         self.is_needed = True
         try:
             with Tree(real.fd, forceful=True) as tree:
@@ -147,11 +151,11 @@ class Store:
                 self._reserve.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
         except OSError as error:
             self._give_back()
-            what = f"{error.strerror} for a transaction, which takes 16 or so: raise RLIMIT_NOFILE (ulimit -n)"
+            what = f"{error.strerror} for a transaction, which needs 16 or so: raise RLIMIT_NOFILE (ulimit -n)"
             raise OSError(error.errno, what) from None
 
     def end(self) -> None:
-        """Remove it, unless it is needed. Commands that were killed a moment ago may still be at work in it."""
+        """Remove it, unless it is needed. Commands that were killed a moment ago may still be writing to it."""
         try:
             self._give_back()
             for attempt in range(20):
@@ -170,7 +174,7 @@ class Store:
     def _remove(self) -> None:
         above, name = os.path.split(self.path)
         with Tree(above, forceful=True) as tree:
-            for part in ("upper", "work", ""):  # the rest at last: without it nobody knows what the others are
+            for part in ("upper", "work", ""):  # the rest comes last: it says what the other parts are
                 files.remove(tree, f"{name}/{part}" if part else name)
 
     def _give_back(self) -> None:
@@ -186,7 +190,7 @@ class Store:
 
 
 def lock(path: str) -> int:
-    """Return a descriptor of a locked file; raises BlockingIOError if somebody else has locked it."""
+    """Return a descriptor of a file, which it locks; raises BlockingIOError if another process has locked it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,13 +201,13 @@ def lock(path: str) -> int:
 
 
 def _check_base(base: str) -> None:
-    """Refuse a directory where somebody else could leave a journal, which is carried out with our rights."""
-    found = os.stat(base)
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PolicyError("dir", f"{base} has to belong to this user, and nobody else may write to it (chmod go-w)")
+    """Refuse a directory where another user could leave a journal: it would be carried out with this user's rights."""
+    status = os.stat(base)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PolicyError("dir", f"{base} has to belong to this user, and no other user may write to it (chmod go-w)")
 
 
-_held: set[int] = set()  # locks of bases, which a forked child would keep
+_held: set[int] = set()  # locks of bases, which a forked child would keep otherwise
 
 
 def _after_fork() -> None:
@@ -227,7 +231,7 @@ def _lock_file(base: str) -> Iterator[int]:
 
 
 def _wait(take: Callable[[], object]) -> bool:
-    """Take a lock; False if another process has it all the time. Never waits for longer than that."""
+    """Acquire a lock; False if another process has had it for _PATIENCE seconds."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -243,9 +247,9 @@ def _wait(take: Callable[[], object]) -> bool:
 
 @contextlib.contextmanager
 def locked_base(base: str) -> Iterator[None]:
-    """Keep others from taking a store that is just being made for one that has been left behind.
+    """Lock the stores in a block, so that no process mistakes one that is being made for one that was left behind.
 
-    Raises TimeoutError when another process has the lock for half a minute.
+    Raises TimeoutError if another process has had the lock for half a minute.
     """
     with _lock_file(base) as fd:
         if not _wait(lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)):
@@ -256,12 +260,12 @@ def locked_base(base: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_workspace(base: str, workspace: os.stat_result) -> Iterator[None]:
-    """Have no other commit from this base change this workspace in the block; raises ConflictError if one goes on.
+    """Keep other commits from this base out of a workspace in a block; raises ConflictError if one goes on.
 
-    Commits from other bases are seen as anybody else's changes are.
+    Commits from other bases are noticed as any other process's changes are.
     """
     at = (workspace.st_ino << 16 ^ workspace.st_dev) & (1 << 62) - 1
-    request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)  # struct flock, where off_t has 64 bits
+    request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)  # struct flock with an off_t of 64 bits
     with _lock_file(base) as fd:
         if not _wait(lambda: fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)):
             raise ConflictError([(".", "another commit is under way")])
@@ -269,9 +273,10 @@ def locked_workspace(base: str, workspace: os.stat_result) -> Iterator[None]:
 
 
 def _lock_of(path: str) -> int:
-    """Lock a store, if it has been left behind. One with a journal is waited for: somebody is just committing.
+    """Lock a store, if it has been left behind; raises BlockingIOError otherwise.
 
-    Or has just been killed, and a process that shares his descriptors hasn't gone yet.
+    If it has a journal, wait for it. A process may be committing, or may have been killed a moment ago, while another
+    one that shares its descriptors hasn't gone yet.
     """
     for _ in range(200 if os.path.exists(os.path.join(path, "journal")) else 0):
         try:
@@ -285,9 +290,9 @@ _NAME = re.compile("[0-9a-f]{16}")  # as Store.make() calls them
 
 
 def left_behind(base: str) -> Iterator[Store]:
-    """Yield, locked, the stores below base whose transactions have ended without a word."""
+    """Yield, locked, the stores below base whose processes have ended without cleaning up."""
     try:
-        names = [name for name in os.listdir(base) if _NAME.fullmatch(name)]  # all else is somebody's
+        names = [name for name in os.listdir(base) if _NAME.fullmatch(name)]  # other names aren't nsbox's
     except FileNotFoundError:
         return
     if not names:

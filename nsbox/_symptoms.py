@@ -1,6 +1,6 @@
-"""What programs print when they meet a sandbox, by their own words, and what helps: (kind, message) of a hint each.
+"""What programs print when they meet a sandbox, in their own words, and what helps: (kind, message) of a hint each.
 
-What can be told by a path in a message is _reasons' business.
+_reasons looks at the paths in messages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NAMESPACES = re.compile(
     r"(?:pivot_root|setns|newuidmap|newgidmap)\b[^\n]{0,80}(?:Operation|operation) not permitted|"
     r"user namespaces? (?:are|is) not (?:enabled|supported|available)|cannot (?:set up|create) (?:a )?user ?namespace"
 )
-# What makes a sandbox of its own refuses to be root, whatever the policy says: nested=True is no help.
+# Chromium, with a sandbox of its own, refuses to be root, whatever the policy says: nested=True doesn't help.
 _OWN_SANDBOX = re.compile(r"[Rr]unning as root without --no-sandbox is not supported")
 _ROOT = re.compile(
     r"(?:^|\n)(?:sudo|su|doas|pkexec): |are you root\?|dpkg frontend lock|"
@@ -99,18 +99,21 @@ _WORD = re.compile(r"[^\s:;,()<>|&'\"`\u2018\u2019\u201c\u201d=]+")
 
 
 def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str | None) -> Iterator[tuple[str, str]]:
-    """Tell what the words of a command that has failed are known for.
+    """Yield what the output of a failed command is known to mean.
 
-    text: the end of what it wrote. line: what was run. shell: what read that. missing: the program that wasn't found.
+    text: the end of its output.
+    line: what was run.
+    shell: what read the line, if anything.
+    missing: the program that wasn't found, if any.
     """
     policy = seen.policy
-    found = not_bash(line, shell, text, missing)
-    if found is not None:
-        yield found
+    hint = not_bash(line, shell, text, missing)
+    if hint is not None:
+        yield hint
     if _ROOT.search(text) or missing in BECOME_ROOT:
         yield (
             "privileges",
-            "nothing in the sandbox can become root, or install packages of the system: install them outside, before; "
+            "nothing in the sandbox can become root, or install packages of the system: install them outside first; "
             "packages of a language go into the workspace",
         )
     for pattern, message in _SYSTEM_INSTALLS:
@@ -124,7 +127,7 @@ def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str |
     if _OWN_SANDBOX.search(text):
         yield (
             "privileges",
-            "Chromium refuses to be root with a sandbox of its own, also with nested=True: give it --no-sandbox, since "
+            "Chromium refuses to be root with a sandbox of its own, even with nested=True: give it --no-sandbox, since "
             "nsbox is around it, or run nsbox as an ordinary user",
         )
     if _TRACING.search(text):
@@ -134,7 +137,7 @@ def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str |
 
 
 def not_bash(line: str, shell: str | None, text: str = "", missing: str | None = None) -> tuple[str, str] | None:
-    """Tell that a line was read by another shell than the one that it was written for; None: it wasn't."""
+    """Return a hint if a line was read by another shell than the one that it was written for; None if it wasn't."""
     if not _shell.is_other(shell):
         return None
     what = _shell.bashism(line, text, missing)
@@ -143,8 +146,7 @@ def not_bash(line: str, shell: str | None, text: str = "", missing: str | None =
     which = f"{what!r} is bash's" if what else "the line may be written for bash"
     return (
         "not-bash",
-        f"{shell} has read the line, and isn't bash; {which}: write it for sh, or have bash in the sandbox "
-        "(shell_path)",
+        f"{shell} has read the line, and isn't bash; {which}: write it for sh, or put bash in the sandbox (shell_path)",
     )
 
 
@@ -154,7 +156,7 @@ def _network(policy: Policy, text: str) -> Iterator[tuple[str, str]]:
 
 
 def unreached(text: str) -> Iterator[tuple[str, str]]:
-    """Explain, under a network list, failures that the kernel decides inside, of which the relay doesn't know."""
+    """Explain, under a network list, failures that the kernel decides inside, without the relay."""
     if _UNREACHED.search(text):
         yield (
             "network",
@@ -164,7 +166,7 @@ def unreached(text: str) -> Iterator[tuple[str, str]]:
 
 
 def wants_network(policy: Policy, line: str) -> bool:
-    """Say if a command that took too long, or failed without a word, may have wanted a network that isn't there."""
+    """Return whether a command that took too long, or failed without a word, may have wanted a missing network."""
     return policy.network == "none" and bool(_NETWORKERS.search(line[:1000]))
 
 
@@ -178,7 +180,7 @@ def _file_systems(seen: View, text: str) -> Iterator[tuple[str, str]]:
         yield (
             "other-file-system",
             "nothing can be renamed or hard-linked between these, each a file system of its own in the sandbox: "
-            f"{names}; copy it, or keep temporary files where they go to in the end (TMPDIR)",
+            f"{names}; copy it, or keep temporary files where they belong in the end (TMPDIR)",
         )
     if _EBUSY.search(text):
         start = seen.policy.workdir or "/"
@@ -195,7 +197,7 @@ def _file_systems(seen: View, text: str) -> Iterator[tuple[str, str]]:
 
 
 def program(seen: View, name: str) -> tuple[str, str]:
-    """Tell of a program that a command hasn't found: where it is outside, if that can be told."""
+    """Return a hint about a program that a command hasn't found: where it is outside, if that is known."""
     tools = seen.policy.tools_bin
     more = f", {tools}" if tools else ""
     none = f"there is no program {name!r} in the sandbox: it has those of this machine's system directories{more}"
@@ -216,13 +218,13 @@ def program(seen: View, name: str) -> tuple[str, str]:
 
 
 def _homes() -> list[str]:
-    """Return the caller's home directories: the one that it says, and its user's."""
-    found = [os.environ.get("HOME", "")]
+    """Return the caller's home directories: HOME, and the one that the user database has."""
+    homes = [os.environ.get("HOME", "")]
     try:
-        found.append(pwd.getpwuid(os.getuid()).pw_dir)
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
     except (KeyError, OSError):
         pass
-    return [path.rstrip("/") for path in dict.fromkeys(found) if path.startswith("/") and path.strip("/")]
+    return [path.rstrip("/") for path in dict.fromkeys(homes) if path.startswith("/") and path.strip("/")]
 
 
 _OWN_BINS = (
@@ -234,7 +236,7 @@ _SHARED_BINS = ("/usr/local/go/bin", "/snap/bin", "/home/linuxbrew/.linuxbrew/bi
 
 
 def _outside(name: str) -> str | None:
-    """Return where the caller has a program: in its PATH, or where installers put them."""
+    """Return where the caller has a program: in PATH, or where installers put programs."""
     own = (os.path.join(home, bin) for home in _homes() for bin in _OWN_BINS)
     for directory in dict.fromkeys((*os.environ.get("PATH", "").split(":"), *own, *_SHARED_BINS)):
         path = os.path.join(directory, name)
@@ -244,27 +246,30 @@ def _outside(name: str) -> str | None:
 
 
 def _directories(path: str) -> list[str]:
-    """Return what a program needs to be readable: its directory, and what that is known to go on to."""
-    found = []
+    """Return the directories that a program needs: its own, and what programs there are known to use."""
+    directories = []
     for file in (path, os.path.realpath(path)):
         directory = os.path.dirname(file)
         above = os.path.dirname(directory)
         is_prefix = os.path.basename(directory) == "bin" and os.path.isdir(os.path.join(above, "lib"))
         # ~/.local has keyrings and the like beside its lib.
-        found.append(above if is_prefix and above not in ("/", "/usr") and not above.endswith("/.local") else directory)
+        is_whole = is_prefix and above not in ("/", "/usr") and not above.endswith("/.local")
+        directories.append(above if is_whole else directory)
     if path.rpartition("/")[0].endswith("/.cargo/bin"):
-        found.append(os.path.join(os.path.dirname(path).removesuffix("/.cargo/bin"), ".rustup"))
+        directories.append(os.path.join(os.path.dirname(path).removesuffix("/.cargo/bin"), ".rustup"))
     elif os.path.basename(os.path.dirname(path)) == "shims":
-        found.append(os.path.dirname(os.path.dirname(path)))
-    found = list(dict.fromkeys(found))
-    return [one for one in found if not any(one != other and is_below(one, other) for other in found)]
+        directories.append(os.path.dirname(os.path.dirname(path)))
+    directories = list(dict.fromkeys(directories))
+    return [one for one in directories if not any(one != other and is_below(one, other) for other in directories)]
 
 
 def by_link(seen: View, path: str, read: Sequence[str] = ()) -> str | None:
-    """Tell of a path that leads by a link out of what the sandbox shows, as packages' links from /usr do.
+    """Return what to say about a path that a link leads out of the sandbox, as packages' links from /usr do.
 
-    None where no link that the sandbox shows is on the way, or commands can have made one: what they name is no advice.
-    read: what to add; else what the link leads to.
+    Returns None if the sandbox shows no link on the way, or if commands can have made one: a path that they name is no
+    advice.
+
+    read: the paths to add to read=. Default: where the link leads.
     """
     path = os.path.normpath(path)
     links = [link for link in links_on(path)[1] if seen.mount_of(link).source is not None]
@@ -286,7 +291,7 @@ def by_link(seen: View, path: str, read: Sequence[str] = ()) -> str | None:
 
 
 def in_home(seen: View, text: str) -> tuple[str, str] | None:
-    """Tell of a path below the caller's own home that a message names, and that the sandbox doesn't have."""
+    """Return a hint about a path below the caller's own home that the text names, and that the sandbox doesn't have."""
     homes = _homes()
     for word in _WORD.findall(text):
         path = os.path.normpath(word.rstrip(".")) if word.startswith("/") else ""

@@ -1,9 +1,22 @@
-"""One sandbox that is kept, and entered by many commands instead of building one for each.
+"""One sandbox that is kept and entered by many commands, instead of building one for each.
 
-It is kept by descriptors: of its user namespace and of its mount namespace, a finished tree that each command gets a
-copy of. No process holds it, so there is none to be killed, and the kernel drops it with this process. Some copies are
-made ahead, by a thread that ends soon when there are enough: complete sandboxes, with a net namespace of their own
-where the policy says so, whose pid 1 waits for the command.
+Descriptors keep it: one of its user namespace, and one of its mount namespace, a finished tree of which each command
+gets a copy. No process holds it, so there is none to be killed, and the kernel drops it with this process.
+
+Some copies are parked, which means made ahead: complete sandboxes whose pid 1 waits for the command, with a net
+namespace of their own if the policy says so. A thread makes them (_Refiller), and ends soon after there are enough.
+
+Kept holds three requests, which it encodes once. They differ in how much a command still has to make:
+
+- _entering starts a command in a parked copy: the copy lacks nothing but the command.
+- _anew starts a command when no copy is ready. It enters the kept tree, copies it, and makes what each command has for
+  itself (_renew says what that is).
+- _parking does the same without a command, which makes a parked copy.
+
+A copy must be what a new sandbox would be, so the kept one can become stale. The caller's mounts may have changed since
+it was made: _MountWatch notices. A path may lead to another file than the one that was bound, or a mount point may have
+been replaced: C compares the stamps, which its ops have left, at each spawn (template.c). Both raise StaleError, and
+KeptWay makes a new sandbox.
 """
 
 from __future__ import annotations
@@ -16,7 +29,7 @@ import sys
 import weakref
 from _thread import RLock, allocate_lock, get_ident, start_new_thread
 
-from nsbox import _renew, _spawn
+from nsbox import _renew
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import NsboxError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING, replace
@@ -27,6 +40,7 @@ from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.request import KeptRoot, Request, request_for
 from nsbox._plan.ops import Console
+from nsbox._spawn.start import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,20 +48,20 @@ if TYPE_CHECKING:
 
     from nsbox._plan.ops import Op
     from nsbox._policy.policy import Policy
-    from nsbox._spawn import Prepared
+    from nsbox._spawn.prepare import Prepared
 
-_ANEW = frozenset({"uts", "cgroup", "time"})  # namespaces that each command has for itself
+_ANEW = frozenset({"uts", "cgroup", "time"})  # the namespaces that each command has for itself
 
 
 def _received(sock: _socket.socket, most: int) -> list[Any]:
-    """Return the owners of the descriptors that have come."""
+    """Return owners of the descriptors that a socket has received."""
     owners: list[Any] = []
     own_received(sock, most, owners)
     return [high(owner) for owner in owners]
 
 
 class _MountWatch:
-    """Tells whether the caller's mounts have changed: those below what is bound would be others now."""
+    """Tells whether the caller's mounts have changed: then what is mounted below a bind would differ now."""
 
     def __init__(self) -> None:
         self._mounts = high(opened(os.open, "/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC))
@@ -59,7 +73,7 @@ class _MountWatch:
 
     def changed(self) -> bool:
         with self._lock:
-            if self._is_polling:  # we are called by a signal's handler; or one has raised, with what poll() had told
+            if self._is_polling:  # a signal handler calls us; or one raised, and the result of poll() is lost
                 self._has_changed = True
             if not self._has_changed:
                 self._is_polling = True
@@ -72,21 +86,23 @@ class _MountWatch:
 
 
 class Parked:
-    """A sandbox where only the command is missing. result: of making it; user2_fd: the command's user namespace.
+    """A sandbox that lacks only its command.
 
-    held: what owns its descriptors: init_pidfd and init_says, which its command has when that is started; then the
-    others. Not __del__(), in which a signal's handler may raise.
+    result: the result of making it.
+    user2_fd: the command's user namespace; -1: it has none yet.
+    held: what owns its descriptors: first init_pidfd and init_says, which the command gets at its start, then the
+        others. They don't depend on __del__(), in which a signal handler may raise.
     """
 
     def __init__(self, result: Result, stamps: buffers.Stamps, held: list[Any], line: Any) -> None:
         self.result, self.stamps, self.user2_fd = result, stamps, -1
-        self.line = line  # _relay's, with a network list
+        self.line = line  # _relay.relay's, with a network list
         self.is_taken = False  # its command has been started
         self.held = held
         self._creator = os.getpid()
 
     def forget(self) -> None:
-        """Close what is the parent's, in a forked child that executes the command: nothing there calls __del__()."""
+        """In a forked child that executes the command, close what is the parent's: nothing calls __del__() there."""
         own = self.result
         for fd in self.held:
             fd.close()
@@ -103,17 +119,18 @@ class Parked:
 class Kept:
     """A sandbox that is kept for commands of one policy, and some copies of it that are ready. Threads may share it.
 
-    Its descriptors are closed when nobody uses it any more.
+    Its descriptors are closed when nothing uses it any more.
     """
 
     def __init__(self, prepared: Prepared, stock: int, relay: Any = None) -> None:
-        """Make it; raises UnavailableError for a plan that doesn't allow it, OSError when something fails.
+        """Make it. Raises UnavailableError if the plan doesn't allow that, and OSError when something fails.
 
-        relay: _relay's, that the sandboxes which are made ahead are shown to.
+        stock: how many copies to keep ready.
+        relay: _relay's, which serves the copies too; None: there is no network list.
         """
         self._relay = relay
         self._fds: list[int] = []
-        self._owners: list[Any] = []  # of these, and closed with this even if a signal's handler raises in __del__()
+        self._owners: list[Any] = []  # of these; they are closed even if a signal handler raises in __del__()
         self._ready: list[Parked] = []
         self._mounts: _MountWatch | None = None
         self.stale = False
@@ -132,13 +149,13 @@ class Kept:
         request = request_for(plan, parts.kept, flags=c.TEMPLATE, without=_ANEW | {"net"}, stamps=self._stamps)
         self._blob = request.plan
         self._make(request, parts.kept)
-        found = zip(parts.kept, self._stamps.array, strict=True)
-        missing = {op for op, stamp in found if not stamp.made and getattr(op, "optional", False)}
+        stamped = zip(parts.kept, self._stamps.array, strict=True)
+        missing = {op for op, stamp in stamped if not stamp.made and getattr(op, "optional", False)}
         renewed = _renew.parts(tuple(op for op in prepared.ops if op not in missing)).renewed
         self._renewed = renewed
         self._anew = replace(prepared, ops=renewed, request=self._request(renewed, {"user"}))
         self._entering = replace(prepared, ops=(), request=self._request((), {"user"}, is_parked=True))
-        # Once, not for each copy: to encode the ops takes longer than all else that Python does for one.
+        # Once, not for each copy: to encode the ops takes longer than everything else that Python does for one.
         self._parking = self._request(renewed, {"user", "cgroup"}, flags=c.PARK)
 
     def _request(
@@ -169,15 +186,15 @@ class Kept:
     # ---- copies that are ready
 
     def refill(self) -> None:
-        """Have copies made in another thread, until there are as many as there should be.
+        """Let another thread make copies until there are enough.
 
-        Not when a command starts, which it would only hold up, but when one has ended, or has found none.
+        Call this when a command has ended, or has found no copy. At the start of one, it would only hold that up.
         """
         if len(self._ready) < self._stock and not self.stale:
             _refiller.ask(self)
 
     def make_ready(self) -> bool:
-        """Make one copy if one is missing; True: another one is. Why one can't be made the next command tells."""
+        """Make one copy if one is missing; return whether another is. If it fails, the next command reports why."""
         try:
             if len(self._ready) < self._stock and not self.stale:
                 self._ready.append(self._park())
@@ -199,7 +216,7 @@ class Kept:
     # ---- commands
 
     def spawn(self, policy: Policy, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command in a copy; as _spawn.spawn(). Raises StaleError, before anything is done, if none fits."""
+        """Start a command in a copy, as _spawn.spawn() does. Raises StaleError before doing anything if none fits."""
         if self.stale or self._mounts is None or self._mounts.changed():
             raise StaleError(errno.ESTALE, "enter a sandbox that is kept")
         try:
@@ -207,20 +224,20 @@ class Kept:
         except IndexError:
             command.parked = None
         if command.parked is not None and command.parked.line is not None and not command.parked.line.is_served():
-            command.parked = None  # the relay was killed, and with it all that was shown to it
+            command.parked = None  # the relay was killed, so no copy that it served has a network
             self._ready.clear()
         if command.parked is None:
             self.refill()
-            result = _spawn.spawn(policy, self._anew, command, program, cwd)
+            result = spawn(policy, self._anew, command, program, cwd)
             result.warm = True
             return result
         try:
-            result = _spawn.spawn(policy, self._entering, command, program, cwd)
+            result = spawn(policy, self._entering, command, program, cwd)
         except BaseException:
             call.abandon(command)  # first: pid 1 can't end while its zombie is there
             command.parked = None  # now, not when the exception is forgotten
             raise
-        # No call in these lines, after which a signal's handler could raise while nobody owns the command.
+        # These lines make no call: after one, a signal handler could raise while nothing owns the command.
         parked: Parked = command.parked
         copy = parked.result
         result.init_pid = copy.init_pid
@@ -233,19 +250,19 @@ class Kept:
         return result
 
     def retire(self) -> None:
-        """Be used no more by commands to come. Returns when no copy is being made any longer."""
+        """Serve no further commands. Returns when no thread is making a copy any more."""
         self.stale = True
         _refiller.leave(self)
 
     def wants_console(self, command: Command) -> bool:
-        """Say if the command's standard output is a terminal that the plan shows it as a device."""
+        """Return whether the command's standard output is a terminal, which the plan shows as /dev/console."""
         out = command.stdio[1]
         return self._has_console and out != c.DEVNULL and os.isatty(1 if out == -1 else out)
 
     # ---- the end
 
     def forget(self) -> None:
-        """Let go of all; in a forked child too, where what is ready is the parent's."""
+        """Let go of everything, also in a forked child, in which the copies are the parent's."""
         self.stale = True
         self._ready.clear()
         if self._mounts is not None:
@@ -255,7 +272,7 @@ class Kept:
             owner.close()
 
     def __del__(self, *, _is_late: Any = sys.is_finalizing) -> None:
-        # Nowhere else: a descriptor's number may not become another's while a thread is about to start a command by it.
+        # Nowhere else: while a thread is about to start a command by a descriptor, its number mustn't be reused.
         if not _is_late():  # the kernel closes all
             self.forget()
 
@@ -267,9 +284,14 @@ def made(
     park_stamps: buffers.Stamps | None = None,
     line: Any = None,
 ) -> tuple[Result, list[Any], list[Any]]:
-    """Have something made that has no command yet. line: _relay's, with a network list. Raises SetupError.
+    """Make something that has no command yet: a kept sandbox, or a copy that is parked. Raises SetupError.
 
-    Returns it, the owners of its descriptors if it goes on, and of those that it sends.
+    Returns the result, the owners of its descriptors (if it goes on), and those of the descriptors that it sends.
+
+    what: what is being done, for errors.
+    ops: those of the request, for errors.
+    park_stamps: the stamps of a copy; None: it is no copy.
+    line: _relay's, with a network list.
     """
     held: list[Any] = []
     nothing = buffers.Strings([])
@@ -281,7 +303,7 @@ def made(
         command.uid = command.gid = 0
         result = call.spawn(request, command)
         if result.error:
-            from nsbox._failure import step_name  # seldom needed
+            from nsbox._spawn.failure import step_name  # seldom needed
 
             op = ops[result.op].describe() if 0 <= result.op < len(ops) else None
             raise SetupError(result.error, f"{what}: {step_name(result.step)}", op)
@@ -299,12 +321,14 @@ def made(
 
 
 class _Refiller:
-    """Makes copies ready, for all that is kept in this process, in a thread.
+    """Makes copies ready, in a thread, for all kept sandboxes of this process.
 
-    That is started when there is something to do, and waits a while for more: to start one takes ten times as long as
-    to wake it, which is the time of somebody who has just waited for a command. At times there may be two, which does
-    no harm: nobody waits for a thread, but for one copy. There is no lock that somebody could hold while a signal's
-    handler, or the garbage collector, comes in and waits for it: what is shared is changed by single steps of a list.
+    The thread starts when there is something to do, and then waits a while for more. To start a thread takes ten times
+    as long as to wake one, and a caller who has just waited for a command pays for it. At times there may be two
+    threads, which does no harm: no caller waits for a thread, only for one copy.
+
+    There is no lock. A signal handler or the garbage collector could interrupt the code that holds it, and then wait
+    for it. So threads share lists alone, and change each in a single step.
     """
 
     PATIENCE = 0.1  # seconds
@@ -317,7 +341,7 @@ class _Refiller:
         self._woken.acquire()
 
     def ask(self, kept: Kept) -> None:
-        """Have one filled up soon."""
+        """Let the thread fill one up soon."""
         if kept.reference not in self._asked:
             self._asked.append(kept.reference)
         self._wake()
@@ -326,30 +350,30 @@ class _Refiller:
         try:
             self._is_running = True
             start_new_thread(self._run, ())
-        except BaseException as error:  # of a signal's handler; then there may be a thread, and soon two
+        except BaseException as error:  # a signal handler's: then there may be a thread already, and soon two
             self._is_running = False
             if not isinstance(error, RuntimeError):
                 raise
-            self._asked.clear()  # there can be no new thread: commands have their copies made
+            self._asked.clear()  # no thread can be started: each command makes its own copy
 
     def is_busy(self, kept: Kept) -> bool:
-        """Say if there is something left to do for one."""
+        """Return whether there is something left to do for one."""
         return kept.reference in self._asked or kept.filling.locked()
 
     def leave(self, kept: Kept) -> None:
-        """Return when no thread makes a copy of this one, which is stale, so that none will."""
+        """Wait until no thread is making a copy of this one. It is stale, so that none will begin to."""
         try:
             self._asked.remove(kept.reference)
         except ValueError:
             pass
-        if get_ident() not in self._threads:  # else the garbage that is collected just now was its Sandbox
+        if get_ident() not in self._threads:  # else this very thread is collecting its Sandbox as garbage
             with kept.filling:
                 pass
 
     def _wake(self) -> None:
         try:
             self._woken.release()
-        except RuntimeError:  # somebody else has
+        except RuntimeError:  # another thread has done it
             pass
 
     def _run(self) -> None:
@@ -365,7 +389,7 @@ class _Refiller:
             self._threads.discard(get_ident())
 
     def _make_one(self) -> bool:
-        """Make one copy for who has asked first, who then comes last; False: nobody has."""
+        """Make one copy for the first in the queue, which then goes to its end; False: the queue is empty."""
         try:
             kept = self._asked.pop(0)()
         except IndexError:
@@ -376,16 +400,16 @@ class _Refiller:
         try:
             if kept.make_ready() and kept.reference not in self._asked:
                 self._asked.append(kept.reference)
-            del kept  # before anybody is told
+            del kept  # before another thread can see that filling is over
         finally:
             filling.release()
         return True
 
     def _is_over(self) -> bool:
-        """Wait until there may be something to do, or for so long that the thread had better end."""
+        """Wait until there may be something to do; True: it has taken so long that the thread had better end."""
         if self._woken.acquire(timeout=self.PATIENCE):
             return False
-        self._is_running = False  # first: who asks from now on starts another thread
+        self._is_running = False  # first: from now on, ask() starts another thread
         if not self._asked:
             return True
         self._is_running = True

@@ -1,7 +1,7 @@
-"""The caller's terminal, where a command has it open: what the command can't do to it.
+"""The caller's terminal, if a command has it open: what the command can't do to it.
 
-In a session of its own a command gets neither keys that are typed nor the terminal's signals. But a process that has
-a terminal open may set its size, by which its foreground gets SIGWINCH, and stop its output (ioctl_tty(2)).
+In a session of its own, a command gets neither typed keys nor the terminal's signals. But a process that has a terminal
+open may stop its output, and set its size, which sends SIGWINCH to the foreground (ioctl_tty(2)).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
 
 _TCXONC, _TIOCSWINSZ = 0x540A, 0x5414  # <asm-generic/ioctls.h>
-# ENOTTY is what programs expect that set the size of a terminal of their own, as pexpect does: they go on without.
+# Programs that set the size of their own terminal, as pexpect does, expect ENOTTY: they go on without it.
 _RULES = (
     Rule("ioctl", EPERM, (Arg(1, (_TCXONC,)),)),
     Rule("ioctl", errno.ENOTTY, (Arg(1, (_TIOCSWINSZ,)),)),
@@ -28,10 +28,10 @@ _RULES = (
 
 
 def filters(policy: Policy, plan: Plan, fds: Iterable[int]) -> list[bytes]:
-    """Return the filters for a command that gets these descriptors, besides the plan's.
+    """Return the filters, in addition to the plan's, for a command that gets these descriptors.
 
-    fds: -1 first, second and third: the caller's own. A terminal that isn't this process's controlling one is the
-    command's to set, such as one that the caller has made for it.
+    fds: the first three are standard input, output and error; -1 stands for the caller's own. The command may set a
+    terminal that isn't this process's controlling one, such as one that the caller has made for it.
     """
     if not abi.on_linux or not policy.new_session or plan.wrapper:
         return []
@@ -40,7 +40,7 @@ def filters(policy: Policy, plan: Plan, fds: Iterable[int]) -> list[bytes]:
             break
     else:
         return []
-    wish = policy.filter  # which takes long to make
+    wish = policy.filter  # not before: it takes long to make
     return [] if wish.base == "off" or "ioctl" in wish.allow else request.assembled((Program(_RULES),))
 
 

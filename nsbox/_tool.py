@@ -19,7 +19,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._layout.owner import remedy
 from nsbox._lookup.host import host_for
 from nsbox._paths.resolution import absolute
-from nsbox._spawn import prepare
+from nsbox._spawn.prepare import prepare
 from nsbox._verdicts import Background, Ending, Hint
 from nsbox._view import view
 
@@ -33,26 +33,32 @@ if TYPE_CHECKING:
     from nsbox.secrets import Secret, Store
 
 SCHEMA = "nsbox.result/1"
-MOST_OUTPUT = 100_000  # bytes of each stream that are kept, unless said otherwise
-_CEILING = 64 << 20  # more than this is nobody's to ask for
+MOST_OUTPUT = 100_000  # bytes of each stream that are kept by default
+_CEILING = 64 << 20  # bytes of each stream that a caller can ask for at most
 _CHUNK = 1 << 16
-_GLANCE = 0.05  # seconds between two looks whether a command has ended whose pipes others hold open
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the statuses that a shell gives these
+_GLANCE = 0.05  # seconds between two looks whether a command has ended while other processes hold its pipes open
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the statuses of a shell for such programs
 
 
 @frozen
 class ToolResult(Frozen):
-    """What a command came to.
+    """What a command did and, if it failed, why.
 
-    args: as they were given. returncode: the exit status, -N after signal N; 127 and 126 for a program that isn't there
-    or can't be executed. stdout, stderr: as text (UTF-8, what isn't is U+FFFD), with a note in the middle of what was
-    left out. stdout_bytes, stderr_bytes: how many there were. timed_out: it was ended for taking too long. duration:
-    seconds until nothing of it was left. why: what in the policy may have made it fail, a sentence each. usage: what
-    it used up, and why it ended; None for one that wasn't started. shell: the shell that read the command line, as a
-    path in the sandbox; None: none did. ended_by: if it took too long, the signal after which nothing was left:
-    "SIGTERM", in its grace, or "SIGKILL"; None otherwise. A command that took too long and then exited with 0 has
-    returncode -15: it hasn't done what it was to do. background_output: in a session, the file there in which goes what
-    the command has left running prints from then on; None if nothing has its streams any more.
+    args: as the caller gave them.
+    returncode: the exit status; -N after signal N; 127 for a program that doesn't exist, 126 for one that can't be
+        executed. A command that took too long and then exited with 0 has -15, since it hasn't done its work.
+    stdout, stderr: as text (UTF-8; bytes that aren't become U+FFFD), with a note in the middle if some was left out.
+    stdout_bytes, stderr_bytes: how many bytes there were.
+    is_truncated: whether some of either was left out.
+    timed_out: whether it was ended for taking too long.
+    duration: seconds until nothing of it was left.
+    why: what in the policy may have made it fail, a sentence each; () if it hasn't failed.
+    usage: what it used up, and why it ended; None if it wasn't started.
+    shell: the shell that read the command line, as a path in the sandbox; None if none did.
+    ended_by: if it took too long, the signal after which nothing was left: "SIGTERM", in the grace time, or "SIGKILL";
+        None otherwise.
+    background_output: in a session, the file there that gets what processes which the command has left running print
+        from then on; None if none has its streams.
     """
 
     args: Any
@@ -86,7 +92,7 @@ class ToolResult(Frozen):
             raise subprocess.CalledProcessError(self.returncode, self.args, self.stdout, self.stderr)
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as values that JSON has, for a model; `schema` changes when a key's meaning does."""
+        """Return it as values for JSON, for a model; `schema` changes when a key's meaning does."""
         return {
             "schema": SCHEMA,
             "status": self.returncode if self.returncode >= 0 else None,
@@ -120,7 +126,7 @@ class Output:
         self.count = 0
 
     def feed(self, data: bytes) -> None:
-        """Take more of it."""
+        """Add data to it."""
         if self._scrubber is not None:
             data = self._scrubber.feed(data)
         self.count += len(data)
@@ -131,18 +137,18 @@ class Output:
             del self._tail[: -self._half]
 
     def end(self) -> None:
-        """Take what the scrubber has held back."""
+        """Add what the scrubber has held back."""
         scrubber, self._scrubber = self._scrubber, None
         if scrubber is not None:
             self.feed(scrubber.flush())
 
     @property
     def left_out(self) -> int:
-        """The number of bytes that text() doesn't have."""
+        """The number of bytes that text() lacks."""
         return max(0, self.count - 2 * self._half)
 
     def text(self) -> str:
-        """Return what was kept."""
+        """Return what was kept, with a note in the middle if some was left out."""
         tail = self._tail[-self._half :]
         if not self.left_out:
             return (self._head + tail).decode("utf-8", "replace")
@@ -152,7 +158,7 @@ class Output:
 
 
 def check_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for one command; raises PolicyError for those by which others' code is run in programs."""
+    """Return the variables for one command; raises PolicyError for one by which programs run others' code."""
     if not isinstance(env, Mapping):
         raise TypeError(f"env is a {type(env).__name__}, must be a mapping of names to values")
     for name, value in env.items():
@@ -177,7 +183,7 @@ def _deadline(timeout: float | None) -> float | None:
 
 
 class _Exchange:
-    """Moves data between this process and a command until its streams end, it ends, or time is up."""
+    """Moves data between this process and a command until its streams end, it ends, or its time is up."""
 
     def __init__(self, process: Any, data: bytes, outputs: tuple[Output, Output]) -> None:
         self._process, self._data, self._at = process, memoryview(data), 0
@@ -209,19 +215,19 @@ class _Exchange:
                 is_over = not data
         except BlockingIOError:
             return
-        except BrokenPipeError:  # it doesn't want the rest
+        except BrokenPipeError:  # the command doesn't want the rest
             is_over = True
         if is_over:
             self._drop(stream)
 
     def run(self, deadline: float | None) -> bool:
-        """Return whether it came to its end in time. Ends at the command's end, though others have its streams."""
+        """Return whether the command ended in time. Its end counts even if other processes have its streams."""
         glance = time.monotonic() + _GLANCE
         while self._selector.get_map():
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 return False
-            if now >= glance:  # also while others go on writing
+            if now >= glance:  # even while other processes go on writing
                 if self._process.poll() is not None:
                     break
                 glance = now + _GLANCE
@@ -234,7 +240,7 @@ class _Exchange:
         return True
 
     def drain(self) -> None:
-        """Take what is there, of a command that has been killed: as much as a pipe holds, and no more."""
+        """Read what a command that has ended left in its pipes: as much as a pipe holds, and no more."""
         for _ in range(64):
             ready = [key for key, _ in self._selector.select(0) if key.data is not None]
             if not ready:
@@ -243,7 +249,7 @@ class _Exchange:
                 self._step(key)
 
     def left_open(self) -> list[int]:
-        """Return the pipes of which others than the command have the other end."""
+        """Return the pipes whose other end is open although the command has ended."""
         return [key.fd for key in self._selector.get_map().values() if key.data is not None]
 
     def close(self) -> None:
@@ -253,7 +259,7 @@ class _Exchange:
 
 
 def _environment(policy: Policy, basis: Mapping[str, str] | None, extra: dict[str, str]) -> dict[str, str] | None:
-    """Return the environment of a command; None: the one that is built for each."""
+    """Return the environment of a command; None: the one that the policy builds."""
     if basis is not None:
         return {**basis, **extra}
     if not extra:
@@ -265,7 +271,7 @@ def _environment(policy: Policy, basis: Mapping[str, str] | None, extra: dict[st
 def _with_secrets(
     env: dict[str, str], secrets: Store | Mapping[str, Secret | str] | None
 ) -> tuple[dict[str, str], tuple[Scrubber, Scrubber] | tuple[None, None]]:
-    """Return the environment with secrets in it, and what keeps them out of each output."""
+    """Return the environment with secrets in it, and a scrubber for each output; None: there are no secrets."""
     if secrets is None:
         return env, (None, None)
     from nsbox.secrets import inject
@@ -294,10 +300,15 @@ def run(
     shells: tuple[str, ...] = (),
     **options: Any,
 ) -> ToolResult:
-    """Run a command by start(), which takes what Popen takes, and say what it came to. args: how it is called there.
+    """Run a command, and return what it did.
 
-    basis: the environment that env adds to; None: the one that is built. shells: with these, argv has what follows the
-    shell, the first of them that can be started.
+    start: starts it; it has the parameters of Popen.
+    argv: the command or, with shells, what follows the shell.
+    args: the command as the result shows it.
+    basis: the environment to which env adds; None: the one that the policy builds.
+    shells: those to try in order: the first that can be started reads the line.
+
+    Commands.shell() describes the other parameters.
     """
     more, scrubbers = _with_secrets(check_environment(env or {}), secrets)
     options["env"] = _environment(policy, basis, more)
@@ -338,7 +349,7 @@ def _record(
     stdout, stderr = (output.text() for output in outputs)
     status, sandbox = process.returncode, process.sandbox
     if ending is not None:
-        status = status or -signal.SIGTERM  # 0: by a handler, of a command that hasn't come to its end
+        status = status or -signal.SIGTERM  # 0 comes from a signal handler, and the command hasn't done its work
     why = _reasons.reasons(
         policy,
         status,
@@ -372,20 +383,20 @@ def _record(
 def _started(
     start: Callable[..., Any], policy: Policy, argv: list[str], shells: tuple[str, ...], **options: Any
 ) -> tuple[Any, str | None]:
-    """Start a command, and return it with the shell that reads it: the first that is there."""
+    """Start a command, and return it with the shell that reads it: the first one that exists."""
     if not shells:
         return start(argv, **options), None
-    left = list(shells)
-    while len(left) > 1:
-        shell = left.pop(0)
+    candidates = list(shells)
+    while len(candidates) > 1:
+        shell = candidates.pop(0)
         try:
             return start([shell, *argv], **options), shell
         except OSError as error:
             if isinstance(error, NsboxError) or error.filename is None or os.fsdecode(error.filename) != shell:
                 raise
-            if len(left) == len(shells) - 1:
-                left = [*_shell.likely(policy, left[:-1]), left[-1]]
-    return start([left[0], *argv], **options), left[0]
+            if len(candidates) == len(shells) - 1:
+                candidates = [*_shell.likely(policy, candidates[:-1]), candidates[-1]]
+    return start([candidates[0], *argv], **options), candidates[0]
 
 
 def _attended(
@@ -397,10 +408,12 @@ def _attended(
     *,
     in_file: bool,
 ) -> tuple[str | None, Background | None]:
-    """Give a command its input, take its output, and end it.
+    """Give a command its input, read its output, and end it if its time is up.
 
-    Return the signal by which, None if it came to its end; and where goes what it has left running prints, if anything
-    has. in_file: that may be kept in a file.
+    Returns two values: the signal that ended it, or None if it ended by itself; and what becomes of the output of
+    processes that it has left running, or None if there are none.
+
+    in_file: whether that output may be kept in a file.
     """
     with process:
         exchange, ended_by, background = None, None, None
@@ -424,7 +437,7 @@ def _attended(
 
 
 def _end(process: Any, exchange: _Exchange, grace: float) -> str:
-    """End a command that takes too long, with all that it has started; return the last signal that was needed."""
+    """End a command that takes too long, and everything that it has started; return the last signal that it took."""
     process.mark_late()
     if grace:
         process.ask_to_end(patiently=True)
@@ -444,7 +457,10 @@ def _not_started(
     began: float,
     shells: tuple[str, ...],
 ) -> ToolResult:
-    """Return what a shell would say of a program that can't be started; raise what is wrong with the directory."""
+    """Return the result that a shell would give for a program that can't be started.
+
+    Raises AccessError if the working directory is the problem.
+    """
     shown = os.fsdecode(error.filename)
     cwd = policy.workdir if cwd is None else cwd
     if cwd is not None and shown in (cwd, os.path.realpath(cwd)) and shown != argv[0]:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import IO, Any, Literal, TypeAlias, TypedDict
 
-from nsbox._keeper import Keeper
 from nsbox._network.events import NetworkEvent
-from nsbox._network_asks import OnConnect
 from nsbox._policy.policy import Policy
+from nsbox._relay.asks import OnConnect
+from nsbox._spawn.way import Keeper
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 CommandLine: TypeAlias = Path | Sequence[Path]
@@ -40,7 +40,7 @@ class Common(TypedDict, total=False):
 
 
 class Start(Common, total=False):
-    """What every command takes but asyncio's, except what decides whether its streams are text."""
+    """What every command except asyncio's takes, without what decides whether its streams are text."""
 
     bufsize: int
     stdin: File
@@ -71,7 +71,7 @@ class OwnRun(OwnTimed, total=False):
 
 
 class Hearers(TypedDict, total=False):
-    """Who is asked, and told, about the network, where no Sandbox has them."""
+    """The functions that are called about the network, unless a Sandbox has them."""
 
     on_connect: OnConnect | None
     on_network: Callable[[NetworkEvent], object] | None
@@ -135,11 +135,11 @@ class StreamedShell(Streamed, total=False):
 
 
 class HeardExec(StreamedExec, Hearers, total=False):
-    """What create_subprocess_exec() takes where no Sandbox is."""
+    """What create_subprocess_exec() takes without a Sandbox."""
 
 
 class HeardShell(StreamedShell, Hearers, total=False):
-    """What create_subprocess_shell() takes where no Sandbox is."""
+    """What create_subprocess_shell() takes without a Sandbox."""
 
 
 class OwnStreams(TypedDict, total=False):

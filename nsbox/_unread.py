@@ -1,7 +1,7 @@
-"""Pipes that nobody reads, which commands that have ended have left to others.
+"""Pipes that nothing reads: commands that have ended left their other end to processes that go on.
 
-To write to one that nobody has open is an error (pipe(7)), so they are kept open: a bounded number of them, since each
-takes a descriptor of the caller's.
+To write to a pipe without a reader is an error (pipe(7)), so the read ends are kept open. Their number is bounded,
+since each uses a descriptor of the caller's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 64
 
 
 class Unread:
-    """Read ends that are kept for those who have the other end."""
+    """Read ends that are kept open for the processes that have the other end."""
 
     def __init__(self) -> None:
         self._pipes: list[Any] = []
@@ -38,7 +38,7 @@ class Unread:
         return True
 
     def drop_ended(self) -> None:
-        """Let go of those that nobody can write to any more."""
+        """Close the pipes that no process can write to any more."""
         if not self._pipes:
             return
         poller = select.poll()
@@ -54,5 +54,5 @@ class Unread:
             self._pipes.pop().close()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all."""
         self._close(0)

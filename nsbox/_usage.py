@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Cause = Literal["exit", "signal", "timeout", "limit", "unknown"]
 
-_SLACK = 0.85  # of a limit: the kernel counts ticks for it, and getrusage(2) is scaled by what the scheduler says
+_SLACK = 0.85  # of a limit: the kernel counts ticks for it, while getrusage(2) is scaled by the scheduler's figures
 _OF_LIMITS = {-signal.SIGXCPU: "CPU", -signal.SIGXFSZ: "FSIZE"}
 
 
@@ -25,18 +25,19 @@ _OF_LIMITS = {-signal.SIGXCPU: "CPU", -signal.SIGXFSZ: "FSIZE"}
 class Usage(Frozen):
     """What a command, and whatever else ran in its sandbox, used up: `Popen.sandbox.usage`.
 
-    wall: seconds from before Popen() until its end was noticed. user, system: seconds of processor time. max_rss: bytes
-    of memory of the largest process (getrusage(2), ru_maxrss); never less than this process had used itself at the
-    spawn, since the kernel counts a command's memory from before its exec. memory_peak: bytes of memory of all together
-    at most; None unless Policy.limits has something that takes a cgroup. cause: "exit", "signal", "timeout" (it was
-    ended after a time limit), "limit" (killed by one of Policy.limits) or "unknown" (somebody else has reaped it, or
-    SIGCHLD is ignored and the kernel older than Linux 6.15; the exit status is 255 then). oom_kills: how many processes
-    the kernel has killed for Limits.total_memory.
-
-    is_complete: whether user, system and max_rss count everything that wait4(2) does (not children of a process that
-    ignores SIGCHLD). They don't if somebody else reaped the command (SIGCHLD ignored, asyncio's own child watchers), if
-    the sandbox's init was killed or couldn't kill all (processes of other ids), or while something of a sandbox with
-    kill_on_exit=False goes on.
+    wall: seconds from before Popen() until its end was noticed.
+    user, system: seconds of processor time.
+    max_rss: bytes of memory of the largest process (getrusage(2), ru_maxrss). It is never less than the caller's own
+        process had used at the spawn, since the kernel counts a command's memory from before its exec.
+    cause: why it ended: "exit", "signal", "timeout" (it was ended after a time limit), "limit" (one of Policy.limits
+        killed it) or "unknown" (other code has reaped it, or SIGCHLD is ignored and the kernel is older than Linux
+        6.15; the exit status is 255 then).
+    is_complete: whether user, system and max_rss count everything that wait4(2) counts (not children of a process that
+        ignores SIGCHLD). They don't if other code reaped the command (SIGCHLD ignored, asyncio's own child watchers).
+        They don't if the sandbox's init was killed, or couldn't kill everything (processes of other ids). Nor do they
+        while something of a sandbox with kill_on_exit=False goes on.
+    memory_peak: bytes of memory of all processes together, at most. None unless Policy.limits requires a cgroup.
+    oom_kills: how many processes the kernel has killed because of Limits.total_memory.
     """
 
     wall: float
@@ -49,7 +50,7 @@ class Usage(Frozen):
     oom_kills: int = 0
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as values that JSON has: seconds of processor time, bytes of memory, and why it ended."""
+        """Return it as values for JSON: seconds of processor time, bytes of memory, and why the command ended."""
         return {
             "cpu": round(self.user + self.system, 3),
             "max_rss": self.max_rss,
@@ -60,14 +61,14 @@ class Usage(Frozen):
 
 
 def reaches(cpu_seconds: float, limit: int | None) -> bool:
-    """Say if so much processor time may have been too much for the kernel."""
+    """Return whether this much processor time may have reached the limit, as the kernel counts it."""
     return limit is not None and cpu_seconds >= _SLACK * limit
 
 
 def cause(
     status: int, timed_out: bool, limits: dict[str, tuple[int, int]], cpu_seconds: float, oom_kills: int = 0
 ) -> Cause:
-    """Return why a command ended. status: as Popen.returncode. limits: soft and hard ones by RLIMIT name."""
+    """Return why a command ended. status: as Popen.returncode. limits: (soft, hard) by the name of the RLIMIT."""
     if status >= 0:
         return "exit"
     if status == -signal.SIGKILL and oom_kills:
@@ -91,7 +92,11 @@ def usage(
     spent: Spent | None = None,
     known: Cause | None = None,
 ) -> Usage:
-    """Add up what is known: the command's rusage, and the last word of the sandbox's init. known: the cause."""
+    """Return the sum of the command's rusage and of what the sandbox's init reported about the others.
+
+    others: microseconds of user time, of system time, and bytes of memory; None if the init reported nothing.
+    known: the cause, if it need not be found out.
+    """
     user = command.ru_utime if command else 0.0
     system = command.ru_stime if command else 0.0
     rss = command.ru_maxrss * abi.RSS_UNIT if command else 0
@@ -104,24 +109,25 @@ def usage(
 
 
 def processes(command: int | None, init: int) -> list[psutil.Process]:
-    """Return the processes of a sandbox, its init left out: all descend from the command or, orphaned, from the init.
+    """Return the processes of a sandbox, except its init: they descend from the command or, orphaned, from the init.
 
-    command: None when it has been reaped, so that its pid may be another's by now. Raises ImportError without psutil.
+    command: None if it has been reaped, since another process may have its pid by now. Raises ImportError without
+    psutil.
     """
     try:
         import psutil
     except ImportError as error:
         raise ImportError("processes() needs psutil: pip install psutil") from error
-    found: dict[int, Any] = {}
+    members: dict[int, Any] = {}
     for pid in (command, init):
         if pid is None:
             continue
         try:
             parent = psutil.Process(pid)
             if command is None and parent.name() not in ("nsbox-init", "bwrap"):
-                continue  # the sandbox has ended, and somebody else has the number
+                continue  # the sandbox has ended, and another process has the number
             inside = ([parent] if pid == command else []) + parent.children(recursive=True)
         except psutil.NoSuchProcess:
             continue
-        found |= {process.pid: process for process in inside}
-    return list(found.values())
+        members |= {process.pid: process for process in inside}
+    return list(members.values())

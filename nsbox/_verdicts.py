@@ -1,6 +1,6 @@
-"""How a command ended, as hints: by its time limit, a signal, a limit of the policy's, or nobody knows.
+"""How a command ended, as hints: by its time limit, a signal, a limit of the policy's, or for no known reason.
 
-And what the relay of a network list has reported of it.
+Also what the relay of a network list has reported about it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._usage import Usage
 
-    # Of pipes that a command leaves to others: read by the session; open, but read by nobody; closed.
+    # Of pipes that a command leaves to others: the session reads them; they are open, but nothing reads them; closed.
     Fate = Literal["read", "unread", "closed"]
 
-# What programs say when there is no more, each runtime in words of its own.
+# What programs say when memory runs out: each runtime has its own words.
 _NO_MEMORY = (
     *(r"[Cc]annot allocate memory", "MemoryError", "bad_alloc", r"[Oo]ut of memory", "ENOMEM", "OutOfMemory"),
     *(r"[Nn]ot enough (?:memory|space)", r"[Ii]nsufficient memory", r"[Mm]emory exhausted"),
@@ -45,12 +45,12 @@ _LIMITS = (
     ("file_size", re.compile(r"File too large|[Ff]ile size limit exceeded|EFBIG")),
 )
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
-_BY_SHELL = 128  # and the number of the signal: the status of a shell whose command was killed
+_BY_SHELL = 128  # plus the number of a signal: the status of a shell whose command it has killed
 
 
 @frozen
 class Hint(Frozen):
-    """One thing that may have made a command fail. kind: a word that doesn't change; message: for who reads it."""
+    """One thing that may have made a command fail. kind: a word that stays the same, for programs. message: a text."""
 
     kind: str
     message: str
@@ -61,7 +61,7 @@ class Hint(Frozen):
 
 @frozen
 class Ending(Frozen):
-    """How a command was ended that took too long. by: the last signal that this took; in_session: others go on."""
+    """How a command was ended that took too long. by: the last signal that it took. in_session: others go on."""
 
     timeout: float
     by: str
@@ -77,14 +77,14 @@ class Ending(Frozen):
 
 @frozen
 class Background(Frozen):
-    """Where goes what a command has left running prints: into a file, nowhere, or nobody reads it."""
+    """What becomes of the output of processes that a command has left running. file: the file that gets it, if any."""
 
     file: str | None
     fate: Fate
     has_secrets: bool
 
     def hint(self) -> Hint:
-        """Say it."""
+        """Return it as a hint."""
         if self.file is not None:
             text = f"what it has left running prints to {self.file} from now on: read it there, in this session"
         elif self.fate == "closed":
@@ -93,26 +93,30 @@ class Background(Frozen):
                 "other commands have left something running; redirect its output, or end what isn't needed"
             )
         elif self.fate == "unread":
-            text = "nobody reads what it has left running prints, and it stops when a pipe is full: redirect its output"
-        elif self.has_secrets:
             text = (
-                "what it has left running prints isn't kept, since the command was given secrets: redirect its output"
+                "nothing reads the output of what it has left running, which stops when a pipe is full: redirect that "
+                "output"
             )
+        elif self.has_secrets:
+            text = "the output of what it has left running isn't kept, since the command was given secrets: redirect it"
         else:
-            text = "what it has left running prints isn't kept, the session has no /tmp of its own: redirect its output"
+            text = (
+                "the output of what it has left running isn't kept, since the session has no /tmp of its own: "
+                "redirect it"
+            )
         return Hint("background", text)
 
 
 def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | None) -> Iterator[Hint]:
-    """Tell how a command ended that hasn't succeeded. ending: how it was ended, if it took too long."""
+    """Yield hints about how a failed command ended. ending: how it was ended, if it took too long."""
     number = -status if status < 0 else status - _BY_SHELL if _BY_SHELL < status <= _BY_SHELL + 64 else 0
     if ending is not None:
         yield Hint("timeout", str(ending))
     elif usage is not None and usage.cause == "unknown":
         yield Hint(
             "unknown",
-            "how it ended isn't known, 255 stands for that: this process ignores SIGCHLD, or reaps all children "
-            "(waitpid(-1)), others' too",
+            "how it ended isn't known, 255 stands for that: this process ignores SIGCHLD, or reaps all children, not "
+            "only its own commands (waitpid(-1))",
         )
     elif number == signal.SIGKILL or (usage is not None and usage.oom_kills):
         yield _killed(policy, usage)
@@ -125,8 +129,9 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
         if policy.limits.memory is not None:
             yield Hint(
                 "limit",
-                f"it may have crashed for want of memory: limits.memory={policy.limits.memory} bounds the addresses of "
-                "each process, of which many programs take more than they use; limits.total_memory counts what is used",
+                f"it may have run out of memory and crashed: limits.memory={policy.limits.memory} bounds the addresses "
+                "of each process, and many programs reserve more than they use; limits.total_memory counts what is "
+                "used",
             )
     elif number == signal.SIGSYS:
         yield Hint("not-permitted", "it made a system call that the sandbox's filter doesn't allow")
@@ -137,18 +142,18 @@ def _used_up(policy: Policy) -> Hint:
 
 
 def _killed(policy: Policy, usage: Usage | None) -> Hint:
-    """Tell of a SIGKILL: the kernel's for a limit, as far as can be seen, or somebody's."""
+    """Return a hint about a SIGKILL: the kernel's for a limit, as far as can be seen, or another process's."""
     limits = policy.limits
     if usage is not None:
         if not usage.oom_kills and reaches(usage.user + usage.system, limits.cpu_seconds):
             return _used_up(policy)
         if usage.oom_kills or (usage.cause == "limit" and limits.total_memory is not None):
-            return Hint("limit", f"all together took too much memory (limits.total_memory={limits.total_memory})")
-    return Hint("killed", "it was killed by somebody; perhaps this machine is short of memory")
+            return Hint("limit", f"all together used too much memory (limits.total_memory={limits.total_memory})")
+    return Hint("killed", "something killed it; perhaps this machine is short of memory")
 
 
 def limited(policy: Policy, text: str) -> Iterator[Hint]:
-    """Tell which limits what it printed speaks of."""
+    """Yield a hint for each limit that the output speaks of."""
     for name, pattern in _LIMITS:
         value = getattr(policy.limits, name)
         if value is not None and pattern.search(text):
@@ -156,13 +161,13 @@ def limited(policy: Policy, text: str) -> Iterator[Hint]:
     if policy.tmp_size is not None and "No space left on device" in text:
         yield Hint(
             "no-space",
-            f"/tmp is in memory, and has {policy.tmp_size} bytes (tmp_size); files belong into the workspace",
+            f"/tmp is in memory, and has {policy.tmp_size} bytes (tmp_size); files belong in the workspace",
         )
 
 
 def network_hints(network: Network, events: Sequence[NetworkEvent], words: str = "network=") -> tuple[Hint, ...]:
-    """Tell what of a network list's events may have made a command fail.
+    """Return a hint for each event of a network list that may have made a command fail.
 
-    words: as the list was given, "network=" or "--allow-net".
+    words: how the caller gave the list: "network=" or "--allow-net".
     """
     return tuple(Hint("network", text) for text in messages(network, events, words))

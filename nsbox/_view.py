@@ -1,7 +1,7 @@
 """What a policy's commands find at a path, without starting one: the kernel's walk, over the plan's mounts.
 
-The answers are about this moment and about boundaries alone: the permissions of files, which others may change at any
-time, are for the kernel to judge, and so is whatever is done with the path afterwards (see _guarded).
+The answers hold for this moment, and are about boundaries alone. Other processes may change the permissions of files at
+any time, so the kernel judges these, and whatever is done with the path afterwards (see _guarded).
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from nsbox._policy.rules import PathRule
 
 _MOST_LINKS = 40  # path_resolution(7)
-_MOST_BYTES = 4095  # of a path, as the kernel has it
-_MOST_NAMES = 4096  # on a way with all the links in it
+_MOST_BYTES = 4095  # that the kernel allows in a path
+_MOST_NAMES = 4096  # on a path, with those of all the links in it
 _HIDDEN = "is hidden in the sandbox"
 
 
 @frozen
 class Mount(Frozen):
-    """Where something of this machine, or of the sandbox's own, lies. source: a path of this process; None: its own.
+    """A place at which the sandbox shows something of this machine, or something of its own.
 
-    is_fixed: a link in the place of source is an error for commands, so that it isn't followed here either.
+    source: a path as this process sees it; None: the sandbox's own.
+    link: the target, if it is a symlink.
+    is_fixed: whether a link at source is an error for commands. So it isn't followed here either.
     """
 
     dest: str
@@ -49,7 +51,7 @@ class Mount(Frozen):
 
 @frozen
 class Place(Frozen):
-    """Where a path leads. inside: without symlinks, as commands see it. here: the same for this process, if there."""
+    """Where a path leads. inside: as commands see it, without symlinks. here: as this process does; None: nowhere."""
 
     inside: str
     here: str | None
@@ -71,26 +73,26 @@ def _mount(op: Op) -> Mount | None:
 
 
 def _mounts(ops: tuple[Op, ...]) -> dict[str, Mount]:
-    found = {"/": Mount("/", None)}
+    mounts = {"/": Mount("/", None)}
     for op in ops:
         if isinstance(op, RemountRo):
-            if op.dest in found:
-                old = found[op.dest]
-                found[op.dest] = replace(old, is_writable=False)
+            if op.dest in mounts:
+                old = mounts[op.dest]
+                mounts[op.dest] = replace(old, is_writable=False)
             continue
         mount = _mount(op)
         if mount is None:
             continue
-        if not isinstance(op, Symlink):  # what was below is covered
-            found = {dest: old for dest, old in found.items() if not (dest != "/" and is_below(dest, mount.dest))}
-        found[mount.dest] = mount
-    return found
+        if not isinstance(op, Symlink):  # it covers everything below
+            mounts = {dest: old for dest, old in mounts.items() if not (dest != "/" and is_below(dest, mount.dest))}
+        mounts[mount.dest] = mount
+    return mounts
 
 
 class View:
     """What commands of a policy see. Cheap to ask; made once for a policy and a host."""
 
-    refuses_by_eperm = False  # whether what isn't allowed is there all the same, and refused with EPERM
+    refuses_by_eperm = False  # whether commands find files that they may not use, and get EPERM for them
 
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy, self._named = policy, with_matches(policy, host)
@@ -105,7 +107,7 @@ class View:
         return next(mount for mount in self._inmost_first if is_below(inside, mount.dest))
 
     def without_own_links(self, inside: str) -> str:
-        """Return a path with the links followed that the sandbox itself has on the way; those of files stay."""
+        """Return a path after following the sandbox's own links on the way, but not those in directories it shows."""
         for _ in range(_MOST_LINKS):
             mount = self.mount_of(inside)
             if mount.link is None:
@@ -115,15 +117,18 @@ class View:
         return inside
 
     def mounted(self) -> list[str]:
-        """List where something is mounted."""
+        """List the paths at which something is mounted."""
         return [mount.dest for mount in self._mounts.values() if mount.link is None]
 
     def below(self, inside: str) -> list[str]:
-        """List where something else is mounted below a directory."""
+        """List the paths below a directory at which something else is mounted."""
         return [dest for dest in self._mounts if dest != inside and is_below(dest, inside)]
 
     def absolute(self, path: str | os.PathLike[str]) -> str:
-        """Return a path that counts from where commands start; raises ValueError for one that no file can have."""
+        """Return an absolute path; a relative one counts from where commands start.
+
+        Raises ValueError for a path that no file can have, and AccessError for one that is too long.
+        """
         text = os.fspath(path)
         if not isinstance(text, str):
             raise TypeError(f"path is a {type(text).__name__}, must be a str or os.PathLike[str]")
@@ -135,7 +140,7 @@ class View:
         return path
 
     def place(self, path: str | os.PathLike[str]) -> Place:
-        """Follow a path as a command would, links and ".." too. What doesn't exist stays as it is written."""
+        """Return where a path leads for a command, through links and "..". What doesn't exist stays as written."""
         rest, at, links = self.absolute(path).split("/")[::-1], "/", 0
         for _ in range(_MOST_NAMES):
             if not rest:
@@ -163,7 +168,7 @@ class View:
         return Place(at, self._here(at, mount), mount)
 
     def _is_known(self, inside: str) -> bool:
-        """Say if the way through is known: not so through what is hidden, nor where only commands make names."""
+        """Return whether names below a path are known. They aren't if it is hidden, or if only commands make names."""
         mount = self.mount_of(inside)
         return not mount.is_hidden and bool(mount.source or mount.dest == inside or self.below(inside))
 
@@ -190,25 +195,28 @@ class View:
     # ---- answers
 
     def problem(self, path: str | os.PathLike[str], *, write: bool) -> tuple[Place, str]:
-        """Return where a path leads, and why commands can't read, or write, what this process finds there, or ""."""
-        found = self.place(path)
-        if self.is_denied(found) or found.mount.is_hidden:
-            return found, _HIDDEN
-        if found.here is None and found.mount.dest != "/":
-            return found, f"is outside of the sandbox, which has a {found.mount.dest} of its own"
-        if found.here is None:
-            return found, "is outside of the sandbox, which has nothing of this machine there"
-        source = found.mount.source or ""
-        if found.mount.is_fixed and os.path.realpath(source) != source:
-            return found, f"lies in {source}, which has become a symlink"
-        if write and not found.mount.is_writable:
-            return found, "is read-only in the sandbox"
-        return found, ""
+        """Return where a path leads, and why commands can't read (or write) what this process finds there.
+
+        The reason is "" if they can.
+        """
+        place = self.place(path)
+        if self.is_denied(place) or place.mount.is_hidden:
+            return place, _HIDDEN
+        if place.here is None and place.mount.dest != "/":
+            return place, f"is outside of the sandbox, which has a {place.mount.dest} of its own"
+        if place.here is None:
+            return place, "is outside of the sandbox, which has nothing of this machine there"
+        source = place.mount.source or ""
+        if place.mount.is_fixed and os.path.realpath(source) != source:
+            return place, f"lies in {source}, which has become a symlink"
+        if write and not place.mount.is_writable:
+            return place, "is read-only in the sandbox"
+        return place, ""
 
     def exceeds(self, other: View) -> str:
-        """Return a path at which more is granted than by the other view, of another policy; "": there is none.
+        """Return a path at which this view grants more than another policy's; "": there is none.
 
-        Rights change at mounts only, so that these are all the places to look at.
+        Rights change only at mounts, so it is enough to look at these.
         """
         for dest in {**self._mounts, **other._mounts}:
             ours, theirs = self.mount_of(dest), other.mount_of(dest)
@@ -220,27 +228,27 @@ class View:
         return ""
 
     def is_denied(self, place: Place) -> bool:
-        """Say if the policy hides a path, also one that doesn't exist yet."""
+        """Return whether the policy hides a path, even if nothing exists there yet."""
         return any(hides(path, place.inside) for path in self.policy.deny)
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
-        """Return the path that this process finds the same file at; raises AccessError."""
-        found, problem = self.problem(path, write=write)
-        if problem or found.here is None:
+        """Return the path of the same file for this process; raises AccessError if commands can't read or write it."""
+        place, problem = self.problem(path, write=write)
+        if problem or place.here is None:
             raise self.refusal(path, problem, write=write)
-        return Path(found.here)
+        return Path(place.here)
 
     def refusal(self, path: str | os.PathLike[str], problem: str, *, write: bool) -> AccessError:
-        """Return the error for a path, which says what would be allowed."""
+        """Return the error for a path, which also says what is allowed."""
         return AccessError(os.fspath(path), f"{problem}; {self.allowed(write=write)}")
 
     def allowed(self, *, write: bool) -> str:
-        """Say which paths are readable, or writable."""
+        """Return a text that says which paths are readable, or writable."""
         more = ", and system directories" if not write and self.policy.base == "workspace" else ""
         return f"{self.named(write=write)}{more}"
 
     def named(self, *, write: bool) -> str:
-        """Say which paths that the policy names are."""
+        """Return the same for those paths that the policy names."""
         paths = self.writable() if write else self.readable()
         return f"{'writable' if write else 'readable'}: {printable(', '.join(paths)) or 'nothing'}"
 
@@ -252,7 +260,7 @@ class View:
         return sorted(mount.dest for mount in self._mounts.values() if mount.source is not None)
 
     def writable(self) -> list[str]:
-        """List those of them that can be written to."""
+        """List those of them that commands can write to."""
         if self.policy.base == "workspace":
             return list(self._named.write)
         return sorted(mount.dest for mount in self._mounts.values() if mount.source and mount.is_writable)
@@ -265,7 +273,7 @@ class View:
         return max(rules, key=lambda rule: len(rule.root), default=None)
 
     def check_suffix(self, inside: str, shown: str) -> None:
-        """Raise AccessError for a name that the rules don't take."""
+        """Raise AccessError for a name that the rules don't accept."""
         rule = self.rule(inside)
         if rule is not None and not rule.takes(os.path.basename(inside)):
             raise AccessError(shown, f"has no suffix that {rule.name} takes: {', '.join(rule.suffixes)}")
@@ -279,7 +287,7 @@ class View:
 
 
 class MacView(View):
-    """The same on macOS: nothing is mounted, so that a file has the path that it has for this process."""
+    """The same on macOS, where nothing is mounted: a file has the same path for commands and for this process."""
 
     refuses_by_eperm = True
 
@@ -301,16 +309,16 @@ class MacView(View):
         return Place(inside, self._here(inside, mount), mount)
 
     def problem(self, path: str | os.PathLike[str], *, write: bool) -> tuple[Place, str]:
-        """Return where a path leads, and why commands can't read, or write, what is there, or ""."""
-        found = self.place(path)
-        if self.is_denied(found) or found.mount.is_hidden:
-            return found, _HIDDEN
-        if found.here is None:
-            return found, "is outside of the sandbox"
-        return found, "is read-only in the sandbox" if write and not found.mount.is_writable else ""
+        """Return where a path leads, and why commands can't read or write what is there; "": they can."""
+        place = self.place(path)
+        if self.is_denied(place) or place.mount.is_hidden:
+            return place, _HIDDEN
+        if place.here is None:
+            return place, "is outside of the sandbox"
+        return place, "is read-only in the sandbox" if write and not place.mount.is_writable else ""
 
     def is_denied(self, place: Place) -> bool:
-        """Say if the policy hides a path, also one that doesn't exist yet."""
+        """Return whether the policy hides a path, even if nothing exists there yet."""
         return any(is_below(place.inside, seatbelt.canonical(path, self._host)) for path in self.policy.deny)
 
 
@@ -325,17 +333,17 @@ def view(policy: Policy) -> View:
 
 
 def can_read(policy: Policy, path: str | os.PathLike[str]) -> bool:
-    """Say if commands can read what this process finds at a path; it need not exist."""
+    """Return whether commands can read what this process finds at a path; nothing need exist there."""
     return not view(policy).problem(path, write=False)[1]
 
 
 def can_write(policy: Policy, path: str | os.PathLike[str]) -> bool:
-    """Say if commands can change what this process finds at a path; it need not exist."""
+    """Return whether commands can change what this process finds at a path; nothing need exist there."""
     return not view(policy).problem(path, write=True)[1]
 
 
 def check_suffix(policy: Policy, path: str | os.PathLike[str]) -> None:
-    """Raise AccessError if the rules don't take a file of this name."""
+    """Raise AccessError if the rules don't accept a file of this name."""
     seen = view(policy)
     seen.check_suffix(seen.place(path).inside, os.fspath(path))
 

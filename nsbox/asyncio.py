@@ -1,9 +1,9 @@
-"""asyncio's subprocess functions, with policy=: what they start is contained.
+"""asyncio's subprocess functions, with policy=: the commands that they start are contained.
 
     process = await nsbox.asyncio.create_subprocess_exec("make", cwd="repo")
 
-Works on asyncio's own event loops and on uvloop's. Nothing of the loop's child watching is used: the event loop
-watches the command's pidfd, then the sandbox's end.
+They work on asyncio's own event loops and on uvloop's. The loop's child watcher isn't used: the event loop watches the
+command's pidfd, then the sandbox's end.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from nsbox import _popen
 from nsbox._base.errors import KillError
 from nsbox._containment import Containment
-from nsbox._keeper import Keeper
 from nsbox._policy.policy import Policy
+from nsbox._spawn.way import Keeper
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 
 if TYPE_CHECKING:
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "create_subprocess_exec", "create_subprocess_shell"]
 
-# What asyncio refuses, since streams carry bytes; with the only value of each that is no contradiction.
+# Options that asyncio refuses because streams carry bytes, each with the one value that doesn't contradict that.
 _BYTES_ONLY = {"universal_newlines": False, "text": False, "encoding": None, "errors": None, "bufsize": 0}
 
 
 class Process(_Process):
-    """asyncio.subprocess.Process, and what contains it."""
+    """asyncio.subprocess.Process, with what contains the command."""
 
     @property
     def sandbox(self) -> Containment:
-        """What contains the command: as Popen.sandbox."""
-        found: Containment = self._transport.get_extra_info("subprocess").sandbox  # type: ignore[attr-defined]
-        return found
+        """What contains the command, as Popen.sandbox."""
+        sandbox: Containment = self._transport.get_extra_info("subprocess").sandbox  # type: ignore[attr-defined]
+        return sandbox
 
     @property
     def terminal(self) -> Terminal | None:
-        """With pty=, the caller's end of the command's terminal: as Popen.terminal."""
-        found: Terminal | None = self._transport.get_extra_info("subprocess").terminal  # type: ignore[attr-defined]
-        return found
+        """With pty=, the caller's end of the command's terminal, as Popen.terminal; else None."""
+        terminal: Terminal | None = self._transport.get_extra_info("subprocess").terminal  # type: ignore[attr-defined]
+        return terminal
 
 
 class _Transport(base_subprocess.BaseSubprocessTransport):
-    """asyncio's transport of a subprocess, around nsbox's Popen. It is told of the end when the sandbox is gone."""
+    """asyncio's transport of a subprocess, around nsbox's Popen. It reports the end once the sandbox is gone."""
 
     _loop: Any
-    _proc: _popen.Popen[bytes]  # None, when it was closed
+    _proc: _popen.Popen[bytes]  # None once the transport is closed
     _returncode: int | None
     _pipes: dict[int, Any]
     _exit_waiters: list[_asyncio.Future[int]]
@@ -63,15 +63,15 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
     _timer: _asyncio.TimerHandle | None = None
     _error: KillError | None = None
 
-    def _start(self, args: Any, shell: bool, *positional: Any, **options: Any) -> None:  # all by name
+    def _start(self, args: Any, shell: bool, *positional: Any, **options: Any) -> None:  # asyncio passes all by name
         self._watched = []
         self._proc = _popen.Popen(args, shell=shell, **options)
-        hurry = weakref.WeakMethod(self._hurry)  # the command may outlast this
+        hurry = weakref.WeakMethod(self._hurry)  # the command may outlive this transport
         self._proc._on_kill = lambda: (call := hurry()) and call()
         self._watch()
 
     def _hurry(self) -> None:
-        """Look again soon: what was killed needs more steps, perhaps. Any thread may have done it."""
+        """Look again soon: a kill may need more steps. Any thread may call this."""
         loop = self._loop
         if loop.is_closed():
             return
@@ -81,10 +81,10 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
             self._look_later()
 
     def _look_later(self) -> None:
-        """Look after a pause.
+        """Look again after a pause.
 
-        Descriptors stay watched, and the loop isn't woken by its own pipe, which is SIGCHLD's too: it has to see the
-        end of the command before a child watcher does that reaps all children (FastChildWatcher).
+        The descriptors stay watched, and the loop's own pipe doesn't wake it, since SIGCHLD uses that pipe too: the
+        loop has to see the command's end before a child watcher that reaps all children (FastChildWatcher).
         """
         if self._proc and self._returncode is None:
             if self._timer is not None:
@@ -92,7 +92,7 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
             self._timer = self._loop.call_later(self._proc._slice(), self._look)
 
     def _watch(self) -> None:
-        """Watch for the next step towards the end: the command's, then that of what is left of its sandbox."""
+        """Watch for the next step towards the end: first the command's end, then that of the rest of its sandbox."""
         self._watched, patience = self._proc.watch()
         for fd in self._watched:
             self._loop.add_reader(fd.fileno(), self._look)
@@ -120,7 +120,7 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
             self._process_exited(status)
 
     def _fail(self, error: KillError | None) -> None:
-        """Have all who wait raise an error, if there is one; the streams end."""
+        """If there is an error, raise it in all callers that wait, and end the streams."""
         if error is None or self._error is not None:
             return
         self._error = error
@@ -133,28 +133,28 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
                 waiter.set_exception(error)
 
     async def _wait(self) -> int:
-        """Wait for the end; raises KillError if that doesn't come after a kill."""
+        """Wait for the end; raises KillError if the sandbox survives a kill."""
         if self._returncode is None and self._error is not None:
             raise self._error
         status: int = await super()._wait()
         return status
 
     def send_signal(self, signal: int) -> None:
-        """Send a signal to the command. By Popen, which knows whether the pid is still its own."""
+        """Send a signal to the command, through Popen, which knows whether the pid is still its own."""
         if self._returncode is not None:
             raise ProcessLookupError
         self._check_proc()
         self._proc.send_signal(signal)
 
     def terminate(self) -> None:
-        """Send SIGTERM to all that runs in the sandbox; as Popen.terminate()."""
+        """Send SIGTERM to everything that runs in the sandbox, as Popen.terminate()."""
         if self._returncode is not None:
             raise ProcessLookupError
         self._check_proc()
         self._proc.terminate()
 
     def kill(self) -> None:
-        """Kill the command, and with it the sandbox."""
+        """Kill the command, and the sandbox with it."""
         self.send_signal(_signal.SIGKILL)
 
 
@@ -191,9 +191,15 @@ async def create_subprocess_exec(
     policy: Policy | Keeper | None = None,
     **options: Unpack[HeardExec],
 ) -> Process:
-    """Start a program in a sandbox; as asyncio.create_subprocess_exec, with policy= and nsbox.Popen's other options.
+    """Return a Process that runs a program in a sandbox, as asyncio.create_subprocess_exec does.
 
-    limit: bytes that a stream buffers. Raises what nsbox.Popen raises, and ValueError for options of text.
+    program, args: the command, not interpreted by a shell.
+    stdin, stdout, stderr: as for subprocess.Popen. Default: inherited.
+    limit: bytes that each stream buffers. Default: 65536.
+    policy: a Policy, Sandbox, Session or Transaction. Default: as for nsbox.Popen.
+    options: any other option of nsbox.Popen that doesn't ask for text.
+
+    Raises what nsbox.Popen raises, and ValueError for options of text: streams carry bytes.
     """
     return await _create(
         [program, *args],
@@ -216,9 +222,15 @@ async def create_subprocess_shell(
     policy: Policy | Keeper | None = None,
     **options: Unpack[HeardShell],
 ) -> Process:
-    """Start a command line of the shell in a sandbox; as asyncio.create_subprocess_shell, with policy=.
+    """Return a Process that runs a shell's command line in a sandbox, as asyncio.create_subprocess_shell does.
 
-    limit: bytes that a stream buffers. Raises what nsbox.Popen raises, and ValueError for options of text.
+    cmd: the command line.
+    stdin, stdout, stderr: as for subprocess.Popen. Default: inherited.
+    limit: bytes that each stream buffers. Default: 65536.
+    policy: a Policy, Sandbox, Session or Transaction. Default: as for nsbox.Popen.
+    options: any other option of nsbox.Popen that doesn't ask for text.
+
+    Raises what nsbox.Popen raises, and ValueError for options of text: streams carry bytes.
     """
     if not isinstance(cmd, str | bytes):
         raise ValueError("cmd must be a string")

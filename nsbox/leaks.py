@@ -1,15 +1,15 @@
-"""Leaks: find tokens and private keys in text, also encoded ones, and redact secrets that are known.
+"""Leaks: find tokens and private keys in text, even encoded ones, and redact known secrets.
 
     for finding in scan(text):
         log.warning("not sent: %s", finding)
 
-scan() knows the forms of tokens (_leak_patterns.py), Scrubber (_scrub.py) the very values; scrub_and_scan() does the
-one after the other. Neither stops somebody who wants to get a secret out: see docs/howto/leaks-and-secrets.md.
+scan() knows what tokens look like (_leak_patterns.py); Scrubber knows the exact values (_scrub.py). scrub_and_scan()
+scrubs, then scans. Neither stops a program that means to get a secret out: see docs/howto/leaks-and-secrets.md.
 
-How scan() goes: text is a layer. What in it can be base64, hex or percent-encoding of printable text is decoded, and
-all of that together is the next layer. So each layer is gone over a few times in C, and Python only sees candidates.
-They are few: each byte of printable text leaves marks in its encoding that a path or a hash has by chance only. Every
-step is linear, and a layer has at most a few times the size of the one before.
+How scan() works: the text is the first layer. Whatever in it may be base64, hex or percent-encoding of printable text
+is decoded; together, the results are the next layer. C goes over each layer a few times, and Python sees only
+candidates. They are few: each byte of printable text leaves marks in its encoding that a path or a hash has only by
+chance. Every step is linear, and a layer is at most a few times as large as the one before.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ if TYPE_CHECKING:
 
 __all__ = ["DEPTH", "Finding", "Scrubber", "scan", "scrub_and_scan"]
 
-DEPTH = 3  # encodings around a token, one in the other
+DEPTH = 3  # layers of encoding around a token
 
-_key = os.urandom(32)  # of this process, and of those that it forks
+_key = os.urandom(32)  # shared by this process and those that it forks
 
 
 @frozen
 class Finding(Frozen):
-    """A token that was found, without its value.
+    """A token in a text, without its value.
 
-    kind: "anthropic", "brave", "discord", "github", "google", "openai", "openrouter", "private-key", "slack",
-    "telegram". start, end: where in the text that was given, in the units of its index; for an encoded token the
-    letters that it takes up there. encodings: from the outside in, of "base64", "hex" and "percent"; () for none.
-    fingerprint: the same for the same token of this process, see scan().
+    kind: "anthropic", "brave", "discord", "github", "google", "openai", "openrouter", "private-key", "slack" or
+        "telegram".
+    start, end: its place in the text that was scanned, as indices of that text. For an encoded token, the place of its
+        encoded form.
+    encodings: "base64", "hex" or "percent", the outermost first; () if it isn't encoded.
+    fingerprint: 12 hex digits, the same for equal tokens in this process; see scan().
     """
 
     kind: str
@@ -58,15 +60,19 @@ class Finding(Frozen):
 
 
 def scan(text: str | bytes, *, depth: int = DEPTH, key: bytes | None = None) -> list[Finding]:
-    """Return the tokens and private keys in text, by their place.
+    """Return the tokens and private keys in a text, in the order of their places.
 
-    depth: how many encodings one in the other are taken off (0: none). key: for fingerprints, HMAC-SHA256 of kind and
-    token, cut to 48 bits. By default it is random and of this process, so that nobody can try out values later; who has
-    to compare over processes gives one of 16 bytes or more, and keeps it secret. Raises TypeError and ValueError for
-    arguments that make no sense, nothing for a text. Takes time and memory in proportion to the text.
+    text: str, or bytes.
+    depth: how many nested encodings to decode, 0 to 8; 0 decodes none. Default: 3.
+    key: of the fingerprints, which are HMAC-SHA256 of kind and token, cut to 48 bits. The default is random for each
+        process, so that nobody can try out values later. To compare fingerprints across processes, pass a key of at
+        least 16 bytes and keep it secret.
+
+    Time and memory grow in proportion to the text. Raises TypeError and ValueError for arguments that make no sense,
+    and nothing because of what the text contains.
     """
     if isinstance(text, str):
-        data = text.encode("latin-1", "replace")  # a byte for each letter, and none of a token for those outside
+        data = text.encode("latin-1", "replace")  # one byte for each letter; no token has a letter outside of latin-1
     elif isinstance(text, bytes | bytearray | memoryview):
         data = bytes(text)
     else:
@@ -75,24 +81,29 @@ def scan(text: str | bytes, *, depth: int = DEPTH, key: bytes | None = None) -> 
         raise ValueError(f"depth: {depth!r} is no number from 0 to 8")
     if key is not None and len(key) < 16:
         raise ValueError("key: has to have 16 bytes at least")
-    found: dict[tuple[str, int], Finding] = {}
+    findings: dict[tuple[str, int], Finding] = {}
     for layer in layers(data, depth):
         for kind, start, end in tokens(layer.data):
             place, encodings = layer.origin(start, end)
-            known = found.get((kind, place[0]))
-            if known is None or known.end < place[1]:
+            earlier = findings.get((kind, place[0]))
+            if earlier is None or earlier.end < place[1]:
                 print_of = _fingerprint(kind, layer.data[start:end], _key if key is None else key)
-                found[kind, place[0]] = Finding(kind, *place, encodings, print_of)
-    return sorted(found.values(), key=lambda finding: (finding.start, finding.end, finding.kind))
+                findings[kind, place[0]] = Finding(kind, *place, encodings, print_of)
+    return sorted(findings.values(), key=lambda finding: (finding.start, finding.end, finding.kind))
 
 
 def scrub_and_scan(
     text: AnyStr, secrets: Scrubber | Iterable[Value], *, depth: int = DEPTH, key: bytes | None = None
 ) -> tuple[AnyStr, list[Finding]]:
-    """Redact these secrets, then scan: what is expected to be in a text is no finding. Return both results.
+    """Return the text with these secrets redacted, and what scan() finds in the result.
 
-    secrets: values, or a Scrubber, whose stream isn't touched. The findings' places are those in the text returned.
-    Raises what Scrubber() and scan() do.
+    So a secret that the text is expected to contain is no finding. The findings' places are those in the text returned.
+
+    text: str or bytes; the result has the same type.
+    secrets: their values, or a Scrubber, whose own stream isn't touched.
+    depth, key: as for scan().
+
+    Raises what Scrubber() and scan() raise.
     """
     scrubber = secrets if isinstance(secrets, Scrubber) else Scrubber(secrets)
     clean = scrubber.scrub(text)
@@ -107,14 +118,14 @@ def _fingerprint(kind: str, value: bytes, key: bytes) -> str:
 
 
 class Layer:
-    """Bytes to look at: the text, or pieces that come from decoding the layer below, with NUL between them."""
+    """Bytes to search: the text, or the decoded pieces of the layer below, with a NUL between them."""
 
     def __init__(self, data: bytes, starts: list[int], pieces: list[tuple[_Region, int]]) -> None:
         self.data = data
         self._starts, self._pieces = starts, pieces
 
     def origin(self, start: int, end: int) -> tuple[tuple[int, int], tuple[str, ...]]:
-        """Return where in the text it is that is here from start to end, and how it is encoded there."""
+        """Return where in the text this layer's bytes from start to end come from, and how they are encoded there."""
         encodings: list[str] = []
         layer = self
         while layer._pieces:
@@ -128,7 +139,7 @@ class Layer:
 
 
 def layers(data: bytes, depth: int) -> Iterator[Layer]:
-    """Yield the text as a layer, and those that come from decoding it."""
+    """Yield the text as a layer, then the layers that come from decoding it."""
     layer = Layer(data, [], [])
     yield layer
     for _ in range(depth):
@@ -145,7 +156,7 @@ def layers(data: bytes, depth: int) -> Iterator[Layer]:
 
 
 class _Region:
-    """A stretch of a layer that was decoded. phase: how many letters of it were left out first."""
+    """A stretch of a layer that was decoded. phase: how many of its first letters were left out."""
 
     __slots__ = ("_marks", "encoding", "end", "layer", "phase", "start")
 
@@ -154,11 +165,11 @@ class _Region:
         self._marks: list[int] | None = None
 
     def origin(self, start: int, end: int) -> tuple[int, int]:
-        """Return where in the layer the bytes from start to end of what it was decoded to come from."""
+        """Return where in the layer the bytes from start to end of the decoded form come from."""
         if self._marks is None:
             source = self.layer.data[self.start : self.end]
             mark, width = (_ESCAPE, 2) if self.encoding == "percent" else (_LINE_END, 1)
-            self._marks = [found.start() - width * i for i, found in enumerate(mark.finditer(source))]
+            self._marks = [match.start() - width * i for i, match in enumerate(mark.finditer(source))]
         if self.encoding == "percent":
             left, right = start + 2 * bisect_left(self._marks, start), end + 2 * bisect_left(self._marks, end)
         else:
@@ -172,14 +183,14 @@ class _Region:
 
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 _LINE_END = re.compile(rb"[\r\n]")
-_PRINTABLE = re.compile(rb"[\t\n\r -~]{%d,}" % (SHORTEST - 2))  # base64 that begins within a token lacks some of it
+_PRINTABLE = re.compile(rb"[\t\n\r -~]{%d,}" % (SHORTEST - 2))  # base64 that begins inside a token misses some of it
 
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 def _table(letters: bytes) -> bytes:
-    """Return a table for translate() that makes these letters x, and all others blanks."""
+    """Return a table for translate() that turns these letters into x, and all others into blanks."""
     return bytes(0x78 if byte in letters else 0x20 for byte in range(256))
 
 
@@ -188,15 +199,15 @@ def _base64_letters(is_one: Callable[[int], bool]) -> bytes:
     return letters + letters.translate(bytes.maketrans(b"+/", b"-_"))
 
 
-# Three printable bytes, 0x20 to 0x7e, as four letters: the top bits of each byte leave these for the first three.
+# Three printable bytes, 0x20 to 0x7e, are four base64 letters: the bytes' top bits limit what the first three can be.
 _QUAD = [_base64_letters(lambda v: 8 <= v < 32), _base64_letters(lambda v: 2 <= v & 15 <= 7)]
 _QUAD += [_base64_letters(lambda v: v & 3 < 2), _base64_letters(lambda v: True)]
 
 
 class _Code:
-    """An encoding whose letters come in groups of a size that stand for printable text.
+    """An encoding in which a group of letters, of a fixed size, stands for printable text.
 
-    letters: those of its alphabet. groups: what each letter of a group may be. count: groups in a row that a token has.
+    letters: its alphabet. groups: what each letter of a group may be. count: groups in a row that any token has.
     """
 
     def __init__(self, name: str, letters: bytes, groups: list[bytes], count: int) -> None:
@@ -207,12 +218,12 @@ class _Code:
         self._all = re.compile(b"(?:%b){%d}" % (one, count))
 
     def regions(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where, from and to, letters and line ends are around such groups."""
+        """Yield start and end of each run of letters and line ends that contains such groups."""
         firsts = data.translate(self._first)
         spread = b""
-        known = set()
+        starts = set()
         for phase in range(self.size):
-            lane = firsts[phase :: self.size]  # every fourth letter: a search in these is a search for groups
+            lane = firsts[phase :: self.size]  # one letter of each group: to search these is to search for groups
             at = lane.find(self._row)
             while at >= 0:
                 place, past = at * self.size + phase, at + 1
@@ -220,14 +231,14 @@ class _Code:
                     spread = spread or data.translate(self._alphabet)
                     start, end = spread.rfind(b" ", 0, place) + 1, spread.find(b" ", place)
                     end = len(data) if end < 0 else end
-                    if start not in known:
-                        known.add(start)
+                    if start not in starts:
+                        starts.add(start)
                         yield start, end
                     past = max(past, (end - phase) // self.size)
                 at = lane.find(self._row, past)
 
     def decoded(self, source: bytes) -> Iterator[bytes]:
-        """Yield what a region stands for if it begins at its first letter, at its second, and so on."""
+        """Yield what a region decodes to if it begins at its first letter, at its second, and so on."""
         if self.size == 4:
             clean = source.translate(_URL_SAFE, b"\r\n")
             for phase in range(4):
@@ -251,13 +262,13 @@ _ESCAPES = {b"%%%02X" % byte: bytes([byte]) for byte in range(256)}
 
 
 def _decoded(layer: Layer) -> Iterator[tuple[_Region, int, bytes]]:
-    """Yield what is encoded in a layer: where it comes from, which byte of the decoded is its first, and the bytes."""
+    """Yield each encoded piece of a layer: its region, its offset in what the region decodes to, and its bytes."""
     for code in _CODES:
         for start, end in code.regions(layer.data):
             for phase, decoded in enumerate(code.decoded(layer.data[start:end])):
                 region = _Region(layer, code.name, start, end, phase)
-                for found in _PRINTABLE.finditer(decoded):
-                    yield region, found.start(), found[0]
+                for match in _PRINTABLE.finditer(decoded):
+                    yield region, match.start(), match[0]
     for start, end in _percent_regions(layer.data):
         decoded = _ESCAPE.sub(_unescaped, layer.data[start:end])
         if len(decoded) >= SHORTEST:
@@ -269,13 +280,13 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def _percent_regions(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where, from and to, there are words with escapes."""
-    found = _ESCAPE.search(data)
-    if not found:
+    """Yield start and end of each word that has escapes in it."""
+    escape = _ESCAPE.search(data)
+    if not escape:
         return
     spread = data.translate(_IN_URLS)
-    while found:
-        start, end = spread.rfind(b" ", 0, found.start()) + 1, spread.find(b" ", found.end())
+    while escape:
+        start, end = spread.rfind(b" ", 0, escape.start()) + 1, spread.find(b" ", escape.end())
         end = len(data) if end < 0 else end
         yield start, end
-        found = _ESCAPE.search(data, end)
+        escape = _ESCAPE.search(data, end)

@@ -4,8 +4,9 @@
     policy = nsbox.rootfs.policy(root, workspace="work")
     nsbox.run(["sh", "-c", "cat /etc/passwd"], policy=policy)
 
-A root is built once and shared by all sandboxes, to which it is read-only. It has the programs that are named, their
-interpreters and libraries at the paths that they have here, a few files in /etc, and empty mount points.
+A root is built once and shared by all sandboxes, which can only read it. It contains the programs that you name, with
+their interpreters and libraries, at the paths that they have on this machine. It also has a few files in /etc, and
+empty mount points.
 """
 
 from __future__ import annotations
@@ -49,25 +50,32 @@ def build(
     mount_points: Iterable[str] = (),
     replace: bool = False,
 ) -> str:
-    """Make a root file system, and return its absolute path.
+    """Return the absolute path of a root file system that it makes.
 
-    dest: the directory to be made. It appears when it is complete, or not at all. programs: names, looked up in
-    /usr/local/bin, /usr/bin, /bin and the same with sbin, or paths; each comes with its libraries, a script with its
-    interpreter. files: more files, and directories with all that is below them; links in these are kept, not followed;
-    what they need as libraries comes along. Both keep the paths that they have here; a mapping gives others: path in
-    the root -> path here. mount_points: directories for what policy() mounts, besides /workspace, /agent and its own.
-    replace: a root at dest that build() has made is exchanged for the new one in a moment, and removed; commands that
-    still run in it lose their files.
+    dest: the directory to make. It appears complete, or not at all.
+    programs: names, searched for in /usr/local/bin, /usr/bin, /bin and their sbin counterparts; or paths. Each brings
+        its libraries, and a script its interpreter. Default: none.
+    files: more files and whole directories, with the libraries that they need. Links inside a directory are copied, not
+        followed. Default: none.
+    mount_points: directories for what policy() mounts, besides /workspace, /agent and the ones that every root has.
+        Default: none.
+    replace: True swaps a root at dest that build() made for the new one atomically, and removes it. Commands that still
+        run in the old one lose their files. Default: False.
 
-    Files get the modes 0555 and 0444, directories 0755, and all belongs to the caller. Set-user-ID bits, attributes,
-    sockets, FIFOs and device nodes aren't copied. Which libraries a program opens while it runs, no file says: name
-    them in files. Raises UnavailableError without the library pyelftools (pip install 'nsbox[rootfs]'), PolicyError for
-    arguments that make no sense, FileExistsError, and OSError, with the path, for what can't be found, read, executed
-    on this machine or written.
+    Programs and files keep the paths that they have on this machine. To choose others, pass a mapping from the path in
+    the root to the path here.
+
+    Files have mode 0555 or 0444, directories 0755, and everything belongs to the caller. Set-user-ID bits, extended
+    attributes, sockets, FIFOs and device nodes aren't copied. No file says which libraries a program opens while it
+    runs: name those in files.
+
+    Raises UnavailableError without the library pyelftools (pip install 'nsbox[rootfs]'), PolicyError for arguments that
+    make no sense, FileExistsError, and OSError with the path of what can't be found, read, written, or executed on this
+    machine.
     """
     if not abi.on_linux:
-        raise UnavailableError(Reason("a root file system is mounted, which only Linux lets be done"))
-    made: dict[str, Any] = {
+        raise UnavailableError(Reason("a root file system has to be mounted, which only Linux allows"))
+    arguments: dict[str, Any] = {
         "programs": _pairs("programs", programs),
         "files": _pairs("files", files),
         "mount_points": _points(mount_points),
@@ -78,21 +86,25 @@ def build(
         raise PolicyError("dest", "'/' is the root of this machine")
     path = f"{above.rstrip('/')}/{name}"
     old = _replaced(path, replace=replace)
-    for _, source in made["files"]:
+    for _, source in arguments["files"]:
         if is_below(path, os.path.realpath(source)):
             raise PolicyError("dest", f"{path} lies in {source}, which is to be copied")
-    contents = _contents(made)
+    contents = _contents(arguments)
     with Tree(above) as tree:
-        _make(tree, name, contents, made, old)
+        _make(tree, name, contents, arguments, old)
     return path
 
 
 def check(dest: Path) -> list[tuple[str, str]]:
-    """Return what a root made anew would have otherwise: its paths, and "changed", "new" or "gone", sorted.
+    """Return how a fresh build of a root would differ: sorted pairs of a path and "changed", "new" or "gone".
 
-    An empty list: the programs, libraries and files of this machine are those that it was built from. Nothing is said
-    about what has been changed in the root itself. Raises OSError for what isn't a root that build() has made, and
-    what build() raises, but that a file which doesn't exist any more is "gone".
+    An empty list means that the machine still has the programs, libraries and files that the root was built from.
+    Changes inside the root itself aren't looked for.
+
+    dest: a root that build() made.
+
+    Raises OSError if build() didn't make it, and what build() raises; but a file that no longer exists on this machine
+    is reported as "gone".
     """
     path = os.path.abspath(os.fspath(dest))
     manifest = _manifest(path)
@@ -101,30 +113,30 @@ def check(dest: Path) -> list[tuple[str, str]]:
     except FileNotFoundError as error:
         return [(str(error.filename), "gone")]
     before: dict[str, Any] = manifest["entries"]
-    found = [(name, "gone") for name in before if name not in entries]
+    differences = [(name, "gone") for name in before if name not in entries]
     for name, entry in entries.items():
         if name not in before:
-            found.append((name, "new"))
+            differences.append((name, "new"))
         elif _is_changed(before[name], entry):
-            found.append((name, "changed"))
-    return sorted(found)
+            differences.append((name, "changed"))
+    return sorted(differences)
 
 
 # ---- arguments
 
 
 def _pairs(field: str, wished: Any) -> list[tuple[str | None, str]]:
-    """Return what is wished for as pairs: the path in the root, None for the same, and the path or name here."""
+    """Return an argument as pairs: the path in the root (None: the same as here), and the path or name here."""
     if isinstance(wished, str | bytes | os.PathLike) or not isinstance(wished, Iterable):
         raise PolicyError(field, f"is a {type(wished).__name__}, must be a sequence or a mapping")
     items = wished.items() if isinstance(wished, Mapping) else ((None, item) for item in wished)
-    found: list[tuple[str | None, str]] = []
+    pairs: list[tuple[str | None, str]] = []
     for inside, item in items:
         text = check_text(field, os.fspath(item) if isinstance(item, os.PathLike) else item)
         if "/" in text or field == "files":
             text = os.path.abspath(text)
-        found.append((None if inside is None else check_path(field, inside), text))
-    return found
+        pairs.append((None if inside is None else check_path(field, inside), text))
+    return pairs
 
 
 def _points(wished: Any) -> list[str]:
@@ -134,37 +146,37 @@ def _points(wished: Any) -> list[str]:
 
 
 def _replaced(path: str, *, replace: bool) -> os.stat_result | None:
-    """Return what is at dest, and may be replaced; None: nothing is."""
+    """Return the root at dest that may be replaced; None if nothing is there."""
     try:
-        found = os.lstat(path)
+        old = os.lstat(path)
     except FileNotFoundError:
         return None
     if not replace:
         raise FileExistsError(errno.EEXIST, "exists; replace=True exchanges a root that build() has made", path)
-    if not stat.S_ISDIR(found.st_mode) or not os.path.isfile(f"{path}/{MANIFEST}"):
+    if not stat.S_ISDIR(old.st_mode) or not os.path.isfile(f"{path}/{MANIFEST}"):
         raise FileExistsError(errno.EEXIST, "exists, and is no root that build() has made", path)
-    return found
+    return old
 
 
-def _contents(made: Mapping[str, Any]) -> Contents:
+def _contents(arguments: Mapping[str, Any]) -> Contents:
     contents = Contents()
-    contents.add_files(made["files"])
-    contents.add_programs(made["programs"])
-    contents.finish(made["mount_points"])
+    contents.add_files(arguments["files"])
+    contents.add_programs(arguments["programs"])
+    contents.finish(arguments["mount_points"])
     return contents
 
 
 # ---- writing
 
 
-def _make(above: Tree, name: str, contents: Contents, made: Mapping[str, Any], old: os.stat_result | None) -> None:
-    """Write the root beside its place, and put it there."""
+def _make(above: Tree, name: str, contents: Contents, arguments: Mapping[str, Any], old: os.stat_result | None) -> None:
+    """Write the root next to its place, then move it there."""
     new = f".{name[:200]}.{os.urandom(6).hex()}"
     os.mkdir(new, 0o700, dir_fd=above.fd)
     try:
         with above.dir(new) as fd, Tree(fd) as target:
             entries = _written(contents, target)
-            manifest = {"nsbox": _VERSION, "made": made, "entries": entries}
+            manifest = {"nsbox": _VERSION, "made": arguments, "entries": entries}
             manifest |= {"skipped": contents.skipped, "missing": contents.missing}
             _write_text(target, MANIFEST, json.dumps(manifest, indent=1))
         set_mode(above.fd, new, stat.S_IFDIR, 0o755)
@@ -173,12 +185,12 @@ def _make(above: Tree, name: str, contents: Contents, made: Mapping[str, Any], o
             rename(above.fd, new, above.fd, name, EXCHANGE)
             raise FileExistsError(errno.EEXIST, "has become something else meanwhile", name)
     finally:
-        remove(above, new)  # what failed, or was exchanged
+        remove(above, new)  # an unfinished root, or the old one
 
 
 def _written(contents: Contents, target: Tree) -> dict[str, dict[str, Any]]:
-    """Write all entries, directories before what is in them; return what the manifest says of each."""
-    said: dict[str, dict[str, Any]] = {}
+    """Write all entries, directories before their contents; return the manifest's record of each."""
+    records: dict[str, dict[str, Any]] = {}
     linked: dict[tuple[int, int], str] = {}
     with target.walking():
         for path, entry in sorted(contents.entries.items()):
@@ -188,22 +200,22 @@ def _written(contents: Contents, target: Tree) -> dict[str, dict[str, Any]]:
                     case Dir():
                         os.mkdir(name, 0o700, dir_fd=above)
                         set_mode(above, name, stat.S_IFDIR, 0o755)
-                        said[path] = {}
+                        records[path] = {}
                     case Link():
                         os.symlink(entry.target, name, dir_fd=above)
-                        said[path] = {"target": entry.target}
+                        records[path] = {"target": entry.target}
                     case Text():
                         _write_text(target, at, entry.data)
-                        said[path] = {"text": entry.data}
+                        records[path] = {"text": entry.data}
                     case Copy():
                         first = linked.setdefault(entry.identity, at) if entry.is_linked else at
                         if first == at:
-                            said[path] = _copied(entry, above, name)
+                            records[path] = _copied(entry, above, name)
                             continue
                         with target.parent(first) as (beside, other):
                             os.link(other, name, src_dir_fd=beside, dst_dir_fd=above, follow_symlinks=False)
-                        said[path] = said[f"/{first}"] | {"source": entry.source}
-    return said
+                        records[path] = records[f"/{first}"] | {"source": entry.source}
+    return records
 
 
 def _created(above: int, name: str) -> int:
@@ -217,14 +229,14 @@ def _write_text(target: Tree, at: str, text: str) -> None:
 
 
 def _copied(entry: Copy, above: int, name: str) -> dict[str, Any]:
-    """Copy one file, and return what the manifest says of it."""
+    """Copy one file, and return the manifest's record of it."""
     read = _source(entry)
     try:
         written = _created(above, name)
         try:
             digest = _copy(entry, read, written)
             os.fchmod(written, 0o555 if entry.is_program else 0o444)
-            # Python's caches know a source by its time.
+            # Python's bytecode caches identify a source by its time.
             os.utime(written, ns=(entry.mtime_ns, entry.mtime_ns))
         finally:
             os.close(written)
@@ -234,7 +246,7 @@ def _copied(entry: Copy, above: int, name: str) -> dict[str, Any]:
 
 
 def _source(entry: Copy) -> int:
-    """Open the file that was looked at before, by no link in its tree."""
+    """Open the file that was examined before, following no link in its tree."""
     if entry.tree is None:
         return opened(entry.path)
     with Tree(entry.tree) as tree, tree.file(entry.path) as fd:
@@ -260,27 +272,28 @@ def _copy(entry: Copy, read: int, written: int | None) -> str:
 def _check_unchanged(entry: Copy, fd: int) -> None:
     now = os.fstat(fd)
     if (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns) != (*entry.identity, entry.size, entry.mtime_ns):
-        raise OSError(errno.EBUSY, "has been changed meanwhile; try again", entry.source)
+        raise OSError(errno.EBUSY, "has changed in the meantime; try again", entry.source)
 
 
 # ---- the manifest
 
 
 def _manifest(path: str) -> dict[str, Any]:
-    """Return what build() has noted; raises OSError if it hasn't."""
+    """Return the manifest that build() wrote; raises OSError if there is none."""
     with open(opened(f"{path}/{MANIFEST}"), "rb") as file:
         data = file.read()
     try:
-        found = json.loads(data)
-        if found["nsbox"] == _VERSION and isinstance(found["entries"], dict) and {*found["made"]} == _ARGUMENTS:
-            return dict(found)
+        manifest = json.loads(data)
+        is_ours = manifest["nsbox"] == _VERSION and isinstance(manifest["entries"], dict)
+        if is_ours and {*manifest["made"]} == _ARGUMENTS:
+            return dict(manifest)
     except (ValueError, TypeError, KeyError):
         pass
     raise OSError(errno.EINVAL, "is no manifest that this version of nsbox has written", f"{path}/{MANIFEST}")
 
 
 def _is_changed(before: Mapping[str, Any], entry: Entry) -> bool:
-    """Compare an entry with what was noted; contents only where size or time differ."""
+    """Say if an entry differs from its record. Contents are compared only if the size is equal and the time isn't."""
     match entry:
         case Dir():
             return before != {}

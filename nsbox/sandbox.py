@@ -1,12 +1,12 @@
-"""Sandbox: a policy brought to life, for many commands.
+"""Sandbox: one policy for many commands.
 
     with nsbox.Sandbox(nsbox.Policy.workspace("repo")) as box:
         box.run(["make"], check=True)
         print(box.shell("grep -r TODO . | wc -l", timeout=30).stdout)
         print(box.read("README.md", max_chars=1000))
 
-Each command has a sandbox of its own, as if it had been started with policy=; what is the same for all of them is made
-once and kept.
+Each command has its own sandbox, as if it had been started with policy=. What is the same for all of them is made once
+and kept.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._commands import Commands
 from nsbox._core import abi
 from nsbox._file_tools import FileTools
-from nsbox._keeper import KeptWay
+from nsbox._kept.way import KeptWay
 from nsbox._lookup.host import host_for
 from nsbox._machine.caller import transactions_dir
 from nsbox._machine.probe import probe
 from nsbox._paths.home import PRIVATE
 from nsbox._policy.policy import Policy
-from nsbox._spawn import prepare
+from nsbox._spawn.prepare import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from nsbox._homes.homes import BoxHome
     from nsbox._network.events import NetworkEvent
-    from nsbox._network_asks import OnConnect
-    from nsbox._publish import Published
-    from nsbox._relay import Relay
+    from nsbox._relay.asks import OnConnect
+    from nsbox._relay.ports import Published
+    from nsbox._relay.relay import Relay
     from nsbox.session import Session
     from nsbox.transaction import Transaction
 
@@ -48,17 +48,18 @@ _MODES = ("enabled", "disabled")
 
 
 class Sandbox(Commands, FileTools):
-    """One policy, many commands, each of which starts in a copy of what is kept: a mount tree, net namespaces.
+    """One policy for many commands. Each starts from what is kept: a copy of a mount tree, a ready net namespace.
 
-    Every function of nsbox that takes policy= takes a Sandbox as well. Its own methods take and raise what those of the
-    same name in nsbox and nsbox.asyncio do. Threads may share one. A forked child of this process makes its own; what
-    the parent keeps is none of its business.
+    Every nsbox function with a policy= parameter accepts a Sandbox too. A Sandbox's own methods have the parameters and
+    errors of the functions of the same name in nsbox and nsbox.asyncio. Threads may share a Sandbox. In a forked child
+    of this process it starts afresh, and leaves alone what the parent keeps.
 
-    Nothing of a command is left for the next one but what the policy binds writable, and a private home, which is kept
-    until the Sandbox is closed: /tmp, /dev, /proc, message queues
-    and all namespaces, but for the user namespace that the mounts belong to, are its own. What has changed on the host
-    since a command before (a source replaced, a file that is to be hidden come into being, anything mounted) is
-    noticed: that command is started as without a Sandbox, and then all is made anew.
+    A command leaves nothing behind for the next one, with two exceptions: what it writes where the policy allows
+    writing, and a private home, which is kept until the Sandbox is closed. Each command has its own /tmp, /dev, /proc
+    and message queues, and its own namespaces except for the user namespace that owns the mounts.
+
+    Changes on the host between two commands are noticed: a source is replaced, a file to be hidden appears, anything is
+    mounted. The next command then starts as it would without a Sandbox, and after it everything kept is made again.
     """
 
     def __init__(
@@ -70,15 +71,19 @@ class Sandbox(Commands, FileTools):
         on_connect: OnConnect | None = None,
         on_network: Callable[[NetworkEvent], object] | None = None,
     ) -> None:
-        """Take the policy; nothing happens before start() or the first command.
+        """Hold the policy; nothing happens before start() or the first command.
 
-        mode: "disabled" starts commands without any containment, but in the environment and the directory that the
-        policy says. stock: how many sandboxes, with net namespaces of their own where the policy has no network, are
-        made ahead (0 to 64), each for one command; a command that finds none has its own made from what is kept.
-        on_connect: asked about each connection that the network list says nothing of, once for each name and port of a
-        sandbox, which waits: True allows it, "always" in all sandboxes of this object; a function, which is called in a
-        thread of ours, or one of a coroutine. Whatever else it returns or raises, and two minutes, are a no. With
-        network="none" it is asked about everything. on_network: told of each NetworkEvent, in a thread of ours.
+        policy: what commands may do.
+        mode: "enabled", or "disabled" to start commands uncontained, in the environment and directory that the policy
+            says. Default: "enabled".
+        stock: how many sandboxes to make ahead, 0 to 64, each for one command. Where the policy has no network, each
+            has its own net namespace. If none is ready, a command's sandbox is made from what is kept. Default: 2.
+        on_connect: a function, called in one of nsbox's threads, or a coroutine function. It decides about connections
+            that the network list doesn't mention; with network="none", about all of them. It is called once for each
+            name and port of a sandbox, and the connection waits. True allows it in this sandbox, "always" in all
+            sandboxes of this object. Any other result, an error, or no answer in two minutes refuses it. Default: None.
+        on_network: a function that is called with each NetworkEvent, in one of nsbox's threads. Default: None.
+
         Raises TypeError, ValueError and PolicyError.
         """
         if isinstance(stock, bool) or not isinstance(stock, int) or not 0 <= stock <= 64:
@@ -101,7 +106,7 @@ class Sandbox(Commands, FileTools):
         policy = self._policy
         self._has_home = False
         if self._mode == "disabled":
-            if policy.network not in ("none", "host"):  # a list that nothing enforces would be an error
+            if policy.network not in ("none", "host"):  # with nothing to enforce it, a list would be an error
                 policy = policy.with_(network="host")
             policy = policy.with_(backend="passthrough", require="nothing")
             return KeptWay(policy, self._stock)
@@ -109,20 +114,20 @@ class Sandbox(Commands, FileTools):
         return KeptWay(policy, self._stock, relay)
 
     def _with_relay(self, policy: Policy) -> tuple[Policy, Relay | None]:
-        """Return the policy with the list that is enforced, and the relay that enforces it; None: there is no list."""
+        """Return the policy with the list to enforce, and the relay that enforces it; None without a list."""
         is_plain = self._on_connect is None and not self._publishes
         if policy.network == "none" and is_plain and self._relay is None:
             return policy, None
         if policy.network == "host" and self._on_connect is None:
             return policy, None
-        from nsbox._relay import relayed  # for network lists alone
+        from nsbox._relay.relay import relayed  # for network lists alone
 
         policy, relay = relayed(policy, self._relay, self._on_connect, self._on_network, publishes=self._publishes)
         self._relay = relay or self._relay
         return policy, relay
 
     def way(self) -> KeptWay:
-        """Return how commands are started now; raises ValueError when it is closed."""
+        """Return the way in which commands start now; raises ValueError if the Sandbox is closed."""
         if self._is_closed:
             raise ValueError("the Sandbox is closed")
         if not self._has_home:
@@ -131,7 +136,7 @@ class Sandbox(Commands, FileTools):
         return self._way
 
     def _begin_home(self) -> None:
-        """Have commands share a home, if the policy's is private and one can be kept; else each has its own."""
+        """Let commands share a home if the policy's is private and one can be kept; otherwise each has its own."""
         way = self._way
         has_mounts = abi.on_linux and way.policy.backend in ("auto", "namespaces", "bwrap")
         try:
@@ -143,7 +148,7 @@ class Sandbox(Commands, FileTools):
                 if self._home.hold(policy):
                     way.policy = policy
         finally:
-            self._has_home = True  # now: another thread may look at it without the lock
+            self._has_home = True  # only now: other threads read it without the lock
 
     # ---- what it is
 
@@ -156,7 +161,11 @@ class Sandbox(Commands, FileTools):
         workspace: str | os.PathLike[str] | None = None,
         stock: int = 2,
     ) -> Sandbox:
-        """Return one with the policy and the mode that a TOML, JSON or YAML file describes; as Policy.load()."""
+        """Return a Sandbox with the policy and the mode that a TOML, JSON or YAML file describes.
+
+        path, section, workspace: as for Policy.load(), whose errors it raises.
+        stock: as for Sandbox(). Default: 2.
+        """
         from nsbox._config.load import load
 
         config = load(path, section=section, workspace=workspace)
@@ -169,24 +178,24 @@ class Sandbox(Commands, FileTools):
 
     @property
     def mode(self) -> str:
-        """Whether commands are contained: "enabled" or "disabled", in a word."""
+        """Whether commands are contained: "enabled" or "disabled"."""
         return self._mode
 
     @property
     def why_cold(self) -> str:
-        """Why each command is started anew: what about the policy allows nothing to be kept, or what failed.
+        """Why every command starts cold: what in the policy prevents keeping anything, or what failed.
 
-        "" as long as nothing is known against it. Popen.sandbox.is_warm tells of one command.
+        "" while no reason is known. For a single command, see Popen.sandbox.is_warm.
         """
         return self._way.why_cold
 
     # ---- its life
 
     def start(self) -> Sandbox:
-        """Make now what the first command would wait for, and return this. Raises what starting a command raises.
+        """Return this Sandbox after making what the first command would have to wait for.
 
-        Also finishes commits of transactions that were interrupted: see nsbox.transaction.recover(), whose errors it
-        raises if they are about this policy's working directory.
+        It also finishes interrupted commits of transactions, as nsbox.transaction.recover() does, and raises the errors
+        that concern this policy's working directory. Raises what starting a command raises.
         """
         way = self.way()
         _finish_commits(self._policy.workdir)
@@ -195,11 +204,15 @@ class Sandbox(Commands, FileTools):
         return self
 
     def update(self, policy: Policy | None = None, *, mode: str | None = None) -> None:
-        """Change the policy, the mode, or both: from one moment to the other, for commands that start from then on.
+        """Change the policy, the mode, or both, at once, for all commands that start from now on.
 
-        Those that run keep what they have, except for a network list: theirs becomes the new one, and connections that
-        it doesn't allow end. Under network="none" that is all of them; "host" changes nothing for them. Raises
-        TypeError, ValueError, PolicyError and SetupError, and has changed nothing then.
+        Running commands keep what they have, except for their network list: the new one replaces it, and connections
+        that it doesn't allow end. A new network="none" ends all of them; "host" changes nothing for running commands.
+
+        policy: the new one. Default: as before.
+        mode: "enabled" or "disabled". Default: as before.
+
+        Raises TypeError, ValueError, PolicyError and SetupError; then nothing has changed.
         """
         with self._lock:
             if self._is_closed:
@@ -219,12 +232,14 @@ class Sandbox(Commands, FileTools):
     def transaction(
         self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
     ) -> Transaction:
-        """Begin a transaction under this policy: commands whose changes to the workspace are only kept if committed.
+        """Return a Transaction under this policy: its commands' changes to the workspace last only if committed.
 
-        workspace: by default the policy's working directory. dir: where the changes are kept until then; by default
-        nsbox/transactions in $XDG_STATE_HOME (~/.local/state). It has to be on a file system that overlayfs can write
-        to, and remains. Raises PolicyError, UnavailableError where the policy, the backend or what is mounted in the
-        workspace doesn't allow it, and OSError.
+        workspace: a directory. Default: the policy's working directory.
+        dir: where the changes are kept until then, on a file system that overlayfs can write to. The directory itself
+            stays. Default: nsbox/transactions in $XDG_STATE_HOME (~/.local/state).
+
+        Raises PolicyError, OSError, and UnavailableError if the policy, the backend or a mount in the workspace rules
+        it out.
         """
         from nsbox.transaction import Transaction  # seldom needed
 
@@ -236,9 +251,9 @@ class Sandbox(Commands, FileTools):
         return transaction
 
     def session(self) -> Session:
-        """Begin a session under this policy: one sandbox in which commands run, and leave things behind, until its end.
+        """Return a Session under this policy: one sandbox in which commands can leave things behind for the next ones.
 
-        Raises UnavailableError where the policy or the backend doesn't allow it, and what starting a command raises.
+        Raises what starting a command raises, and UnavailableError if the policy or the backend rules it out.
         """
         from nsbox.session import Session  # seldom needed
 
@@ -246,37 +261,42 @@ class Sandbox(Commands, FileTools):
             raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
         way = self.way()
         session = Session(way.policy, way.relay)
-        session.keeps = self  # its home goes with the Sandbox
+        session.keeps = self  # the home lasts as long as the Sandbox
         session.relay_of = self.relay_of_sessions
         self._sessions.add(session)
         return session
 
     def relay_of_sessions(self) -> Relay:
-        """Return the relay that sessions have, once they need one."""
+        """Return the relay that sessions share; made when one first needs it."""
         with self._lock:
             if self._relay is None:
                 from nsbox._network.network import nothing
-                from nsbox._relay import Relay as OwnRelay  # seldom needed
+                from nsbox._relay.relay import Relay as OwnRelay  # seldom needed
 
                 self._relay = OwnRelay(nothing(), on_connect=self._on_connect, on_network=self._on_network)
             return self._relay
 
     def publish(self, port: int, to: int | str | None = None) -> Published:
-        """Make a server reachable on the host: of the newest sandbox in which one listens at 127.0.0.1:port.
+        """Return a Published port: through it the host reaches a server inside that listens on 127.0.0.1:port.
 
-        port: inside. to: a port of the host's 127.0.0.1, "ADDRESS:PORT", or the path of a unix socket, for this user
-        alone; port 0 is any that is free. None: the same port, or any if that is taken: `address` of what comes back
-        says which. It is closed with this object, or by its own close(). Sandboxes that run have it too if they have a
-        network list or are sessions, or if something was published when they began. Raises PolicyError, SetupError and
-        OSError.
+        If several sandboxes have such a server, connections go to the newest one. Running sandboxes are included if
+        they have a network list, are sessions, or began when something was already published. The port is closed with
+        this Sandbox, or by its own close().
+
+        port: inside the sandbox.
+        to: where on the host: a port of 127.0.0.1, "ADDRESS:PORT", or the path of a unix socket, which only this user
+            can use. Port 0 means any free one. Default: the same port or, if that is taken, any free one; `address` of
+            the result says which.
+
+        Raises PolicyError, SetupError and OSError.
         """
-        from nsbox import _publish  # seldom needed
+        from nsbox._relay import ports  # seldom needed
 
-        inside = _publish.check_port(port)
+        inside = ports.check_port(port)
         with self._lock:
             self.way()
             if self._policy.network == "host" or self._mode == "disabled":
-                raise PolicyError("network", "is 'host': what listens there is reachable as it is")
+                raise PolicyError("network", "is 'host': a server that listens there is reachable already")
             if not self._publishes:
                 self._publishes = True
                 old, self._way = self._way, self._new_way()
@@ -285,13 +305,13 @@ class Sandbox(Commands, FileTools):
             for session in self._sessions:
                 session.join(self._relay)
             self._relay.line()  # it has a process
-            with _publish.listening(inside, to) as listener:
-                made = _publish.Published(self._relay, port, listener, None)
-            self._published.append(made)
-            return made
+            with ports.listening(inside, to) as listener:
+                published = ports.Published(self._relay, port, listener, None)
+            self._published.append(published)
+            return published
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Let go of what is kept. Commands that run go on; no new one can be started. Twice is no error."""
+        """Release what is kept. Running commands go on; no new one can start. Closing twice is no error."""
         if _is_late():  # the kernel lets go
             self._is_closed = True
             return
@@ -334,7 +354,7 @@ class Sandbox(Commands, FileTools):
         return f"<nsbox.Sandbox {state} {self._policy.base}>"
 
     def after_fork(self) -> None:
-        """Start anew in a forked child, whose locks other threads of the parent may have held."""
+        """Start afresh in a forked child: other threads of the parent may have held its locks."""
         self._lock = RLock()
         self._way.after_fork()
         home, self._home = self._home, None
@@ -345,22 +365,22 @@ class Sandbox(Commands, FileTools):
 
 
 def _finish_commits(workspace: str | None) -> None:
-    """Have what transactions left behind dealt with, before anybody sees a workspace that is changed in part."""
+    """Finish what interrupted transactions left behind, so that no command sees a workspace that is half changed."""
     base = transactions_dir()
     try:
-        left = os.listdir(base)
+        names = os.listdir(base)
     except OSError:
         return
-    if workspace is not None and left not in ([], ["lock"]):
+    if workspace is not None and names not in ([], ["lock"]):
         from nsbox.transaction import recover_for  # seldom needed
 
         recover_for(workspace, base)
 
 
-def _check_callable(name: str, given: Any) -> Any:
-    if given is not None and not callable(given):
-        raise TypeError(f"{name} is a {type(given).__name__}, must be a function")
-    return given
+def _check_callable(name: str, function: Any) -> Any:
+    if function is not None and not callable(function):
+        raise TypeError(f"{name} is a {type(function).__name__}, must be a function")
+    return function
 
 
 def _checked(policy: Policy, mode: str) -> tuple[Policy, str]:

@@ -1,12 +1,12 @@
-"""Secrets: values that don't show themselves, places to keep them, and the way into the environment of one command.
+"""Secrets: values that don't show themselves, stores to keep them in, and a way into the environment of one command.
 
     store = JsonStore("agents/mail")
     env, scrubber = inject({"PATH": "/usr/bin:/bin"}, store, ["MAIL_TOKEN"])
     done = nsbox.run(command, env=env, policy=policy, capture_output=True)
     print(scrubber.scrub(done.stdout))
 
-A store is anything with the four methods of Store. Here are one in a file (JsonStore) and one in the system's keyring
-(KeyringStore). Neither is meant to be seen by commands: keep it out of what a policy shows.
+A store is anything with the four methods of Store. This module has one in a file (JsonStore) and one in the system's
+keyring (KeyringStore). Commands should see neither: keep them out of what a policy shows.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MASK = "***"
 
 
 class StoreError(NsboxError, OSError):
-    """A store isn't to be trusted, or not understood; `filename` says which. Its contents are never in the message."""
+    """A store can't be trusted or understood; `filename` says which. The message never has any of its contents."""
 
     def __init__(self, number: int, problem: str, path: str) -> None:
-        """Take an errno, what is wrong and what would help, and the path."""
+        """Hold an errno, what is wrong and what would help, and the store's path."""
         super().__init__(number, problem, path)
 
     def __str__(self) -> str:
@@ -44,18 +44,19 @@ class StoreError(NsboxError, OSError):
 
 @final
 class Secret:
-    """A str that is shown only by reveal(): repr(), str(), format() and logs have "***".
+    """A str that only reveal() shows: repr(), str(), format() and logs show "***".
 
-    Two are compared in a time that doesn't tell how much of them is the same. It can't be changed, hashed, pickled or
-    put into JSON (TypeError); a copy is the same one. Whoever can run code in this process can still read it.
+    How long a comparison takes doesn't tell how much of two Secrets is the same. A Secret can't be changed
+    (AttributeError), nor hashed, pickled or put into JSON (TypeError); copying it returns the same object. Code that
+    runs in this process can still read it.
     """
 
     __slots__ = ("__value",)
-    __hash__ = None  # type: ignore[assignment]  # it would tell, where PYTHONHASHSEED is set
+    __hash__ = None  # type: ignore[assignment]  # a hash would give the value away where PYTHONHASHSEED is set
     __value: str
 
     def __init__(self, value: str) -> None:
-        """Hold value; raises TypeError if it is no str."""
+        """Hold a value; raises TypeError if it isn't a str."""
         if not isinstance(value, str):
             raise TypeError(f"value is a {type(value).__name__}, must be a str")
         object.__setattr__(self, "_Secret__value", value)
@@ -94,7 +95,7 @@ class Secret:
         return self
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a Secret isn't pickled: send what reveal() returns, over a channel that may know it")
+        raise TypeError("a Secret isn't pickled: send what reveal() returns, over a channel that you trust with it")
 
 
 @runtime_checkable
@@ -102,20 +103,20 @@ class Store(Protocol):
     """Where secrets are kept, by name."""
 
     def names(self) -> list[str]:
-        """Return the names of all, sorted."""
+        """Return the names of all secrets, sorted."""
 
     def get(self, name: str) -> Secret:
-        """Return the one of this name; raises KeyError if there is none."""
+        """Return the secret of this name; raises KeyError if there is none."""
 
     def set(self, name: str, value: Secret | str) -> None:
-        """Keep a value under this name, in place of another."""
+        """Keep a value under this name, replacing the one that it had."""
 
     def delete(self, name: str) -> None:
-        """Forget the one of this name; raises KeyError if there is none."""
+        """Forget the secret of this name; raises KeyError if there is none."""
 
 
 def _check_name(name: object) -> str:
-    """Return a name if it can be one of an environment variable."""
+    """Return a name if an environment variable can have it."""
     if not isinstance(name, str):
         raise TypeError(f"name is a {type(name).__name__}, must be a str")
     if not name or "=" in name or "\0" in name:
@@ -130,7 +131,7 @@ def _is_text(text: str) -> bool:
 
 
 def _check_value(name: str, value: Secret | str) -> str:
-    """Return a value if it can be one of an environment variable; what is wrong with it is said without it."""
+    """Return a value if an environment variable can have it; the error doesn't show it."""
     text = value.reveal() if isinstance(value, Secret) else value
     if not isinstance(text, str):
         raise TypeError(f"the value of {name} is a {type(text).__name__}, must be a Secret or str")
@@ -145,22 +146,26 @@ def _check_value(name: str, value: Secret | str) -> str:
 class JsonStore:
     """Secrets in a file of a directory that belongs to this user alone: a JSON object of strings.
 
-    One directory for each agent: whoever is given one knows nothing of the others. The directory has to have mode 0700
-    and the file 0600, or less, and both this process's effective user as their owner; neither may be a symlink, nor the
-    file anything but a regular file. Else every method raises StoreError, which says what to do; also for a file that
-    is too large or can't be understood.
+    Give each agent a directory of its own: then no agent knows of another's secrets. The directory needs mode 0700 or
+    less and the file 0600 or less; this process's effective user has to own both. Neither may be a symlink, and the
+    file has to be a regular one. Otherwise every method raises StoreError, which says what to do. So do files that are
+    too large or can't be understood.
 
-    A change replaces the file (rename(2)) after it was written to the device: readers see the old one or the new one,
-    also after a power failure. Writers wait for one another, by a lock (flock(2)) on the directory. Nothing is
-    encrypted: who can read the disk, or is root, can read the secrets.
+    A change writes a new file to the device, then renames it over the old one (rename(2)). So readers see the old file
+    or the new one, even after a power failure. Writers wait for one another, by a lock (flock(2)) on the directory.
+    Nothing is encrypted: root, and anyone who can read the disk, can read the secrets.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str], *, name: str = "secrets.json", max_size: int = 1 << 20
     ) -> None:
-        """Say where. Nothing is opened or made before it is needed; set() makes the directory, not those above.
+        """Nothing is opened or made before it is needed.
 
-        name: of the file. max_size: in bytes; a file with more is refused, and none is written.
+        directory: where the file is. set() makes it if it is missing, but not its parents.
+        name: of the file. Default: "secrets.json".
+        max_size: bytes; a larger file is neither read nor written. Default: 1 MiB.
+
+        Raises ValueError for arguments that make no sense.
         """
         path = os.fspath(directory)
         if not isinstance(path, str) or not path or "\0" in path:
@@ -170,30 +175,30 @@ class JsonStore:
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 2:
             raise ValueError(f"max_size: {max_size!r} is no number of bytes from 2 up")
         while len(path) > 1 and path.endswith(("/", "/.")):
-            path = path[:-1]  # with it, a symlink would be followed
+            path = path[:-1]  # a trailing slash would follow a symlink
         self.directory, self.path = path, os.path.join(path, name)
         self._name, self._new, self._max_size = name, f".{name}.new", max_size
 
     def names(self) -> list[str]:
-        """Return the names of all, sorted; none without a file. Raises OSError, also without a directory."""
+        """Return the names of all secrets, sorted; [] without a file. Raises OSError, even for a missing directory."""
         with self._opened() as fd:
             return sorted(self._read(fd))
 
     def get(self, name: str) -> Secret:
-        """Return one; raises KeyError if there is none, and OSError."""
+        """Return the secret of this name. Raises OSError, and KeyError if there is none."""
         _check_name(name)
         with self._opened() as fd:
             return Secret(_found(self._read(fd), name, self.path))
 
     def set(self, name: str, value: Secret | str) -> None:
-        """Keep a value. Raises ValueError for a name or value that no environment variable can have, and OSError."""
+        """Keep a value. Raises OSError, and ValueError for a name or value that no environment variable can have."""
         text = _check_value(_check_name(name), value)
         self._make()
         with self._changed() as values:
             values[name] = text
 
     def delete(self, name: str) -> None:
-        """Forget one; raises KeyError if there is none, and OSError."""
+        """Forget the secret of this name. Raises OSError, and KeyError if there is none."""
         _check_name(name)
         with self._changed() as values:
             _found(values, name, self.path)
@@ -203,7 +208,7 @@ class JsonStore:
         return f"JsonStore({self.directory!r})"
 
     def _make(self) -> None:
-        """Make the directory, if nothing is there."""
+        """Make the directory if nothing is there."""
         try:
             os.mkdir(self.directory, 0o700)
         except FileExistsError:
@@ -211,7 +216,7 @@ class JsonStore:
         try:
             above = os.open(os.path.dirname(self.directory) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError:
-            return  # it may be written to and not be read; then the kernel writes the name down when it likes
+            return  # a parent that can't be read: the kernel decides when it writes the name to the device
         try:
             os.fsync(above)
         finally:
@@ -219,7 +224,7 @@ class JsonStore:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """Open the directory, if it is one that only this user can look into."""
+        """Open the directory if only this user can look into it."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             fd = os.open(self.directory, flags)
@@ -234,7 +239,7 @@ class JsonStore:
             os.close(fd)
 
     def _read(self, above: int) -> dict[str, str]:
-        """Return the contents of the file, if it is one that only this user can read; nothing without one."""
+        """Return the contents of the file if only this user can read it; {} if there is none."""
         try:
             if not stat.S_ISREG(os.lstat(self._name, dir_fd=above).st_mode):
                 raise _not_a(self.path, "regular file")
@@ -246,10 +251,10 @@ class JsonStore:
                 raise _not_a(self.path, "regular file", error.errno) from None
             raise
         try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):  # it was one a moment ago
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):  # it was one a moment ago
                 raise _not_a(self.path, "regular file")
-            _check_owned(found, self.path, "0600")
+            _check_owned(status, self.path, "0600")
             with open(fd, "rb", closefd=False) as file:
                 data = file.read(self._max_size + 1)
         finally:
@@ -262,7 +267,7 @@ class JsonStore:
 
     @contextlib.contextmanager
     def _changed(self) -> Iterator[dict[str, str]]:
-        """Give the contents to be changed, and write them; no other writer comes in between."""
+        """Yield the contents for a change, then write them; no other writer can intervene."""
         with self._opened() as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             values = self._read(fd)
@@ -299,13 +304,13 @@ def _not_a(path: str, what: str, number: int = errno.EINVAL) -> StoreError:
     return StoreError(number, f"is no {what}, or is a symlink, which isn't followed; put the {what} itself there", path)
 
 
-def _check_owned(found: os.stat_result, path: str, mode: str) -> None:
-    """Refuse what somebody else owns, or may read or write."""
-    if found.st_uid != os.geteuid():
-        what = f"belongs to uid {found.st_uid}, and this is uid {os.geteuid()}; a store has to be this user's own"
+def _check_owned(status: os.stat_result, path: str, mode: str) -> None:
+    """Refuse what another user owns, or may read or write."""
+    if status.st_uid != os.geteuid():
+        what = f"belongs to uid {status.st_uid}, and this is uid {os.geteuid()}; a store has to be this user's own"
         raise StoreError(errno.EPERM, what, path)
-    if found.st_mode & 0o077:
-        what = f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others have access; say: chmod {mode}"
+    if status.st_mode & 0o077:
+        what = f"has mode {stat.S_IMODE(status.st_mode):04o}, so that others have access; say: chmod {mode}"
         raise StoreError(errno.EPERM, f"{what} (and change what was in it, if others could read it)", path)
 
 
@@ -316,7 +321,7 @@ def _found(values: Mapping[str, str], name: str, path: str) -> str:
 
 
 def _parsed(data: bytes) -> tuple[dict[str, str] | None, str]:
-    """Return an object of strings, or what is wrong. Errors of the standard library know the text: none gets out."""
+    """Return an object of strings, or what is wrong. The standard library's errors hold the text, so none gets out."""
     try:
         pairs = json.loads(data.decode("utf-8"), object_pairs_hook=_Pairs, parse_int=_number, parse_float=_number)
     except UnicodeDecodeError as error:
@@ -340,76 +345,79 @@ def _parsed(data: bytes) -> tuple[dict[str, str] | None, str]:
 
 
 class _Pairs(list[tuple[str, object]]):
-    """The members of an object, before one replaces another of its name."""
+    """The members of an object, before a later one replaces an earlier one of the same name."""
 
 
 def _number(_: str) -> None:
-    """Stand for a number, however long."""
+    """Replace a number, however long, by None."""
 
 
 # ---- in the keyring
 
 
 class KeyringStore:
-    """Secrets in the system's keyring, by the library keyring: pip install 'nsbox[keyring]'.
+    """Secrets in the system's keyring, through the library keyring: pip install 'nsbox[keyring]'.
 
-    service: what they are kept under; one for each agent. A keyring can't say what is in it, so their names are kept in
-    it too, as an entry of its own ("names="). Two that write at the same time may forget a name, not a value.
+    A keyring can't list its entries, so the names are kept there too, in an entry called "names=". Two processes that
+    write at the same time may lose a name, but never a value.
     """
 
     def __init__(self, service: str, *, backend: object = None) -> None:
-        """Take a backend of keyring, or the one that it chooses.
+        """Nothing is read before it is needed.
 
-        Raises UnavailableError where there is no such library, or where it has chosen one that it doesn't recommend,
-        such as one that keeps them in the open: who wants that one gives it.
+        service: the name that the secrets are kept under. Give each agent its own.
+        backend: one of keyring's backends. Default: the one that keyring chooses.
+
+        Raises ValueError for a service that makes no sense. Raises UnavailableError if the library is missing, or if
+        keyring chooses a backend that it doesn't recommend, such as one that stores secrets unencrypted. To use such a
+        backend, pass it.
         """
         if not isinstance(service, str) or not service or "\0" in service:
             raise ValueError(f"service: {service!r} is empty, has a NUL or is no str")
         try:
-            with only_libraries():  # it looks for its backends by the entry points in all of sys.path
+            with only_libraries():  # keyring finds its backends by entry points in all of sys.path
                 keyring, errors = import_module("keyring"), import_module("keyring.errors")
-                found = keyring.get_keyring() if backend is None else backend
+                chosen: Any = keyring.get_keyring() if backend is None else backend
         except ImportError as error:
             what = "the library keyring isn't installed" if error.name == "keyring" else f"keyring: {error}"
             raise UnavailableError(Reason(what, "pip install 'nsbox[keyring]'")) from None
         self.service: str = service
         self._errors: type[Exception] = errors.KeyringError
-        chosen: Any = found
-        if backend is None and chosen.priority < 1:  # keyring's own bar
+        if backend is None and chosen.priority < 1:  # keyring's own threshold
             what = f"keyring has found no keyring of the system's, only {type(chosen).__module__}"
             raise UnavailableError(Reason(what, "start one (Secret Service, KWallet), or give a backend of keyring"))
         self._backend = chosen
 
     def names(self) -> list[str]:
-        """Return the names of all, sorted. Raises StoreError."""
+        """Return the names of all secrets, sorted. Raises StoreError."""
         text = self._asked("get_password", _INDEX)
         if text is None:
             return []
         try:
-            found = json.loads(text)
+            names = json.loads(text)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise StoreError(errno.EINVAL, f"entry {_INDEX!r} is no list of names; delete it", self._place)
-        return sorted(found)
+        return sorted(names)
 
     def get(self, name: str) -> Secret:
-        """Return one; raises KeyError if there is none, and StoreError."""
+        """Return the secret of this name. Raises StoreError, and KeyError if there is none."""
         value = self._asked("get_password", _check_name(name))
         if value is None:
             raise KeyError(f"no secret {name!r} in {self._place}")
         return Secret(value)
 
     def set(self, name: str, value: Secret | str) -> None:
-        """Keep a value. Raises ValueError for a name or value that no environment variable can have, and StoreError."""
+        """Keep a value. Raises StoreError, and ValueError for a name or value that no environment variable can have."""
         text = _check_value(_check_name(name), value)
         names = self.names()
-        if name not in names:  # before the value, so that none is there that nobody knows of
+        if name not in names:  # the name first, so that no value is ever there without one
             self._asked("set_password", _INDEX, json.dumps(sorted([*names, name])))
         self._asked("set_password", name, text)
 
     def delete(self, name: str) -> None:
-        """Forget one; raises KeyError if there is none, and StoreError."""
+        """Forget the secret of this name. Raises StoreError, and KeyError if there is none."""
         names = self.names()
         self.get(name)
         self._asked("delete_password", name)
@@ -439,11 +447,15 @@ _INDEX = "names="  # no name of a secret has a "="
 def inject(
     env: Mapping[str, str], store: Store | Mapping[str, Secret | str], names: Iterable[str] | None = None
 ) -> tuple[dict[str, str], Scrubber]:
-    """Return env with secrets added to it, for one command, and a Scrubber that knows them, for what it prints.
+    """Return an environment with secrets added, for one command, and a Scrubber that redacts them from its output.
 
-    names: of the secrets, which become variables of that name and replace others; None: all of them. Raises KeyError
-    for a name that isn't in the store, ValueError for a name or a value that can't be a variable's, and for a value
-    that is empty or has fewer than four bytes: it couldn't be redacted.
+    env: names and values; not changed.
+    store: a Store, or a mapping from names to secrets.
+    names: which secrets to add. Each becomes a variable of its name, and replaces one in env. Default: all of them.
+
+    Raises KeyError for a name that the store doesn't have, TypeError if names is a str, and ValueError for a name or a
+    value that no environment variable can have. A value of fewer than four bytes is a ValueError too: it couldn't be
+    redacted.
     """
     if isinstance(names, str):
         raise TypeError("names: is a str, must be a list or another iterable of them")

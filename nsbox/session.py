@@ -1,12 +1,12 @@
-"""Session: one sandbox for many commands, with all that they leave behind.
+"""Session: one sandbox for many commands, and for everything that they leave behind.
 
     with box.session() as s:
         s.run("cd src && make")
         server = s.Popen(["python3", "-m", "http.server", "8000"])
         s.run("curl -s localhost:8000")
 
-The processes of one command are there for the next, and so are /tmp, the host name and the network: a server that one
-has started can be reached by another.
+The next command finds the processes of the last one, and the same /tmp, host name and network: it can reach a server
+that an earlier one started.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
     from nsbox._commands import ToolOptions
     from nsbox._policy.policy import Policy
-    from nsbox._publish import Published
-    from nsbox._relay import Line, Relay
+    from nsbox._relay.ports import Published
+    from nsbox._relay.relay import Line, Relay
     from nsbox._tool import ToolResult
     from nsbox._verdicts import Fate
 
 __all__ = ["Session"]
 
-_FREEZE = 0.5  # seconds after a kill, from which on all are stopped to find what is left
-_PAUSE = 0.005  # seconds between two looks whether what a command has started is gone
+_FREEZE = 0.5  # seconds after a kill; from then on, all processes are stopped to find those that are left
+_PAUSE = 0.005  # seconds between two checks whether everything that a command started is gone
 _MOST_KEPT = 1 << 20  # bytes of a shell's state
-_MOST_OF_ONE = 1 << 17  # of a variable: execve(2) takes no more (MAX_ARG_STRLEN)
-# What a shell says when it ends: where it is, and its exported variables.
+_MOST_OF_ONE = 1 << 17  # bytes of one variable: execve(2) accepts no more (MAX_ARG_STRLEN)
+# What a shell reports when it ends: its directory and its exported variables.
 _KEEP = (
     "trap '_nsbox_status=$?;"
     ' {{ printf "%s\\0" "$PWD"; env -0 && printf "nsbox\\0"; }} >|/proc/self/fd/{fd};'
@@ -55,18 +55,18 @@ _KEEP = (
 
 
 class EnteredPopen(_popen.Popen["Any"]):
-    """A command of a session: no child of this process, so that its end is told by the session's pid 1.
+    """A command of a session. It isn't a child of this process; the session's pid 1 reports its end.
 
-    One that is killed has ended when all that it has started has, which that finds; one that ends by itself, with its
-    own process.
+    A command that ends by itself has ended when its own process has. A command that is killed has ended when
+    everything that it started has; pid 1 finds that.
     """
 
     _session: SessionWay | None = None
-    _is_over = False  # nothing is left of all that it has started
+    _is_over = False  # nothing is left of what it started
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         entered = self._entered
-        if self._creator != os.getpid():  # no child of a fork's: as the base has it
+        if self._creator != os.getpid():  # in a forked copy this isn't our child; do what subprocess does
             return self.pid, 0
         if self._raw_status is None:
             if not wait_flags & os.WNOHANG:
@@ -84,7 +84,7 @@ class EnteredPopen(_popen.Popen["Any"]):
         return self.pid, status
 
     def _has_left_nothing(self, *, block: bool) -> bool:
-        """Say if nothing is left of what a command has started that was killed, or is given time to end in order."""
+        """Say if the command counts as ended: if it was killed, or asked to end patiently, nothing of it may run."""
         if self._is_over or (self._killed is None and not self._is_patient):
             return True
         while self._signal_started(signal.SIGKILL if self._killed else 0):
@@ -96,14 +96,14 @@ class EnteredPopen(_popen.Popen["Any"]):
         return True
 
     def _signal_started(self, number: int) -> int:
-        """Signal all that it has started, and itself; return how many of them are left."""
+        """Signal the command and everything that it started; return how many processes are left."""
         way = self._session
         frozen = self._killed is not None and self._killed.seconds > _FREEZE
         return way.signal_started(self._entered, number, frozen=frozen) if way is not None else 0
 
     def _take_over(self, *positional: Any) -> None:
         if isinstance(self._way, SessionWay):
-            self._session = self._way  # which it needs also when the command has ended
+            self._session = self._way  # still needed once the command has ended
         super()._take_over(*positional)
 
     def _await_command(self) -> None:
@@ -111,7 +111,7 @@ class EnteredPopen(_popen.Popen["Any"]):
             self._go_on()
 
     def _press(self) -> None:
-        """Take the next step of a kill: against who traces the command, and in the end against the session."""
+        """Take the next step of a kill: against a tracer of the command, and in the end against the session."""
         if self._killed is None or self._is_over or not self._killed.is_due():
             return
         has_ended = self._entered.ends_within(0)
@@ -120,16 +120,16 @@ class EnteredPopen(_popen.Popen["Any"]):
             self._session.kill()
 
     def watch(self) -> tuple[list[Any], float | None]:
-        """Return a descriptor, by its owner, that becomes readable when the command has ended."""
+        """Return an owned descriptor that becomes readable when the command ends."""
         if self._raw_status is not None:
             return [], _PAUSE
         try:
             return [opened(os.dup, self._entered.fileno())], None if self._killed is None else self._killed.pause()
-        except OSError:  # no descriptor is free, or another thread is just taking its end
+        except OSError:  # no descriptor is free, or another thread is just collecting the end
             return [], 0.001
 
     def send_signal(self, sig: int, *, _is_late: Any = is_finalizing) -> None:
-        """Send a signal to the command; SIGKILL, to all that it has started as well."""
+        """Send a signal to the command; SIGKILL goes to everything that it started too."""
         if _is_late():
             self._last_kill(sig)
             return
@@ -143,12 +143,12 @@ class EnteredPopen(_popen.Popen["Any"]):
             self._begin_kill()
 
     def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, Fate]:
-        """Have the session read pipes on that others have open; return in which file it is kept, and if it does."""
+        """Let the session read on from pipes that other processes hold open; return the output file, and its fate."""
         way = self._session
         return way.keep_output(pipes, in_file=in_file) if way is not None else (None, "closed")
 
     def ask_to_end(self, *, patiently: bool = False) -> None:
-        """Send SIGTERM to the command and all that it has started. patiently: that has as long as nobody kills it."""
+        """Send SIGTERM to the command and everything that it started. patiently: give all of it time until a kill."""
         if self.poll() is not None:
             return
         self._is_patient = self._is_patient or patiently
@@ -160,32 +160,34 @@ class EnteredPopen(_popen.Popen["Any"]):
 class Session(Commands):
     """One sandbox under one policy, in which commands run until it is closed. Sandbox.session() makes it.
 
-    Its methods that start commands are those of Sandbox, and every function that takes policy= takes it too; but a
-    string is a command line for /bin/sh. A command ends when its own process does: what it leaves behind goes on.
-    Commands aren't children of this process: preexec_fn, user=, group=, extra_groups= and close_fds=False are a
-    ValueError, and they can't be waited for by os.waitpid(). When this process ends, so does the session. Threads may
-    share one; a forked child has none of it.
+    It starts commands by the same methods as Sandbox, and every function with a policy= parameter accepts it too.
+    Unlike there, a string is a command line for /bin/sh. A command ends when its own process does; what it leaves
+    behind goes on.
+
+    Commands aren't children of this process: os.waitpid() can't wait for them, and preexec_fn, user=, group=,
+    extra_groups= and close_fds=False raise ValueError. When this process ends, so does the session. Threads may share
+    it; in a forked child it is closed.
     """
 
-    keeps: object = None  # the Sandbox of which it is a session, as long as it is open
-    relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's
+    keeps: object = None  # the Sandbox that it belongs to, while the session is open
+    relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's relay
 
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self._way: SessionWay | None = None
         self._published: list[Published] = []
-        self._directory: str | None = None  # of the shell that is kept
+        self._directory: str | None = None  # where the last shell with keep=True ended
         self._environment: dict[str, str] | None = None
         self._way = SessionWay(policy, relay)
         _all.add(self)
 
     def way(self) -> SessionWay:
-        """Return how commands are started; raises ValueError when it is closed."""
+        """Return the way in which commands start; raises ValueError if the session is closed."""
         if self._way is None:
             raise ValueError("the session is closed")
         return self._way
 
     def popen(self, kind: type[Any]) -> type[Any]:
-        """Return the class of Popen that its commands need in the place of this one."""
+        """Return the subclass of Popen that its commands need instead of `kind`; raises TypeError if there is none."""
         if not issubclass(EnteredPopen, kind):
             raise TypeError(f"a session's commands are started by nsbox.Popen, not by {kind.__name__}")
         return EnteredPopen
@@ -205,34 +207,34 @@ class Session(Commands):
         check: bool = False,
         **options: Unpack[ToolOptions],
     ) -> ToolResult:
-        """Run a command line of the shell to its end, and say what it came to; as Sandbox.shell().
+        """Return the ToolResult of a shell's command line, as Sandbox.shell() does.
 
-        keep: begin in the directory, and with the exported variables, in which the last one with keep=True has ended,
-        as in one shell that goes on. A shell that is killed, or executes another program instead of itself, changes
-        nothing about that. It needs a shell that has POSIX's trap, which fish, for one, has not. Raises AccessError
-        when that directory has gone; cwd= begins in another one.
+        keep: True begins with the directory and the exported variables with which the last command with keep=True
+            ended, as one continuing shell would. A shell that is killed, or that replaces itself by exec, leaves these
+            as they were. The shell needs POSIX's trap, which fish, for one, lacks. Default: False.
+        command, shell_path, check, options: as for Sandbox.shell().
+
+        Raises what Sandbox.shell() raises, and AccessError if that directory is gone; cwd= begins in another one.
         """
         if not keep:
             return super().shell(command, shell_path=shell_path, check=check, **options)
-        kept = self._directory
-        if kept is None or options.get("cwd") is not None:
+        directory = self._directory
+        if directory is None or options.get("cwd") is not None:
             return self._kept_shell(command, shell_path, check, {**options})
         try:
-            return self._kept_shell(command, shell_path, check, {**options, "cwd": kept})
+            return self._kept_shell(command, shell_path, check, {**options, "cwd": directory})
         except AccessError as error:
-            if error.filename != kept:
+            if error.filename != directory:
                 raise
-            problem = (
-                'is where the last command with keep=True has ended, and has gone; cwd="." begins in the workspace'
-            )
-            raise AccessError(kept, problem) from error
+            problem = 'is where the last command with keep=True ended, and is gone; cwd="." begins in the workspace'
+            raise AccessError(directory, problem) from error
 
     def _kept_shell(self, command: str, path: Any, check: bool, options: dict[str, Any]) -> ToolResult:
         state = os.memfd_create("nsbox-shell", os.MFD_CLOEXEC)
         try:
             own = {"pass_fds": (state,), "basis": self._environment}
             result = self._line(_KEEP.format(fd=state) + command, command, path, False, options | own)
-            if not result.timed_out:  # bash tells where it is also when it was asked to end
+            if not result.timed_out:  # bash reports its directory even when it was asked to end
                 self._remember(os.pread(state, _MOST_KEPT + 1, 0), options.get("secrets"))
             if check:
                 result.check_returncode()
@@ -245,41 +247,43 @@ class Session(Commands):
             return
         self._directory, *pairs = os.fsdecode(state[:-1]).split("\0")
         if pairs and pairs.pop() == "nsbox":  # env(1) was found
-            found = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0 and len(pair) < _MOST_OF_ONE)
-            if secrets is not None:  # these are for one command
+            variables = dict(pair.split("=", 1) for pair in pairs if pair.find("=") > 0 and len(pair) < _MOST_OF_ONE)
+            if secrets is not None:  # secrets are for one command only
                 from nsbox.secrets import inject
 
                 values = tuple(inject({}, secrets)[0].values())
-                found = {name: text for name, text in found.items() if not any(value in text for value in values)}
-            self._environment = found
+                variables = {
+                    name: text for name, text in variables.items() if not any(value in text for value in values)
+                }
+            self._environment = variables
 
     def publish(self, port: int, to: int | str | None = None) -> Published:
-        """Make a server in the session reachable on the host; as Sandbox.publish(). It is closed with the session."""
-        from nsbox import _publish  # seldom needed
+        """Return a Published port for a server in the session, as Sandbox.publish(); it closes with the session."""
+        from nsbox._relay import ports  # seldom needed
 
-        with _publish.listening(_publish.check_port(port), to) as listener:
+        with ports.listening(ports.check_port(port), to) as listener:
             line = self.join(None if self.relay_of is None else self.relay_of())
-            made = _publish.Published(line.relay, port, listener, line)
-        self._published.append(made)
-        return made
+            published = ports.Published(line.relay, port, listener, line)
+        self._published.append(published)
+        return published
 
     def join(self, relay: Relay | None) -> Line:
-        """Have a relay serve it, unless one does; None: one of its own. Returns what connects them."""
+        """Let a relay serve this session unless one does already; None: a relay of its own. Return the line to it."""
         return self.way().join(relay)
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing can run in it any more: it was closed, or killed from outside."""
+        """Whether nothing can run in it any more, because it was closed, or killed from outside."""
         return self._way is None or self._way.has_ended
 
     def processes(self) -> list[psutil.Process]:
-        """Return what runs in it now; [] when it has ended. Needs psutil (ImportError)."""
+        """Return the processes that run in it now; [] when it has ended. Raises ImportError without psutil."""
         return [] if self.has_ended or self._way is None else processes(None, self._way.pid)
 
     def close(self, *, _is_late: Any = is_finalizing) -> None:
-        """End all that runs in it, and return when it is gone. Twice is no error.
+        """End everything that runs in it, and return when all of it is gone. Closing twice is no error.
 
-        Raises KillError if something that runs in it doesn't end.
+        Raises KillError if a process in it doesn't end.
         """
         way, self._way = self._way, None
         if way is not None and not _is_late():
@@ -309,7 +313,7 @@ class Session(Commands):
         return f"<nsbox.Session {'closed' if self._way is None else self._way.pid}>"
 
     def after_fork(self) -> None:
-        """Be closed, in a forked child: it is the parent's."""
+        """Close it in a forked child: the session belongs to the parent."""
         way, self._way = self._way, None
         if way is not None:
             way.forget()

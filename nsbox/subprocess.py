@@ -1,4 +1,4 @@
-"""Drop-in for the standard library's subprocess: the same public names; Popen and what it carries take policy=.
+"""Drop-in for the standard library's subprocess, with the same public names; whatever starts a command takes policy=.
 
 import nsbox.subprocess as subprocess
 """
@@ -18,10 +18,10 @@ from subprocess import (
 )
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._keeper import Keeper
 from nsbox._kills import check_grace
 from nsbox._policy.policy import Policy
 from nsbox._popen import Popen
+from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     from typing import Any, Literal, Unpack, overload
@@ -57,7 +57,7 @@ def _captured(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"stdout": PIPE, "stderr": PIPE}
 
 
-if TYPE_CHECKING:  # for who calls it; overload() takes long to import
+if TYPE_CHECKING:  # for callers' type checkers; overload() is slow to import
 
     @overload
     def run(
@@ -137,10 +137,17 @@ def run(
     grace: float = 0,
     **options: Any,
 ) -> CompletedProcess[Any]:
-    """Run a command in a sandbox to its end; as subprocess.run, with policy=.
+    """Return the CompletedProcess of a command in a sandbox, as subprocess.run does.
 
-    grace: seconds from SIGTERM to SIGKILL at the time limit, 0 to 600. Returns when the whole sandbox is gone. Raises
-    TimeoutExpired after timeout seconds, KillError if the sandbox doesn't end then, CalledProcessError for a non-zero
+    By then the whole sandbox is gone.
+
+    input, capture_output, check: as for subprocess.run.
+    timeout: seconds; then the sandbox is ended. Default: no limit.
+    policy: a Policy, Sandbox, Session or Transaction. Default: as for Popen.
+    grace: seconds from SIGTERM to SIGKILL at the time limit, 0 to 600. Default: 0, which is SIGKILL at once.
+    popenargs, options: the command, and any other option of Popen.
+
+    Raises TimeoutExpired at the time limit, KillError if the sandbox survives that, CalledProcessError for a non-zero
     status with check=True, and what Popen raises.
     """
     if input is not None:
@@ -157,10 +164,10 @@ def run(
             process.mark_late()
             if grace:
                 process.ask_to_end(patiently=True)
-                with suppress(TimeoutExpired):  # its pipes are read meanwhile
+                with suppress(TimeoutExpired):  # communicate() goes on reading its pipes
                     process.communicate(timeout=grace)
             process.kill()
-            process.wait()  # what was read until then is in the exception already
+            process.wait()  # the exception has what was read until then
             raise
         except BaseException:  # also KeyboardInterrupt; __exit__ waits
             process.kill()
@@ -179,7 +186,10 @@ def call(
     grace: float = 0,
     **options: Unpack[Called],
 ) -> int:
-    """Run a command in a sandbox and return its exit status; as subprocess.call, with policy= and grace=."""
+    """Return the exit status of a command in a sandbox, as subprocess.call does.
+
+    Parameters and errors are those of run(), except that it has no input, capture_output or check.
+    """
     check_grace(grace)
     with Popen(*popenargs, policy=policy, **options) as process:
         try:
@@ -200,7 +210,10 @@ def check_call(
     grace: float = 0,
     **options: Unpack[Called],
 ) -> int:
-    """Run a command in a sandbox; raises CalledProcessError for a non-zero status. As subprocess.check_call."""
+    """Return 0 after a command in a sandbox has succeeded, as subprocess.check_call does.
+
+    Parameters are those of call(). Raises CalledProcessError for a non-zero status, and what call() raises.
+    """
     status = call(*popenargs, timeout=timeout, policy=policy, grace=grace, **options)
     if status:
         command: Any = options.get("args", popenargs[0] if popenargs else None)
@@ -279,12 +292,16 @@ if TYPE_CHECKING:
 
 
 def check_output(*popenargs: Any, timeout: float | None = None, **options: Any) -> Any:
-    """Return what a command in a sandbox writes to stdout; as subprocess.check_output, with policy=."""
+    """Return what a command in a sandbox writes to stdout, as subprocess.check_output does.
+
+    Parameters are those of run(), without stdout and check (ValueError). Raises CalledProcessError for a non-zero
+    status, and what run() raises.
+    """
     for name in ("stdout", "check"):
         if name in options:
             raise ValueError(f"{name} argument not allowed, it will be overridden.")
     if "input" in options and options["input"] is None:
-        # An empty input, in the mode that the other options choose; not an inherited stdin.
+        # input=None means empty input, as text or bytes by the other options, and not an inherited stdin.
         text = any(options.get(name) for name in ("text", "universal_newlines", "encoding", "errors"))
         options["input"] = "" if text else b""
     return run(*popenargs, stdout=PIPE, timeout=timeout, check=True, **options).stdout
@@ -293,7 +310,10 @@ def check_output(*popenargs: Any, timeout: float | None = None, **options: Any) 
 def getstatusoutput(
     cmd: Any, *, encoding: str | None = None, errors: str | None = None, policy: Policy | Keeper | None = None
 ) -> tuple[int, str]:
-    """Run a shell command in a sandbox; return its status and its output without the last newline."""
+    """Return the exit status of a shell command in a sandbox, and its output without the last newline.
+
+    Output is stdout and stderr together. Parameters are as for subprocess.getstatusoutput, and policy= as for run().
+    """
     try:
         output = check_output(
             cmd, shell=True, text=True, stderr=STDOUT, encoding=encoding, errors=errors, policy=policy
@@ -307,5 +327,5 @@ def getstatusoutput(
 def getoutput(
     cmd: Any, *, encoding: str | None = None, errors: str | None = None, policy: Policy | Keeper | None = None
 ) -> str:
-    """Return the output of a shell command in a sandbox, whatever its status."""
+    """Return the output of a shell command in a sandbox, whatever its status; see getstatusoutput()."""
     return getstatusoutput(cmd, encoding=encoding, errors=errors, policy=policy)[1]

@@ -1,14 +1,14 @@
-"""Transaction: commands that change the workspace for themselves, until somebody says that it is to be so.
+"""Transaction: commands whose changes to the workspace stay apart until you commit them.
 
     with box.transaction() as tx:
         tx.run(["npm", "install", "left-pad"])
         for change in tx.diff():
             print(change)
         if approved(tx.patch()):
-            tx.commit()  # what patch() has shown, or nothing
+            tx.commit()  # what patch() showed, or nothing
 
-Inside, the workspace is an overlay (overlayfs of the kernel): all that a command writes goes elsewhere, at the speed of
-the file system. Leaving the block drops it.
+Inside, the workspace is an overlay (the kernel's overlayfs): everything that a command writes goes elsewhere, at the
+speed of the file system. Leaving the block drops what wasn't committed.
 """
 
 from __future__ import annotations
@@ -45,29 +45,33 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsbox._policy.policy import Policy
-    from nsbox._relay import Relay
+    from nsbox._relay.relay import Relay
 
 __all__ = ["Change", "Transaction", "recover"]
 
 
-def _named(given: str | os.PathLike[str] | None) -> str:
-    """Return where changes are to be kept, as it was named."""
-    return transactions_dir() if given is None else check_path("dir", os.path.normpath(absolute(os.fspath(given))))
+def _named(dir: str | os.PathLike[str] | None) -> str:
+    """Return the directory for changes as it was named, with links unresolved."""
+    return transactions_dir() if dir is None else check_path("dir", os.path.normpath(absolute(os.fspath(dir))))
 
 
 def recover(dir: str | os.PathLike[str] | None = None) -> None:
-    """Finish commits that were interrupted, and remove what transactions have left behind that ended without a word.
+    """Finish interrupted commits, and remove what transactions left behind that were never ended.
 
-    dir: as Sandbox.transaction() takes it. Each transaction that begins there does the same before. A commit whose
-    journal was written is completed or, where that isn't possible any more, undone. Raises CommitError for the first
-    that can be neither; nothing of it is lost, and the next call tries again.
+    A commit whose journal was written is completed or, if that is no longer possible, undone. Every transaction does
+    the same for its directory before it begins.
+
+    dir: as for Sandbox.transaction(). Default: the same as there.
+
+    Raises CommitError for the first commit that can be neither completed nor undone. Nothing of it is lost, and the
+    next call tries again.
     """
     for _, error in _commit.recover(os.path.realpath(_named(dir))):
         raise error
 
 
 def recover_for(workspace: str, base: str) -> None:
-    """Do so below base; raise only what is about this workspace, and warn of the rest."""
+    """Recover below base; raise only an error about this workspace, and log the others as warnings."""
     mine = []
     for other, error in _commit.recover(base):
         if other == workspace:
@@ -81,12 +85,14 @@ def recover_for(workspace: str, base: str) -> None:
 class Transaction(Commands):
     """Commands whose changes to one directory are kept aside. Sandbox.transaction() makes it; threads may share it.
 
-    Its methods that start commands are those of Sandbox, and every function that takes policy= takes it too. Each
-    command has a sandbox of its own; what they share is the overlay. What else the policy lets them write to is changed
-    at once.
+    It starts commands by the same methods as Sandbox, and every function with a policy= parameter accepts it too. Each
+    command has its own sandbox; they share the overlay. Anything else that the policy lets them write to changes at
+    once.
+
+    workspace: the directory, as an absolute path.
     """
 
-    keeps: object = None  # the Sandbox of which it is a transaction
+    keeps: object = None  # the Sandbox that it belongs to
 
     def __init__(
         self,
@@ -97,16 +103,16 @@ class Transaction(Commands):
     ) -> None:
         self._way: OverlayWay | None = None
         self._creator = os.getpid()
-        self._reviewed: list[Change] | None = None  # what diff() or patch() has told last
-        self._shown: frozenset[str] = frozenset()  # of that, the paths whose contents it has told
+        self._reviewed: list[Change] | None = None  # what diff() or patch() returned last
+        self._shown: frozenset[str] = frozenset()  # of those, the paths whose contents it showed
         self._lock = RLock()
         if not abi.on_linux:
             raise UnavailableError(Reason("a transaction needs overlayfs, which only Linux has"))
         if workspace is None and policy.workdir is None:
             raise PolicyError("workspace", "is needed: the policy has no working directory")
         names = Resolution()
-        given = check_path("workspace", os.path.normpath(absolute(workspace or policy.workdir or "")))
-        self.workspace = names.entry("workspace", given, must_exist=False)
+        path = check_path("workspace", os.path.normpath(absolute(workspace or policy.workdir or "")))
+        self.workspace = names.entry("workspace", path, must_exist=False)
         names.check(policy.write)
         self._named = named = _named(dir)
         self._base = base = os.path.realpath(named)
@@ -118,11 +124,11 @@ class Transaction(Commands):
         self._store: Store | None = None
         try:
             check_marks(self._real, self.workspace)
-            found = os.fstat(self._real.fd)
-            self._mode = stat.S_IMODE(found.st_mode)
-            self._store = store = Store.make(base, self.workspace, found)
+            status = os.fstat(self._real.fd)
+            self._mode = stat.S_IMODE(status.st_mode)
+            self._store = store = Store.make(base, self.workspace, status)
             self._way = OverlayWay(policy, self.workspace, base, store.upper, store.work, relay)
-            if not os.path.samestat(found, os.lstat(self.workspace)):
+            if not os.path.samestat(status, os.lstat(self.workspace)):
                 raise FileNotFoundError(errno.ESTALE, "has become another directory", self.workspace)
             self._started = start_of_time(self._real)
         except BaseException:
@@ -131,7 +137,7 @@ class Transaction(Commands):
         _all.add(self)
 
     def way(self) -> OverlayWay:
-        """Return how commands are started; raises ValueError when the transaction is over."""
+        """Return the way in which commands start; raises ValueError if the transaction is over."""
         if self._way is None:
             raise ValueError("the transaction is over")
         return self._way
@@ -148,86 +154,96 @@ class Transaction(Commands):
         return locked_workspace(self._base, os.fstat(self._real.fd))
 
     def diff(self) -> list[Change]:
-        """Return what has changed, by path; raises OSError. A file that only has another time hasn't changed.
+        """Return the changes, sorted by path. A file in which only the time differs hasn't changed.
 
-        While commands run it may be about what they have only half done. The contents of what is new or changed are
-        read, for their digests. What it returns is what a commit() without `expected` brings in, or else nothing.
+        The next commit() without `expected` brings in exactly these, or nothing. New and changed files are read, for
+        their digests. While commands run, the list may show their work half done.
+
+        Raises OSError, and ValueError if the transaction is over.
         """
         with self._trees() as trees:
-            compared = Comparison(*trees, moment=self.way().started)
-            told = compared.with_details(compared.with_renames(compared.changes()))
-            self._reviewed = told = self._sure(compared, told)
+            comparison = Comparison(*trees, moment=self.way().started)
+            changes = comparison.with_details(comparison.with_renames(comparison.changes()))
+            self._reviewed = changes = self._sure(comparison, changes)
             self._shown = frozenset()
-            return told.copy()
+            return changes.copy()
 
-    def _sure(self, compared: Comparison, told: list[Change]) -> list[Change]:
-        """Return what was told. If somebody may be at work, what is certain only at rest counts as changed."""
-        if not compared.has_unread(told):
-            return told
+    def _sure(self, comparison: Comparison, changes: list[Change]) -> list[Change]:
+        """Return the changes; while a process may write, those that are certain only at rest count as changed."""
+        if not comparison.has_unread(changes):
+            return changes
         try:
             with self._at_rest():
-                return told
+                return changes
         except (ValueError, CommitError):
-            return compared.unsure(told)
+            return comparison.unsure(changes)
 
     def patch(self, *, max_size: int | str = "1M", escaped: bool = False) -> str:
-        """Return the changes as a unified diff that git apply takes; raises OSError.
+        """Return the changes as a unified diff for git apply.
 
-        What git's form can't show has a line that begins with "# ": directories of unusual modes or without files,
-        FIFOs, extended attributes, access lists, hard links. max_size: a file with more bytes than that, or with NUL
-        bytes, is only said to differ; so are files after the first 256 MiB. Bytes that are no UTF-8 are there as
-        surrogates: os.fsencode() gives them back. escaped: for a terminal, or for somebody who reads it. All that isn't
-        seen, such as escape sequences, or turns text around, is written as in C; then no program can apply it.
+        The next commit() without `expected` brings in exactly these changes, or nothing. What git's format can't
+        express has a line that begins with "# ": directories of unusual modes or without files, FIFOs, extended
+        attributes, access lists, hard links. Bytes that aren't UTF-8 become surrogates; os.fsencode() restores them.
 
-        What it shows is what a commit() without `expected` brings in, or else nothing.
+        max_size: bytes, or a str such as "1M". Larger files, files with NUL bytes, and all after the first 256 MiB are
+            only said to differ. Default: 1 MiB.
+        escaped: True writes invisible characters, such as escape sequences, and those that reverse text as C escapes.
+            That is for a terminal or a human reader; no program can apply it. Default: False.
+
+        Raises OSError, PolicyError for a max_size that makes no sense, and ValueError if the transaction is over.
         """
         most = check_size("max_size", max_size)
         with self._trees() as trees:
-            compared = Comparison(*trees, moment=self.way().started)
-            told = compared.with_details(compared.with_renames(compared.changes()))
-            one = _patch.Patch(*trees, most, told)
+            comparison = Comparison(*trees, moment=self.way().started)
+            changes = comparison.with_details(comparison.with_renames(comparison.changes()))
+            patch = _patch.Patch(*trees, most, changes)
             with trees[0].walking(), trees[1].walking():
-                text = "".join(one.of(change) for change in told)
-                told = self._sure(compared, told)
-                self._reviewed = [compared.as_shown(change, one.shown.get(change.path)) for change in told]
-                self._shown = frozenset(one.shown)
+                text = "".join(patch.of(change) for change in changes)
+                changes = self._sure(comparison, changes)
+                self._reviewed = [comparison.as_shown(change, patch.shown.get(change.path)) for change in changes]
+                self._shown = frozenset(patch.shown)
             return visible(text) if escaped else text
 
     def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
-        """Bring all changes into the workspace, or none, and return them; the transaction is over then.
+        """Return the changes after bringing all of them into the workspace, or none. A success ends the transaction.
 
-        expected: what diff() has returned; anything else, by contents and attributes, is a ConflictError. By default it
-        is what diff() or patch() has told last, also if commands have run since; without a look it is all that there
-        is. keep_set_ids: files keep their set-user-ID and set-group-ID bits, which they lose otherwise.
+        Changed files are replaced (rename(2)): a process that has one open keeps the old contents. Sockets and device
+        nodes stay behind.
 
-        Files that are changed are replaced (rename(2)): who has one open keeps what was in it. Sockets and device nodes
-        stay behind. Raises ConflictError if anything that was changed here has been changed there since the
-        transaction began; CommitError if a step fails, after having undone the others, or if a process has a file of
-        the transaction open for writing; PolicyError if commands of another policy can write to where the changes are
-        kept, by now; ValueError as long as commands run. After these nothing is lost: the
-        transaction goes on, unless a CommitError says that not all could be undone. What steps that were undone had
-        touched may be a conflict the next time.
+        expected: what diff() returned; if contents or attributes differ from it, that is a ConflictError. Default: what
+            diff() or patch() showed last, even if commands have run since; if neither was called, all changes.
+        keep_set_ids: True keeps the set-user-ID and set-group-ID bits of files; otherwise they are dropped. Default:
+            False.
+
+        Raises:
+        ConflictError, if something that was changed here has also changed in the workspace since the transaction began.
+        CommitError, if a step fails, after undoing the others; or if a process has one of its files open for writing.
+        PolicyError, if by now commands of another policy can write to where the changes are kept.
+        ValueError, while commands run.
+
+        After these errors nothing is lost and the transaction goes on, unless a CommitError says that not everything
+        could be undone. Paths of undone steps may be in conflict the next time.
         """
         wanted = None if expected is None else _checked(expected)
         with self._trees() as (upper, real), self._at_rest(), self._locked():
             assert self._store is not None
-            check_place(self.way().policy, self._base, self._named)  # others may have opened it meanwhile
+            check_place(self.way().policy, self._base, self._named)  # it may have become writable in the meantime
             wanted, shown = (self._reviewed, self._shown) if wanted is None else (wanted, frozenset())
-            compared = Comparison(upper, real, moment=self.way().started, shown=shown)
-            raw = compared.changes()
-            told = compared.with_details(compared.with_renames(raw))
+            comparison = Comparison(upper, real, moment=self.way().started, shown=shown)
+            raw = comparison.changes()
+            changes = comparison.with_details(comparison.with_renames(raw))
             if wanted is not None:
-                _check_reviewed(wanted, told)
-            _check_attributes(told)
-            renamed = {change.path for change in told if change.kind == "renamed"}
+                _check_reviewed(wanted, changes)
+            _check_attributes(changes)
+            renamed = {change.path for change in changes if change.kind == "renamed"}
 
             def check(*, is_top_ours: bool = True) -> None:
-                conflicts = compared.conflicts(raw, renamed, self._started, self._mode, is_top_ours=is_top_ours)
+                conflicts = comparison.conflicts(raw, renamed, self._started, self._mode, is_top_ours=is_top_ours)
                 if conflicts:
                     raise ConflictError(conflicts)
 
             check(is_top_ours=False)
-            copies = partial(compared.other_copies, told)
+            copies = partial(comparison.other_copies, changes)
             try:
                 if raw:
                     _commit.commit(self._store, upper, real, raw, self._started, check, copies, keep_set_ids)
@@ -236,24 +252,24 @@ class Transaction(Commands):
                     self.discard()
                 raise
             self.discard()
-        return told
+        return changes
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             try:
-                where = os.readlink(f"/proc/self/fd/{self._real.fd}")  # the mount on it has moved along
+                where = os.readlink(f"/proc/self/fd/{self._real.fd}")  # if it was moved, the mount on it moved too
                 stack.enter_context(self.way().at_rest(where))
             except OSError as error:
                 raise CommitError(error, "make the changes read-only") from error
             yield
 
     def discard(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End the transaction: commands that still run are killed, and what they have changed is dropped.
+        """End the transaction: kill commands that still run, and drop their changes.
 
-        But for changes that a commit could neither bring in as a whole nor undo: these wait for recover().
+        Changes that a commit could neither complete nor undo are kept: they wait for recover().
         """
-        if _is_late():  # the kernel ends the commands, and the next recover() drops what they have changed
+        if _is_late():  # the kernel ends the commands, and the next recover() drops their changes
             self._way = None
             return
         with self._lock:
@@ -277,7 +293,7 @@ class Transaction(Commands):
 
     def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "_way", None) is None or _is_late():
-            return  # at the interpreter's end the next recover() does it
+            return  # at the interpreter's exit it is left to the next recover()
         import warnings
 
         warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
@@ -287,7 +303,7 @@ class Transaction(Commands):
         return f"<nsbox.Transaction {'over' if self._way is None else 'of'} {self.workspace}>"
 
     def after_fork(self) -> None:
-        """Be over, in a forked child: it is the parent's."""
+        """End it in a forked child: the transaction belongs to the parent."""
         self._lock = RLock()
         way, self._way = self._way, None
         if way is not None:
@@ -308,9 +324,9 @@ def _checked(expected: Iterable[Change]) -> list[Change]:
     return changes
 
 
-def _check_reviewed(wanted: list[Change], told: list[Change]) -> None:
-    """Raise ConflictError if what is there isn't what was looked at, down to the contents."""
-    old, new = ({change.path: change for change in changes} for changes in (wanted, told))
+def _check_reviewed(wanted: list[Change], present: list[Change]) -> None:
+    """Raise ConflictError if the changes present aren't the reviewed ones, down to the contents."""
+    old, new = ({change.path: change for change in changes} for changes in (wanted, present))
     other = {
         path
         for path in old.keys() | new.keys()
@@ -319,13 +335,13 @@ def _check_reviewed(wanted: list[Change], told: list[Change]) -> None:
     if other:
         in_order = sorted(other, key=lambda path: path.replace("/", "\0"))  # as diff() has them
         rows = [(path, "isn't what was reviewed") for path in in_order]
-        what = "what diff() and patch() have shown has been changed since"
+        what = "what diff() and patch() showed has changed since"
         raise ConflictError(rows, what, "look again by diff() or patch(), then commit, or pass expected=")
 
 
-def _check_attributes(told: list[Change]) -> None:
+def _check_attributes(changes: list[Change]) -> None:
     """Raise CommitError for what can't be brought in: attributes of a directory that stays."""
-    for change in told:
+    for change in changes:
         if change.attributes and change.type == change.old_type == "directory":
             names = ", ".join(change.attributes)
             error = OSError(errno.ENOTSUP, f"a directory that was there before can't get other attributes: {names}")

@@ -2,7 +2,7 @@
 #ifndef NSBOX_CALLS_H
 #define NSBOX_CALLS_H
 
-#include "../abi.h"
+#include "abi.h"
 
 /* How libsandbox lets a profile be applied here. */
 enum nsbox_way {
@@ -13,7 +13,7 @@ enum nsbox_way {
 /* The ways that there are, bits of nsbox_way. */
 int nsbox_seatbelt_ways(void);
 
-/* Is this process in a sandbox? 1, 0, or -ENOSYS if that can't be asked. One who is can't have another. */
+/* Is this process in a sandbox? 1, 0, or -ENOSYS if that can't be asked. One that is can't have another. */
 int nsbox_seatbelt_confined(void);
 
 /* A profile as nsbox_request takes it. params: key, value, ..., NULL. NULL on failure, with what libsandbox says about

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "seatbelt.h"
+#include "darwin/system/seatbelt.h"
 
 static _Noreturn void give_up(const struct job *j, int error)
 {

@@ -2,17 +2,17 @@
 #ifndef NSBOX_CHILD_H
 #define NSBOX_CHILD_H
 
-#include "system.h"
+#include "darwin/system/system.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <sys/types.h>
 
 #include "calls.h"
-#include "helper.h"
+#include "darwin/helper/helper.h"
 
-/* Work space of one spawn, borrowed from Python: a command with PREEXEC needs it when its nsbox_spawn() has returned. It is
- * shared with the caller, who waits meanwhile. */
+/* Work space of one spawn, borrowed from Python: a command with PREEXEC needs it when its nsbox_spawn() has returned.
+ * It is shared with the caller, which waits meanwhile. */
 struct job {
     const nsbox_request *req;
     uint8_t *space; /* SPACE_BYTES for a list of descriptors */

@@ -147,7 +147,7 @@ int set_limits(struct job *j)
     return 0;
 }
 
-/* What isn't 0..2 or in pass_fds is closed, but for what we need to the exec; those in it survive that. */
+/* What isn't 0..2 or in pass_fds is closed, except for what we need until the exec; those in pass_fds survive it. */
 int set_descriptors(struct job *j)
 {
     const nsbox_request *r = j->req;

@@ -1,9 +1,11 @@
-/* lifeline.c: our helper program, executed: as the process that ends a command when its caller ends, since macOS has no
- * parent-death signal; and by the command itself. Between fork and exec, as all of the command.
+/* lifeline.c: our helper program, executed: as the process that ends a command when its caller ends, since macOS has
+ * no parent-death signal; and by the command itself. Between fork and exec, as all of the command.
  *
- * By vfork(2): in a child of a process with libraries that have hooks at fork(3), a second one can end in an abort (they
- * find their locks held by a thread of the parent). vfork runs no such hooks; on macOS it is a fork for the rest. What it
- * is on Linux as well, memory that is shared until the exec, is kept to: nothing returns from here that the parent needs. */
+ * By vfork(2): in a child of a process with libraries that have hooks at fork(3), a second one can end in an abort
+ * (they find their locks held by a thread of the parent). vfork runs no such hooks; on macOS it is a fork for the
+ * rest. We also keep to what it is on Linux, where memory is shared until the exec: nothing that the parent needs
+ * changes here.
+ */
 #include "child.h"
 
 #include <errno.h>
@@ -93,8 +95,8 @@ static void reap(pid_t pid)
         sigaction(SIGCHLD, &now, NULL);
 }
 
-/* Returns when the watcher watches: its events belong to us and the caller from then on, whoever has our numbers later. And
- * the caller was there all the time, since we are its child still. */
+/* Returns when the watcher watches: from then on its events are about us and the caller, whichever processes get our
+ * numbers later. And the caller was there all the time, since we are still its child. */
 int tie_to_caller(struct job *j)
 {
     int ends[2], self = getpid();

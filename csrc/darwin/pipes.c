@@ -1,10 +1,12 @@
-/* pipes.c: the pipes by which commands report, and who else gets to hold them.
+/* pipes.c: the pipes by which commands report, and which other processes could get to hold them.
  *
- * A pipe's end tells that the command has executed its program, so nobody but the command may keep the write end. macOS has
- * no pipe2(2): between pipe(2) and fcntl(2) another thread can fork a process that would keep it through its exec; and one
- * that is forked and doesn't execute (multiprocessing) keeps all in any case. Python makes the pipe where it keeps its own
- * threads from starting anything; posix_spawn(2) by threads of others can't be helped. So whoever forks in this program, by fork(3)
- * of the C library, waits until no pipe is half made, and the child closes those of the other threads. */
+ * A pipe's end tells that the command has executed its program, so only the command may keep the write end. macOS has
+ * no pipe2(2): between pipe(2) and fcntl(2) another thread can fork a process that would keep it through its exec;
+ * and one that is forked and doesn't execute (multiprocessing) keeps all in any case. Python makes the pipe where it
+ * keeps its own threads from starting anything; posix_spawn(2) by threads of other libraries can't be helped. So a
+ * thread that forks in this program, by fork(3) of the C library, waits until no pipe is half made, and the child
+ * closes those of the other threads.
+ */
 #include "child.h"
 
 #include <errno.h>

@@ -55,7 +55,7 @@ static int check_descriptors(const nsbox_request *r, uint32_t *step)
     return ret;
 }
 
-/* A command that nobody confines is only started for who says so. */
+/* A command without confinement is only started if the request says so. */
 static int check(const nsbox_request *r, uint32_t *step)
 {
     uint32_t flags = r->flags;

@@ -6,8 +6,8 @@
  * as the caller does (but with NSBOX_OUTLIVE) and the command (pid 2, or 3), or with NSBOX_STAY anything of the sandbox.
  * When it exits the kernel kills every process of the namespace (pid_namespaces(7)), which is how a sandbox ends.
  */
-#include "../abi.h"
-#include "../linux/sys.h"
+#include "abi.h"
+#include "linux/kernel/sys.h"
 #include "queue.h"
 
 /* The kernel made this image non-dumpable at exec (its file can't be read, only executed); said once
@@ -79,10 +79,11 @@ static void ask_all_to_end(void)
     sys_kill(-1, SIGCONT);
 }
 
-/* The command, or an error: it has ended and the caller has reaped it already, or there never was one. Its number may be
- * somebody else's by then: who has power over the pid namespace chooses one (clone3(2), set_tid). The kernel alone begins
- * again at 300 (RESERVED_PIDS), also where pid_max is the namespace's own (Linux 6.14) and 301. Others have a parent that
- * is one of us; the command's is outside. Kernels before Linux 6.13 don't know that request. */
+/* The command, or an error: it has ended and the caller has reaped it already, or there never was one. Its number may
+ * be another process's by then: a process with power over the pid namespace can choose one (clone3(2), set_tid). The
+ * kernel alone begins again at 300 (RESERVED_PIDS), also where pid_max is the namespace's own (Linux 6.14) and 301.
+ * Others have a parent that is one of us; the command's is outside. Kernels before Linux 6.13 don't know that
+ * request. */
 static int open_command(int number)
 {
     struct { /* pidfd_info, <linux/pidfd.h> */
@@ -99,8 +100,9 @@ static int open_command(int number)
     return -ESRCH;
 }
 
-/* Wait for the end of the pipe, or of who has the other end: the mediator has gone, so the command exists or never will. A
- * sandbox that is parked waits for long, and its pipe may have got into other processes. Returns the byte that came. */
+/* Wait for the end of the pipe, or of the process that has the other end: the mediator has gone, so the command
+ * exists or never will. A parked sandbox waits for long, and its pipe may have got into other processes. Returns the
+ * byte that came. */
 static int await_setup(void)
 {
     uint8_t byte;
@@ -139,8 +141,9 @@ static _Noreturn void end(int signals, int caller, int is_adopted)
     }
     if (left == -ECHILD) {
         say(NSBOX_SAID_EMPTY);
-        if (!is_adopted)             /* else our end is what the caller waits for */
-            sys_ppoll(0, 0, moment); /* he comes first: a yield leaves him waiting for the unmounting all the same */
+        if (!is_adopted) /* else our end is what the caller waits for */
+            sys_ppoll(0, 0,
+                      moment); /* let the caller run first: after a mere yield it would still wait for our unmounting */
     }
     sys_exit(0);
 }

@@ -1,5 +1,5 @@
-/* output.c: what processes print that a command has left running, by the pipes of that command, which nobody else reads any
- * more: into a file for each command, of which the beginning and what came last stay.
+/* output.c: what processes print that a command has left running. They write to the pipes of that command, which have
+ * no other reader any more. Each command has a file, which keeps the beginning and what came last.
  *
  * We may do to the file system what any command may, and no more: the file is a new one, in the session's own /tmp.
  */

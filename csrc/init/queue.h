@@ -1,14 +1,14 @@
 /* queue.h: how many signals may be queued for pid 1: none.
  *
- * What the command sends us and we block would be queued, each signal as one of the caller's: RLIMIT_SIGPENDING is the one
- * of who gets them, and counts by user. Those up to 31 come with all that they tell, whatever it is (setrlimit(2)); so the
- * caller's must be among them. Others come once then, and tell nothing.
+ * Signals that the command sends us, and that we block, would be queued, and count as the caller's: RLIMIT_SIGPENDING
+ * is the receiver's limit, and counts by user. Signals up to 31 arrive with all that they say, whatever the limit is
+ * (setrlimit(2)); so the caller's must be among them. Under this limit others arrive once, and say nothing.
  */
 #ifndef NSBOX_QUEUE_H
 #define NSBOX_QUEUE_H
 
-#include "../abi.h"
-#include "../linux/sys.h"
+#include "abi.h"
+#include "linux/kernel/sys.h"
 
 enum { SIGNALS_QUEUED = 11 /* RLIMIT_SIGPENDING */ };
 _Static_assert(NSBOX_END < 32 && NSBOX_ASK < 32 && NSBOX_ASK_PATIENTLY < 32,

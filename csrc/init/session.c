@@ -1,19 +1,20 @@
 /* session.c: pid 1 of a session; starts commands for the caller, one after the other or at once, in one sandbox.
  *
- * A static program without a C library, as init.c. It is executed as the command of a sandbox, after all that confines
- * one: what it starts inherits the filters, the namespaces, the ids and the limits. So it has nothing that its commands
- * haven't, but for its three descriptors: a socket (0) on which the caller asks, and a pidfd of the caller (1); the third
- * (2) is this image. It isn't dumpable, and as pid 1 it can't be killed from inside. When the caller ends, or closes its
- * end of the socket, it exits, and the kernel kills all that is left (pid_namespaces(7)).
+ * A static program without a C library, as init.c. It is executed as the command of a sandbox, after all that
+ * confines one: what it starts inherits the filters, the namespaces, the ids and the limits. So it has nothing that
+ * its commands don't have, except three descriptors: a socket (0) on which the caller asks, a pidfd of the caller
+ * (1), and this image (2). It isn't dumpable, and as pid 1 it can't be killed from inside. When the caller ends, or
+ * closes its end of the socket, it exits, and the kernel kills all that is left (pid_namespaces(7)).
  *
- * Each command has a socket of its own to the caller, who is told its pidfd there, says that it may go on, and is told its
- * end; and a pipe that ends with its exec, or says why there was none. Nothing here waits for a command, which others in
- * the sandbox can stop as soon as it is there (SIGSTOP): else they could keep this program from seeing the caller end.
+ * Each command has a socket of its own to the caller, which gets its pidfd there, says that it may go on, and learns
+ * of its end. It also has a pipe that ends with its exec, or says why there was none. Nothing here waits for a
+ * command: others in the sandbox can stop it as soon as it is there (SIGSTOP), and could so keep this program from
+ * seeing the caller end.
  */
 #include "session.h"
 
-#include "../linux/directory.h"
-#include "../linux/message.h"
+#include "linux/kernel/directory.h"
+#include "linux/kernel/message.h"
 #include "queue.h"
 
 enum { MOST = 256, MOST_FDS = 250, STACK = 65536, ALIGNED = 64, AT_ONCE = 4096, REAPED = 65536 };
@@ -114,7 +115,7 @@ static int move_away(int i, int number)
     return 0;
 }
 
-/* The descriptors that came get their numbers; all others, but for the pipe that is to end with the exec, are closed by it. */
+/* The descriptors that came get their numbers; the exec closes all others, and so ends the pipe. */
 static int place_fds(void)
 {
     const nsbox_entry *head = entry.head;
@@ -210,7 +211,7 @@ static void command(void *unused)
 {
     uint8_t byte;
     (void)unused;
-    /* The caller knows our pid, and nobody has reaped us yet. Or he has given up. */
+    /* The caller knows our pid, and we haven't been reaped yet. Or it has given up. */
     if (sys_read(entry.fds[TOLD], &byte, 1) != 1)
         sys_exit(127);
     int ret = queue.hard ? sys_prlimit(SIGNALS_QUEUED, &queue, 0) : 0;

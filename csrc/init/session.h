@@ -2,8 +2,8 @@
 #ifndef NSBOX_SESSION_H
 #define NSBOX_SESSION_H
 
-#include "../abi.h"
-#include "sys_session.h"
+#include "abi.h"
+#include "linux/kernel/sys_session.h"
 
 /* started.c: what a command has started. */
 void marks_begin(uint64_t secret);

@@ -1,10 +1,10 @@
 /* started.c: all that a command of a session has started, whatever its parent, session or group is by now.
  *
- * Its orphans are our children, as those of all others are, and nothing that one may change about itself tells whose they
- * were. But a limit is inherited by each child, and the kernel has none of file locks any more (Linux 2.4.25): so the hard
- * limit of these, RLIMIT_LOCKS, is a number of the command's own. Only we can set it: a filter of the session's answers all
- * others, who don't know a secret, as if it were done. Where that can't be (in a session inside of another one, or a filter
- * refuses prlimit(2)), a command has no mark.
+ * Its orphans are our children, as all orphans here are, and nothing that a process may change about itself says
+ * whose it was. But a limit is inherited by each child, and the kernel no longer enforces that of file locks (Linux
+ * 2.4.25). So the hard limit of these, RLIMIT_LOCKS, is a number of the command's own. Only we can set it: the
+ * session's filter answers any process that doesn't know a secret as if it were done. Where that can't be (in a
+ * session inside another one, or if a filter refuses prlimit(2)), a command has no mark.
  */
 #include "session.h"
 
@@ -77,9 +77,9 @@ static unsigned visit(int pid, uint64_t mark, int sig)
     return 1;
 }
 
-/* None is missed, however fast they fork and exit: the one that all others descend from is our child, or its children are by
- * now, and we reap nobody meanwhile. So if there are none, even dead, there will be none. It
- * ends at `most`, or who forks while we look would hold us up. */
+/* None is missed, however fast they fork and exit: the one that all others descend from is our child, or its children
+ * are by now, and we reap none meanwhile. So if there are none, even dead, there will be none. It ends at `most`:
+ * otherwise processes that fork while we look would hold us up. */
 uint64_t signal_marked(uint64_t mark, int sig, uint64_t most)
 {
     static uint8_t entries[32768] __attribute__((aligned(8)));

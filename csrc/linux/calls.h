@@ -2,7 +2,7 @@
 #ifndef NSBOX_CALLS_H
 #define NSBOX_CALLS_H
 
-#include "../abi.h"
+#include "abi.h"
 
 /* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). */
 int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
@@ -15,7 +15,7 @@ int nsbox_wait(int pidfd, int init_says, int timeout_ms);
  * or -errno. */
 int nsbox_death_signal(int number);
 
-/* Opens a path for reading as it is resolved by who has the directory `root` for a root. A descriptor or -errno. */
+/* Opens a path for reading, resolved as in a process whose root is the directory `root`. A descriptor or -errno. */
 int nsbox_open_in_root(int root, const char *path);
 
 /* openat2(2) of what is there: a descriptor or -errno. */

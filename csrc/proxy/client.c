@@ -1,6 +1,6 @@
 /* client.c: a client of the proxy: what it wants, by either protocol, and the reply it gets. */
 #include "proxy.h"
-#include "socks.h"
+#include "proxy/parsers/socks.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ enum { PATIENCE = 10 * SECOND, PARTING = 2 * SECOND, TEXT = 1024 };
 
 static uint64_t last;
 
-/* Whoever doesn't say who it is has a short time and few places: everybody on the machine can connect. */
+/* A client that hasn't said whose it is has a short time and few places: any process on the machine can connect. */
 static void make_room(void)
 {
     struct client *oldest = NULL;
@@ -99,7 +99,7 @@ void client_say(struct client *c, const void *bytes, size_t size)
     c->server.reply += size;
 }
 
-/* It gets what was said, and nothing else. */
+/* It gets this reply, and nothing else. */
 static void part(struct client *c)
 {
     close_side(&c->server);
@@ -132,7 +132,7 @@ static int is_socks(const struct client *c)
     return c->dialect >= SOCKS_GREETING;
 }
 
-static void reject(struct client *c, int status)
+static void refuse_request(struct client *c, int status)
 {
     static const struct {
         int status;
@@ -190,7 +190,7 @@ static enum socks_reply socks_of(int error)
     }
 }
 
-/* ENOENT, EAGAIN: there is no such name, or nobody can tell now. */
+/* ENOENT, EAGAIN: there is no such name, or that can't be told now. */
 void client_fail(struct client *c, int error)
 {
     char why[512];
@@ -235,7 +235,7 @@ static int enter(struct client *c, uint64_t user, uint64_t secret)
     return !!c->account;
 }
 
-/* It is one of a sandbox, and has said whereto. */
+/* It belongs to a sandbox, and has said where it wants to go. */
 static void arrive(struct client *c)
 {
     int is_spent = list.head->bytes && c->account->bytes >= list.head->bytes;
@@ -255,7 +255,7 @@ static void read_http(struct client *c)
     if (ret > 0 && !enter(c, request.user, request.secret))
         ret = -407;
     if (ret < 0) {
-        reject(c, -ret);
+        refuse_request(c, -ret);
         return;
     }
     c->to = request.to;
@@ -266,7 +266,7 @@ static void read_http(struct client *c)
         c->first_size = c->first ? http_rewrite(&request, bytes, c->first, room) : 0;
         c->body = request.body;
         if (!c->first_size) {
-            reject(c, 431);
+            refuse_request(c, 431);
             return;
         }
     }
@@ -274,7 +274,7 @@ static void read_http(struct client *c)
     arrive(c);
 }
 
-/* One message; 0: it isn't there yet. */
+/* One message; 0: it isn't whole yet. */
 static int read_socks(struct client *c)
 {
     uint64_t found[2];

@@ -43,10 +43,8 @@ void client_proceed(struct client *c)
             client_fail(c, EAGAIN);
         return;
     }
-    to[0].four = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(c->to.address)};
+    to[0] = address_of(c->to.kind == TO_LOCALHOST ? INADDR_LOOPBACK : c->to.address);
     to[1].six = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    if (c->to.kind == TO_LOCALHOST)
-        to[0].four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     c->n_targets = c->to.kind == TO_LOCALHOST ? 2 : 1;
     c->state = CONNECTING;
     c->deadline = now() + PATIENCE;
@@ -94,29 +92,16 @@ static int is_trying(const struct client *c)
     return 0;
 }
 
-/* Is a socket connected to itself? A port that it was given by chance is the one where no server is. */
-static int is_to_itself(int fd)
-{
-    union address ours = {.any = {0}}, theirs = {.any = {0}};
-    socklen_t a = sizeof ours, b = sizeof theirs;
-    return getsockname(fd, &ours.any, &a) == 0 && getpeername(fd, &theirs.any, &b) == 0 && a == b &&
-           !memcmp(&ours, &theirs, a);
-}
-
 /* 0: connected; -EINPROGRESS or another -errno. */
 static int begin_try(struct client *c, int n)
 {
     union address to = c->targets[n];
-    int is_six = to.any.sa_family == AF_INET6;
-    if (is_six)
-        to.six.sin6_port = htons(c->to.port);
-    else
-        to.four.sin_port = htons(c->to.port);
+    address_set_port(&to, c->to.port);
     int fd = socket(to.any.sa_family, SOCK_STREAM, 0);
     c->tries[n] = fd;
     if (fd < 0 || set_nonblocking(fd) < 0)
         return -errno;
-    if (connect(fd, &to.any, is_six ? sizeof to.six : sizeof to.four) < 0)
+    if (connect(fd, &to.any, address_size(&to)) < 0)
         return -errno;
     return is_to_itself(fd) ? -ECONNREFUSED : 0;
 }

@@ -1,7 +1,7 @@
-/* control.c: messages of the caller's, and to it, by a stream: macOS has no sockets for Unix that keep packets apart.
+/* control.c: messages from and to the caller, by a stream: macOS's Unix sockets don't keep packets apart.
  *
  * To us: nsbox_net_message, and after one of RULES `value` bytes, the list. From us: nsbox_net_event, whose size is always
- * the same. The caller is never waited for: what it doesn't take in time is counted. */
+ * the same. We never wait for the caller: events that it doesn't read in time are only counted. */
 #include "proxy.h"
 #include <errno.h>
 #include <poll.h>
@@ -22,7 +22,7 @@ static nsbox_net_event waiting[MOST_EVENTS];
 static size_t sent; /* bytes of the first */
 static int n_waiting;
 
-static uint64_t settling[MOST_SETTLING]; /* those who wait until all is told */
+static uint64_t settling[MOST_SETTLING]; /* those that wait until all is reported */
 static int n_settling;
 
 static nsbox_net_message message;
@@ -67,7 +67,7 @@ static int give(const nsbox_net_event *event, int room)
     if (n_waiting + room >= MOST_EVENTS)
         return 0;
     waiting[n_waiting++] = *event;
-    flush(); /* if it fails, the loop hears of it */
+    flush(); /* if it fails, the loop will notice */
     return 1;
 }
 
@@ -208,7 +208,7 @@ static void obey(void)
         tell_ready(message.id, replace_list());
         break;
     case NSBOX_NET_OPEN:
-        open_account(message.sandbox, message.id); /* one that isn't there has no clients */
+        open_account(message.sandbox, message.id); /* a sandbox that isn't known has no clients */
         break;
     case NSBOX_NET_END:
         end_account(message.sandbox);
@@ -228,7 +228,7 @@ static void obey(void)
     got = 0;
 }
 
-/* What the message has behind it. */
+/* What follows the message. */
 static size_t extra(void)
 {
     return message.kind == NSBOX_NET_RULES ? (size_t)(uint32_t)message.value : 0;

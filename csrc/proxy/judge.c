@@ -1,23 +1,12 @@
-/* judge.c: what the list says of a destination; where it is silent, the caller, who is asked once for a sandbox. */
+/* judge.c: what the list says of a destination; where it is silent, what the caller says, which is asked once for a
+ * sandbox. */
 #include "proxy.h"
+#include "net/verdict.h"
 #include <stdlib.h>
-#include <string.h>
 
-enum { PATIENCE = 120 * SECOND, MOST_PENDING = 64, MOST_ASKS = 4096, INVENTED = 0xc6120000, LOOPBACK = 127 };
+enum { PATIENCE = 120 * SECOND, MOST_PENDING = 64, MOST_ASKS = 4096 };
 
 static uint64_t last_id;
-
-static int is_own(uint32_t address)
-{
-    const union address target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(address)}};
-    return is_own_address(&target);
-}
-
-/* 127.0.0.0/8, and 198.18.0.0/15, which is nobody's. */
-static int is_never(uint32_t address)
-{
-    return address >> 24 == LOOPBACK || address >> 17 == INVENTED >> 17;
-}
 
 enum verdict judge(const struct destination *to)
 {
@@ -25,13 +14,8 @@ enum verdict judge(const struct destination *to)
         return rules_name_port(&list, to->name, to->port, PROTOCOL_TCP);
     if (to->kind == TO_LOCALHOST)
         return rules_localhost(&list, to->port);
-    if (to->kind == TO_OTHER || is_never(to->address))
-        return VERDICT_NO;
-    enum verdict listed = rules_address(&list, to->address, to->port, PROTOCOL_TCP, 1);
-    if (listed != VERDICT_NO)
-        return listed;
-    listed = rules_address(&list, to->address, to->port, PROTOCOL_TCP, 0);
-    return listed == VERDICT_YES && is_own(to->address) ? VERDICT_NO : listed;
+    return to->kind == TO_OTHER ? VERDICT_NO
+                                : verdict_of_address(&list, to->address, to->port, PROTOCOL_TCP, is_own_address);
 }
 
 uint32_t reason_of_refusal(const struct destination *to, enum verdict verdict)
@@ -40,32 +24,20 @@ uint32_t reason_of_refusal(const struct destination *to, enum verdict verdict)
         return NSBOX_NET_DENIED;
     if (to->kind == TO_OTHER)
         return NSBOX_NET_ADDRESS;
-    if (to->kind != TO_ADDRESS || is_never(to->address))
-        return NSBOX_NET_NOT_LISTED;
-    return rules_address(&list, to->address, to->port, PROTOCOL_TCP, 0) == VERDICT_YES ? NSBOX_NET_OWN_ADDRESS
-                                                                                       : NSBOX_NET_NOT_LISTED;
+    return to->kind == TO_ADDRESS ? reason_of_address(&list, to->address, to->port, PROTOCOL_TCP)
+                                  : NSBOX_NET_NOT_LISTED;
 }
 
 int may_reach(const union address *target, uint16_t port, uint32_t *reason)
 {
-    int is_six = target->any.sa_family == AF_INET6, own = is_own_address(target);
-    const uint8_t *bytes =
-        is_six ? target->six.sin6_addr.s6_addr : (const uint8_t *)(const void *)&target->four.sin_addr;
-    if (rules_may_resolve(&list, bytes, is_six ? 16 : 4, port, PROTOCOL_TCP, own))
-        return 1;
-    *reason = own ? NSBOX_NET_OWN_ADDRESS : NSBOX_NET_ADDRESS;
-    return 0;
+    return may_lead_to(&list, target, port, PROTOCOL_TCP, is_own_address(target), reason);
 }
 
 int may_ask(const struct destination *to)
 {
-    uint8_t bytes[4];
-    const uint32_t address = htonl(to->address);
-    if (!(list.head->flags & NSBOX_NET_ASKS) || to->kind == TO_LOCALHOST || to->kind == TO_OTHER)
+    if (!(list.head->flags & NSBOX_NET_ASKS))
         return 0;
-    memcpy(bytes, &address, sizeof bytes);
-    return to->kind == TO_NAME ||
-           (!is_never(to->address) && !address_is_special(bytes, sizeof bytes) && !is_own(to->address));
+    return to->kind == TO_NAME || (to->kind == TO_ADDRESS && address_may_be_asked(to->address, is_own_address));
 }
 
 struct ask *ask_about(struct account *account, const struct destination *to, uint32_t *reason)

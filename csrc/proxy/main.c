@@ -1,6 +1,7 @@
 /* main.c: nsbox-proxy, started with nothing but a socket to its caller, as descriptor 3. It ends when the caller has.
  *
- * It is nobody's child: the process that was started ends at once. */
+ * It has no parent among the caller's processes: the one that was started ends at once.
+ */
 #include "proxy.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@ enum {
     PAUSE = 100,
     BACKLOG = 128
 };
-enum { FREE_DESCRIPTORS = 32 + MOST_TARGETS, MOST_DESCRIPTORS = 10240 /* OPEN_MAX, more than which macOS refuses */ };
+enum { FREE_DESCRIPTORS = 32 + MOST_TARGETS, MOST_DESCRIPTORS = 10240 /* OPEN_MAX: macOS refuses more */ };
 
 struct client *clients;
 
@@ -87,7 +88,7 @@ static void add(int fd, short events, size_t *n)
     polled[(*n)++] = (struct pollfd){.fd = fd, .events = events};
 }
 
-/* One side of a connection that is relayed: an end that nobody can do anything about now would be told for ever. */
+/* One side of a connection that is relayed: an end that nothing can be done about now would be reported for ever. */
 static void add_side(int fd, short events, size_t *n)
 {
     add(events ? fd : -1, events, n);
@@ -130,7 +131,7 @@ static void serve(struct client *c)
 {
     const struct pollfd *client = &polled[c->polled[0]], *server = &polled[c->polled[1]];
     int n = c->n_tries;
-    if (c->polled_in != c->state) /* by the caller's word: what came is told again */
+    if (c->polled_in != c->state) /* by the caller's answer: what came is reported again */
         return;
     if (c->state == CONNECTING)
         for (int i = 0; i < n && c->state == CONNECTING; i++)
@@ -140,7 +141,7 @@ static void serve(struct client *c)
         pump(c, client->revents, c->state == RELAYING ? server->revents : 0);
 }
 
-/* Names that were looked up; whoever wanted one may have gone. */
+/* Names that were looked up; the client that wanted one may have gone. */
 static void take_names(void)
 {
     union address targets[MOST_TARGETS];
@@ -160,14 +161,14 @@ static void accept_clients(void)
     for (int i = 0; i < 64; i++) {
         int fd = accept(listener, NULL, NULL);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
-            paused_until = now() + PAUSE; /* what waits would be told for ever */
+            paused_until = now() + PAUSE; /* poll(2) would report what waits for ever */
         if (fd < 0)
             return;
         n_clients += client_new(fd);
     }
 }
 
-/* By the clock. Returns after how many milliseconds again. */
+/* What the clock demands. Returns the milliseconds until it is to be called again. */
 static int tick(int64_t time)
 {
     int next = paused_until > time ? PAUSE : TICK;
@@ -200,7 +201,7 @@ void clients_judge(void)
         else if (reason)
             client_refuse(c, reason);
         else if (c->state == ASKING && judge(&c->to) == VERDICT_YES) {
-            c->ask = NULL; /* nobody need be asked any more */
+            c->ask = NULL; /* the caller need not be asked any more */
             client_proceed(c);
         }
     }
@@ -230,7 +231,7 @@ static void loop(void)
             continue;
         }
         const short arrivals = polled[0].revents, of_caller = polled[1].revents, names = polled[2].revents;
-        if (of_caller && !control_ready(of_caller)) /* first: it tells of a sandbox before that has a client */
+        if (of_caller && !control_ready(of_caller)) /* first: it announces a sandbox before that has a client */
             return;
         for (struct client *c = clients; c; c = c->next)
             if (c->state != OVER)

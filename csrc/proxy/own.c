@@ -3,16 +3,6 @@
 #include <ifaddrs.h>
 #include <string.h>
 
-/* An IPv6 address that stands for an IPv4 one is that one. */
-static union address unmapped(const union address *target)
-{
-    union address four = {.four = {.sin_family = AF_INET}};
-    if (target->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&target->six.sin6_addr))
-        return *target;
-    memcpy(&four.four.sin_addr, target->six.sin6_addr.s6_addr + 12, 4);
-    return four;
-}
-
 static int is_same(const struct sockaddr *a, const union address *b)
 {
     if (!a || a->sa_family != b->any.sa_family)
@@ -26,14 +16,14 @@ static int is_same(const struct sockaddr *a, const union address *b)
 
 int is_own_address(const union address *target)
 {
-    const union address plain = unmapped(target);
+    const union address plain = address_unmapped(target);
     struct ifaddrs *all;
     int found = 0;
     if (getifaddrs(&all) < 0)
         return 1;
     for (struct ifaddrs *one = all; one && !found; one = one->ifa_next) {
         found = is_same(one->ifa_addr, &plain);
-        if (one->ifa_addr && one->ifa_addr->sa_family == AF_INET) /* macOS has a peer's address here for tunnels */
+        if (one->ifa_addr && one->ifa_addr->sa_family == AF_INET) /* on macOS, a tunnel has its peer's address here */
             found = found || is_same(one->ifa_dstaddr, &plain);
     }
     freeifaddrs(all);

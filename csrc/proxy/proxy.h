@@ -1,28 +1,23 @@
 /* proxy.h: what the parts of the proxy share: accounts, clients, and the loop.
  *
- * nsbox-proxy enforces a network list where a command's packets can't be: it listens at a port of 127.0.0.1, which is all
- * that the command may connect to, as an HTTP proxy and as SOCKS5. One thread, and others that look up names. POSIX alone:
- * it is for macOS, and tested on Linux.
+ * nsbox-proxy enforces a network list where nsbox can't control a command's packets. It listens at a port of 127.0.0.1, as
+ * an HTTP proxy and as SOCKS5, and the command may connect to nothing else. One thread serves all clients; others look up
+ * names. It uses POSIX alone: it is for macOS, and also tested on Linux.
  */
 #ifndef NSBOX_PROXY_H
 #define NSBOX_PROXY_H
 
-#include "http.h"
-#include "relay/rules.h"
-#include "target.h"
-#include "watch.h"
+#include "proxy/parsers/http.h"
+#include "proxy/parsers/target.h"
+#include "proxy/parsers/watch.h"
+#include "net/address.h"
+#include "net/rules.h"
 #include <netinet/in.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
-enum { BUFFER = 65536, MOST_TARGETS = 8, SECOND = 1000, MOST_STRANGERS = 64, MOST_CLIENTS = 10240 };
-
-union address {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-};
+enum { BUFFER = 65536, SECOND = 1000, MOST_STRANGERS = 64, MOST_CLIENTS = 10240 };
 
 /* What the caller was asked once for a sandbox, and what it said. */
 struct ask {
@@ -34,7 +29,7 @@ struct ask {
     struct ask *next;
 };
 
-/* A sandbox: whoever knows its secret is of it. */
+/* A sandbox: a client that knows its secret belongs to it. */
 struct account {
     uint64_t id, secret;
     uint32_t n_clients, n_asks, n_pending;
@@ -43,7 +38,7 @@ struct account {
     struct account *next;
 };
 
-/* One side. What comes from it is for the other. */
+/* One side of a connection. What comes from it goes to the other. */
 struct side {
     int fd; /* or -1 */
     uint8_t bytes[BUFFER];
@@ -51,11 +46,11 @@ struct side {
     int is_read; /* to its end */
     int is_shut; /* nothing more is sent to it */
     int error;
-    size_t reply;   /* how many of the bytes are a reply of ours, the first ones */
+    size_t reply;   /* how many of the bytes, the first ones, are a reply of ours */
     uint64_t count; /* bytes that came from it, and were passed on */
 };
 
-/* HEAD: what a client wants isn't known yet. ENDING: it gets a reply, and no more. */
+/* HEAD: it isn't known yet what the client wants. ENDING: it gets a reply, and no more. */
 enum state { HEAD, ASKING, RESOLVING, CONNECTING, RELAYING, ENDING, OVER };
 enum dialect { UNKNOWN, HTTP_CONNECT, HTTP_PLAIN, SOCKS_GREETING, SOCKS_SECRET, SOCKS_REQUEST };
 
@@ -66,7 +61,7 @@ struct client {
     uint64_t number; /* of this client, for a thread */
     struct account *account;
     struct destination to;
-    struct ask *ask; /* whose answer let it through, or will; or NULL */
+    struct ask *ask; /* the question whose answer let it through, or will; or NULL */
     union address targets[MOST_TARGETS];
     int tries[MOST_TARGETS]; /* sockets that connect, or -1 */
     int n_targets, n_tries, winner, error;
@@ -91,7 +86,7 @@ extern struct account *accounts;
 int control_start(int socket);
 void control_listening(uint16_t port);
 short control_events(void);      /* of poll(2) */
-void control_settle(void);       /* all is told that has happened */
+void control_settle(void);       /* report everything that has happened */
 int control_ready(short events); /* 0: the caller has gone */
 struct account *account_of(uint64_t id, uint64_t secret);
 int tell_ask(const struct account *account, const struct ask *ask);
@@ -109,7 +104,7 @@ void asks_end(struct account *account);
 uint32_t revoked(const struct client *c); /* why it may not go on by the list in force; 0: it may */
 
 /* own.c */
-int is_own_address(const union address *target); /* one of this machine's, or nobody can tell */
+int is_own_address(const union address *target); /* one of this machine's, or it can't be told */
 
 /* resolve.c */
 int resolve_start(void); /* a descriptor that can be read when a name was looked up; or -errno */
@@ -123,14 +118,14 @@ void client_refuse(struct client *c, uint32_t reason);
 void client_fail(struct client *c, int error);
 void client_connected(struct client *c);                         /* it gets its reply */
 void client_end(struct client *c);                               /* both sides are closed at once */
-void client_reset(struct client *c, uint32_t reason);            /* both sides hear of it as ECONNRESET */
+void client_reset(struct client *c, uint32_t reason);            /* both sides get ECONNRESET */
 void client_close(struct client *c, uint32_t reason, int error); /* it was relayed */
 void client_say(struct client *c, const void *bytes, size_t size);
 void clients_judge(void); /* there is another list */
 int clients_tick(int64_t time);
 
 /* connect.c */
-void client_begin(struct client *c); /* it is known whereto */
+void client_begin(struct client *c); /* its destination is known */
 void client_proceed(struct client *c);
 void client_resolved(struct client *c, const union address *targets, int n, int error);
 void client_try(struct client *c);

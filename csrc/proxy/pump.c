@@ -1,4 +1,4 @@
-/* pump.c: bytes from a client to its server, once they are known to be for that, and back. */
+/* pump.c: bytes from a client to its server, once it is known that they are meant for that, and back. */
 #include "proxy.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOLD = 30 * SECOND /* for which a client may keep back whom it wants */, PARTING = 2 * SECOND };
+enum { HOLD = 30 * SECOND /* that a client has to say which server it wants */, PARTING = 2 * SECOND };
 
 int set_nonblocking(int fd)
 {
@@ -19,7 +19,7 @@ int set_nonblocking(int fd)
     return 0;
 }
 
-/* The client's hello isn't what it has to be. */
+/* The client's hello isn't as it must be. */
 static void abort_handshake(struct client *c, uint32_t reason)
 {
     uint8_t alert[8];
@@ -50,7 +50,7 @@ static void judge_bytes(struct client *c)
         }
         c->passable += (size_t)n;
         if (body_is_over(&c->body))
-            c->client.size = c->passable; /* one request a connection: what comes behind it is dropped */
+            c->client.size = c->passable; /* one request per connection: what follows it is dropped */
         return;
     }
     c->passable += watch_client(&c->watch, c->to.name, bytes, held, &reason);
@@ -148,7 +148,7 @@ static void shut(struct side *side)
     side->is_shut = 1;
 }
 
-/* One request a connection: what the client sends besides must not end the answer that is on its way to it. */
+/* One request per connection: further bytes from the client must not cut off the answer on its way to it. */
 static void answered(struct client *c)
 {
     tell(c, NSBOX_NET_CLOSE, NSBOX_NET_ALLOWED, 0, 0);
@@ -207,7 +207,7 @@ static void relay(struct client *c, short client, short server)
         finish(c);
 }
 
-/* A reply of ours, and then nothing: what still comes is dropped, so that the reply isn't. */
+/* Our reply, and then nothing. What still comes is read and dropped, so that the reply isn't lost. */
 static void end_slowly(struct client *c, short events)
 {
     if (c->server.size)

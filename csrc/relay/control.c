@@ -1,8 +1,8 @@
-/* control.c: messages of the caller's, and to it. It is never waited for: what it doesn't take is counted. */
+/* control.c: messages of the caller's, and what they ask for. */
 #include "control.h"
-#include "events.h"
-#include "publish.h"
-#include "relay.h"
+#include "relay/base/events.h"
+#include "relay/base/relay.h"
+#include "relay/connections/publish.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -13,91 +13,8 @@
 enum { MOST_WAITING = 64, BATCHES = 2, MOST_DESCRIPTORS = 3 };
 
 static struct source control = {.fd = -1}, caller = {.fd = -1};
-static uint32_t lost; /* events so far that weren't taken in time */
 
-int control_is_over(void)
-{
-    return control.fd < 0;
-}
-
-static int give(const void *message, size_t size)
-{
-    return control.fd < 0 || send(control.fd, message, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
-}
-
-static void put_text(char to[NSBOX_NET_NAME_SIZE], const char *text)
-{
-    memcpy(to, text, strnlen(text, NSBOX_NET_NAME_SIZE - 1));
-}
-
-void tell_ready(int answer, uint64_t sandbox, int error, const char *step)
-{
-    nsbox_net_event ready = {.head = {.kind = NSBOX_NET_READY, .value = error, .sandbox = sandbox}};
-    put_text(ready.name, error ? step : "");
-    if (answer < 0) {
-        give(&ready, sizeof ready);
-        return;
-    }
-    send(answer, &ready, sizeof ready, MSG_DONTWAIT | MSG_NOSIGNAL); /* the first that it is sent: there is room */
-    close(answer);
-}
-
-static void put_target(nsbox_net_event *to, const union target *target)
-{
-    if (target && target->any.sa_family == AF_INET) {
-        to->family = 4;
-        memcpy(to->address, &target->four.sin_addr, 4);
-    } else if (target && target->any.sa_family == AF_INET6) {
-        to->family = 6;
-        memcpy(to->address, &target->six.sin6_addr, 16);
-    }
-}
-
-static uint64_t wall_clock(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
-
-int tell_ask(const struct ask *ask)
-{
-    const struct destination *to = &ask->to;
-    const union target target = {.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(to->address)}};
-    nsbox_net_event question = {.head = {.kind = NSBOX_NET_ASK, .sandbox = ask->sandbox->id, .id = ask->id},
-                                .time = wall_clock(),
-                                .what = NSBOX_NET_CONNECT,
-                                .reason = NSBOX_NET_NOT_LISTED,
-                                .protocol = (uint32_t)to->protocol,
-                                .port = to->port};
-    put_target(&question, to->name ? NULL : &target);
-    put_text(question.name, to->name ? to->name->text : "");
-    return give(&question, sizeof question);
-}
-
-void tell(const struct event *event)
-{
-    nsbox_net_event to = {.head = {.kind = NSBOX_NET_EVENT,
-                                   .value = (int32_t)(lost & INT32_MAX),
-                                   .sandbox = event->sandbox ? event->sandbox->id : 0,
-                                   .id = event->id},
-                          .time = wall_clock(),
-                          .what = event->what,
-                          .verdict = event->verdict,
-                          .reason = event->reason,
-                          .error = event->error,
-                          .protocol = (uint32_t)event->protocol,
-                          .port = event->port,
-                          .milliseconds = (uint32_t)event->milliseconds,
-                          .sent = event->sent,
-                          .received = event->received};
-    put_target(&to, event->target);
-    put_text(to.name, event->name ? event->name : "");
-    put_text(to.sni, event->sni ? event->sni : "");
-    lost += !give(&to, sizeof to);
-}
-
-/* The descriptors that came with a message; those that nobody wants are closed. */
+/* The descriptors that came with a message; those that aren't wanted are closed. */
 static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
 {
     int n = 0;
@@ -116,7 +33,8 @@ static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
     return n;
 }
 
-/* Who waits until all is told. What has happened by then comes in this batch of events or in the next one. */
+/* Sockets that wait until all is reported. What has happened by then comes in this batch of events or in the next
+ * one. */
 static struct {
     int answer, batches;
 } waiting[MOST_WAITING];
@@ -174,6 +92,7 @@ static void let_go(struct source *source, uint32_t events)
     (void)source;
     (void)events;
     loop_close(&control);
+    events_to(-1);
     loop_close(&caller);
     asks_refuse_all();
     publications_end(EVERY_SANDBOX);
@@ -203,6 +122,7 @@ static void on_control(struct source *source, uint32_t events)
 int control_start(int socket, int process)
 {
     control = (struct source){on_control, socket, NULL};
+    events_to(socket);
     caller = (struct source){let_go, process, NULL};
     int ret = loop_add(&control, EPOLLIN);
     return ret ? ret : loop_add(&caller, EPOLLIN);

@@ -1,11 +1,12 @@
 /* main.c: the relay: nsbox-net, started with nothing but its descriptors.
  *
- * 0: /dev/null. 3: a socket to the caller. 4: the list. 5: the caller, as a pidfd. It ends when the caller has, and all
- * sandboxes that it serves have.
+ * 0: /dev/null. 3: a socket to the caller. 4: the list. 5: the caller, as a pidfd. It ends when the caller and
+ * all sandboxes that it serves have ended.
  */
-#include "confine.h"
 #include "control.h"
-#include "relay.h"
+#include "relay/base/events.h"
+#include "relay/base/relay.h"
+#include "relay/kernel/confine.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

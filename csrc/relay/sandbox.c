@@ -1,8 +1,9 @@
-/* sandbox.c: sandboxes that are served, from the message that one is there to the end of its first process. */
+/* sandbox.c: the sandboxes that are served, each from the message that announces it to the end of its first process. */
 #include "control.h"
-#include "judge.h"
-#include "publish.h"
-#include "relay.h"
+#include "relay/base/events.h"
+#include "relay/base/judge.h"
+#include "relay/base/relay.h"
+#include "relay/connections/publish.h"
 #include <errno.h>
 #include <linux/nsfs.h>
 #include <stdlib.h>
@@ -10,13 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static struct sandbox *sandboxes;
 static int64_t next_tick;
-
-int sandboxes_left(void)
-{
-    return sandboxes != NULL;
-}
 
 static void close_all(struct sandbox *s)
 {
@@ -40,56 +35,19 @@ static void close_all(struct sandbox *s)
             close(others[i]);
 }
 
-void sandbox_free(struct sandbox *s)
-{
-    if (s->is_ended && !s->n_questions && !s->n_jobs)
-        later_free(s);
-}
-
-int sandbox_is_over_limit(struct sandbox *s, size_t bytes)
-{
-    s->bytes += bytes;
-    return list.head->bytes && s->bytes > list.head->bytes;
-}
-
 static void sandbox_end(struct sandbox *s)
 {
-    struct sandbox **link = &sandboxes;
-    while (*link && *link != s)
-        link = &(*link)->next;
-    if (*link)
-        *link = s->next;
+    sandbox_remove(s);
     close_all(s);
     s->is_ended = 1;
     sandbox_free(s);
 }
 
-/* Nothing of the sandbox's runs any more: the kernel has ended all with its first process (pid_namespaces(7)). */
+/* Nothing of the sandbox runs any more: the kernel has ended everything with its first process (pid_namespaces(7)). */
 static void on_end(struct source *source, uint32_t events)
 {
     (void)events;
     sandbox_end((struct sandbox *)(void *)((char *)source - offsetof(struct sandbox, end)));
-}
-
-struct sandbox *sandbox_newest(void)
-{
-    return sandboxes;
-}
-
-int sandbox_listens(const struct sandbox *s, uint16_t port)
-{
-    for (int i = 0; i < s->n_localhost; i++)
-        if (s->localhost[i].source.fd >= 0 && s->localhost[i].port == port)
-            return 1;
-    return 0;
-}
-
-int sandbox_watch(struct listener *listener)
-{
-    if (listener->source.fd < 0 || listener->is_watched)
-        return 0;
-    listener->is_watched = 1;
-    return loop_add(&listener->source, EPOLLIN);
 }
 
 static int watch_all(struct sandbox *s)
@@ -120,9 +78,10 @@ static struct sandbox *make(uint64_t id, int net_namespace, int process)
     s->out = -1;
     for (int i = 0; i < MOST_LISTENERS; i++)
         s->listeners[i].source.fd = -1;
+    for (int i = 0; i < MOST_PORTS; i++)
+        s->localhost[i].source.ready = on_listener;
     s->user_namespace = ioctl(net_namespace, NS_GET_USERNS); /* its owner: ioctl_ns(2), Linux 4.9 */
-    s->next = sandboxes;
-    sandboxes = s;
+    sandbox_add(s);
     return s;
 }
 
@@ -154,7 +113,7 @@ int sandboxes_tick(void)
         asks_tick(time);
         names_tick(time);
         publications_resume();
-        for (struct sandbox *s = sandboxes; s; s = s->next) {
+        for (struct sandbox *s = sandbox_newest(); s; s = s->next) {
             flows_tick(s, time);
             streams_tick(s, time);
             streams_resume(s);
@@ -162,7 +121,7 @@ int sandboxes_tick(void)
         }
     }
     int64_t soonest = next_tick;
-    for (struct sandbox *s = sandboxes; s; s = s->next) {
+    for (struct sandbox *s = sandbox_newest(); s; s = s->next) {
         if (s->next_tick <= time)
             s->next_tick = connections_tick(s);
         if (s->next_tick < soonest)

@@ -2,7 +2,7 @@
 #ifndef NSBOX_TESTS_BLOB_H
 #define NSBOX_TESTS_BLOB_H
 
-#include "plan.h"
+#include "linux/root/plan.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* fuzz_proxy.c: what macOS's proxy reads from a client: requests, SOCKS5, bodies, hellos. For libFuzzer, or with
  * fuzz_main.c. The first byte of an input says which of them it is.
  */
-#include "proxy/http.h"
-#include "proxy/socks.h"
-#include "proxy/watch.h"
+#include "proxy/parsers/http.h"
+#include "proxy/parsers/socks.h"
+#include "proxy/parsers/watch.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* fuzz_relay.c: what the relay reads from a sandbox: packets, questions, hellos; and the caller's list.
  * For libFuzzer, or with fuzz_main.c. The first byte of an input says which of them it is.
  */
-#include "relay/dns.h"
-#include "relay/hello.h"
-#include "relay/packet.h"
-#include "relay/rules.h"
+#include "relay/parsers/dns.h"
+#include "net/hello.h"
+#include "relay/parsers/packet.h"
+#include "net/rules.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* test_ask.c: questions to the caller: asked once, answered once, and no later than after 120 seconds. */
 #include "check.h"
-#include "relay/connection.h"
-#include "relay/control.h"
+#include "relay/connections/connection.h"
+#include "relay/base/events.h"
 #include <stdlib.h>
 
 /* ---- what ask.c stands on */

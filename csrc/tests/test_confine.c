@@ -1,6 +1,6 @@
 /* test_confine.c: what the relay takes from itself, each in a process of its own: files by Landlock, calls by seccomp. */
 #include "check.h"
-#include "relay/confine.h"
+#include "relay/kernel/confine.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

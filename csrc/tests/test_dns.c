@@ -1,6 +1,6 @@
 /* test_dns.c: questions that are answered and those that aren't, and the answers, to the byte. */
 #include "check.h"
-#include "relay/dns.h"
+#include "relay/parsers/dns.h"
 #include <string.h>
 
 static uint8_t bytes[DNS_MOST];

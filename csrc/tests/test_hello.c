@@ -1,6 +1,6 @@
 /* test_hello.c: the first bytes of a TLS client, whole, byte by byte, cut into records, and mangled. */
 #include "check.h"
-#include "relay/hello.h"
+#include "net/hello.h"
 #include <string.h>
 
 static uint8_t bytes[HELLO_MOST + 64];

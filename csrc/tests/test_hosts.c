@@ -1,6 +1,6 @@
 /* test_hosts.c: lines of hosts(5). */
 #include "check.h"
-#include "relay/hosts.h"
+#include "net/hosts.h"
 
 int main(void)
 {

@@ -1,6 +1,6 @@
 /* test_names.c: names and their addresses: which are kept, and which are used again. */
 #include "check.h"
-#include "relay/relay.h"
+#include "relay/base/relay.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* test_packet.c: what is a SYN and what isn't, and the answers to one, to the byte. */
 #include "check.h"
-#include "relay/packet.h"
+#include "relay/parsers/packet.h"
 #include <string.h>
 
 /* 198.19.0.1:40000 -> 198.18.1.0:443, sequence number 0x01020304, an option of four bytes (MSS 1460). */

@@ -1,6 +1,6 @@
 /* test_rules.c: what a list allows, and which addresses a name may have. */
 #include "check.h"
-#include "relay/rules.h"
+#include "net/rules.h"
 #include <stdlib.h>
 #include <string.h>
 

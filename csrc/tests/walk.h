@@ -3,7 +3,7 @@
 #ifndef NSBOX_TESTS_WALK_H
 #define NSBOX_TESTS_WALK_H
 
-#include "plan.h"
+#include "linux/root/plan.h"
 
 /* Where the bytes that were read go, so that no compiler leaves the reading out. */
 static volatile unsigned char walk_sink;

@@ -1,7 +1,7 @@
 """The backend of bubblewrap: a plan that becomes arguments of the system's bwrap(1).
 
 It is for machines on which a security profile lets that program alone make user namespaces: Ubuntu since 23.10 binds
-one to /usr/bin/bwrap. _plan.bwrap_words translates the plan; _wrap carries it out.
+one to /usr/bin/bwrap. _plan.bwrap_words translates the plan; _spawn.bwrap carries it out.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import stat
 
 
 def high(fd: int) -> int:
-    """Return the descriptor, or if it is below 3, a copy instead: the caller may have closed standard descriptors."""
+    """Return a descriptor from 3 up instead of one that may be lower, if the caller has closed a standard one."""
     if fd > 2:
         return fd
     try:
@@ -20,9 +20,9 @@ def high(fd: int) -> int:
 
 
 def pair() -> tuple[_socket.socket, _socket.socket]:
-    """Return the two ends of a connection that keeps messages apart, both 3 or above, without a time limit.
+    """Return the two ends of a connection that keeps messages apart. They are numbered from 3 up, and have no timeout.
 
-    They aren't of the class socket.socket: gevent's makes the descriptor non-blocking, also for another process.
+    They aren't of the class socket.socket: gevent's makes its descriptor non-blocking, also for the other process.
     """
     ours, theirs = (_from_3_up(end) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for end in (ours, theirs):
@@ -31,7 +31,7 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
 
 
 def _from_3_up(end: _socket.socket) -> _socket.socket:
-    """Return the socket, or a copy from 3 up; in one step, as in _base.owners, since a signal's handler may raise."""
+    """Return it, or a copy, made in one step with its descriptor, as in _base.owners: a signal handler may raise."""
     if end.fileno() > 2:
         return end
     copy = map(fcntl.fcntl, (end.fileno(),), (fcntl.F_DUPFD_CLOEXEC,), (3,))
@@ -41,17 +41,17 @@ def _from_3_up(end: _socket.socket) -> _socket.socket:
 
 
 def close(*fds: int) -> None:
-    """Close those that aren't -1. One that is closed already is no error: a forked child may have closed all."""
+    """Close those that aren't -1. It is no error if one is closed already: a forked child may have closed all."""
     for fd in fds:
         if fd >= 0:
-            try:  # contextlib.suppress() takes as long as closing them, and a command's start waits for it
+            try:  # contextlib.suppress() takes as long as closing them, and the start of a command waits for this
                 os.close(fd)
             except OSError:
                 pass
 
 
 def walked(above: int, path: str, flags: int) -> int:
-    """Open what no link and no ".." leads to, part by part."""
+    """Open a file part by part; raises OSError if a link (ELOOP) or ".." (EXDEV) is on the way."""
     at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_CLOEXEC, dir_fd=None if above < 0 else above)
     try:
         parts = [part for part in path.split("/") if part not in ("", ".")] or ["."]
@@ -62,17 +62,17 @@ def walked(above: int, path: str, flags: int) -> int:
             os.close(at)
             at = inner
             _check_no_link(at, path)
-        fd = os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=at)
+        file = os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=at)
     finally:
         os.close(at)
     try:
-        _check_no_link(fd, path)
+        _check_no_link(file, path)
     except OSError:
-        os.close(fd)
+        os.close(file)
         raise
-    return fd
+    return file
 
 
 def _check_no_link(fd: int, path: str) -> None:
-    if stat.S_ISLNK(os.fstat(fd).st_mode):  # one that was opened itself (O_PATH)
+    if stat.S_ISLNK(os.fstat(fd).st_mode):  # a link that was opened itself (O_PATH)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

@@ -1,18 +1,17 @@
 """bubblewrap's command line, carried out by nsbox: `nsbox bwrap`, `nsbox-bwrap`, and the bwrap that --install makes.
 
-One process, which is over when the command is: it imports little, and nothing that it doesn't need (the start of an
-interpreter is most of what it takes).
+One process, which ends with the command. It imports little, and nothing that it doesn't need: most of its time is the
+start of the interpreter.
 """
 
 from __future__ import annotations
 
-import _signal  # signal is this, with enums that take longer to make than a sandbox
+import _signal  # signal adds enums to it, and making these takes longer than making a sandbox
 import errno
 import sys
 import time
 from posix import environ as _given
 
-from nsbox import _spawn
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.lean_os import os
@@ -26,6 +25,8 @@ from nsbox._machine import minimal
 from nsbox._plan.ops import Bind, BindData, DevBind, File, Op, Overlay, RoBind, RoOverlay, TmpOverlay
 from nsbox._plan.plan import Identity
 from nsbox._policy.policy import Policy
+from nsbox._spawn.prepare import Prepared, prepare, with_plan
+from nsbox._spawn.start import request_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,17 +40,17 @@ _S_IFMT, _S_IFDIR = 0o170000, 0o040000  # inode(7)
 _WALL = 0x40000000  # also a command that was killed before its exec
 _AS_MAPPED = 2**32 - 1  # the ids that it has, whatever they are called inside: (uid_t)-1, setresuid(2)
 _BY_KERNEL = 0x80  # SI_KERNEL, <asm-generic/siginfo.h>: such as a terminal's key, which the whole group gets
-_LONGEST = 30.0  # seconds that a command may take to end which was killed
+_LONGEST = 30.0  # seconds that a killed command may take to end
 
 
 class Failed(Exception):
-    """The sandbox, or the command, can't be started; the text is what is said after "bwrap: "."""
+    """The sandbox or the command can't be started; the text is what follows "bwrap: " in the message."""
 
 
 def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
     """Do what bwrap does with these arguments, the program's name first; return the exit status.
 
-    parent: who had started this process when it began, as far as that is known.
+    parent: the pid of the process that started this one, if it was noted at the start.
     """
     prog, *words = sys.argv if argv is None else argv
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # which raises
@@ -153,8 +154,8 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
 def run(asked: Asked) -> int:
     """Make the sandbox, run the command in it, and return its exit status, 128 + N after signal N; raises Failed.
 
-    When that was a signal that came to this process too, it dies of the same: a shell that has started it knows then
-    that its user wants an end.
+    If this process got that signal too, it dies of the same one: so a shell that started it knows that its user wants
+    to stop.
     """
     if not abi.on_linux:
         raise Failed("it makes namespaces, which only Linux has")
@@ -162,7 +163,7 @@ def run(asked: Asked) -> int:
         raise Failed("labeling not supported on this system")
     contents = {op.data for op in asked.ops if isinstance(op, File | BindData)}
     for fd in asked.fds:
-        if fd not in contents:  # whose reading tells more
+        if fd not in contents:  # for those, the error of reading says more
             _check_open(fd)
     asked = replace(asked, ops=tuple(found for op in asked.ops if (found := _found(op, asked.sources)) is not None))
     policy, prepared = _prepared(asked)
@@ -173,7 +174,7 @@ def run(asked: Asked) -> int:
     _catch(waiting)
     watch = _watch(asked, policy, command)
     try:
-        request = _spawn.request_of(prepared, command)
+        request = request_of(prepared, command)
     except NsboxError as error:
         raise Failed(str(error)) from None
     result = call.spawn(request, command)
@@ -196,14 +197,14 @@ def run(asked: Asked) -> int:
 
 
 def _found(op: Op, said: Mapping[str, str]) -> Op | None:
-    """Return an op with its sources as found from here, and contents; None for what needn't be there and isn't.
+    """Return an op with its sources resolved in this process, and its contents; None if an optional source is missing.
 
-    The child that mounts them is another process, with other descriptors: what leads over /proc/self (such as /dev/fd)
-    isn't the same there.
+    The child that mounts them is another process with other descriptors: a path through /proc/self, such as /dev/fd,
+    would lead elsewhere there.
     """
     if isinstance(op, Bind | RoBind | DevBind):
         src = _followed(op.src, said, op.optional)
-        return replace(op, src=src, nofollow=True) if src else None  # what has come there meanwhile isn't followed
+        return replace(op, src=src, nofollow=True) if src else None  # a link put there in the meantime isn't followed
     if isinstance(op, Overlay | RoOverlay | TmpOverlay):
         op = replace(op, lower=tuple(_followed(path, said) for path in op.lower))
         if isinstance(op, Overlay):
@@ -217,19 +218,20 @@ def _found(op: Op, said: Mapping[str, str]) -> Op | None:
 
 
 def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str:
-    """Return the name that a path's end has, "" if it is optional and isn't there; raises Failed."""
+    """Return the name that a path leads to; "" if it is optional and missing. Raises Failed."""
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             if os.fstat(fd).st_mode & _S_IFMT == _S_IFDIR:
-                os.close(os.open(f"{path}/.", os.O_PATH | os.O_CLOEXEC))  # which mounts what is mounted on demand
+                # The path makes the kernel mount what is mounted on demand.
+                os.close(os.open(f"{path}/.", os.O_PATH | os.O_CLOEXEC))
 
             name = os.readlink(f"/proc/self/fd/{fd}")
             if name.startswith("/") and _is_same(os.fstat(fd), os.lstat(name)):
                 return name
         finally:
             os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))  # it has no name, or none any more
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))  # it has no name, or lost it
     except OSError as error:
         if optional and error.errno == errno.ENOENT:
             return ""
@@ -237,7 +239,7 @@ def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str
 
 
 def _tie(parent: int) -> int:
-    """Have this process killed with its parent, which may have ended already; return what it would have got before."""
+    """Let this process be killed with its parent, which may have ended already; return its former death signal."""
     before = linux.death_signal(_signal.SIGKILL)
     if os.getppid() != parent:
         _die_of(_signal.SIGKILL)
@@ -275,22 +277,22 @@ def _inherited(asked: Asked) -> list[int]:
     return sorted(found)
 
 
-def _prepared(asked: Asked) -> tuple[Policy, _spawn.Prepared]:
+def _prepared(asked: Asked) -> tuple[Policy, Prepared]:
     filters = asked.filters
     try:
         if asked.seccomp_fd is not None:
             filters = (_filter(asked.seccomp_fd),)
         host = minimal.identity()
         policy = policy_of(asked, filters, is_root=host.euid == 0)
-        prepared = _spawn.prepare(policy, host)
+        prepared = prepare(policy, host)
     except PolicyError as error:
         raise Failed(f"{error.field}: {error.problem}") from None
     except NsboxError as error:
         raise Failed(str(error)) from None
-    if asked.userns_block_fd is not None:  # somebody else writes the maps
+    if asked.userns_block_fd is not None:  # another process writes the maps
         plan = prepared.plan
         identity = Identity(_AS_MAPPED, _AS_MAPPED, "", "")
-        prepared = _spawn.with_plan(prepared, replace(plan, identity=identity))
+        prepared = with_plan(prepared, replace(plan, identity=identity))
     return policy, prepared
 
 
@@ -307,7 +309,7 @@ def _filter(fd: int) -> bytes:
 
 
 def _hide() -> None:
-    """Make this process non-dumpable: those in a pid namespace that is joined could trace its children otherwise."""
+    """Make this process non-dumpable; otherwise processes in a joined pid namespace could trace its children."""
     import ctypes
 
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
@@ -363,9 +365,9 @@ def _watch(asked: Asked, policy: Policy, command: Command) -> Watch | None:
 
 
 def _catch(waiting: list[int]) -> None:
-    """Take note of signals from now on. What this process was told to ignore, it and the command go on ignoring.
+    """Take note of signals from now on. Those that this process ignores stay ignored, by the command too.
 
-    But for SIGCHLD: who ignores that has no statuses to wait for.
+    SIGCHLD is the exception: a process that ignores it gets no statuses to wait for.
     """
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGCHLD])
@@ -375,10 +377,10 @@ def _catch(waiting: list[int]) -> None:
 
 
 def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
-    """Hand on signals until the command has ended; return its exit status, and the signal that we both got, or 0."""
+    """Pass on signals until the command has ended; return its exit status, and the signal that we both got, or 0."""
     patience = 0.05  # seconds
-    fatal = 0  # that a pid 1 doesn't die of, which has no handler for it (pid_namespaces(7))
-    until = 0.0  # it was killed, and should have ended by then
+    fatal = 0  # a signal that doesn't end a pid 1 without a handler for it (pid_namespaces(7)), so that SIGKILL has to
+    until = 0.0  # when a killed command should have ended
     got = set()
     watched = {_signal.SIGCHLD, *_FORWARDED}
     _signal.pthread_sigmask(_signal.SIG_BLOCK, watched)
@@ -401,7 +403,7 @@ def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
             got.add(number)
             if number == _signal.SIGCHLD:
                 continue
-            # A terminal that hangs up says so to the session's leader alone, which may be us.
+            # A terminal that hangs up signals only the session's leader, which may be us.
             if info.si_code == _BY_KERNEL and number != _signal.SIGHUP and not asked.new_session:
                 continue
         if asked.as_pid_1 and not _is_caught(pid, number):
@@ -414,7 +416,7 @@ def _send(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except OSError:
-        return  # it has become somebody else
+        return  # the process changed its user
 
 
 def _is_caught(pid: int, number: int) -> bool:

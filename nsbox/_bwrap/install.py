@@ -26,7 +26,7 @@ try:
     for name, path in {extensions!r}:
         _load(ModuleSpec(name, ExtensionFileLoader(name, path), origin=path))
 except ImportError:
-    pass  # it is looked for as any other module, and nsbox says what is missing
+    pass  # nsbox imports it like any other module, and says what is missing
 {front}from nsbox._bwrap import main
 _exit(main(sys.argv{shift}, parent))
 """
@@ -38,11 +38,11 @@ _LONGEST = 127  # of a first line, before Linux 5.1
 
 
 def script() -> str:
-    """Return a program for this interpreter and this installation of nsbox; nothing else is looked at (-I -S).
+    """Return a program for this interpreter and this installation of nsbox, which looks at nothing else (-I -S).
 
-    All that it imports is in one file (but for an editable install, which has none), and two compiled ones that are
-    found by their paths: to look for modules takes longer than to make a sandbox. It is over when the command is, so
-    that garbage needn't be collected, nor anything taken apart at its end.
+    All of its imports are in one file (except in an editable install, which has none) and two compiled modules that are
+    loaded by path: searching for modules takes longer than making a sandbox. It ends with the command, so it collects
+    no garbage and tears nothing down.
     """
     modules = {"_cffi_backend": _cffi_backend, "nsbox._nsbox": abi.extension}
     extensions = [(name, os.path.abspath(module.__file__)) for name, module in modules.items()]
@@ -59,11 +59,10 @@ def script() -> str:
 
 
 def install(directory: str) -> str:
-    """Make the program `bwrap` in a directory, which is made if need be; return its path.
+    """Return the path of a program `bwrap` that it writes to a directory, which it makes if necessary.
 
-    An older one of ours is replaced, another is not.
-
-    Raises FileExistsError for another, OSError where it can't be written, UnavailableError where it could do nothing.
+    An older one of nsbox's is replaced. Raises FileExistsError for any other, OSError if it can't be written, and
+    UnavailableError where it couldn't work.
     """
     if abi.problem or not abi.on_linux:
         raise UnavailableError(Reason(abi.problem or "bwrap makes namespaces, which only Linux has"))
@@ -74,7 +73,7 @@ def install(directory: str) -> str:
     temporary = f"{path}.{os.getpid()}"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
-    except OSError as error:  # about the directory, whatever the name in it
+    except OSError as error:  # it is about the directory, not the temporary name
         raise OSError(error.errno, error.strerror, os.path.dirname(path)) from None
     try:
         with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:

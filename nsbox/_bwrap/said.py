@@ -1,4 +1,4 @@
-"""What bubblewrap says when a step of the set-up fails, which its clients match; and what we know besides."""
+"""What bubblewrap says when a step of the set-up fails, which its clients match; and what nsbox can add to it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from nsbox import _spawn
 from nsbox._bwrap_asked import Asked
 from nsbox._core import command
 from nsbox._core.abi import constants as c
-from nsbox._failure import exception
 from nsbox._plan.host import Host
 from nsbox._plan.ops import (
     Bind,
@@ -34,8 +32,10 @@ from nsbox._plan.ops import (
     TmpOverlay,
 )
 from nsbox._policy.policy import Policy
+from nsbox._spawn.failure import exception
+from nsbox._spawn.prepare import Prepared
 
-# Where the machine may be configured in a way that doesn't let us.
+# Steps that the machine's configuration may forbid.
 _OF_THE_MACHINE = {
     getattr(c, f"STEP_{name}") for name in ("UNSHARE", "UID_MAP", "GID_MAP", "SETGROUPS", "SECOND_USERNS", "ROOT", "FS")
 }
@@ -46,8 +46,8 @@ _PLACED = (
 )
 
 
-def failure(result: command.Result, asked: Asked, policy: Policy, prepared: _spawn.Prepared) -> str:
-    """Return what is said after "bwrap: "."""
+def failure(result: command.Result, asked: Asked, policy: Policy, prepared: Prepared) -> str:
+    """Return the message after "bwrap: "."""
     step, why = result.step, os.strerror(result.error)
     if step == c.STEP_EXEC:
         return f"execvp {asked.command[0]}: {why}"
@@ -99,7 +99,7 @@ def _about(op: Op, step: int, why: str, result: command.Result) -> str:
 
 
 def _not_made(op: Any, step: int, why: str) -> str:
-    """Say that there is no place to put it, or (STEP_ATTACH) that what is there is of the wrong kind."""
+    """Return a message: there is no place to put it, or (STEP_ATTACH) what is there is of the wrong kind."""
     if isinstance(op, Symlink):
         return f"Can't make symlink at {op.dest}: {why}"
     if isinstance(op, File):
@@ -108,7 +108,7 @@ def _not_made(op: Any, step: int, why: str) -> str:
     is_file = isinstance(op, BindData) or not os.path.isdir(source)
     if step == c.STEP_CREATE:
         return f"Can't create file at {op.dest}: {why}" if is_file else f"Can't mkdir {op.dest}: {why}"
-    if isinstance(op, Bind | RoBind | DevBind):  # as 0.12 says it, whose tests we pass
+    if isinstance(op, Bind | RoBind | DevBind):  # the words of 0.12, whose tests we pass
         return f"Can't bind mount {op.src} on {op.dest}: the destination is not a {'file' if is_file else 'directory'}"
     if is_file:
         return f"Can't create file at {op.dest}: {os.strerror(errno.EISDIR)}"

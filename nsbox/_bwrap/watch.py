@@ -1,7 +1,7 @@
-"""What is told to others about a sandbox, and what is held for it, as long as it lives: the monitor's part of bwrap.
+"""What a sandbox reports to other processes, and what is held while it lives: the monitor's part of bwrap.
 
-The command waits, all set up, until what is to be known about it has been written, the locks are held and whoever
-blocks it lets it go. A thread sees to that, since the first one is with the command until its exec.
+The command is set up and waits until the reports are written, the locks are held, and the process that blocks it lets
+it go. A thread does that, since the first one is busy with the command until its exec.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _NAMESPACES = (("cgroup", "cgroup"), ("ipc", "ipc"), ("mnt", "mount"), ("net", "
 
 
 class Watch:
-    """Those who watch one sandbox."""
+    """The watch over one sandbox."""
 
     def __init__(self, asked: Asked, policy: Policy, command: Command) -> None:
-        """Make the pipes by which the command is held, and the thread."""
+        """Make the pipes that hold the command back, and the thread."""
         self._asked, self._command = asked, command
         new = policy.unshare | ({"net"} if policy.network == "none" else set())
         self._namespaces = [(name, f"{name}-namespace") for name, ours in _NAMESPACES if ours in new]
@@ -108,11 +108,11 @@ class Watch:
         return fds.tolist()
 
     def _may_go_on(self, fd: int, pid: int) -> bool:
-        """Wait for a byte, or the end, of what somebody blocks the sandbox by; not when it is to end, or has ended."""
+        """Wait for a byte or the end of the descriptor that blocks the sandbox; False if the sandbox ends first."""
         try:
             end = os.pidfd_open(pid)
         except OSError:
-            return False  # it has gone, and why is known elsewhere
+            return False  # it is gone; the reason is reported elsewhere
         try:
             poller = select.poll()
             for one in (fd, end, self._signalled):
@@ -136,7 +136,7 @@ class Watch:
             return
         blocks = asked.userns_block_fd is not None
         of = known.init_pid or known.pid or known.set_up_pid if early else known.pid
-        # Pid 1, unless the command's mounts are a copy of its own: who is given a pid goes by its namespaces.
+        # Pid 1, unless the command's mounts are its own copy: readers of the pid use it to find the namespaces.
         child = of if self._is_locked and not early else known.init_pid or of
         rows = [("child-pid", child)]
         known_by: dict[str, int | str] = {name: f"/proc/{of}/ns/{name}" for name, _ in _NAMESPACES}
@@ -158,7 +158,7 @@ class Watch:
             raise
 
     def _lock(self, root: int) -> None:
-        """Take a read lock on each file, as it is named inside. Of the open file, so that who holds it can change."""
+        """Take a read lock on each file, by its name inside. The open file holds it, so that it can be handed over."""
         for path in self._asked.lock_files:
             verb = "open lock"
             try:
@@ -213,12 +213,12 @@ class Watch:
     def ended(self, code: int) -> None:
         """Write the exit status to --json-status-fd, of a command that has been started."""
         if not self._problem and self._asked.json_status_fd is not None:
-            with contextlib.suppress(OSError):  # nobody wants to know any more
+            with contextlib.suppress(OSError):  # the reader is gone
                 self._write(self._asked.json_status_fd, f'{{ "exit-code": {code} }}\n')
 
 
 def _end(fd: int) -> None:
-    """Close a descriptor; in the place of a standard stream is /dev/null then, so that nothing else gets the number."""
+    """Close a descriptor; a standard stream becomes /dev/null instead, so that nothing else gets its number."""
     if fd > 2:
         os.close(fd)
         return

@@ -1,4 +1,4 @@
-"""The nsbox command: its subcommands and their options. Each subcommand's work is imported when it is called."""
+"""The nsbox command: its subcommands and their options. A subcommand's module is imported when it is called."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def _config(options: argparse.Namespace) -> int:
 
 
 def _config_options(commands: Any) -> None:
-    check = commands.add_parser("check", help="tell what a configuration file comes to")
+    check = commands.add_parser("check", help="check a configuration file, and show what it means")
     check.add_argument("file", metavar="FILE", help="*.toml, *.json, *.yaml or *.yml")
     check.add_argument("--section", metavar="TABLE", help="the table to read, such as agents.sandbox")
-    check.add_argument("-w", "--workspace", metavar="DIR", help="the workspace, if the file names none")
+    check.add_argument("-w", "--workspace", metavar="DIR", help="the workspace, if the file doesn't name one")
     check.set_defaults(call=_config, parser=check, work="check")
-    init = commands.add_parser("init", help="write a configuration file to begin with")
-    init.add_argument("file", nargs="?", metavar="FILE", help="default: nsbox.toml, or by --format")
-    init.add_argument("--format", choices=("toml", "json", "yaml"), help="default: by FILE's name")
+    init = commands.add_parser("init", help="write a configuration file to start from")
+    init.add_argument("file", nargs="?", metavar="FILE", help="default: nsbox.toml, or as --format says")
+    init.add_argument("--format", choices=("toml", "json", "yaml"), help="default: as FILE's name says")
     init.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: FILE's)")
     init.set_defaults(call=_config, parser=init, work="init")
     schema = commands.add_parser("schema", help="print the JSON Schema of configuration files")
@@ -61,12 +61,12 @@ def _config_options(commands: Any) -> None:
 
 
 def _bwrap(words: Sequence[str]) -> int:
-    """Do what bwrap does; --install and --completion, alone with their argument, are nsbox's own."""
+    """Do what bwrap does. --install and --completion, with only their argument, are nsbox's own."""
     if list(words[:1]) == ["--install"]:
         from nsbox._bwrap.install import install
 
         if len(words) != 2:
-            return complain(PolicyError("--install", "takes a directory"), 2)
+            return complain(PolicyError("--install", "needs a directory"), 2)
         try:
             print(install(words[1]))
         except OSError as error:
@@ -76,7 +76,7 @@ def _bwrap(words: Sequence[str]) -> int:
         from nsbox._bwrap_help import completion
 
         if len(words) != 2 or words[1] not in ("bash", "zsh", "fish"):
-            return complain(PolicyError("--completion", "takes bash, zsh or fish"), 2)
+            return complain(PolicyError("--completion", "needs bash, zsh or fish"), 2)
         print(completion(words[1]), end="")
         return 0
     from nsbox._bwrap import main as bwrap
@@ -85,7 +85,7 @@ def _bwrap(words: Sequence[str]) -> int:
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when it's asked for."""
+    """Prints the version, which is looked up only now."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from nsbox import __version__
@@ -116,31 +116,31 @@ def _seconds(text: str) -> float:
 
 def _run_options(run: argparse.ArgumentParser, work: str) -> None:
     add_policy_options(run)
-    run.add_argument("-C", "--chdir", metavar="DIR", help="where the command starts")
-    run.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="after which it is ended; the status is 124")
+    run.add_argument("-C", "--chdir", metavar="DIR", help="start the command in this directory")
+    run.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="end it after this time, with status 124")
     run.add_argument(
         "--grace",
         type=_seconds,
         default=2.0,
         metavar="SECONDS",
-        help="from SIGTERM to SIGKILL, when it is ended; default: 2. 0: SIGKILL at once",
+        help="to end it, wait this long from SIGTERM to SIGKILL (default: 2); 0: SIGKILL at once",
     )
     run.add_argument(
         "--transaction",
         action="store_true",
-        help="change the workspace only when the command has ended with status 0, and then all at once",
+        help="change the workspace only if the command ends with status 0, and then all at once",
     )
     run.add_argument(
         "--diff",
         action="store_true",
-        help="show at the end what has changed in the workspace; without --transaction nothing has",
+        help="at the end, show the changes to the workspace; without --transaction they aren't made",
     )
     add_network_options(run)
     run.set_defaults(call=_run, parser=run, work=work, line=None)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="nsbox", description="Run commands in sandboxes made by this process alone.")
+    parser = Parser(prog="nsbox", description="Run commands in sandboxes that this process makes by itself.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     parser.add_argument(
         "--completion", action=_Completion, choices=("bash", "zsh", "fish"), help="print completions for a shell"
@@ -148,12 +148,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a command in a sandbox")
     _run_options(run, "run")
-    run.add_argument("-c", dest="line", metavar="LINE", help="a line for a shell (bash, if it is there) to run")
+    run.add_argument("-c", dest="line", metavar="LINE", help="run a line of shell: by bash if it is there, else by sh")
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
     shell = commands.add_parser("shell", help="run your shell in a sandbox")
     _run_options(shell, "shell")
-    shell.add_argument("command", nargs=argparse.REMAINDER, metavar="-- ARGUMENT ...", help="of the shell")
-    explain = commands.add_parser("explain", help="show what a policy comes to on this machine")
+    shell.add_argument("command", nargs=argparse.REMAINDER, metavar="-- ARGUMENT ...", help="arguments of the shell")
+    explain = commands.add_parser("explain", help="show what a policy means on this machine")
     add_policy_options(explain)
     explain.set_defaults(call=_explain, parser=explain)
     bwrap = commands.add_parser("bwrap", add_help=False, help="do what bwrap does with these options; --install DIR")
@@ -164,8 +164,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _other_commands(commands: Any) -> None:
-    doctor = commands.add_parser("doctor", help="try what sandboxes need on this machine, and say what helps")
-    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor = commands.add_parser("doctor", help="try what sandboxes need on this machine, and say what would help")
+    doctor.add_argument("--json", action="store_true", help="print JSON, for programs")
     doctor.add_argument(
         "--apparmor-profile",
         action="store_true",
@@ -174,17 +174,20 @@ def _other_commands(commands: Any) -> None:
     doctor.set_defaults(call=_doctor, parser=doctor)
     _config_options(commands)
     bench = commands.add_parser("bench", help="measure spawn latency against subprocess and bwrap")
-    bench.add_argument("--quick", action="store_true", help="few rounds: to see that it works, not to quote")
+    bench.add_argument("--quick", action="store_true", help="few rounds: shows that it works; don't quote the figures")
     bench.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     bench.add_argument("--png", metavar="FILE", help="draw them (needs the extra: bench)")
     parts = "spawn, overhead, warm, rate, memory, binds, threads, files, transaction, hardening, import, front"
-    choice = f"of {parts}, network, leaks; may be repeated"
+    choice = f"measure only this: {parts}, network or leaks; may be repeated"
     bench.add_argument("--only", action="append", default=[], metavar="PART", help=choice)
     bench.set_defaults(call=_bench, parser=bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the nsbox command with these arguments; return its exit status (2: the arguments or the policy are wrong)."""
+    """Run the nsbox command with these arguments; return its exit status (2: the arguments or the policy are wrong).
+
+    argv: the arguments without the program's name. Default: this process's.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return flushed(_called(words))
@@ -199,11 +202,11 @@ def _called(words: list[str]) -> int:
         return _bwrap(words[1:])
     parser = _parser()
     options, unknown = parser.parse_known_args(words)
-    if unknown:  # said by the subcommand, whose usage helps
+    if unknown:  # reported by the subcommand, so that its usage is shown
         getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(options.call(options))
     except NsboxError as error:
         return complain(error, 2 if isinstance(error, ValueError) else 125)
-    except FileNotFoundError as error:  # of the current directory
+    except FileNotFoundError as error:  # the current directory is gone
         return complain(error, 125)

@@ -1,9 +1,10 @@
-"""`nsbox run` on a terminal: the command has a pseudo-terminal of its own, and what is typed and printed is copied.
+"""`nsbox run` on a terminal: the command has its own pseudo-terminal, and what is typed and printed is copied.
 
-Only while this process is in the foreground: then the user's terminal is raw, and the keys that interrupt, stop or
-resize mean what they mean on the command's. In the background the command is in the background of its own, where it is
-stopped when it reads (SIGTTIN), and so are we then. In a pipeline, whose other programs may read the terminal, it
-begins there too: it comes to the foreground when it first needs the terminal. sudo(8) does so too, by `use_pty`.
+While this process is in the foreground, the user's terminal is raw: keys that interrupt or stop have the meaning that
+they have on the command's terminal. In the background, the command is in the background of its own terminal. If it
+reads there, it is stopped (SIGTTIN), and so are we. In a pipeline, whose other programs may read the terminal, the
+command begins in the background and comes to the foreground when it first needs the terminal. sudo(8) does the same
+with `use_pty`.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from nsbox._cli.monitor import Monitor, raw
 from nsbox._cli.said import flush_streams
 from nsbox._cli.signals import FORWARDED, Signals, stop_self
 
-_MOST = 65536  # bytes that wait to be written, beyond which no more is read; a terminal holds less
+_MOST = 65536  # once so many bytes wait to be written, no more is read; a terminal holds less
 _STOPS_READER = (signal.SIGTTIN, signal.SIGTTOU)
 
 
 class Work(Protocol):
-    """What is done in the process that starts the command: called there, each returns or is told an exit status."""
+    """The work of the process that starts the command. All three methods are called there."""
 
     def start(self, **options: Any) -> Job:
-        """Start the command with these options of Job."""
+        """Return the command, started with these options of Job."""
 
     def finish(self, job: Job) -> int:
-        """Do what is to be done after its end."""
+        """Return the exit status, after what is to be done at the command's end."""
 
     def fail(self, error: BaseException) -> int:
-        """Report what either has raised."""
+        """Return the exit status, after reporting an error of start() or finish()."""
 
 
 def run(work: Work, streams: Sequence[int]) -> int:
-    """Start a command on a terminal of its own; return the exit status. streams: those that are the user's terminal."""
+    """Run a command on its own terminal; return the exit status. streams: the descriptors of the user's terminal."""
     tty = _opened(streams[0])
-    made = _pty.Pair(_pty.window_size(tty))
+    pair = _pty.Pair(_pty.window_size(tty))
     settings = termios.tcgetattr(tty)
-    termios.tcsetattr(made.fd, termios.TCSANOW, settings)
+    termios.tcsetattr(pair.fd, termios.TCSANOW, settings)
     forward = not _is_pipeline() and _is_foreground(tty)
     ours, theirs = l.pair()
     flush_streams()
@@ -59,18 +60,18 @@ def run(work: Work, streams: Sequence[int]) -> int:
         status = 125
         try:
             ours.close()
-            made.terminal.close()
-            options: dict[str, Any] = {("stdin", "stdout", "stderr")[i]: made.fd for i in streams}
+            pair.terminal.close()
+            options: dict[str, Any] = {("stdin", "stdout", "stderr")[i]: pair.fd for i in streams}
             options |= {"own_group": True, "terminal_of": 1 + streams[0] if forward else 0}
-            status = Monitor(theirs, made.fd, tty).run(lambda: work.start(**options), work.finish, blocked=blocked)
+            status = Monitor(theirs, pair.fd, tty).run(lambda: work.start(**options), work.finish, blocked=blocked)
         except BaseException as error:
             status = work.fail(error)
         finally:
             flush_streams()
             os._exit(status)
     theirs.close()
-    made.close()
-    bridge = Bridge(tty, made.terminal, ours, forward=forward)
+    pair.close()
+    bridge = Bridge(tty, pair.terminal, ours, forward=forward)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     try:
         bridge.copy()
@@ -83,14 +84,14 @@ def run(work: Work, streams: Sequence[int]) -> int:
 
 
 def _opened(fd: int) -> int:
-    """Return a new descriptor of a terminal, which doesn't block: an open file of our own, where that can be had."""
+    """Return a new descriptor of a terminal that doesn't block: if possible, an open file of our own."""
     flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
     controlling = controlling_terminal()
     try:
         is_it = controlling >= 0 and _has_session(fd)
         name = "/dev/tty" if is_it else os.ttyname(fd)
         return high(os.open(name, flags))
-    except OSError:  # another user's, as after su(1); it may block us for a while
+    except OSError:  # the terminal is another user's, as after su(1); it may block us for a while
         return high(os.dup(fd))
     finally:
         if controlling >= 0:
@@ -105,7 +106,7 @@ def _has_session(fd: int) -> bool:
 
 
 def _is_foreground(tty: int) -> bool:
-    """Say if what is typed is for us. A terminal that isn't our session's knows no background."""
+    """Say if typed keys are for us. A terminal of another session has no background."""
     try:
         return os.tcgetpgrp(tty) == os.getpgrp()
     except OSError:
@@ -113,7 +114,7 @@ def _is_foreground(tty: int) -> bool:
 
 
 def _is_pipeline() -> bool:
-    """Say if stdin or stdout leads to another program, which may share the terminal with us."""
+    """Say if stdin or stdout leads to another program, which may share our terminal."""
     for fd in (0, 1):
         with contextlib.suppress(OSError):
             mode = os.fstat(fd).st_mode
@@ -123,16 +124,16 @@ def _is_pipeline() -> bool:
 
 
 class Bridge:
-    """Between the user's terminal and the command's."""
+    """Copies between the user's terminal and the command's."""
 
     def __init__(self, tty: int, terminal: _pty.Terminal, link: Link, *, forward: bool) -> None:
         self._tty, self._terminal, self._master, self._link = tty, terminal, terminal.fileno(), link
         self._forward = forward
-        self._saved: Any = None  # the terminal's settings, while it is raw: while we are in the foreground
+        self._saved: Any = None  # the terminal's settings while it is raw, which is while we are in the foreground
         self._typed, self._printed = bytearray(), bytearray()
-        self._is_up = self._link_is_up = True  # whether the user's terminal is there; and the monitor
+        self._is_up = self._link_is_up = True  # whether the user's terminal is there, and the monitor
         self.returncode: int | None = None
-        self.keys: set[int] = set()  # signals that keys have meant: no other signal of the command's is anybody else's
+        self.keys: set[int] = set()  # signals that were typed; any other signal was meant for the command alone
         os.set_blocking(self._master, False)
         self._signals = Signals((*FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH))
 
@@ -155,7 +156,7 @@ class Bridge:
                 self._read_output()
             self._show()
             if self._link.fd in ready:
-                self._on_message(*self._link.hear())
+                self._on_message(*self._link.receive())
         self._drain()
 
     def _poller(self) -> select.poll:
@@ -188,7 +189,7 @@ class Bridge:
             settings = termios.tcgetattr(self._master)  # the command's (pty(7))
         except termios.error:
             return
-        keys = [(signal.SIGTSTP, termios.VSUSP)]  # which an editor takes as a character, and stops itself
+        keys = [(signal.SIGTSTP, termios.VSUSP)]  # an editor reads it as a character, and stops itself
         if settings[3] & termios.ISIG:
             keys += [(signal.SIGINT, termios.VINTR), (signal.SIGQUIT, termios.VQUIT)]
         self.keys |= {number for number, at in keys if settings[6][at] in data}
@@ -202,10 +203,10 @@ class Bridge:
             self._typed.clear()
 
     def _read_output(self) -> int:
-        """Read some of what the command has printed; return how much, 0: there is nothing now."""
+        """Read some of the command's output; return how many bytes, 0 if there is none now."""
         try:
             data = os.read(self._master, 16384)
-        except OSError:  # EIO: nobody has the command's terminal open any more
+        except OSError:  # EIO: no process has the command's terminal open any more
             return 0
         size = len(data)
         if self._saved is None and self._doubles_returns():
@@ -214,7 +215,7 @@ class Bridge:
         return size
 
     def _doubles_returns(self) -> bool:
-        """Say if both terminals turn a newline into two characters: only while the user's isn't raw."""
+        """Say if both terminals turn a newline into two characters, which they do only while the user's isn't raw."""
         both = termios.OPOST | termios.ONLCR
         try:
             return all(termios.tcgetattr(fd)[1] & both == both for fd in (self._tty, self._master))
@@ -230,10 +231,10 @@ class Bridge:
             self._hang_up()
 
     def _drain(self) -> None:
-        """Show all that the command has printed up to now; without end only if the user's terminal shows nothing.
+        """Show everything that the command has printed so far. This never ends only if the user's terminal is stuck.
 
-        What it has left running may print on, faster than that is shown. What was printed before is no more than the
-        command's terminal holds.
+        Processes that the command left behind may print on, faster than that is shown. What was printed before is no
+        more than the command's terminal holds.
         """
         left = _MOST
         while self._is_up:
@@ -254,13 +255,13 @@ class Bridge:
     # ---- the user's terminal
 
     def _raise_up(self) -> bool:
-        """Make the terminal raw, if it is ours to do; say if it is."""
+        """Make the user's terminal raw if we are in its foreground; say if we are."""
         if not self._is_up or not _is_foreground(self._tty):
             return False
         try:
             settings = termios.tcgetattr(self._tty)
             if self._saved is None or settings[:4] != raw(self._saved)[:4]:
-                self._link.tell(l.SETTINGS, settings)
+                self._link.send(l.SETTINGS, settings)
                 self._saved = settings
                 self._set(raw(settings))
             self._resize()
@@ -270,13 +271,13 @@ class Bridge:
         return True
 
     def _put_back(self) -> None:
-        """Restore the terminal's settings, unless others have it by now."""
+        """Restore the terminal's settings, unless other processes have it by now."""
         saved, self._saved = self._saved, None
         if saved is not None:
             if self._is_up and _is_foreground(self._tty):
                 with contextlib.suppress(termios.error):
                     self._set(saved)
-            self._link.tell(l.SETTINGS, None)
+            self._link.send(l.SETTINGS, None)
 
     def _set(self, settings: Any) -> None:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
@@ -290,7 +291,7 @@ class Bridge:
             _pty.set_window_size(self._master, _pty.window_size(self._tty))
 
     def _hang_up(self) -> None:
-        """Have the command's terminal go as the user's has, of which its session hears (SIGHUP)."""
+        """Close the command's terminal, as the user's is gone; its session gets SIGHUP."""
         if self._is_up:
             self._is_up, self._saved = False, None
             self._typed.clear()
@@ -311,17 +312,17 @@ class Bridge:
         if number == signal.SIGWINCH:
             self._resize()
         elif number == signal.SIGTERM:
-            self._link.tell(l.END)
+            self._link.send(l.END)
         elif number == signal.SIGHUP and not self._has_hung_up():
-            self._link.tell(l.SIGNAL, number)
+            self._link.send(l.SIGNAL, number)
         elif number == signal.SIGCONT and self._saved is not None and not self._raise_up():
-            self._saved = None  # somebody had stopped us, and the terminal is another's now
-            self._link.tell(l.BACKGROUND)
+            self._saved = None  # another process stopped us, and another has the terminal now
+            self._link.send(l.BACKGROUND)
         elif number in (*FORWARDED, signal.SIGTSTP) and number != signal.SIGHUP:
-            self._link.tell(l.SIGNAL, number)
+            self._link.send(l.SIGNAL, number)
 
     def _has_hung_up(self) -> bool:
-        """Say if the terminal has gone. The command's then has as well, and it knows."""
+        """Say if the user's terminal is gone. If so, the command's is gone too, and the command knows."""
         if self._is_up:
             poller = select.poll()
             poller.register(self._tty, 0)
@@ -331,21 +332,21 @@ class Bridge:
 
     def _on_message(self, letter: bytes, content: Any) -> None:
         if letter == l.STARTED and self._forward and not self._raise_up():
-            self._link.tell(l.BACKGROUND)
+            self._link.send(l.BACKGROUND)
         elif letter == l.STOPPED:
             self._stop(content)
         elif letter == l.ENDED:
             self.returncode = content
             self._drain()
             self._put_back()
-            self._link.tell(l.SHOWN)
+            self._link.send(l.SHOWN)
         elif not letter:
             self._link_is_up = False
 
     def _stop(self, number: int) -> None:
-        """Stop as the command has, unless it only needs the terminal and we have it."""
+        """Stop as the command did, unless it only needs the terminal and we have that."""
         if number in _STOPS_READER and self._raise_up():
-            self._link.tell(l.FORWARD)
+            self._link.send(l.FORWARD)
             return
         self._drain()
         had_terminal = self._saved is not None or number in _STOPS_READER
@@ -354,8 +355,8 @@ class Bridge:
         self._put_back()
         was_stopped = stop_self(number, group=typed)
         if had_terminal and self._raise_up():
-            self._link.tell(l.FORWARD)
+            self._link.send(l.FORWARD)
             return
-        if number in _STOPS_READER and not was_stopped:  # nobody will ever bring it to the foreground
-            self._link.tell(l.SIGNAL, int(signal.SIGHUP))
-        self._link.tell(l.BACKWARD)
+        if number in _STOPS_READER and not was_stopped:  # no shell will ever bring it to the foreground
+            self._link.send(l.SIGNAL, int(signal.SIGHUP))
+        self._link.send(l.BACKWARD)

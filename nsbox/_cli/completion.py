@@ -1,4 +1,4 @@
-"""Completion files of the nsbox command for bash, zsh and fish, from its own options."""
+"""Completion files of the nsbox command for bash, zsh and fish, made from its own options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIRECTORIES = {"DIR"}
 
 
 class _Option:
-    """An option of a subcommand: its spellings, how many words it takes, and what kind the first of them is."""
+    """An option of a subcommand: its spellings, how many words follow it, and the kind of the first of these."""
 
     def __init__(self, action: argparse.Action) -> None:
         self.names = list(action.option_strings)
@@ -36,7 +36,7 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, tuple[str, list[_Opt
 
 
 def completion(shell: str, parser: argparse.ArgumentParser) -> str:
-    """Return a completion file for bash, zsh or fish; ValueError for another shell."""
+    """Return a completion file for bash, zsh or fish; raises ValueError for another shell."""
     shells = {"bash": _bash, "zsh": _zsh, "fish": _fish}
     if shell not in shells:
         raise ValueError(f"no completion for {shell!r}, only for {', '.join(shells)}")
@@ -113,8 +113,8 @@ def _zsh(commands: _Commands) -> Iterator[str]:
     yield "_nsbox() {"
     yield "    local -a commands"
     yield "    commands=("
-    for name, (told, _) in commands.items():
-        yield f"        '{name}:{_quoted(told)}'"
+    for name, (about, _) in commands.items():
+        yield f"        '{name}:{_quoted(about)}'"
     yield "    )"
     yield "    if ((CURRENT == 2)); then _describe command commands; return; fi"
     yield "    local command=${words[2]}"
@@ -126,10 +126,10 @@ def _zsh(commands: _Commands) -> Iterator[str]:
         yield "            _arguments -S \\"
         for option in options:
             action = f"({' '.join(option.choices)})" if option.kind == "c" else actions[option.kind]
-            taken = f":value:{action}" + ":value: " * (option.count - 1) if option.count else ""
-            told = _quoted(option.help).replace("[", "\\[").replace("]", "\\]")
+            values = f":value:{action}" + ":value: " * (option.count - 1) if option.count else ""
+            about = _quoted(option.help).replace("[", "\\[").replace("]", "\\]")
             for spelled in option.names:
-                yield f"                '*{spelled}[{told}]{taken}' \\"
+                yield f"                '*{spelled}[{about}]{values}' \\"
         last = ("'(-):command:_command_names -e'", "'*::argument:_normal'") if name == "run" else ("'*:file:_files'",)
         yield f"                {' '.join(last)} ;;"
     yield "    esac"
@@ -139,15 +139,15 @@ def _zsh(commands: _Commands) -> Iterator[str]:
 
 def _fish(commands: _Commands) -> Iterator[str]:
     yield "complete -c nsbox -f -n __fish_use_subcommand -l version -d 'show the version'"
-    for name, (told, options) in commands.items():
-        yield f"complete -c nsbox -f -n __fish_use_subcommand -a {name} -d '{_fish_quoted(told)}'"
+    for name, (about, options) in commands.items():
+        yield f"complete -c nsbox -f -n __fish_use_subcommand -a {name} -d '{_fish_quoted(about)}'"
         seen = f"-n '__fish_seen_subcommand_from {name}'"
         for option in options:
             flags: dict[str, Any] = {"f": " -r -F", "d": " -x -a '(__fish_complete_directories)'", "x": " -x"}
             flags["c"] = f" -x -a '{' '.join(option.choices)}'"
             spelled = "".join(f" -l {one[2:]}" if one.startswith("--") else f" -s {one[1:]}" for one in option.names)
-            taken = flags[option.kind] if option.count else ""
-            yield f"complete -c nsbox {seen}{spelled}{taken} -d '{_fish_quoted(option.help)}'"
+            values = flags[option.kind] if option.count else ""
+            yield f"complete -c nsbox {seen}{spelled}{values} -d '{_fish_quoted(option.help)}'"
 
 
 def _fish_quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`nsbox check`, `nsbox init` and `nsbox schema`: configuration files, looked at, begun and described."""
+"""`nsbox check`, `nsbox init` and `nsbox schema`: check a configuration file, start one, describe its format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _text(value: str) -> str:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Print what a configuration file comes to. 0: it is right; 1: it isn't, and each problem is a line on stderr."""
+    """Print what a configuration file means; return 0. If it is wrong, return 1; each problem is a line on stderr."""
     try:
         config = load(options.file, section=options.section, workspace=options.workspace)
     except ConfigError as error:
@@ -55,17 +55,17 @@ def _hidden(policy: Policy) -> list[str]:
     from nsbox._lookup.matches import matches  # seldom needed
 
     try:
-        found = matches(policy)
+        paths = matches(policy)
     except PolicyError as error:
         return [*policy.deny, f"(no command can start: {error.problem})"]
-    told = []
+    lines = []
     for path in policy.deny:
-        if path in found:
-            count = len(found[path])
-            told.append(f"{path} ({count} now)" if count else f"{path} (warning: matches nothing)")
+        if path in paths:
+            count = len(paths[path])
+            lines.append(f"{path} ({count} now)" if count else f"{path} (warning: matches nothing)")
         else:
-            told.append(path if os.path.lexists(path) else f"{path} (isn't there)")
-    return told
+            lines.append(path if os.path.lexists(path) else f"{path} (isn't there)")
+    return lines
 
 
 def _rows(config: Config) -> Iterator[tuple[str, list[str]]]:
@@ -87,9 +87,9 @@ def _rows(config: Config) -> Iterator[tuple[str, list[str]]]:
         )
         yield "limits", [", ".join(f"{name} {value}" for name, value in names if value is not None)]
     yield "require", [policy.require]
-    told = {"workdir", "read", "write", "deny", "network", "pass_env", "env", "inherit_env", "home", "tools_bin"}
+    printed = {"workdir", "read", "write", "deny", "network", "pass_env", "env", "inherit_env", "home", "tools_bin"}
     for key in KEYS:
-        if key.field in {"", "limits", "paths", "require"} | told:
+        if key.field in {"", "limits", "paths", "require"} | printed:
             continue
         value = getattr(policy, key.field)
         value = listed(value) if isinstance(value, tuple | frozenset) else value
@@ -109,24 +109,24 @@ def _network(policy: Policy) -> list[str]:
 
 
 def _environment(policy: Policy) -> str:
-    """Tell the names; values may be secrets."""
-    found = dict.fromkeys("LC_*" if name in LOCALE else name for name in policy.taken_from_caller())
-    taken = f"{'all' if policy.inherit_env else ', '.join(found)} of the caller's"
+    """Return the names only: values may be secrets."""
+    callers = dict.fromkeys("LC_*" if name in LOCALE else name for name in policy.taken_from_caller())
+    inherited = f"{'all' if policy.inherit_env else ', '.join(callers)} of the caller's"
     names = ", ".join(dict(policy.env))
-    return f"{taken}; HOME: {policy.home}" + (f"; set: {names}" if names else "")
+    return f"{inherited}; HOME: {policy.home}" + (f"; set: {names}" if names else "")
 
 
 def _rule(policy: Policy, rule: PathRule) -> str:
-    told = ["rw" if rule.root in policy.write else "ro", *rule.suffixes]
-    told += [] if rule.max_file_bytes is None else [f"up to {rule.max_file_bytes} bytes"]
-    return f"{rule.name}: {rule.root} ({', '.join(told)})"
+    details = ["rw" if rule.root in policy.write else "ro", *rule.suffixes]
+    details += [] if rule.max_file_bytes is None else [f"up to {rule.max_file_bytes} bytes"]
+    return f"{rule.name}: {rule.root} ({', '.join(details)})"
 
 
 # ---- init
 
 
 def init(options: argparse.Namespace) -> int:
-    """Write a configuration file to begin with. 0: done; 1: there is one already, or it can't be written."""
+    """Write a configuration file to start from; return 0. Return 1 if there is one already, or it can't be written."""
     file = options.file or f"nsbox{FORMATS[options.format or 'toml'][0]}"
     format = format_of(file)
     if options.format not in (None, format):
@@ -145,27 +145,27 @@ def init(options: argparse.Namespace) -> int:
 
 
 def starter(format: str, workspace: str) -> str:
-    """Return a file with this workspace, and with all other keys as comments where the format has them."""
-    given = {"mode": "enabled", "workspace": workspace, "network": "none"}
+    """Return the text of a file with this workspace, and with all other keys as comments if the format has comments."""
+    values = {"mode": "enabled", "workspace": workspace, "network": "none"}
     if format == "json":
-        return write(given, format)
-    lines = ["# What commands may read, write, reach and use up. What is a comment is the default, or an example."]
-    lines += ["# Relative paths count from the directory of this file; ~ and ${NAME} in paths are replaced."]
+        return write(values, format)
+    lines = ["# What commands may read, write, reach and use up. A key in a comment shows its default, or an example."]
+    lines += ["# Relative paths count from this file's directory; ~ and ${NAME} in paths are replaced."]
     for key in KEYS:
         if key.name != "require_os_sandbox":
-            lines += ["", *_commented(key, format, given.get(key.name))]
+            lines += ["", *_commented(key, format, values.get(key.name))]
     return "\n".join(lines) + "\n"
 
 
-def _commented(key: Key, format: str, given: str | None) -> Iterator[str]:
+def _commented(key: Key, format: str, own: str | None) -> Iterator[str]:
     words = [word for word in key.words if isinstance(word, str)]
-    told = key.about if all(word in key.about for word in words) else f"{key.about} ({', '.join(words)})"
-    yield from textwrap.wrap(told, 110, initial_indent="# ", subsequent_indent="# ")
+    about = key.about if all(word in key.about for word in words) else f"{key.about} ({', '.join(words)})"
+    yield from textwrap.wrap(about, 110, initial_indent="# ", subsequent_indent="# ")
     if key.kind in ("map", "table", "tables"):
         yield from (f"# {line}" for line in _table(key, format))
     else:
-        value = given if given is not None else default(key) if key.example is None else key.example
-        yield f"{'' if given is not None else '# '}{_pair(key.name, value, format)}"
+        value = own if own is not None else default(key) if key.example is None else key.example
+        yield f"{'' if own is not None else '# '}{_pair(key.name, value, format)}"
 
 
 def _table(key: Key, format: str) -> Iterator[str]:
@@ -193,5 +193,5 @@ def print_schema(_: argparse.Namespace) -> int:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Do what the subcommand `options.work` is there for; return its exit status."""
+    """Run the subcommand `options.work`; return its exit status."""
     return {"check": check, "init": init, "schema": print_schema}[options.work](options)

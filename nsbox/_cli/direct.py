@@ -1,7 +1,7 @@
-"""`nsbox run` without a terminal between: the command has our own stdin, stdout and stderr.
+"""`nsbox run` without a pseudo-terminal: the command has our own stdin, stdout and stderr.
 
-Where there is no terminal, signals are handed on to the command. Where it keeps our session and has our terminal, it
-gets that as a shell's job does, and gives it back.
+Without a terminal, we pass signals on to the command. If the command keeps our session and our terminal, it gets the
+terminal as a shell's job does, and gives it back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def controlling_terminal() -> int:
 
 
 def bring_forward(tty: int, group: int) -> bool:
-    """Make a process group the one in the foreground of a terminal; False if that can't be, or it isn't there."""
+    """Bring a process group to the foreground of a terminal; return False if that fails, or the group is gone."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
     try:
         os.tcsetpgrp(tty, group)
@@ -40,11 +40,11 @@ def bring_forward(tty: int, group: int) -> bool:
 
 
 def end_as_typed(returncode: int, *, group: bool) -> None:
-    """End by the signal that ended the command, if that can have been typed: Ctrl-C at a terminal that is ours.
+    """End by the signal that ended the command, if it can have been typed: Ctrl-C at a terminal of ours.
 
-    A shell leaves its loop or script only if what it waits for has died of SIGINT. group: so do the others of our
-    process group, such as that shell, who would have got it from the terminal if the command hadn't had that. It must
-    have been typed then: a command can also send it to itself.
+    A shell leaves its loop or script only if the process that it waits for dies of SIGINT. group: True ends all of our
+    process group so, such as that shell. The terminal would have signalled it, had it not belonged to the command. Pass
+    True only for a signal that was typed: a command can also send one to itself.
     """
     number = -returncode
     tty = controlling_terminal() if number in (signal.SIGINT, signal.SIGQUIT) else -1
@@ -62,7 +62,7 @@ def end_as_typed(returncode: int, *, group: bool) -> None:
 
 
 class _Terminal:
-    """Our terminal, which the command of our session gets while we are in the foreground ourselves."""
+    """Our terminal. A command of our session gets it while we are in the foreground."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -84,24 +84,24 @@ class _Terminal:
             self.is_given = False
 
     def restore(self) -> None:
-        """Undo what a command that was killed has set."""
+        """Restore the settings, which a killed command may have changed."""
         if self.is_ours():
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(self.fd, termios.TCSADRAIN, self._settings)
 
 
 def run(start: Callable[..., Job], *, has_session: bool, is_session_ours: bool) -> tuple[Job, set[int]]:
-    """Start the command; when it has ended return it, and the signals that were typed for it alone.
+    """Run the command; when it has ended, return it and the signals that were typed for it alone.
 
-    has_session: it gets a session of its own. is_session_ours: if it doesn't, our terminal is to be its too.
+    has_session: it gets its own session. is_session_ours: otherwise, our terminal is the command's too.
     """
     tty = -1 if has_session or not is_session_ours else controlling_terminal()
-    shares = tty >= 0 and not (os.isatty(0) and os.isatty(1))  # a pipeline's others may need the terminal
+    shares = tty >= 0 and not (os.isatty(0) and os.isatty(1))  # other programs of the pipeline may need the terminal
     terminal = None if tty < 0 or shares else _Terminal(tty)
-    if shares:  # what is typed reaches the command and us alike
+    if shares:  # typed signals reach both the command and us
         signals = Signals({*FORWARDED} - {signal.SIGINT, signal.SIGQUIT})
         for number in (signal.SIGINT, signal.SIGQUIT):
-            signal.signal(number, lambda *_: None)  # not ignored, which the command would inherit
+            signal.signal(number, lambda *_: None)  # a command would inherit SIG_IGN
     else:
         signals = Signals((*FORWARDED, signal.SIGTSTP))
     keys = Keys(wanted=terminal is not None)
@@ -128,14 +128,14 @@ def run(start: Callable[..., Job], *, has_session: bool, is_session_ours: bool) 
 
 
 def _attend(job: Job, signals: Signals, terminal: _Terminal | None, *, kills: bool) -> None:
-    """Hand on signals, and stop with the command, until it has ended. kills: a second SIGINT ends it for sure."""
+    """Pass on signals, and stop when the command stops, until it ends. kills: a second SIGINT kills it."""
     interrupts = 0
     while job.poll() is None:
         job.await_event([signals.fd])
         for number in signals.take():
             if number == signal.SIGTERM:
                 job.end()
-            elif number == signal.SIGTSTP:  # which wouldn't stop a session that nobody can continue
+            elif number == signal.SIGTSTP:  # SIGTSTP itself wouldn't stop a session that no process can continue
                 job.signal(signal.SIGSTOP)
             elif number in FORWARDED:
                 interrupts += number == signal.SIGINT
@@ -150,13 +150,13 @@ def _attend(job: Job, signals: Signals, terminal: _Terminal | None, *, kills: bo
 
 
 def _stop_with(job: Job, number: int, terminal: _Terminal | None) -> None:
-    """Stop as the command has, until somebody continues us."""
+    """Stop as the command did, until another process continues us."""
     if terminal is None:
         stop_self(signal.SIGSTOP, group=False)
     elif number not in (signal.SIGTTIN, signal.SIGTTOU) or not terminal.is_ours():
         terminal.take_back()
         if not stop_self(number, group=False) and number in (signal.SIGTTIN, signal.SIGTTOU) and not terminal.is_ours():
-            job.signal(signal.SIGHUP)  # nobody will ever bring it to the foreground
+            job.signal(signal.SIGHUP)  # no shell will ever bring it to the foreground
     if terminal is not None:
         terminal.give(job.group())
     job.signal(signal.SIGCONT)

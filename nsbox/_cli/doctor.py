@@ -24,7 +24,7 @@ def _lines(check: Check) -> list[str]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print what works here. 0: the default policy holds as a whole; 1: it doesn't."""
+    """Print what works on this machine. Return 0 if the default policy is enforced as a whole, else 1."""
     if options.apparmor_profile:
         print(apparmor_profile(os.path.realpath(sys.executable)), end="")
         return 0

@@ -1,4 +1,4 @@
-"""The command of `nsbox run`, as a shell has a job: signalled as a group, seen when it stops, ended in order."""
+"""The command of `nsbox run`, handled as a shell's job: signalled as a group, watched for stops, ended in order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TIMED_OUT = 124  # the exit status of timeout(1)
 
 
 class Job(Popen["bytes"]):
-    """A command, which can be stopped and continued.
+    """A command that can be stopped and continued.
 
-    Its end is in order: SIGTERM to all of the sandbox, a grace in which it puts away what it has begun, then SIGKILL.
+    It is ended in order: SIGTERM to the whole sandbox, a grace period in which it can finish its work, then SIGKILL.
     """
 
     def __init__(
@@ -34,8 +34,9 @@ class Job(Popen["bytes"]):
     ) -> None:
         """Start it.
 
-        own_group: without a session of its own, a process group of its own. terminal_of: 0, or 1 + the standard
-        descriptor of a terminal on which that group comes to the foreground. timeout, grace: seconds.
+        own_group: for a command without its own session, its own process group.
+        terminal_of: 0, or 1 + the standard descriptor of a terminal in whose foreground that group begins.
+        timeout, grace: seconds.
         """
         self._terminal_of, self._leads_group = terminal_of, own_group
         self.timed_out = False
@@ -58,16 +59,16 @@ class Job(Popen["bytes"]):
             return 0
         pid = self.pid
         if self._plan.wrapper:
-            from nsbox import _wrap
+            from nsbox._spawn import bwrap
 
-            pid = _wrap.command_of(self._init_pid) or pid
+            pid = bwrap.command_of(self._init_pid) or pid
         try:
-            return os.getpgid(pid)  # of our child, which keeps its number until it has been reaped
+            return os.getpgid(pid)  # our child keeps its number until it is reaped
         except ProcessLookupError:
             return 0
 
     def signal(self, number: int) -> None:
-        """Send a signal to its process group; to the command alone if that is our own group too."""
+        """Send a signal to its process group; to the command alone if it shares our own group."""
         group = self.group()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if group == os.getpgrp():
@@ -76,21 +77,21 @@ class Job(Popen["bytes"]):
                 os.killpg(group, number)
 
     def stopped_by(self) -> int:
-        """Return the signal that has stopped it since this was last asked, or 0."""
+        """Return the signal that stopped it since the last call, or 0."""
         if self._returncode is not None or self._raw_status is not None:
             return 0
-        if not hasattr(os, "waitid"):  # macOS: what else tells of a stop would reap it
+        if not hasattr(os, "waitid"):  # macOS: every other call that reports a stop would reap it
             return 0
         try:
-            found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+            stop = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
         except ChildProcessError:
             return 0
-        return found.si_status if found else 0
+        return stop.si_status if stop else 0
 
     # ---- its end
 
     def end(self) -> None:
-        """Have it end: now by SIGTERM, after the grace by SIGKILL."""
+        """End it: by SIGTERM now, by SIGKILL after the grace period."""
         self._end_at = math.inf
         if self._grace <= 0:
             self.kill()
@@ -100,7 +101,7 @@ class Job(Popen["bytes"]):
         self.ask_to_end(patiently=True)
 
     def tick(self) -> None:
-        """Do what it is time for; raises KillError for what doesn't end though it was killed."""
+        """Do what is due by now; raises KillError if a process survives a kill."""
         now = time.monotonic()
         if now >= self._end_at:
             self.timed_out = True
@@ -113,9 +114,9 @@ class Job(Popen["bytes"]):
             raise error
 
     def await_event(self, fds: Iterable[int]) -> set[int]:
-        """Sleep until one of the descriptors is readable, the command's end comes nearer, or it is time for tick().
+        """Return which of the descriptors are readable.
 
-        Return which descriptors are.
+        Sleep until one is, until the command's end gets a step nearer, or until tick() has something to do.
         """
         own, patience = self.watch() if self.poll() is None else ([], 0.0)
         until = min(self._end_at, self._kill_at)
@@ -132,16 +133,16 @@ class Job(Popen["bytes"]):
 
 
 class NotStarted(Exception):
-    """The command didn't start. The exit status is its second argument."""
+    """The command didn't start. The second argument is the exit status."""
 
     def __init__(self, error: OSError, status: int) -> None:
-        """Take what Popen raised, and what nsbox run exits with."""
+        """Hold the error that Popen raised, and the exit status of nsbox run."""
         super().__init__(error, status)
         self.error, self.status = error, status
 
 
 def started(command: Sequence[str], start: Callable[[], Job]) -> Job:
-    """Start a command; raises NotStarted, whose status says whether it was the sandbox (125) or the program."""
+    """Return the started command; raises NotStarted, with status 125 for the sandbox, 126 or 127 for the program."""
     try:
         return start()
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Which signals the user has typed for a command of `nsbox run` that has our own terminal, and not one of its own.
+"""The signals that the user types for a command of `nsbox run` that has our terminal instead of its own.
 
-A key signals each process of the group in the foreground. So a process of ours is in the command's group too.
-It is told who has sent a signal: the kernel, for a key (SI_KERNEL, sigaction(2)), or a process, such as the command
-itself. All signals are blocked there. If the command kills it, which it can by kill(0, SIGKILL), or stops it, nothing
-was typed.
+A key signals every process of the foreground group. So a process of ours joins the command's group, with all signals
+blocked. It sees where each signal comes from: from the kernel for a key (SI_KERNEL, sigaction(2)), else from a process,
+such as the command itself. If the command kills this process, as kill(0, SIGKILL) would, or stops it, nothing counts as
+typed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _KEYS = (signal.SIGINT, signal.SIGQUIT)
 
 
 class Keys:
-    """Collects them. What is typed right at the command's start, before join(), isn't seen, and so nobody else's."""
+    """Collects typed signals. One that is typed before join(), at the command's very start, ends only the command."""
 
     def __init__(self, *, wanted: bool) -> None:
-        """Get ready before the command starts, if wanted. Nothing is collected where nobody tells, as on macOS."""
+        """Get ready before the command starts, if wanted. Without sigwaitinfo(2), as on macOS, nothing is collected."""
         self._pid = 0
         self._link: _socket.socket | None = None
         if wanted and hasattr(signal, "sigwaitinfo"):
-            with contextlib.suppress(OSError):  # no process or descriptor is to be had
+            with contextlib.suppress(OSError):  # no process or descriptor is left
                 self._start()
 
     def join(self, group: int) -> None:
-        """Collect what is typed for a process group of our session; 0: it has gone."""
+        """Collect what is typed for a process group of our session; 0 if it is gone."""
         if self._link is not None and group > 0:
-            with contextlib.suppress(OSError):  # it has gone
+            with contextlib.suppress(OSError):  # the group is gone
                 os.setpgid(self._pid, group)
 
     def _start(self) -> None:
@@ -54,12 +54,12 @@ class Keys:
             theirs.close()
 
     def take(self) -> set[int]:
-        """Return those that were typed up to now. Nothing is collected any more."""
+        """Return the signals typed so far, and stop collecting."""
         link, self._link = self._link, None
         if link is None:
             return set()
         link.shutdown(_socket.SHUT_WR)
-        os.kill(self._pid, signal.SIGCONT)  # what has stopped the command has stopped its group
+        os.kill(self._pid, signal.SIGCONT)  # a stop of the command's group has stopped it too
         if os.WIFSTOPPED(os.waitpid(self._pid, os.WUNTRACED)[1]):
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -69,7 +69,7 @@ class Keys:
 
 
 def _listen(link: _socket.socket) -> None:
-    """Say which were typed when the other end is shut, or its process has ended."""
+    """Collect until the other end is shut, or its process has ended; then send what was typed."""
     fd = link.fileno()
     os.closerange(0, fd)
     os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))

@@ -1,6 +1,6 @@
-"""What the two processes of `nsbox run` on a terminal tell each other: one message each, a letter and its content.
+"""The messages between the two processes of `nsbox run` on a terminal: each is a letter and its content.
 
-The bridge has the user's terminal, the monitor is the leader of the session in which the command has its own.
+The bridge has the user's terminal. The monitor leads the session in which the command has its own terminal.
 """
 
 from __future__ import annotations
@@ -10,29 +10,35 @@ import marshal
 import socket
 from typing import Any
 
-# From the monitor. Content: nothing; the signal that has stopped the command; its returncode.
-STARTED, STOPPED, ENDED = b"r", b"s", b"e"
-# From the bridge. Go on in the foreground of the command's terminal, or in the background; be in the background; a
-# signal for the command; end it; the settings of the user's terminal as they are to be when we are gone, or None; all
-# of the output is shown, and the user's terminal is as it was.
-FORWARD, BACKWARD, BACKGROUND, SIGNAL, END, SETTINGS, SHOWN = b"f", b"c", b"b", b"n", b"t", b"w", b"d"
+# From the monitor.
+STARTED = b"r"
+STOPPED = b"s"  # content: the signal that stopped the command
+ENDED = b"e"  # content: the command's returncode
+# From the bridge.
+FORWARD = b"f"  # go on in the foreground of the command's terminal
+BACKWARD = b"c"  # go on in its background
+BACKGROUND = b"b"  # be in its background
+SIGNAL = b"n"  # content: a signal for the command
+END = b"t"  # end the command
+SETTINGS = b"w"  # content: settings to give the user's terminal if the bridge dies, or None
+SHOWN = b"d"  # all output is shown, and the user's terminal is as it was
 
 
 class Link:
-    """One end."""
+    """One end of the connection."""
 
     def __init__(self, end: socket.socket) -> None:
-        """Take one of a pair of SOCK_SEQPACKET."""
+        """Hold one end of a SOCK_SEQPACKET pair."""
         self._socket = end
         self.fd = end.fileno()
 
-    def tell(self, letter: bytes, content: Any = None) -> None:
-        """Say something; nobody may be left to hear it."""
+    def send(self, letter: bytes, content: Any = None) -> None:
+        """Send a message, even if no process is left to receive it."""
         with contextlib.suppress(OSError):
             self._socket.send(letter + marshal.dumps(content))
 
-    def hear(self) -> tuple[bytes, Any]:
-        """Return the next message; b"" when the other has gone."""
+    def receive(self) -> tuple[bytes, Any]:
+        """Return the next message; its letter is b"" once the other process is gone."""
         try:
             message = self._socket.recv(65536)
         except ConnectionResetError:
@@ -40,11 +46,11 @@ class Link:
         return message[:1], marshal.loads(message[1:]) if message else None
 
     def close(self) -> None:
-        """Let the other know that we have gone."""
+        """Close this end, which tells the other process that we are gone."""
         self._socket.close()
 
 
 def pair() -> tuple[Link, Link]:
-    """Return two connected ends, which no command inherits."""
+    """Return two connected ends that no command inherits."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return Link(ours), Link(theirs)

@@ -1,7 +1,7 @@
-"""The leader of the session in which a command of `nsbox run` has a terminal: what a shell is to its job.
+"""The leader of the session in which a command of `nsbox run` has a terminal, as a shell is for its jobs.
 
-Without it nothing could stop the command: the kernel stops no process group whose members all have a parent in another
-session (setpgid(2), "orphaned process group").
+Without it nothing could stop the command: the kernel doesn't stop a process group whose members all have their parents
+in another session (setpgid(2), "orphaned process group").
 """
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ from nsbox._cli.signals import FORWARDED, Signals
 
 
 class Monitor:
-    """Starts the command on a terminal, and does with it what the bridge says."""
+    """Starts the command on a terminal, and does what the bridge says."""
 
     def __init__(self, link: Link, terminal: int, users: int) -> None:
-        """Take descriptors of the command's terminal, whose session this process becomes, and of the user's."""
+        """Become the session leader of the command's terminal.
+
+        terminal, users: descriptors of the command's terminal and of the user's.
+        """
         self._link, self._terminal, self._users = link, terminal, users
-        self._settings: Any = None  # of the user's terminal, while the bridge has changed them
-        self._group = 0  # which was in the foreground of the command's when it stopped
+        self._settings: Any = None  # the user's terminal's own, while the bridge has changed them
+        self._group = 0  # the group in the foreground of the command's terminal when it stopped
         os.setsid()
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
     def run(self, start: Callable[[], Job], finish: Callable[[Job], int], *, blocked: set[int]) -> int:
-        """Start the command, and when it has ended finish with it; return the exit status that finish() does.
+        """Start the command, wait for its end, and return the exit status that finish() returns.
 
-        blocked: the signal mask to have from now on.
+        blocked: the signal mask from now on.
         """
         self._signals = Signals((*FORWARDED, signal.SIGTSTP, signal.SIGWINCH))
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         job = start()
         with job:
             try:
-                self._link.tell(l.STARTED)
+                self._link.send(l.STARTED)
                 while job.poll() is None:
                     self._step(job)
             except BaseException:
                 job.kill()
                 raise
-        self._link.tell(l.ENDED, job.returncode)
-        while (letter := self._link.hear()[0]) not in (l.SHOWN, b""):
+        self._link.send(l.ENDED, job.returncode)
+        while (letter := self._link.receive()[0]) not in (l.SHOWN, b""):
             pass
         if not letter:
             self._restore()
@@ -58,23 +61,23 @@ class Monitor:
     def _step(self, job: Job) -> None:
         ready = job.await_event([self._link.fd, self._signals.fd])
         if self._link.fd in ready:
-            self._obey(job, *self._link.hear())
+            self._obey(job, *self._link.receive())
         for number in self._signals.take():
             self._pass_on(job, number)
         number = job.stopped_by()
         if number:
             with contextlib.suppress(OSError):
                 self._group = os.tcgetpgrp(self._terminal)
-            self._link.tell(l.STOPPED, number)
+            self._link.send(l.STOPPED, number)
         job.tick()
 
     def _pass_on(self, job: Job, number: int) -> None:
-        """Hand on what has come from the command's terminal, or from somebody who has found this process."""
+        """Pass on a signal from the command's terminal, or from a process that signals this one."""
         if number == signal.SIGTERM:
             job.end()
         elif number in (*FORWARDED, signal.SIGWINCH):
             job.signal(number)
-            if number == signal.SIGHUP:  # the terminal has been closed: what is stopped is to know it
+            if number == signal.SIGHUP:  # the terminal was closed: continue stopped processes, so that they notice
                 job.signal(signal.SIGCONT)
 
     def _obey(self, job: Job, letter: bytes, content: Any) -> None:
@@ -100,19 +103,19 @@ class Monitor:
             job.kill()
 
     def _restore(self) -> None:
-        """Give the user's terminal its settings back, for a bridge that was killed before it could.
+        """Give the user's terminal its settings back if the bridge was killed before it could.
 
-        It isn't the terminal of this session, so that nothing keeps us from it.
+        It isn't the terminal of this session, so nothing prevents that.
         """
         settings, self._settings = self._settings, None
         if settings is not None:
             with contextlib.suppress(termios.error):
-                if termios.tcgetattr(self._users)[:4] == raw(settings)[:4]:  # nobody else has changed them since
+                if termios.tcgetattr(self._users)[:4] == raw(settings)[:4]:  # no other process has changed them since
                     termios.tcsetattr(self._users, termios.TCSANOW, settings)
 
 
 def raw(settings: list[Any]) -> list[Any]:
-    """Return a terminal's settings for one that has no say in what is typed and printed (termios(3), cfmakeraw)."""
+    """Return settings for a terminal that passes on everything typed and printed as it is (termios(3), cfmakeraw)."""
     iflag, oflag, cflag, lflag, ispeed, ospeed, cc = settings
     iflag &= ~(termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP | termios.INLCR)
     iflag &= ~(termios.IGNCR | termios.ICRNL | termios.IXON)

@@ -1,4 +1,4 @@
-"""What `nsbox run` does about a command's network besides the policy: a log of it, and ports that are published."""
+"""What `nsbox run` adds to the policy's network: a log, and published ports."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import re
 import sys
 
-from nsbox import _spawn
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._keeper import Keeper, Way
 from nsbox._policy.policy import Policy
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
     from typing import Any
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nsbox._core.command import Command, Result
     from nsbox._network.events import NetworkEvent
     from nsbox._popen import Popen
-    from nsbox._publish import Published
-    from nsbox._spawn import Prepared
+    from nsbox._relay.ports import Published
+    from nsbox._spawn.prepare import Prepared
 
 _LOCAL = "127.0.0.1"
 _MOST_PUBLISHED = 64
@@ -28,9 +28,11 @@ _BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 
 @frozen
 class Publish(Frozen):
-    """One --publish. inside: the port of the server in the sandbox.
+    """One --publish.
 
-    address: of this machine, or the path of a unix socket; outside: the port there, 0 for any that is free.
+    inside: the port of the server in the sandbox.
+    address: one of this machine's, or the path of a unix socket.
+    outside: the port at that address; 0 for any free one.
     """
 
     inside: int
@@ -39,22 +41,22 @@ class Publish(Frozen):
 
     @property
     def is_unix(self) -> bool:
-        """Say if it is a unix socket."""
+        """Whether the address is a unix socket."""
         return self.address.startswith("/")
 
 
 @frozen
 class Extras(Frozen):
-    """What the options ask for. log: the file that events are written to, a line each."""
+    """What the options ask for. log: the file for events, one a line."""
 
     log: str | None = None
     publish: tuple[Publish, ...] = ()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a subcommand that runs something."""
+    """Add the options to a subcommand that runs commands."""
     parser.add_argument(
-        "--net-log", metavar="FILE", help="what the command looked up and connected to: JSON, a line each"
+        "--net-log", metavar="FILE", help="write what the command looked up and connected to: JSON, one event a line"
     )
     parser.add_argument(
         "--publish",
@@ -62,13 +64,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[ADDRESS:]PORT[:PORT]",
-        help="a server of the command's is at this address (default: 127.0.0.1) and port, 0 for any; the last is its "
-        "own port, inside. Or /PATH:PORT, a unix socket. May be repeated",
+        help="make a server of the command's reachable at this address (default: 127.0.0.1) and port, 0 for any; the "
+        "last PORT is the server's own, inside. /PATH:PORT is a unix socket. May be repeated",
     )
 
 
 def publish(text: str) -> Publish:
-    """Return what one --publish says; raises ArgumentTypeError."""
+    """Return the value of one --publish; raises ArgumentTypeError."""
 
     def refuse(problem: str) -> argparse.ArgumentTypeError:
         return argparse.ArgumentTypeError(f"{text!r}: {problem}")
@@ -116,33 +118,33 @@ def _ipv6(text: str, refuse: Any) -> str:
 
 
 def extras_of(options: argparse.Namespace, policy: Policy) -> Extras:
-    """Return what the options ask for; raises PolicyError for what the policy's network makes no sense of."""
+    """Return what the options ask for; raises PolicyError if that contradicts the policy's network."""
     if options.net_log is not None and policy.network in ("none", "host"):
         raise PolicyError("--net-log", "needs a network list: --allow-net ENTRY or --network public")
     if options.publish and policy.network == "host":
         raise PolicyError("--publish", "doesn't go with the host's network, where servers are reachable anyway")
     if len(options.publish) > _MOST_PUBLISHED:
-        raise PolicyError("--publish", f"is there {len(options.publish)} times, at most {_MOST_PUBLISHED}")
+        raise PolicyError("--publish", f"is given {len(options.publish)} times, must be at most {_MOST_PUBLISHED}")
     return Extras(options.net_log, tuple(options.publish))
 
 
 class _Way(Way):
     def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        return _spawn.spawn(policy, prepared, command, program, cwd)
+        return spawn(policy, prepared, command, program, cwd)
 
 
 class Wiring(Keeper):
-    """Starts a command whose network is logged, or has ports that are published."""
+    """Starts a command whose network is logged, or that has published ports."""
 
     def __init__(self, policy: Policy, extras: Extras) -> None:
         """Open what the options name; raises PolicyError, SetupError and OSError."""
-        from nsbox._relay import relayed  # for these options alone
+        from nsbox._relay.relay import relayed  # for these options alone
 
         self._published: list[Published] = []
         self._log = None if extras.log is None else open(extras.log, "w", encoding="ascii")  # noqa: SIM115
-        heard = None if self._log is None else self._write
+        on_network = None if self._log is None else self._write
         try:
-            policy, self.relay = relayed(policy, None, None, heard, publishes=bool(extras.publish))
+            policy, self.relay = relayed(policy, None, None, on_network, publishes=bool(extras.publish))
             self._way = _Way(policy, self.relay)
             for each in extras.publish:
                 self._publish(each)
@@ -151,28 +153,28 @@ class Wiring(Keeper):
             raise
 
     def way(self) -> Way:
-        """Return how the command is started."""
+        """Return the way in which the command starts."""
         return self._way
 
     def _write(self, event: NetworkEvent) -> None:
         if self._log is not None:
             self._log.write(event.to_json() + "\n")
-            self._log.flush()  # for whoever reads along
+            self._log.flush()  # for readers that follow the file
 
     def _publish(self, each: Publish) -> None:
-        from nsbox import _publish
+        from nsbox._relay import ports
 
         assert self.relay is not None
         self.relay.line()  # it has a process
-        with _publish.at(each.address, each.outside) as listener:
-            made = _publish.Published(self.relay, each.inside, listener, None)
-        self._published.append(made)
-        print(f"nsbox: port {each.inside} is at {made}", file=sys.stderr)
+        with ports.at(each.address, each.outside) as listener:
+            published = ports.Published(self.relay, each.inside, listener, None)
+        self._published.append(published)
+        print(f"nsbox: port {each.inside} is at {published}", file=sys.stderr)
 
     def end(self) -> None:
-        """Close what was published, and the log when all is in it."""
-        for made in self._published:
-            made.close()
+        """Close the published ports, and the log once all events are in it."""
+        for published in self._published:
+            published.close()
         relay = getattr(self, "relay", None)
         if relay is not None:
             relay.settle()
@@ -183,14 +185,14 @@ class Wiring(Keeper):
 
 
 def refusals(policy: Policy, job: Popen[bytes]) -> tuple[str, ...]:
-    """Return what the list has refused to a command that has failed, a sentence each, with the option that allows it.
+    """Return what the network list refused to a failed command: a sentence each, with the option that would allow it.
 
-    What else went wrong, such as a server that is down, the command has been told as it is.
+    Other network errors, such as a server that is down, have reached the command itself.
     """
     if policy.network in ("none", "host"):
         return ()
     from nsbox._network.messages import OPTION, messages
-    from nsbox._network.network import Network  # of a command that fails under a list
+    from nsbox._network.network import Network  # only for a command that fails under a list
 
     contained, network = job.sandbox, policy.network
     if contained is None or not isinstance(network, Network):
@@ -200,5 +202,5 @@ def refusals(policy: Policy, job: Popen[bytes]) -> tuple[str, ...]:
 
 
 def wiring(policy: Policy, extras: Extras) -> Wiring | None:
-    """Return what starts the command where the options say so; None: nothing is special about it."""
+    """Return what starts a command with such extras; None without any."""
     return None if extras == Extras() else Wiring(policy, extras)

@@ -1,4 +1,4 @@
-"""The options that say what a command may do, and what they come to as a policy."""
+"""The options that say what a command may do, and the policy that they make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nsbox._policy.policy import Policy, default_workspace
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Add them to a subcommand."""
+    """Add the options to a subcommand."""
     _add_files(parser)
     _add_environment(parser)
     _add_amounts(parser)
@@ -22,33 +22,33 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-p", "--policy", metavar="FILE", help="a configuration file, instead of what follows")
+    parser.add_argument("-p", "--policy", metavar="FILE", help="a configuration file, instead of the options below")
     parser.add_argument("--section", metavar="TABLE", help="the table of that file, such as agents.sandbox")
     parser.add_argument("-w", "--workspace", metavar="DIR", help="the directory to work in (default: the current one)")
-    parser.add_argument("--read", action="append", default=[], metavar="PATH", help="readable as well; may be repeated")
+    parser.add_argument("--read", action="append", default=[], metavar="PATH", help="also readable; may be repeated")
+    parser.add_argument("--write", action="append", default=[], metavar="PATH", help="also writable; may be repeated")
     parser.add_argument(
-        "--write", action="append", default=[], metavar="PATH", help="writable as well; may be repeated"
+        "--deny", action="append", default=[], metavar="PATH", help="hidden: a path or a pattern; may be repeated"
     )
+    parser.add_argument("--strict", action="store_true", help="fail if a --deny names or matches nothing")
     parser.add_argument(
-        "--deny", action="append", default=[], metavar="PATH", help="hidden, may be a pattern; may be repeated"
+        "--home", metavar="HOME", help="private (default), private:NAME (kept), workspace, tmp, or a path"
     )
-    parser.add_argument("--strict", action="store_true", help="what --deny names or matches has to be there")
-    parser.add_argument("--home", metavar="HOME", help="private (default), private:NAME (kept), workspace, tmp, a path")
-    parser.add_argument("--tools-bin", metavar="DIR", help="programs, read-only inside and the first of PATH")
-    parser.add_argument("--tmp-size", metavar="SIZE", help="of /tmp, such as 64M")
+    parser.add_argument("--tools-bin", metavar="DIR", help="a directory of programs: read-only inside, first in PATH")
+    parser.add_argument("--tmp-size", metavar="SIZE", help="the size of /tmp, such as 64M")
     parser.add_argument("--host", action="store_true", help="the whole file system, writable, and the host's network")
     parser.add_argument(
         "--network",
         choices=("none", "host", "public"),
-        help="default: none, with --host: host; public: every public address",
+        help="default: none, or host with --host. public: every public address",
     )
     parser.add_argument(
         "--allow-net",
         action="append",
         default=[],
         metavar="ENTRY",
-        help="may be connected to, such as api.example:443, '*.files.example' or 10.1.2.0/24:5432; may be repeated. "
-        "With --policy, besides what the file lists",
+        help="allow connections to it, such as api.example:443, '*.files.example' or 10.1.2.0/24:5432; with --policy, "
+        "added to the file's list. May be repeated",
     )
 
 
@@ -58,26 +58,32 @@ def _add_environment(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="a variable; without a value, that of this environment, if it has one. May be repeated",
+        help="set a variable; without a value, to its value in this environment, if any. May be repeated",
     )
-    parser.add_argument("--env-file", action="append", default=[], metavar="FILE", help="lines as --env takes them")
-    parser.add_argument("--setenv", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    parser.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="as --env NAME")
+    parser.add_argument("--env-file", action="append", default=[], metavar="FILE", help="read NAME[=VALUE] lines")
+    parser.add_argument(
+        "--setenv", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="the same as --env NAME=VALUE"
+    )
+    parser.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="the same as --env NAME")
 
 
 def _add_amounts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--memory", metavar="SIZE", help="address space of each process")
-    parser.add_argument("--processes", type=int, metavar="N")
-    parser.add_argument("--cpu-seconds", type=int, metavar="N")
-    parser.add_argument("--file-size", metavar="SIZE")
-    parser.add_argument("--open-files", type=int, metavar="N")
-    parser.add_argument("--total-memory", metavar="SIZE", help="of all processes together, by a cgroup")
-    parser.add_argument("--cpus", type=float, metavar="N", help="processors' time of all together, by a cgroup")
+    parser.add_argument("--memory", metavar="SIZE", help="limit the address space of each process")
+    parser.add_argument("--processes", type=int, metavar="N", help="limit processes and threads of the sandbox")
+    parser.add_argument("--cpu-seconds", type=int, metavar="N", help="limit the processor time of each process")
+    parser.add_argument("--file-size", metavar="SIZE", help="limit the size of each file that is written")
+    parser.add_argument("--open-files", type=int, metavar="N", help="limit the open files of each process")
+    parser.add_argument("--total-memory", metavar="SIZE", help="limit the memory of all processes together (cgroup)")
+    parser.add_argument("--cpus", type=float, metavar="N", help="limit processors for all together, as 1.5 (cgroup)")
 
 
 def _add_containment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--best-effort", action="append", default=[], metavar="WISH", help="may go unfulfilled, such as limits.cpus"
+        "--best-effort",
+        action="append",
+        default=[],
+        metavar="WISH",
+        help="run even if this can't be had, such as limits.cpus",
     )
     parser.add_argument(
         "--backend",
@@ -87,38 +93,41 @@ def _add_containment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--require",
         choices=("isolated", "filesystem", "nothing"),
-        help="what has to be contained at least (default: filesystem)",
+        help="the least that has to be contained (default: filesystem)",
     )
     parser.add_argument(
-        "--seccomp", choices=("default", "hardened", "off"), help="which system calls there are (default: default)"
+        "--seccomp", choices=("default", "hardened", "off"), help="which system calls are allowed (default: default)"
     )
-    parser.add_argument("--nested", action="store_true", help="the command makes sandboxes itself, as Chromium does")
-    parser.add_argument("--landlock", action="store_true", help="rules about files by Landlock too, behind the mounts")
+    parser.add_argument(
+        "--nested", action="store_true", help="let the command make sandboxes of its own, as Chromium does"
+    )
+    parser.add_argument("--landlock", action="store_true", help="enforce file rules by Landlock too, behind the mounts")
     parser.add_argument(
         "--seatbelt",
         action="append",
         default=[],
         metavar="NAME",
-        help="what commands may ask of macOS besides what all may, such as tls",
+        help="what the command may ask of macOS in addition to the usual, such as tls",
     )
     parser.add_argument("--device", action="append", default=[], metavar="PATH", help="a device node, such as /dev/kvm")
     parser.add_argument("--ids", choices=("single", "full", "auto"), help="which ids exist inside (default: single)")
-    parser.add_argument("--uid", type=int, metavar="N", help="the command's user id, inside")
-    parser.add_argument("--gid", type=int, metavar="N", help="the command's group id, inside")
-    parser.add_argument("--hostname", metavar="NAME", help="the host name, inside")
+    parser.add_argument("--uid", type=int, metavar="N", help="the command's user id inside")
+    parser.add_argument("--gid", type=int, metavar="N", help="the command's group id inside")
+    parser.add_argument("--hostname", metavar="NAME", help="the host name inside")
     parser.add_argument(
         "--keep-session",
         action="store_true",
-        help="no terminal or session of its own: the command has yours, and can reach who else is in it",
+        help="let the command have your terminal and session, and reach other processes in it",
     )
 
 
+# The options of this module that go with --policy, as do all options that aren't about the policy.
 OF_FILES = (
     "policy",
     "section",
     "workspace",
     "allow_net",
-)  # what goes with --policy; and all that isn't about the policy
+)
 
 
 _OF_WORKSPACES = ("tmp_size", "hostname", "home", "tools_bin", "landlock", "strict", "device")
@@ -143,9 +152,9 @@ def _policy_of_file(options: argparse.Namespace, names: frozenset[str]) -> Polic
 
 
 def _added(network: Any, entries: list[str]) -> Any:
-    """Return a file's network with more entries; raises PolicyError, since "host" has all of them."""
+    """Return a file's network with more entries; raises PolicyError for "host", which includes everything."""
     if network == "host":
-        raise PolicyError("--allow-net", "doesn't go with this file: its network is the host's, with all there is")
+        raise PolicyError("--allow-net", "doesn't go with this file: its network is the host's, with everything in it")
     return _listed(entries, None if network == "none" else network)
 
 
@@ -163,7 +172,7 @@ def _listed(entries: list[str], more: Any = None) -> Any:
 
 
 def _network(options: argparse.Namespace) -> Any:
-    """Return the network of a policy that only options make."""
+    """Return the network of a policy that is made from options alone."""
     if not options.allow_net:
         return options.network or "none"
     if options.network in ("none", "host"):
@@ -176,14 +185,14 @@ def _option(name: str) -> str:
 
 
 def option_names() -> frozenset[str]:
-    """Return the names, as argparse has them, of all options that are about the policy."""
+    """Return argparse's names of all options about the policy."""
     parser = argparse.ArgumentParser(add_help=False)
     add_policy_options(parser)
     return frozenset(vars(parser.parse_args([])))
 
 
 def policy_of(options: argparse.Namespace) -> Policy:
-    """Return the policy that the options ask for; raises PolicyError, in which a field may be an option."""
+    """Return the policy that the options ask for; raises PolicyError, whose field may be an option."""
     if options.policy is not None:
         return _policy_of_file(options, option_names())
     if options.section is not None:
@@ -223,7 +232,7 @@ def policy_of(options: argparse.Namespace) -> Policy:
 
 
 def _environment(options: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
-    """Return variables with values, and names of the caller's; what is said last counts, files before options."""
+    """Return variables with values, and names of the caller's. The last entry counts; files come before options."""
     env: dict[str, str] = {}
     passed: dict[str, None] = {}
     entries = [("--env-file", entry) for path in options.env_file for entry in _entries(path)]
@@ -242,7 +251,7 @@ def _environment(options: argparse.Namespace) -> tuple[dict[str, str], list[str]
 
 
 def _entries(path: str) -> list[str]:
-    """Return the lines of a file of variables, without empty ones and comments. Quotes are part of a value."""
+    """Return the lines of a file of variables, without empty lines and comments. Quotes belong to a value."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
@@ -253,18 +262,18 @@ def _entries(path: str) -> list[str]:
 
 # ---- the words of errors
 
-_SAID = re.compile(r"\b([a-z_]+)=(?:\"([^\"]*)\"|'([^']*)'|[\[{]([^\]}]*)[\]}]|(True))")
+_ARGUMENT = re.compile(r"\b([a-z_]+)=(?:\"([^\"]*)\"|'([^']*)'|[\[{]([^\]}]*)[\]}]|(True))")
 _FIELD = re.compile(r"([a-z_]+)(?:\.([a-z_]+))?(: )")
 
 
 def in_options(text: str) -> str:
-    """Return an error's text with options of the command instead of fields of a policy, where there are such."""
+    """Return an error's text with the command's options instead of the policy's fields, if there is an option."""
     names = option_names()
 
-    def said(found: re.Match[str]) -> str:
-        name, *values, is_true = found.groups()
+    def as_option(argument: re.Match[str]) -> str:
+        name, *values, is_true = argument.groups()
         if name not in names:
-            return found[0]
+            return argument[0]
         if is_true:
             return _option(name)
         if values[2] is None:
@@ -273,7 +282,7 @@ def in_options(text: str) -> str:
         name = "allow_net" if name == "network" else name
         return " ".join(f"{_option(name)} {item or '...'}" for item in items)
 
-    text = _SAID.sub(said, text)
+    text = _ARGUMENT.sub(as_option, text)
     first = _FIELD.match(text)
     name = first[2] or first[1] if first else ""
     name = {"env": "env", "pass_env": "env", "devices": "device"}.get(name, name)

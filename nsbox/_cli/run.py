@@ -21,8 +21,8 @@ _STREAMS = ("stdin", "stdout", "stderr")
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status, 128+N after signal N.
 
-    124: it took longer than --timeout; 125: the sandbox can't be made; 126: the program can't be executed; 127: there
-    is none; 2: the options are wrong.
+    2: the options are wrong. 124: it took longer than --timeout. 125: the sandbox can't be made. 126: the program can't
+    be executed. 127: there is no such program.
     """
     policy = policy_of(options)
     work = Work(_command(options, policy), policy, options, extras_of(options, policy))
@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
     if terminals and not is_kept:
         from nsbox._cli import bridge
 
-        work.policy = policy.with_(new_session=False)  # of its own: it has the monitor's
+        work.policy = policy.with_(new_session=False)  # the command is in the monitor's session
         return bridge.run(work, terminals)
     from nsbox._cli import direct
 
@@ -63,7 +63,7 @@ def _command(options: argparse.Namespace, policy: Policy) -> list[str]:
 
 
 def _shell(policy: Policy) -> str:
-    """Return bash where the sandbox has it: what people write for a shell is mostly bash's."""
+    """Return bash if the sandbox has it: most shell lines that people write are for bash."""
     return next((path for path in ("/bin/bash", "/usr/bin/bash") if _is_there(policy, path)), "/bin/sh")
 
 
@@ -73,7 +73,7 @@ def _users_shell(policy: Policy) -> str:
     if not path:
         import pwd
 
-        with contextlib.suppress(KeyError):  # a user that no database knows
+        with contextlib.suppress(KeyError):  # a user that isn't in the database
             path = pwd.getpwuid(os.getuid()).pw_shell
     refusing = os.path.basename(path) in ("nologin", "false", "")
     return path if not refusing and _is_there(policy, path) else _shell(policy)
@@ -87,26 +87,26 @@ def _is_there(policy: Policy, path: str) -> bool:
 
 
 class Work:
-    """What is done in the process that starts the command."""
+    """The work of the process that starts the command."""
 
     def __init__(self, command: list[str], policy: Policy, options: argparse.Namespace, extras: Extras) -> None:
-        """Take what the options say; nothing is checked or done yet."""
+        """Hold what the options say; nothing is checked or done yet."""
         self.command, self.policy = command, policy
         self._options, self._extras = options, extras
         self._transaction: Any = None
         self._wiring: Wiring | None = None
 
     def start(self, **options: Any) -> Job:
-        """Start the command; raises NotStarted, PolicyError and UnavailableError."""
-        asked = self._options
-        options |= {"cwd": asked.chdir, "timeout": asked.timeout, "grace": asked.grace}
+        """Return the started command; raises NotStarted, PolicyError and UnavailableError."""
+        words = self._options
+        options |= {"cwd": words.chdir, "timeout": words.timeout, "grace": words.grace}
         self._give_terminal([options.get(name) for name in _STREAMS])
         policy: Any = self.policy
         try:
             self._wiring = wiring(policy, self._extras)
             if self._wiring is not None:
                 policy = self._wiring
-            if asked.transaction or asked.diff:
+            if words.transaction or words.diff:
                 from nsbox.transaction import Transaction
 
                 way = None if self._wiring is None else self._wiring.way()
@@ -118,21 +118,21 @@ class Work:
             raise
 
     def _give_terminal(self, fds: list[Any]) -> None:
-        """Have the command own the terminal that was made for it, where its kernel ids are others than ours."""
-        given = {fd for fd in fds if isinstance(fd, int)}
-        if given:
+        """Make the command the owner of the terminal that was made for it, if its kernel ids differ from ours."""
+        terminals = {fd for fd in fds if isinstance(fd, int)}
+        if terminals:
             from nsbox import _pty
             from nsbox._lookup.host import host_for
-            from nsbox._spawn import prepare
+            from nsbox._spawn.prepare import prepare
 
             kernel_id = prepare(self.policy, host_for(self.policy)).plan.kernel_id
-            for fd in given:
+            for fd in terminals:
                 _pty.give(fd, kernel_id)
 
     def finish(self, job: Job) -> int:
-        """Return the exit status, after having shown and brought in, or dropped, what a transaction has kept."""
+        """Return the exit status, after showing a transaction's changes, and committing or dropping them."""
         status = job.status
-        if status != 0 and self._options.work != "shell":  # a shell's own commands have had their failures shown
+        if status != 0 and self._options.work != "shell":  # a shell has already shown its commands' failures
             for text in refusals(self.policy, job):
                 say(text)
         self._unwire()
@@ -176,7 +176,7 @@ class Work:
             return complain(error, 2 if isinstance(error, PolicyError) else 125)
         if isinstance(error, OSError):
             return complain(error, 125)
-        import traceback  # of a mistake of ours
+        import traceback  # for a bug of ours
 
         traceback.print_exception(error)
         return 125

@@ -1,4 +1,4 @@
-"""What the nsbox command says on standard error, in the words of its options; and when nobody reads standard output."""
+"""The nsbox command's messages on standard error, in the words of its options; and what happens if output fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsbox._base.display import printable
 
 
 def complain(error: BaseException, status: int) -> int:
-    """Print an error in one line on standard error; return the exit status."""
+    """Print an error as one line on standard error; return the exit status."""
     from nsbox._cli.options import in_options
 
     say(in_options("; ".join([str(error), *getattr(error, "__notes__", [])])))
@@ -21,13 +21,13 @@ def complain(error: BaseException, status: int) -> int:
 
 def say(text: str) -> None:
     """Print a line on standard error."""
-    if sys.stderr is not None:  # else it is closed, and print() would take standard output
-        with contextlib.suppress(OSError):  # nobody reads it
+    if sys.stderr is not None:  # None if it is closed; print() would use standard output instead
+        with contextlib.suppress(OSError):  # the reader is gone
             print("nsbox:", printable(text), file=sys.stderr)
 
 
 def flush_streams() -> None:
-    """Write out what is kept for standard output and standard error, as far as they are open and somebody reads."""
+    """Write out what is buffered for standard output and standard error, if they are open and can be written."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with contextlib.suppress(OSError):
@@ -35,15 +35,15 @@ def flush_streams() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong; the usage is --help's."""
+    """Reports an error in one line; --help has the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print it, and exit with status 2."""
+        """Print the message, and exit with status 2."""
         self.exit(2, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
 
 
 def flushed(status: int) -> int:
-    """Return the exit status when all is written; another, with a line on standard error, if it can't be."""
+    """Return the exit status once all output is written; if that fails, return another, as unwritten() does."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -53,8 +53,8 @@ def flushed(status: int) -> int:
 
 
 def unwritten(error: OSError) -> int:
-    """Return the exit status for output that nobody takes: SIGPIPE's in silence where the reader has gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still kept for it is dropped at the interpreter's end
+    """Return the exit status for output that can't be written: in silence SIGPIPE's if the reader is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what is still buffered at the interpreter's exit
     if isinstance(error, BrokenPipeError):
         return 141
     return complain(OSError(f"standard output: {error.strerror}"), 1)

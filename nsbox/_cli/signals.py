@@ -1,4 +1,4 @@
-"""Signals as events of a loop: the bytes of a pipe, so that nothing is lost between two looks."""
+"""Signals as events of a loop: bytes in a pipe, so that none is lost between two reads."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterable
 
 from nsbox._base.descriptors import high
 
-# What somebody sends to `nsbox run` and means for its command.
+# Signals to `nsbox run` that are meant for its command.
 FORWARDED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Signals:
-    """Collects signals from now on. What this process was told to ignore, as by nohup(1), it goes on ignoring.
+    """Collects signals from now on. Signals that this process ignores, as under nohup(1), stay ignored.
 
-    Except for SIGCHLD: a process that ignores that is told no statuses (wait(2)).
+    SIGCHLD is the exception: a process that ignores it gets no exit statuses (wait(2)).
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        """Take the signals to collect, SIGCHLD besides."""
+        """Begin to collect these signals, and SIGCHLD."""
         ours, theirs = os.pipe()
         self.fd, self._writer = high(ours), high(theirs)
         os.set_blocking(self.fd, False)
@@ -31,7 +31,7 @@ class Signals:
                 signal.signal(number, _noted)
 
     def take(self) -> list[int]:
-        """Return those that have come since this was last asked."""
+        """Return the signals that have arrived since the last call."""
         try:
             return list(os.read(self.fd, 4096))
         except BlockingIOError:
@@ -43,9 +43,10 @@ def _noted(number: int, frame: object) -> None:
 
 
 def stop_self(number: int, *, group: bool) -> bool:
-    """Stop as by this signal, all of our process group or us alone; return, when that is over, if we were stopped.
+    """Stop as if by this signal; return after being continued, and say if we were stopped at all.
 
-    The kernel drops a stop, except for SIGSTOP, in a group that nobody could continue (setpgid(2), "orphaned").
+    group: stop all of our process group, else only us. In a group that no process could continue, the kernel drops all
+    stops except SIGSTOP (setpgid(2), "orphaned").
     """
     continued: list[int] = []
     before = signal.signal(signal.SIGCONT, lambda *_: continued.append(1))

@@ -1,4 +1,4 @@
-"""ConfigError: what is wrong with a configuration file, all of it, each with its place."""
+"""ConfigError: everything that is wrong with a configuration file, each problem with its place."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ if TYPE_CHECKING:
 
 
 def shown(text: str, most: int = 1000) -> str:
-    """Return a text as one line without control characters: it may come from whoever wrote the file."""
+    """Return a text as one line without control characters, since it may come from the file's author."""
     text = text if len(text) <= most else f"{text[:most]}..."
     return text if text.isprintable() else repr(text)[1:-1]
 
 
 @frozen
 class Problem(Frozen):
-    """One thing that is wrong. key: dotted, "" for the file as a whole; line: from 1 up, None where it isn't known."""
+    """One problem.
+
+    key: its place, dotted, such as limits.memory; "" for the file as a whole.
+    text: what is wrong.
+    line: counted from 1; None if it isn't known.
+    """
 
     key: str
     text: str
@@ -25,13 +30,15 @@ class Problem(Frozen):
 
 
 class ConfigError(PolicyError):
-    """A configuration is malformed or contradictory. `source`: its path, or "<text>"; `problems`: all that was found.
+    """A configuration is malformed or contradictory. Its str has a line SOURCE:LINE: KEY: PROBLEM for each problem.
 
-    `field` and `problem` are the first one's. As a str, one line for each: SOURCE:LINE: KEY: PROBLEM.
+    source: the file's path, or "<text>".
+    problems: a tuple of every Problem found, at least one.
+    field, problem: those of the first.
     """
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
-        """Take the file's name and at least one problem."""
+        """Hold the file's name and at least one problem."""
         super().__init__(problems[0].key or source, problems[0].text)
         self.source = source
         self.problems = tuple(problems)

@@ -1,7 +1,7 @@
-"""TOML, JSON and YAML: texts into plain values with the lines of their keys, and plain values into texts.
+"""TOML, JSON and YAML: from texts to plain values with the lines of their keys, and from plain values to texts.
 
-What a key means is _config.keys's business. The parsers are the standard library's and PyYAML; what is here keeps them
-to a bounded time, depth and meaning: no key twice, no YAML tag that makes objects, no aliases without end.
+_config.keys has the meaning of the keys. The parsers are the standard library's and PyYAML's. This module bounds their
+time, depth and meaning: no key twice, no YAML tag that makes objects, no endless aliases.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 FORMATS = {"toml": (".toml",), "json": (".json",), "yaml": (".yaml", ".yml")}
 LARGEST = 1 << 20  # bytes of a file
 _DEEPEST = 50
-_MOST_NODES = 20_000  # of YAML, whose parser takes 30 microseconds for each; an alias counts as what it stands for
+_MOST_NODES = 20_000  # of YAML, whose parser needs 30 microseconds for each; an alias counts as all that it stands for
 _MOST_DOTS = 4_000_000  # tomllib's time for a dotted key grows with the square of its parts
-_MOST_PARSED = 1 << 20  # characters of TOML, to find the lines of keys; a statement is tried line by line
-_LONGEST_NUMBER = 40  # digits; int() and PyYAML's base 60 take the square of them
+_MOST_PARSED = 1 << 20  # characters of TOML parsed to find the lines of keys; a statement is tried line by line
+_LONGEST_NUMBER = 40  # digits; the time of int() and of PyYAML's base 60 grows with their square
 
 
 class MalformedError(Exception):
-    """A text isn't what its format says; never leaves the package."""
+    """A text isn't valid in its format. This error never leaves the package."""
 
     def __init__(self, problem: str, line: int | None = None, key: str = "") -> None:
-        """Say what is wrong, and where."""
+        """Hold what is wrong, and where."""
         super().__init__(problem)
         self.problem, self.line, self.key = problem, line, key
 
 
 class Odd:
-    """A value of YAML that is none here: a date, a number that is no number, whatever has a tag of its own."""
+    """A YAML value that no key has: a date, a malformed number, anything with a tag of its own."""
 
     def __init__(self, what: str) -> None:
         self.what = what
 
 
 def dotted(at: At) -> str:
-    """Return a key as messages have it, such as limits.memory or deny[2]."""
+    """Return a key as messages spell it, such as limits.memory or deny[2]."""
     text = ""
     for part in at:
         if isinstance(part, int):
@@ -54,26 +54,26 @@ def dotted(at: At) -> str:
 
 
 def check_format(format: str) -> str:
-    """Return the format if it is one, or raise PolicyError."""
+    """Return the format if there is such a one; else raise PolicyError."""
     if format not in FORMATS:
         raise PolicyError("format", f"{format!r} is unknown, must be one of {', '.join(FORMATS)}")
     return format
 
 
 def format_of(path: str) -> str:
-    """Return the format that a file's name says, or raise PolicyError."""
+    """Return the format that a file's name says; raises PolicyError if it says none."""
     _, dot, suffix = path.rpartition("/")[2].rpartition(".")
     for format, suffixes in FORMATS.items():
         if dot + suffix.lower() in suffixes:
             return format
-    known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
-    raise PolicyError("path", f"{path!r} has no name of a configuration file, which end in {known}")
+    endings = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+    raise PolicyError("path", f"{path!r} isn't the name of a configuration file: these end in {endings}")
 
 
 def read(text: str, format: str) -> tuple[object, Callable[[], Lines]]:
-    """Return what the text says, and a function that finds the lines of its keys, as well as it can.
+    """Return the value of a text, and a function that finds the lines of its keys as far as it can.
 
-    Raises MalformedError, and UnavailableError where there is no PyYAML for YAML.
+    Raises MalformedError, and UnavailableError for YAML without PyYAML.
     """
     check_format(format)
     try:
@@ -98,19 +98,19 @@ def _read_toml(text: str) -> tuple[object, Callable[[], Lines]]:
         raise MalformedError("has lines with too many dots")
     try:
         return tomllib.loads(text), lambda: _toml_lines(text)
-    except ValueError as error:  # also of int(), for a number of thousands of digits
+    except ValueError as error:  # also from int(), for a number with thousands of digits
         raise MalformedError(f"is no TOML: {error}", _toml_line(str(error), text)) from None
 
 
-def _toml_line(said: str, text: str) -> int | None:
-    if said.endswith("(at end of document)"):
+def _toml_line(message: str, text: str) -> int | None:
+    if message.endswith("(at end of document)"):
         return text.rstrip().count("\n") + 1
-    number = said.rpartition("(at line ")[2].partition(",")[0]
+    number = message.rpartition("(at line ")[2].partition(",")[0]
     return int(number) if number.isdigit() else None
 
 
 def _statements(lines: list[str]) -> Iterator[tuple[int, bool, Any]]:
-    """Yield the statements of a valid text: the line, whether it is a header, and what it says by itself."""
+    """Yield the statements of a valid text: the line, whether it is a header, and its value by itself."""
     import tomllib
 
     start, end, left = 0, 1, _MOST_PARSED
@@ -120,12 +120,12 @@ def _statements(lines: list[str]) -> Iterator[tuple[int, bool, Any]]:
         if left < 0:
             return
         try:
-            found = tomllib.loads(statement)
+            value = tomllib.loads(statement)
         except ValueError:
             end += 1
             continue
-        if found:
-            yield start + 1, lines[start].lstrip().startswith("["), found
+        if value:
+            yield start + 1, lines[start].lstrip().startswith("["), value
         start, end = end, end + 1
 
 
@@ -133,23 +133,23 @@ def _toml_lines(text: str) -> Lines:
     lines: Lines = {}
     counts: dict[At, int] = {}
     header: At = ()
-    for line, is_header, said in _statements(text.replace("\r\n", "\n").split("\n")):
+    for line, is_header, value in _statements(text.replace("\r\n", "\n").split("\n")):
         at: At = () if is_header else header
-        while isinstance(said, dict) and len(said) == 1:
-            ((name, said),) = said.items()
+        while isinstance(value, dict) and len(value) == 1:
+            ((name, value),) = value.items()
             at = (*at, name)
             lines.setdefault(at, line)
-            if is_header and isinstance(said, list):
+            if is_header and isinstance(value, list):
                 counts[at] = counts.get(at, 0) + 1
             if is_header and at in counts:
                 at = (*at, counts[at] - 1)
-        _below(said, at, line, lines)
+        _below(value, at, line, lines)
         header = at if is_header else header
     return lines
 
 
 def _below(value: object, at: At, line: int, lines: Lines) -> None:
-    """Give the keys of an inline table the line of the whole."""
+    """Give the keys of an inline table the line of the whole table."""
     if isinstance(value, dict) and len(at) < _DEEPEST:
         for name, inner in value.items():
             lines.setdefault((*at, name), line)
@@ -163,11 +163,11 @@ def _read_json(text: str) -> tuple[object, Callable[[], Lines]]:
     import json
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        members = dict(pairs)
+        if len(members) < len(pairs):
             names = [name for name, _ in pairs]
             raise _TwiceError(next(name for i, name in enumerate(names) if name in names[:i]))
-        return found
+        return members
 
     def refuse(word: str) -> None:
         raise MalformedError(f"is no JSON: {word} is no number there")
@@ -178,22 +178,22 @@ def _read_json(text: str) -> tuple[object, Callable[[], Lines]]:
         hint = "; JSON has no comments" if text[error.pos : error.pos + 1] in ("/", "#") else ""
         raise MalformedError(f"is no JSON: {error.msg}{hint}", error.lineno) from None
     except _TwiceError as error:
-        seen: Lines = {}
+        lines: Lines = {}
         for at, line in _json_keys(text):
-            if at in seen and at[-1] == error.args[0]:
-                raise MalformedError(f"is there twice, first in line {seen[at]}", line, dotted(at)) from None
-            seen[at] = line
+            if at in lines and at[-1] == error.args[0]:
+                raise MalformedError(f"is there twice, first in line {lines[at]}", line, dotted(at)) from None
+            lines[at] = line
         raise MalformedError("is there twice", None, error.args[0]) from None
-    except ValueError as error:  # of int(), for a number of thousands of digits
+    except ValueError as error:  # from int(), for a number with thousands of digits
         raise MalformedError(f"is no JSON: {error}") from None
 
 
 class _TwiceError(Exception):
-    """A key is in one object twice."""
+    """An object has a key twice."""
 
 
 def _json_keys(text: str) -> Iterator[tuple[At, int]]:
-    """Yield the path and the line of each key of a text that is JSON."""
+    """Yield the path and the line of each key in a valid JSON text."""
     import json
     import re
 
@@ -232,7 +232,7 @@ def _yaml() -> Any:
 
 def _read_yaml(text: str) -> tuple[object, Callable[[], Lines]]:
     yaml = _yaml()
-    base: Any = yaml.SafeLoader  # the one in Python: libyaml's recurses without a limit
+    base: Any = yaml.SafeLoader  # the one written in Python: libyaml's recurses without a limit
 
     class Loader(base):  # type: ignore[misc]  # loaded lazily
         depth = count = 0
@@ -255,7 +255,7 @@ def _read_yaml(text: str) -> tuple[object, Callable[[], Lines]]:
             node = loader.get_single_node()
             lines: Lines = {}
             loader.count = 0
-            found = {} if node is None else _plain(node, (), lines, loader, yaml)
+            value = {} if node is None else _plain(node, (), lines, loader, yaml)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -263,14 +263,14 @@ def _read_yaml(text: str) -> tuple[object, Callable[[], Lines]]:
         raise MalformedError(f"is no YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:
         raise MalformedError(f"is no YAML: {str(error).splitlines()[0]}") from None
-    return found, lambda: lines
+    return value, lambda: lines
 
 
 _PLAIN = tuple(f"tag:yaml.org,2002:{name}" for name in ("str", "null", "bool", "int", "float", "map", "seq"))
 
 
 def _plain(node: Any, at: At, lines: Lines, loader: Any, yaml: Any) -> object:
-    """Return a node's value. Aliases are the nodes that they stand for, again."""
+    """Return a node's value, with each alias replaced by its node."""
     line = node.start_mark.line + 1
     loader.count += 1
     if loader.count > _MOST_NODES:
@@ -283,17 +283,17 @@ def _plain(node: Any, at: At, lines: Lines, loader: Any, yaml: Any) -> object:
     if isinstance(node, yaml.SequenceNode):
         items = [_plain(inner, (*at, i), lines, loader, yaml) for i, inner in enumerate(node.value)]
         return items if what == "seq" else Odd(what)
-    found: dict[str, object] = {}
+    table: dict[str, object] = {}
     for name, inner in node.value:
         line = name.start_mark.line + 1
         if not isinstance(name, yaml.ScalarNode):
             raise MalformedError("has a key that is no text", line, dotted(at))
-        here = (*at, name.value)  # also for what looks like a number or a truth value: no key is one
-        if name.value in found:
+        here = (*at, name.value)  # keys are texts, even those that look like a number or a truth value
+        if name.value in table:
             raise MalformedError(f"is there twice, first in line {lines[here]}", line, dotted(here))
         lines[here] = line
-        found[name.value] = _plain(inner, here, lines, loader, yaml)
-    return found if what == "map" else Odd(what)
+        table[name.value] = _plain(inner, here, lines, loader, yaml)
+    return table if what == "map" else Odd(what)
 
 
 def _scalar(node: Any, what: str, loader: Any, yaml: Any) -> object:
@@ -311,16 +311,16 @@ def _scalar(node: Any, what: str, loader: Any, yaml: Any) -> object:
 
 
 def write(tree: dict[str, Any], format: str) -> str:
-    """Return the text for a table of texts, numbers, truth values, lists of texts and tables of these.
+    """Return the text for a table of texts, numbers, truth values, lists of texts, and tables of these.
 
-    Raises PolicyError for what the format can't say, and UnavailableError where there is no PyYAML for YAML.
+    Raises PolicyError for what the format can't express, and UnavailableError for YAML without PyYAML.
     """
     if check_format(format) == "toml":
         return "\n".join(_toml(tree, ())) + "\n"
     import json
 
     if format == "yaml":
-        # PyYAML writes U+0085 and U+2028 as they are, and reads them as ends of lines.
+        # PyYAML writes U+0085 and U+2028 unescaped, but reads them as ends of lines.
         is_plain = json.dumps(tree, ensure_ascii=False).isprintable()
         options = {"sort_keys": False, "allow_unicode": is_plain, "default_flow_style": False, "width": 10_000}
         return str(_yaml().safe_dump(tree, **options))

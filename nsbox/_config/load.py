@@ -1,7 +1,7 @@
 """Configuration files: TOML, JSON and YAML into a Policy.
 
-Which keys there are, _config.keys says; what a path in a file is, _config_paths. Here lives which table of a file is
-read, and what its values come to together. All that is wrong with a file is told at once.
+_config.keys has the keys, _config.paths the meaning of a path in a file. This module finds the table to read, and makes
+a policy of all its values together. Everything that is wrong with a file is reported at once.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ _MOST_PROBLEMS = 100
 
 @frozen_by_name
 class Config(Frozen):
-    """What a configuration says. mode: "enabled" or "disabled", as Sandbox takes it; path: the file's, if it was one.
+    """What a configuration says.
 
     policy: what commands may do, whatever the mode.
+    mode: "enabled" or "disabled", as for Sandbox().
+    path: the file's, as an absolute path; None if the text came from elsewhere.
     """
 
     policy: Policy
@@ -58,23 +60,28 @@ class Config(Frozen):
 def load(
     path: str | os.PathLike[str], *, section: str | None = None, workspace: str | os.PathLike[str] | None = None
 ) -> Config:
-    """Return what a configuration file says: .toml, .json, .yaml or .yml, by its name.
+    """Return what a configuration file says.
 
-    section: the table to read, such as "agents.sandbox", "tool.nsbox" or, in an array of tables, "agents[main].sandbox"
-    (the one whose id or name is main, else its index); "": the whole file; by default `sandbox` where the file has such
-    a table, else the whole file. workspace: the one of a file that names none. Relative paths in the file count from
-    its directory. A file that commands could write to is read-only to them.
-    Raises ConfigError (a PolicyError) for all that is wrong in the file, PolicyError for an argument, OSError for a
-    file that can't be read, and UnavailableError for YAML without PyYAML.
+    Relative paths in it count from its directory. Commands can't write to the file, even if it is in a directory to
+    which they can.
+
+    path: a file whose name ends in .toml, .json, .yaml or .yml.
+    section: the table to read, such as "agents.sandbox" or "tool.nsbox". In an array of tables, "agents[main].sandbox"
+        is the one whose id or name is main, else the one with that index. "" is the whole file. Default: the table
+        `sandbox` if there is one, else the whole file.
+    workspace: the directory to work in, if the file names none. Default: none.
+
+    Raises ConfigError (a PolicyError) with everything that is wrong in the file, PolicyError for an argument, OSError
+    for a file that can't be read, and UnavailableError for YAML without PyYAML.
     """
-    given = check_text("path", os.fspath(path))
-    above, name = os.path.split(given)
+    file = check_text("path", os.fspath(path))
+    above, name = os.path.split(file)
     base = os.path.realpath(absolute(above or "."))
-    format = format_of(given)
-    text, names = _text_of(os.path.join(base, name), given)
-    reading = _Reading(given, base, section, workspace)
+    format = format_of(file)
+    text, names = _text_of(os.path.join(base, name), file)
+    reading = _Reading(file, base, section, workspace)
     reading.has_other_names = names > 1
-    reading.way = absolute(given)
+    reading.way = absolute(file)
     reading.path = os.path.join(base, name)
     return reading.config(text, format)
 
@@ -87,44 +94,48 @@ def loads(
     section: str | None = None,
     workspace: str | os.PathLike[str] | None = None,
 ) -> Config:
-    """Return what a text says, as load() does. format: "toml", "json" or "yaml"; base: what relative paths count from.
+    """Return what a text says, as load() does for a file.
 
-    Raises what load() raises; ConfigErrors name "<text>".
+    format: "toml", "json" or "yaml".
+    base: the directory that relative paths count from.
+    section, workspace: as for load().
+
+    Raises what load() raises; a ConfigError names "<text>" as its source.
     """
     return _Reading("<text>", os.path.realpath(base), section, workspace).config(text, check_format(format))
 
 
-def _text_of(path: str, given: str) -> tuple[str, int]:
-    """Return a file's text, and how many names the file has."""
+def _text_of(path: str, source: str) -> tuple[str, int]:
+    """Return a file's text, and how many names the file has. source: the file as the caller named it."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
-            raise ConfigError(given, [Problem("", "is no regular file")])
-        found = b""
-        while len(found) <= LARGEST and (more := os.read(fd, LARGEST + 1 - len(found))):
-            found += more
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(source, [Problem("", "is no regular file")])
+        data = b""
+        while len(data) <= LARGEST and (more := os.read(fd, LARGEST + 1 - len(data))):
+            data += more
     finally:
         os.close(fd)
-    if len(found) > LARGEST:
-        raise ConfigError(given, [Problem("", f"is larger than {LARGEST} bytes")])
+    if len(data) > LARGEST:
+        raise ConfigError(source, [Problem("", f"is larger than {LARGEST} bytes")])
     try:
-        return found.decode(), about.st_nlink
+        return data.decode(), status.st_nlink
     except UnicodeDecodeError as error:
-        line = found.count(b"\n", 0, error.start) + 1
-        raise ConfigError(given, [Problem("", f"is no UTF-8 (byte {error.start})", line)]) from None
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(source, [Problem("", f"is no UTF-8 (byte {error.start})", line)]) from None
 
 
 class _Reading:
-    """One text being read: what is known of its place, and what was found to be wrong."""
+    """One text being read: where it is, and the problems found so far."""
 
     def __init__(self, source: str, base: str, section: str | None, workspace: str | os.PathLike[str] | None) -> None:
         self.source, self.base = source, base
         self.section, self.workspace = section, workspace
-        self.way: str | None = None  # an absolute path to the file, with its links
-        self.path: str | None = None  # the file, in a directory on whose path there are none
-        self.at: At = ()  # of the table that is read
-        self.has_other_names = False  # hard links to the file
+        self.way: str | None = None  # an absolute path to the file, with links in it
+        self.path: str | None = None  # the file, in a directory whose path has no links
+        self.at: At = ()  # the place of the table that is read
+        self.has_other_names = False  # the file has more than one hard link
         self.names = Resolution()
         self.problems: list[tuple[At, str]] = []
         self.lines: Callable[[], Lines] = dict
@@ -155,7 +166,7 @@ class _Reading:
     def wrong(self, at: At, problem: str) -> None:
         self.problems.append((at, problem))
         if len(self.problems) == _MOST_PROBLEMS:
-            self.problems.append((self.at, f"has more that is wrong than these {_MOST_PROBLEMS}"))
+            self.problems.append((self.at, f"has more problems than these {_MOST_PROBLEMS}"))
             self.check()
 
     def check(self) -> None:
@@ -166,8 +177,8 @@ class _Reading:
         def line(at: At) -> int | None:
             return next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), None)
 
-        found = [Problem(dotted(at), text, line(at)) for at, text in self.problems]
-        raise ConfigError(self.source, sorted(found, key=lambda problem: problem.line or 0))
+        problems = [Problem(dotted(at), text, line(at)) for at, text in self.problems]
+        raise ConfigError(self.source, sorted(problems, key=lambda problem: problem.line or 0))
 
     def give_up(self, at: At, problem: str) -> NoReturn:
         self.wrong(at, problem)
@@ -177,7 +188,7 @@ class _Reading:
     # ---- the table
 
     def chosen(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Return the table that is read, and remember its place."""
+        """Return the table to read, and remember its place."""
         if self.section is None:
             if not isinstance(tree.get(_TABLE), dict):
                 return tree
@@ -187,8 +198,8 @@ class _Reading:
                     (name,), f"stands beside the table {_TABLE}, which is read: move it there, or name a section"
                 )
             self.at = (_TABLE,)
-            found: dict[str, Any] = tree[_TABLE]
-            return found
+            table: dict[str, Any] = tree[_TABLE]
+            return table
         value: Any = tree
         for name in _parts(self.section):
             value = self.entered(value if name.startswith("[") else self.single(value), name)
@@ -222,22 +233,22 @@ class _Reading:
         self.at = (*self.at, name)
         return value[name]
 
-    def table(self, keys: tuple[Key, ...], given: dict[str, Any], at: At) -> dict[str, Any]:
-        """Return the values of a table by their keys, those that are right; the others are problems."""
-        known = {key.name: key for key in keys}
-        found = {}
-        for name, value in given.items():
-            if name not in known:
+    def table(self, keys: tuple[Key, ...], items: dict[str, Any], at: At) -> dict[str, Any]:
+        """Return the valid values of a table by their keys; the others become problems."""
+        by_name = {key.name: key for key in keys}
+        values = {}
+        for name, value in items.items():
+            if name not in by_name:
                 self.wrong((*at, name), unknown_key(name, keys))
                 continue
             try:
-                found[name] = self.value(known[name], value, (*at, name))
+                values[name] = self.value(by_name[name], value, (*at, name))
             except PolicyError as error:
                 self.wrong((*at, name), error.problem)
-        return found
+        return values
 
     def value(self, key: Key, value: Any, at: At) -> Any:
-        """Return what a value means; raises PolicyError, or tells problems of its own, for one that means nothing."""
+        """Return what a value means. For an invalid one, raises PolicyError or adds problems of its own."""
         if key.kind == "word":
             return word_of(key, value)
         if key.kind == "size":
@@ -291,18 +302,18 @@ class _Reading:
             self.wrong(at, error.problem)
             return None
 
-    def limits(self, key: Key, given: dict[str, Any], at: At) -> dict[str, Any]:
-        right = {}
-        for name, value in self.table(key.keys, given, at).items():
+    def limits(self, key: Key, items: dict[str, Any], at: At) -> dict[str, Any]:
+        limits = {}
+        for name, value in self.table(key.keys, items, at).items():
             try:
                 Limits(**{name: value})
-                right[name] = value
+                limits[name] = value
             except PolicyError as error:
                 self.wrong((*at, name), error.problem)
-        return right
+        return limits
 
     def network(self, key: Key, value: Any, at: At) -> Any:
-        """Return the policy's network: a word, or a list of entries, which a table says more about."""
+        """Return the policy's network: a word, or a list of entries; a table is a list with more settings."""
         if not isinstance(value, list | dict):
             return word_of(key, value)
         from nsbox._network.network import Network  # seldom needed
@@ -322,14 +333,14 @@ class _Reading:
             return "none"
 
     def entries(self, key: Key, value: object, at: At) -> tuple[str, ...]:
-        """Return the entries of a network list; each that is wrong is a problem of its own."""
+        """Return the entries of a network list; each invalid one becomes a problem of its own."""
         items = enumerate(must_be(value, list, "a list of texts"))
         return tuple(text for i, item in items if (text := self.item(key, item, (*at, i))) is not None)
 
-    def rules(self, given: dict[str, Any], at: At) -> list[tuple[PathRule, str]]:
+    def rules(self, items: dict[str, Any], at: At) -> list[tuple[PathRule, str]]:
         """Return the rules of `paths`, each with the policy's field that has its root."""
-        found = []
-        for name, value in given.items():
+        rules = []
+        for name, value in items.items():
             here = (*at, name)
             try:
                 values = self.table(RULES, must_be(value, dict, "a table"), here)
@@ -342,19 +353,19 @@ class _Reading:
                 continue
             field = values.pop("mode", "read")
             try:
-                found.append((PathRule(name=name, **values), field))
+                rules.append((PathRule(name=name, **values), field))
             except PolicyError as error:
                 inner = error.field.removeprefix("paths.")
                 self.wrong(here if inner == "name" else (*here, inner), error.problem)
-        return found
+        return rules
 
     def pattern(self, key: Key, value: object) -> str | None:
-        """Return a pattern as the policy has it; None for what is none, or isn't one for this key."""
+        """Return a pattern as the policy has it; None if the value isn't a pattern, or this key has none."""
         if key.field not in ("deny", "read") or not isinstance(value, str) or not is_pattern(value):
             return None
         text = expanded(check_text("path", value))
         if text.startswith("**/") and key.field == "deny":
-            return text  # which directories that means isn't known yet
+            return text  # its directories aren't known yet
         path = os.path.join(self.base, text)
         if key.field == "read" and os.path.lexists(path):
             return None
@@ -369,53 +380,53 @@ class _Reading:
 
     def wishes(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the policy's fields."""
-        given = dict(values)
-        workspace = given.pop("workspace", None)
+        keys = dict(values)
+        workspace = keys.pop("workspace", None)
         if workspace is None and self.workspace is not None:
             workspace = self.names.existing("workspace", self.workspace)
-        for name, path in (("workspace", workspace), ("tools_bin", given.get("tools_bin"))):
+        for name, path in (("workspace", workspace), ("tools_bin", keys.get("tools_bin"))):
             if path is not None and not os.path.isdir(path):
                 self.wrong((*self.at, name), f"{path} is no directory")
         if workspace == "/":
             self.wrong((*self.at, "workspace"), "'/' is the whole file system, which is no workspace")
-        rules = given.pop("paths", [])
-        write = [*filter(None, [workspace]), *given.pop("writable_paths", ()), *_roots(rules, "write")]
-        tools = [path for path in (given.get("tools_bin"),) if path is not None and path not in write]
-        read = [*given.pop("readable", ()), *_roots(rules, "read"), *tools]
+        rules = keys.pop("paths", [])
+        write = [*filter(None, [workspace]), *keys.pop("writable_paths", ()), *_roots(rules, "write")]
+        tools = [path for path in (keys.get("tools_bin"),) if path is not None and path not in write]
+        read = [*keys.pop("readable", ()), *_roots(rules, "read"), *tools]
         for rule, field in rules:
             if field == "read" and rule.root in write:
                 self.wrong(
                     (*self.at, "paths", rule.name, "mode"), f"is 'ro', but something else makes {rule.root} writable"
                 )
-        for found_at, field, problem in self.names.problems(write):
-            if found_at is None:
+        for place, field, problem in self.names.problems(write):
+            if place is None:
                 raise PolicyError(field, problem)
-            self.wrong(found_at, problem)
+            self.wrong(place, problem)
         check_read(read)
-        texts = given.get("deny", ())
-        if "deny" in given:
-            given["deny"] = _everywhere(texts, (*write, *read))
-        read += self.own_file(write, read, given.get("deny", ()))
-        found: dict[str, Any] = {"seccomp": "default"}
-        found["workdir"] = workspace or _start(self.base, (*write, *read), given.get("deny", ()))
-        if "require_os_sandbox" in given:
-            found["require"] = given.pop("require_os_sandbox")
-        found |= {key.field: given[key.name] for key in KEYS if key.field and key.name in given}
-        lists: dict[str, Any] = {"write": (*write,), "read": (*read,), "deny": (*given.get("deny", ()),)}
+        texts = keys.get("deny", ())
+        if "deny" in keys:
+            keys["deny"] = _everywhere(texts, (*write, *read))
+        read += self.own_file(write, read, keys.get("deny", ()))
+        fields: dict[str, Any] = {"seccomp": "default"}
+        fields["workdir"] = workspace or _start(self.base, (*write, *read), keys.get("deny", ()))
+        if "require_os_sandbox" in keys:
+            fields["require"] = keys.pop("require_os_sandbox")
+        fields |= {key.field: keys[key.name] for key in KEYS if key.field and key.name in keys}
+        lists: dict[str, Any] = {"write": (*write,), "read": (*read,), "deny": (*keys.get("deny", ()),)}
         if workspace is not None:
             add_git(self.names, workspace, lists)
-        if "deny" in given:  # "**/" counts from what git needs too
-            found["deny"] = _everywhere(texts, (*lists["write"], *lists["read"]))
-        return found | {
+        if "deny" in keys:  # "**/" also counts from the directories that git needs
+            fields["deny"] = _everywhere(texts, (*lists["write"], *lists["read"]))
+        return fields | {
             "write": lists["write"],
             "read": lists["read"],
             "links": self.names.links(),
             "paths": [rule for rule, _ in rules],
-            "limits": Limits(**given.get("limits", {})),
+            "limits": Limits(**keys.get("limits", {})),
         }
 
     def own_file(self, write: list[str], read: list[str], deny: Iterable[str]) -> list[str]:
-        """Return the file itself if commands could write to it, and so to what holds for those after them."""
+        """Return the file itself if commands could write to it, and so change the policy of later commands."""
         if self.way is None:
             return []
         path, links = links_on(self.way)
@@ -423,16 +434,16 @@ class _Reading:
             if any(is_below(link, above) for above in (*write, *opened)):
                 self.wrong((), f"commands could replace the link {link}: load {path} itself")
         if path in write:
-            self.wrong((), "commands could write to this file itself, and so to what holds for those after them")
+            self.wrong((), "commands could write to this file itself, and so change what later commands may do")
         if self.has_other_names and any(is_below(path, above) for above in write):
             problem = "has other names (hard links), by which commands could write to it"
-            self.wrong((), f"{problem}: put a copy in its place, or move it out of what is writable")
+            self.wrong((), f"{problem}: put a copy in its place, or move it out of the writable directories")
         is_safe = path in read or any(is_below(path, above) for above in deny)
         return [path] if not is_safe and any(is_below(path, above) for above in write) else []
 
 
 def _everywhere(deny: Iterable[str], named: tuple[str, ...]) -> list[str]:
-    """Return deny with patterns that mean all directories put in each of them."""
+    """Return deny with each pattern that means all directories put into each of them."""
     return [at for path in deny for at in (everywhere(path, named) if path.startswith("**/") else (path,))]
 
 
@@ -441,24 +452,24 @@ def _roots(rules: list[tuple[PathRule, str]], wanted: str) -> list[str]:
 
 
 def _start(base: str, named: tuple[str, ...], deny: Iterable[str]) -> str:
-    """Return where commands start that have no workspace: in the file's directory, if there is one inside."""
+    """Return where commands without a workspace start: in the file's directory if it exists inside, else in /."""
     is_there = any(is_below(base, path) or is_below(path, base) for path in named)
     return base if is_there and not any(is_below(base, path) for path in deny) else "/"
 
 
 def _parts(section: str) -> list[str]:
-    """Split a section into names, and "[ID]" for one of an array of tables."""
+    """Split a section into names, with "[ID]" for one table of an array."""
     parts = []
     for part in check_text("section", section).split(".") if section != "" else ():
         name, bracket, rest = part.partition("[")
         if not name or (bracket and (not rest.endswith("]") or len(rest) < 2)):
-            raise PolicyError("section", f"{section!r} is none, such as 'sandbox' or 'agents[main].sandbox'")
+            raise PolicyError("section", f"{section!r} is no section, such as 'sandbox' or 'agents[main].sandbox'")
         parts += [name, "[" + rest] if bracket else [name]
     return parts
 
 
 def _id_of(item: object) -> str:
-    """Return what a table of an array calls itself."""
+    """Return the id or name of a table in an array; "" if it has none."""
     for name in ("id", "name") if isinstance(item, dict) else ():
         if isinstance(item, dict) and isinstance(item.get(name), str):
             return str(item[name])

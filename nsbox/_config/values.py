@@ -1,4 +1,4 @@
-"""Values in a configuration file: what they are called, and which of them a key may have. Pure."""
+"""Values in a configuration file: the names of their kinds, and the values that a key may have. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def kind_of(value: object) -> str:
-    """Say what a value is."""
+    """Return what kind of value it is, in words."""
     names = {
         str: "a text",
         bool: "true or false",
@@ -28,7 +28,7 @@ def kind_of(value: object) -> str:
 
 
 def must_be(value: object, kind: type, what: str) -> Any:
-    """Return the value if it is of this type, which is called what; else raise PolicyError."""
+    """Return the value if it has this type; else raise PolicyError. what: the type in words."""
     if type(value) is not kind:
         hint = "; leave the key out, or quote it if it is ~" if value is None else ""
         hint = "; quote it" if kind is str and isinstance(value, int | float | Odd) else hint
@@ -57,15 +57,15 @@ def word_of(key: Key, value: object) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Ask about the name that a misspelled one is nearest to; "" if there is none."""
+    """Return a question about the name nearest to a misspelled one; "" if none is near."""
     import difflib  # seldom needed
 
-    found = difflib.get_close_matches(name[:80], list(names), 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    near = difflib.get_close_matches(name[:80], list(names), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def unknown_key(name: str, keys: tuple[Key, ...]) -> str:
-    """Say what is wrong with a key that isn't among these."""
+    """Return what to say about a key that isn't among these."""
     meant = next((key.name for key in keys if key.field == name and key.name != name), None)
     if near := f"; did you mean {meant}?" if meant else nearest(name, [key.name for key in keys]):
         return f"is no key here{near}"
@@ -73,7 +73,7 @@ def unknown_key(name: str, keys: tuple[Key, ...]) -> str:
 
 
 def check_entry(text: str) -> str:
-    """Return an entry of a network list; raises PolicyError for what is none."""
+    """Return an entry of a network list; raises PolicyError if it isn't one."""
     from nsbox._network.network import entry_problem  # seldom needed
 
     if problem := entry_problem(text):

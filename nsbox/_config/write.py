@@ -1,4 +1,4 @@
-"""A workspace policy as the text of a configuration file, and files that are written as a whole or not at all."""
+"""A workspace policy as the text of a configuration file, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 
 
 def dumps(policy: Policy, format: str, *, mode: str = "enabled", base: str | os.PathLike[str] | None = None) -> str:
-    """Return the text of a configuration file for a workspace policy, which loads() takes back.
+    """Return the text of a configuration file for a workspace policy; loads() reads it back.
 
-    format: "toml", "json" or "yaml". base: the directory that the file will be in; paths below it are relative then.
-    Only what isn't the default is written, but for mode and network. Raises PolicyError for what no file can say
-    (another policy than a workspace's, a Filter, no workdir), and UnavailableError for YAML without PyYAML.
+    It has mode, network, and whatever else isn't the default.
+
+    policy: one that Policy.workspace() or a configuration file made.
+    format: "toml", "json" or "yaml".
+    mode: "enabled" or "disabled". Default: "enabled".
+    base: the directory for the file; paths below it become relative. Default: all paths are absolute.
+
+    Raises TypeError, UnavailableError for YAML without PyYAML, and PolicyError for what no file can express: a policy
+    that isn't a workspace's, a Filter, no workdir.
     """
     check_format(format)
     if mode not in ("enabled", "disabled"):
@@ -44,19 +50,23 @@ def dumps(policy: Policy, format: str, *, mode: str = "enabled", base: str | os.
 
 
 def dump(policy: Policy, path: str | os.PathLike[str], *, mode: str = "enabled", replace: bool = False) -> None:
-    """Write a configuration file, whose name says its format, for a workspace policy: whole, or not at all.
+    """Write a configuration file for a workspace policy, whole or not at all.
 
-    replace: whatever file is there may go. Raises what dumps() raises, FileExistsError, and OSError.
+    policy, mode: as for dumps().
+    path: where to write it. The end of its name, such as .toml, says the format.
+    replace: True replaces a file that is there. Default: False.
+
+    Raises what dumps() raises, FileExistsError, and OSError.
     """
-    given = check_text("path", os.fspath(path))
-    base = os.path.dirname(given) or "."
-    write_file(given, dumps(policy, format_of(given), mode=mode, base=base), replace=replace)
+    file = check_text("path", os.fspath(path))
+    base = os.path.dirname(file) or "."
+    write_file(file, dumps(policy, format_of(file), mode=mode, base=base), replace=replace)
 
 
 def write_file(path: str, text: str, *, replace: bool = False) -> None:
-    """Write a file that others see whole or not at all; raises FileExistsError if there is one, and OSError."""
+    """Write a file that others see whole or not at all; raises OSError, and FileExistsError if there is one."""
     above, name = os.path.split(path)
-    directory = os.open(above or ".", getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_CLOEXEC)  # Linux's
+    directory = os.open(above or ".", getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_CLOEXEC)  # O_PATH is Linux's
     temporary = f".nsbox-{os.urandom(8).hex()}"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
@@ -93,15 +103,15 @@ def _name_it(directory: int, temporary: str, name: str) -> None:
 
 
 def _size(value: int) -> int | str:
-    """Return a size as people would write it."""
+    """Return a size as a person would write it."""
     for unit, bits in (("T", 40), ("G", 30), ("M", 20), ("K", 10)):
         if value and not value & ((1 << bits) - 1):
             return f"{value >> bits}{unit}"
     return value
 
 
-def _said(key: Key, value: Any, path: Callable[[str], str]) -> Any:
-    """Return a field's value as a file says it; None: not at all."""
+def _entry(key: Key, value: Any, path: Callable[[str], str]) -> Any:
+    """Return a field's value as a file spells it; None if it has no entry."""
     if value is None:
         return None
     if key.kind == "paths":
@@ -111,7 +121,7 @@ def _said(key: Key, value: Any, path: Callable[[str], str]) -> Any:
     if key.kind in ("path", "home", "size"):
         return _size(value) if key.kind == "size" else path(value)
     if key.kind == "table":
-        return _without_none((limit.name, _said(limit, getattr(value, limit.name), path)) for limit in LIMITS)
+        return _without_none((limit.name, _entry(limit, getattr(value, limit.name), path)) for limit in LIMITS)
     if key.kind == "tables":
         return {}
     if key.kind == "network":
@@ -120,12 +130,12 @@ def _said(key: Key, value: Any, path: Callable[[str], str]) -> Any:
 
 
 def _network(value: Network) -> Any:
-    """Return a network list as a file says it: as a word, a list, or a table of what isn't the default."""
-    said = {key.name: _said(key, getattr(value, key.name), str) for key in NETWORK}
-    more = {key.name: said[key.name] for key in NETWORK[1:] if said[key.name] not in (None, default(key))}
+    """Return a network list as a file spells it: as a word, a list, or a table of what isn't the default."""
+    entries = {key.name: _entry(key, getattr(value, key.name), str) for key in NETWORK}
+    more = {key.name: entries[key.name] for key in NETWORK[1:] if entries[key.name] not in (None, default(key))}
     if not more:
-        return "public" if value.allow == ("*:*",) else said["allow"]
-    return {"allow": said["allow"]} | more
+        return "public" if value.allow == ("*:*",) else entries["allow"]
+    return {"allow": entries["allow"]} | more
 
 
 def _without_none(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -133,7 +143,10 @@ def _without_none(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _rest(all: tuple[str, ...], first: list[str], last: list[str]) -> list[str]:
-    """Return what has to be listed so that these come in this order: between what is first, and what is last anyway."""
+    """Return the paths that a file has to list to have all of them in this order.
+
+    first, last: those that come first and last without being listed.
+    """
     rest = [path for path in all if path not in first and path not in last]
     return rest if tuple(dict.fromkeys((*first, *rest, *last))) == all else list(all[len(first) :])
 
@@ -153,11 +166,11 @@ def _tree(policy: Policy, mode: str, path: Callable[[str], str]) -> dict[str, An
     standard = {key.name: default(key) for key in KEYS} | {"workdir": path(workspace) if workspace else None}
     tree: dict[str, Any] = {"mode": mode} | ({"workspace": path(workspace)} if workspace else {})
     for key in KEYS:
-        said = _said(key, fields.get(key.name), path)
-        if said is not None and (said != standard[key.name] or key.name == "network"):
-            tree[key.name] = said
+        entry = _entry(key, fields.get(key.name), path)
+        if entry is not None and (entry != standard[key.name] or key.name == "network"):
+            tree[key.name] = entry
     rules = {rule.name: {"mode": "rw" if rule.root in policy.write else "ro"} for rule in policy.paths}
     for rule in policy.paths:
-        told = {key.name: _said(key, getattr(rule, key.name), path) for key in RULES if key.name != "mode"}
-        rules[rule.name] |= {name: value for name, value in told.items() if value not in (None, [])}
+        entries = {key.name: _entry(key, getattr(rule, key.name), path) for key in RULES if key.name != "mode"}
+        rules[rule.name] |= {name: value for name, value in entries.items() if value not in (None, [])}
     return tree | ({"paths": rules} if rules else {})

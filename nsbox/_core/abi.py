@@ -1,6 +1,6 @@
 """abi.h's names as Python values: the library, its constants, and why there may be none.
 
-Where there is no C core (another system or processor) this imports all the same, and `problem` says why.
+If there is no C core (another system or processor), this can still be imported, and `problem` says why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ on_linux, on_darwin = sys.platform == "linux", sys.platform == "darwin"
 problem = ""
 extension: Any = None
 try:
-    extension = __import__("nsbox._nsbox", fromlist=["lib"])  # as importlib does, which takes its time to import itself
+    extension = __import__("nsbox._nsbox", fromlist=["lib"])  # as importlib does, but that is slow to import
 except ImportError as _error:
     problem = f"the C core is missing ({_error})" if on_linux or on_darwin else f"there is no C core for {sys.platform}"
 ffi: Any = getattr(extension, "ffi", None)
@@ -37,5 +37,5 @@ lib: Any = getattr(extension, "lib", None)
 constants = Constants(lib)
 
 
-RSS_UNIT = 1024 if on_linux else 1  # bytes of getrusage(2)'s ru_maxrss: macOS counts single ones
-WALL = 0x40000000 if on_linux else 0  # wait(2): also children whose exit signal isn't SIGCHLD, killed before their exec
+RSS_UNIT = 1024 if on_linux else 1  # bytes in a unit of getrusage(2)'s ru_maxrss: macOS counts single bytes
+WALL = 0x40000000 if on_linux else 0  # wait(2): even children whose exit signal isn't SIGCHLD, killed before their exec

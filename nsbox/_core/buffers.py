@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class _Arena:
-    """Stacks and work space for the children of one spawn at a time, kept for the next one."""
+    """Stacks and work space for the children of one spawn at a time, which the next spawn uses again."""
 
     def __init__(self, size: int) -> None:
         total = size + ffi.sizeof("nsbox_result")
-        # Shared, so that a fork doesn't make its pages copy-on-write: the kernel fails to write to such a page for a
-        # process that is being killed, and nobody hears of it.
+        # Shared, so that a fork doesn't make its pages copy-on-write: for a process that is being killed, the kernel
+        # fails to write to such a page, without any error.
         flags = lib.MAP_SHARED | lib.MAP_ANONYMOUS
         memory = lib.mmap(ffi.NULL, total, lib.PROT_READ | lib.PROT_WRITE, flags, -1, 0)
         if memory == ffi.cast("void *", -1):
@@ -35,7 +35,7 @@ class _Arena:
 
 _USUAL = 256  # ops that a pooled arena is made for
 _arenas: list[_Arena] = []
-_abandoned: list[object] = []  # what a process of a set-up that was killed may still use
+_abandoned: list[object] = []  # memory that processes of a killed set-up may still use
 os.register_at_fork(after_in_child=_arenas.clear)  # they are the parent's
 
 
@@ -57,7 +57,7 @@ _characters = repeat("char[]")
 
 
 class Strings:
-    """A char*[] that ends in NULL. Its pointers lead into the bytes objects, whose buffers end in NUL."""
+    """A char*[] that ends in NULL. Its pointers lead to the buffers of the bytes objects, which end in NUL."""
 
     __slots__ = ("_keep", "array", "items")
 
@@ -74,7 +74,7 @@ def _strings(items: Sequence[bytes], keep: list[object]) -> Any:
 
 
 class Stamps:
-    """What the ops of a kept sandbox have found and made: an nsbox_stamp each, which C fills in."""
+    """What the ops of a kept sandbox have found and made: an nsbox_stamp for each, which C fills in."""
 
     __slots__ = ("array",)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nsbox._core.request import Request
 
-adopt_inits = False  # _core.orphans has seen that this machine's pid 1 doesn't reap them: this process does it
+adopt_inits = False  # True: this machine's pid 1 doesn't reap inits, as orphans.py has seen, so this process does
 
 
 def _fill(r: Any, q: Command, keep: list[object]) -> None:
@@ -67,20 +67,20 @@ def _fill(r: Any, q: Command, keep: list[object]) -> None:
 
 
 def _c_environment() -> list[bytes]:
-    """Return the environment as the C library has it. Only for a process without other threads, which may change it."""
+    """Return the environment as the C library has it. Other threads could change it, so there mustn't be any."""
     import ctypes
 
     pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
-    found: list[bytes] = []
-    while (entry := pointer[len(found)]) is not None:
-        found.append(entry)
-    return found
+    entries: list[bytes] = []
+    while (entry := pointer[len(entries)]) is not None:
+        entries.append(entry)
+    return entries
 
 
 def _run_before_exec(
     preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None, parked: Any
 ) -> None:
-    """In the command: call it, and execute the program. Never returns."""
+    """In the command, call preexec, and execute the program. Never returns."""
     failed = 1
     try:
         if parked is not None:
@@ -88,18 +88,18 @@ def _run_before_exec(
         preexec()
         if inherits_env is not None:
             keep: list[object] = []
-            found = [entry for entry in _c_environment() if entry.partition(b"=")[0] not in inherits_env]
-            r.envp = _strings([*found, *(name + b"=" + value for name, value in inherits_env.items())], keep)
+            inherited = [entry for entry in _c_environment() if entry.partition(b"=")[0] not in inherits_env]
+            r.envp = _strings([*inherited, *(name + b"=" + value for name, value in inherits_env.items())], keep)
         failed = 0
-    finally:  # whatever it raised, nobody here is to see it
+    finally:  # whatever it raises, no handler of this copy may see it
         lib.nsbox_preexec_done(r, failed)
 
 
 def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None, parked: Any) -> None:
     """Start one command in which Python code runs before its program: the call returns twice, as os.fork() does.
 
-    The GIL is held meanwhile, since a copy of this process without it could never get it; and as in subprocess no
-    garbage is collected, whose finalizers belong to this process.
+    This thread holds the GIL meanwhile: a copy of this process without it could never acquire it. As in subprocess,
+    garbage collection is off, since its finalizers belong to this process.
     """
     import ctypes
 
@@ -107,7 +107,7 @@ def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes,
     address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "nsbox_spawn")))
     nsbox_spawn = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(address)
     request = int(ffi.cast("uintptr_t", r))
-    # Called from C: an interpreter that other threads have asked for the GIL would give it up first, and wait for them.
+    # C calls it: if Python did, and other threads had requested the GIL, it would release it first and wait for them.
     after_fork = ctypes.cast(api.PyOS_AfterFork_Child, ctypes.c_void_p).value
     r.after_fork = ffi.cast("void (*)(void)", after_fork)
     before_fork, after_in_parent = api.PyOS_BeforeFork, api.PyOS_AfterFork_Parent
@@ -115,10 +115,10 @@ def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes,
     collecting = gc.isenabled()
     try:
         api.PyGC_Disable()
-        try:  # what comes before the fork is undone even if a signal's handler raises: it holds the lock of imports
+        try:  # before_fork() holds the lock of imports, so it is undone even if a signal handler raises
             before_fork()
             if on_linux:
-                lib.nsbox_release_ids()  # which this is no fork for: see kernel_id.c
+                lib.nsbox_release_ids()  # for these, this isn't a fork: see kernel_id.c
             is_command = nsbox_spawn(request)
             if is_command:
                 _run_before_exec(preexec, r, inherits_env, parked)
@@ -136,9 +136,9 @@ def spawn(request: Request, command: Command) -> Result:
     r = ffi.new("nsbox_request *", request.request[0])
     _fill(r, command, keep)
     if request.idmaps is not None:
-        keep += [found := request.idmaps()]
-        keep += [mappings := ffi.new("nsbox_mapping[]", [(one.fd, *owner) for owner, one in found])]
-        r.idmaps, r.n_idmaps = mappings, len(found)
+        keep += [namespaces := request.idmaps()]
+        keep += [mappings := ffi.new("nsbox_mapping[]", [(one.fd, *owner) for owner, one in namespaces])]
+        r.idmaps, r.n_idmaps = mappings, len(namespaces)
     owners, arena = command.owners, _take_arena(request.nops)
     r.arena, r.arena_len = arena.pointer, arena.size
     r.result = command.progress = result = arena.result
@@ -162,7 +162,7 @@ def spawn(request: Request, command: Command) -> Result:
             answer.detail = ffi.string(result.detail)
         else:
             command.result = answer
-    except BaseException:  # of a signal handler, which runs when the call is over: nobody would own the command
+    except BaseException:  # a signal handler's, which runs when the call is over: nothing would own the command
         if (result.pid > 0 or result.init_pidfd >= 0) and not result.error:
             command.result = None
             end(result.pid, result.init_pidfd, result.init_says, result.go_fd, owners)
@@ -172,21 +172,21 @@ def spawn(request: Request, command: Command) -> Result:
             _abandoned.append((arena, r, keep, request, command))
         else:
             _give_back(arena, request.nops)
-    except BaseException:  # the same; the arena may be another thread's by now
+    except BaseException:  # the same; another thread may have the arena by now
         abandon(command)
         raise
     return answer
 
 
-_DESCRIPTORS = ("init_pidfd", "init_says", "go_fd", "pidfd")  # that a spawn leaves: fields of nsbox_result
+_DESCRIPTORS = ("init_pidfd", "init_says", "go_fd", "pidfd")  # those that a spawn leaves, as fields of nsbox_result
 
 
 def _owners() -> Any:
-    return sys.modules["nsbox._base.owners"]  # loaded by those who have any; a program that starts one command has none
+    return sys.modules["nsbox._base.owners"]  # loaded where owners are used; a program for one command has none
 
 
 def abandon(command: Command) -> None:
-    """End what a spawn has started, if nobody has answered for it since: a signal's handler has raised in between."""
+    """End what a spawn has started, if nothing owns it yet, because a signal handler has raised in between."""
     result, command.result = command.result, None
     if result is not None:
         end(result.pid, result.init_pidfd, result.init_says, result.go_fd, command.owners)
@@ -207,15 +207,16 @@ def _reap(pid: int) -> None:
 
 
 def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1, owners: list[Any] | None = None) -> None:
-    """Kill a command (pid 0: none), and return when its whole sandbox is gone, whatever its policy lets go on.
+    """Kill a command (pid 0: none), and return when its whole sandbox has gone, whatever its policy lets go on.
 
-    After half a minute in any case: nobody is told here, and something worse is being told already. owners: of the
-    descriptors, which are closed with these.
+    It returns after half a minute in any case, without an error: a worse one is on its way already.
+
+    owners: those of the descriptors, which close them; None: the numbers are closed.
     """
     try:
         if pid > 0:
             os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:  # where SIGCHLD is ignored the kernel reaps
+    except ProcessLookupError:  # if SIGCHLD is ignored, the kernel reaps it
         pid = 0
     if init_pidfd >= 0:
         try:
@@ -236,9 +237,9 @@ def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1, owners: list
 
 
 def wait(pidfd: int, init_says: int, timeout_ms: int) -> bool:
-    """Wait until the init behind pidfd is gone or says at init_says that its sandbox is empty; timeout_ms -1: for ever.
+    """Wait until the init behind pidfd has gone, or says by init_says that its sandbox is empty; return whether it has.
 
-    An init that is a child of this process is reaped.
+    timeout_ms: -1 for no limit. An init that is a child of this process is reaped.
     """
     end = time.monotonic() + timeout_ms / 1000
     while True:

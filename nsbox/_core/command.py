@@ -1,4 +1,4 @@
-"""One command, as a spawn is told of it, and what came of that. Values alone: what reads them is in _core."""
+"""One command as the input of a spawn, and the result of that. Values alone: _core reads them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,32 @@ if TYPE_CHECKING:
 class Command:
     """What varies from spawn to spawn: paths as bytes, ids and descriptors as numbers.
 
-    uid, gid, groups: None means the plan's own, which _spawn fills in. flags: abi.h's, of the command. preexec: called
-    in the command before its exec; flags have PREEXEC then. inherits_env: what it changes in the environment counts,
-    except these variables, which the policy sets; None: it doesn't count. places: instead of cwd and envp, directories
-    to start in with the environment for each; the last is taken where none can be entered. hold_fd: a
-    pipe's end by which somebody lets the command go on, who is told by report_fd, a socket's, that all is set up.
-    filters: ahead of the plan's. owners: a list that the owners of all descriptors that the spawn leaves are put into
-    before a signal's handler can run; None: they are the caller's, as numbers.
+    programs: the paths to try, in order.
+    flags: abi.h's, for the command.
+    uid, gid, groups: None means the plan's own, which _spawn fills in.
+    preexec: called in the command before its exec; flags have PREEXEC then.
+    inherits_env: with it, changes of preexec to the environment count, except to these variables, which the policy
+        sets. None: they don't count.
+    places: directories to start in, each with its environment, instead of cwd and envp. The last one's environment is
+        used if no directory can be entered.
+    hold_fd: the end of a pipe by which another process lets the command go on.
+    report_fd: a socket by which that process learns that everything is set up.
+    filters: installed before the plan's.
+    owners: a list that receives the owners of all descriptors that the spawn leaves, before a signal handler can run.
+        None: the caller gets the numbers, and owns them.
     """
 
-    result: Result | None = None  # what came of it, until somebody answers for that
+    result: Result | None = None  # of the spawn, until something owns the command
     cgroup_fd = -1
     terminal = 0
     parked: Any = None  # _template's, the sandbox that waits for it
-    park_stamps: Any = None  # _core.call's, for a sandbox that is made to wait: what the ops have found goes into these
+    park_stamps: Any = None  # _core.buffers', of a sandbox that is to wait for its command: its ops leave them here
     profile: Any = None  # _core.darwin's, what confines it
-    leaf: Any = None  # _machine.cgroup's, which the descriptor is of
-    relay: Any = None  # _relay's, for a network list; None: that which is shared
-    line: Any = None  # its, of this sandbox
-    line_mark: Any = None  # how far that was at the start, where the sandbox is older
-    progress: Any = None  # set by spawn(): where pid, init_pid and set_up_pid are, as soon as they are known
+    leaf: Any = None  # _machine.cgroup's, to which cgroup_fd belongs
+    relay: Any = None  # _relay's, for a network list; None: the shared one
+    line: Any = None  # the relay's, of this sandbox
+    line_mark: Any = None  # the line's mark at the start, if the sandbox is older than the command
+    progress: Any = None  # set by spawn(): has pid, init_pid and set_up_pid as soon as they are known
 
     def __init__(
         self,
@@ -72,7 +78,7 @@ class Command:
 
 
 class Result:
-    """What came of a spawn; error 0 and a pid, or an errno with the step and the op that it came from."""
+    """The result of a spawn: error 0 and a pid; or an errno, with the step and the op that failed."""
 
     __slots__ = (
         *("detail", "entered", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid", "pidfd"),
@@ -94,7 +100,7 @@ class Result:
         self.error, self.step, self.op, self.pid = error, step, op, pid
         self.init_pid, self.init_pidfd, self.init_says = init_pid, init_pidfd, init_says
         self.go_fd, self.detail, self.root_id, self.pidfd = go_fd, detail, 0, -1
-        self.warm = False  # in a copy of a sandbox that is kept
-        self.plan: Any = None  # what was carried out, if that isn't the plan for the policy alone
+        self.warm = False  # True: in a copy of a kept sandbox
+        self.plan: Any = None  # the plan that was carried out, if it isn't the policy's own
         self.entered: Any = None  # _session's, of a command that isn't our child
         self.on_end: Callable[[], object] = bool  # called when its sandbox has gone

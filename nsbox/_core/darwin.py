@@ -1,4 +1,4 @@
-"""The calls that only macOS's C core has. With _core.call and _core.linux all that touches it."""
+"""The calls that only macOS's C core has. Apart from the other modules of _core, none touches the core."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MESSAGE = 4096
 
 def ways() -> tuple[bool, bool]:
     """Return whether libsandbox can compile and apply profiles, and whether it can do both at once."""
-    found = lib.nsbox_seatbelt_ways()
-    return bool(found & c.WAY_COMPILED), bool(found & c.WAY_INIT)
+    flags = lib.nsbox_seatbelt_ways()
+    return bool(flags & c.WAY_COMPILED), bool(flags & c.WAY_INIT)
 
 
 def is_confined() -> bool:
-    """Say if this process is in a sandbox already. Where that can't be asked: no."""
+    """Return whether this process is in a sandbox already; False if that can't be found out."""
     return bool(lib.nsbox_seatbelt_confined() > 0)
 
 
 def has_ended(pid: int, *, block: bool) -> bool:
-    """Say if a child has ended, without reaping it; block: wait for that. Raises OSError."""
+    """Return whether a child has ended, without reaping it. block: wait for its end. Raises OSError."""
     while True:
         ret = lib.nsbox_has_ended(pid, block)
         if ret >= 0:
@@ -40,13 +40,13 @@ def has_ended(pid: int, *, block: bool) -> bool:
 
 
 class Profile:
-    """What confines a command, as the C core takes it.
+    """What confines a command, as the C core expects it.
 
-    compiled: a profile of compile(), or None. helper: the path of our helper program, which keeps the lifeline, and
-    applies a profile where there is no compiled one: what it is told is in the file profile_fd (-1: nothing), which is
-    closed with this.
-    flags: more of abi.h's. pipe: for reports; C closes it. (That no other thread starts something that would inherit it
-    while it is made is the GIL's doing.)
+    compiled: a profile of compile(), or None.
+    helper: the path of the helper program. It keeps the lifeline, and applies the profile if none is compiled.
+    profile_fd: a file with what the helper has to know; -1: nothing. It is closed with this object.
+    flags: further flags of abi.h.
+    pipe: for reports; C closes it. The GIL keeps other threads from starting a process that would inherit it meanwhile.
     """
 
     __slots__ = ("compiled", "flags", "helper", "pipe", "profile_fd")
@@ -73,12 +73,12 @@ class Profile:
 
 
 def compile(profile: bytes, params: Sequence[tuple[bytes, bytes]]) -> Any:
-    """Return a compiled profile, which is freed when nobody has it any more; raises ValueError with what is wrong."""
+    """Return a compiled profile, which is freed when nothing uses it any more; raises ValueError with what is wrong."""
     flat = [part for pair in params for part in pair]
     texts = [ffi.from_buffer("char[]", text) for text in (profile, *flat)]
     array = ffi.new("char *[]", [*texts[1:], ffi.NULL])
     message = ffi.new("char[]", _MESSAGE)
-    found = lib.nsbox_seatbelt_compile(texts[0], array, message, _MESSAGE)
-    if found == ffi.NULL:
+    compiled = lib.nsbox_seatbelt_compile(texts[0], array, message, _MESSAGE)
+    if compiled == ffi.NULL:
         raise ValueError(ffi.string(message).decode(errors="replace").strip() or "libsandbox doesn't say why")
-    return ffi.gc(found, lib.nsbox_seatbelt_free)
+    return ffi.gc(compiled, lib.nsbox_seatbelt_free)

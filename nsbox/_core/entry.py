@@ -1,4 +1,4 @@
-"""What a session is told and asked of a command, and what it tells of one, as bytes: abi.h's nsbox_entry and others."""
+"""The messages to a session about a command, and its answers, as bytes: abi.h's nsbox_entry and others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def encode_entry(
     umask: int,
     pgid: int,
 ) -> bytes:
-    """Return an nsbox_entry with all that it leads to. targets: the numbers of the command's descriptors, ascending."""
+    """Return an nsbox_entry with everything that it points to.
+
+    targets: the numbers of the command's descriptors, ascending.
+    """
     rows = (programs, argv, envp)
     at = ENTRY.size
     arrays = []

@@ -1,4 +1,15 @@
-"""The end of sandboxes: what has to be reaped that no wait() for the command reaps."""
+"""The end of sandboxes: what has to be reaped besides the command, for which Popen waits.
+
+Three kinds of processes can become zombies of this process without being its commands:
+
+- Inits, when the machine's pid 1 doesn't reap orphans. Orphans finds that out, and lets this process adopt them.
+- Inits that outlive their command (kill_on_exit=False), if this process is a subreaper or the machine's pid 1.
+  Leftovers keeps them.
+- Strays: children that a command has made for this process by CLONE_PARENT. The init of their pid namespace can't end
+  before they are reaped, so wait_for_init() reaps them while it waits.
+
+The functions at the top look at a child without reaping it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def pid_namespace(pid: int) -> int:
-    """Return the inode of the pid namespace of a child; 0 if it can't be told."""
+    """Return the inode of a child's pid namespace; 0 if that can't be found out."""
     try:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
@@ -30,7 +41,7 @@ _NS_GET_PARENT = 0xB702  # ioctl_ns(2)
 
 
 def _is_within(pid: int, namespace: int) -> bool | None:
-    """Say if a child is in this pid namespace, or in one that was made in it; None: that can't be told."""
+    """Return whether a child is in this pid namespace or one below it; None if that can't be found out."""
     try:
         fd = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -52,7 +63,7 @@ def _is_within(pid: int, namespace: int) -> bool | None:
 
 
 def has_ended(pid: int, *, block: bool) -> bool:
-    """Say if a child has ended, without reaping it; block: wait for that. Raises OSError."""
+    """Return whether a child has ended, without reaping it. block: wait for its end. Raises OSError."""
     if abi.on_linux:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG) | abi.WALL) is not None
     from nsbox._core import darwin  # Python for macOS has waitid(2) since 3.13
@@ -61,9 +72,9 @@ def has_ended(pid: int, *, block: bool) -> bool:
 
 
 def ends_within(pid: int, seconds: float) -> bool:
-    """Say if a child ends within some seconds, without reaping it. Raises ChildProcessError if it is none of ours.
+    """Return whether a child ends within some seconds, without reaping it. Raises ChildProcessError if it isn't ours.
 
-    Its pidfd is readable when it has ended, but before a tracer has reaped it that isn't for its parent to know.
+    A pidfd is readable as soon as the process has ended, but its parent can't reap it before its tracer has.
     """
     if not abi.on_linux:
         return has_ended(pid, block=True)
@@ -86,14 +97,14 @@ def ends_within(pid: int, seconds: float) -> bool:
 
 
 def is_readable(fd: int, seconds: float = 0) -> bool:
-    """Say if a descriptor is readable, or becomes so within some seconds."""
+    """Return whether a descriptor is readable, or becomes so within some seconds."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(1000 * seconds))
 
 
 def wait(pid: int, flags: int) -> tuple[int, int, resource.struct_rusage | None]:
-    """Reap a child, as wait4(2), for whose end alone; pid 0: it goes on. macOS's tells of stops too, to a tracer."""
+    """Reap a child that has ended, as wait4(2) does; pid 0: it goes on. macOS's wait4 reports stops to a tracer too."""
     if not abi.on_linux and not has_ended(pid, block=not flags & os.WNOHANG):
         return 0, 0, None
     return os.wait4(pid, flags | abi.WALL)
@@ -104,14 +115,14 @@ _INFO = 64  # bytes of a struct pidfd_info, of which the last word is the wait s
 
 
 def status_by_pidfd(pidfd: int) -> int | None:
-    """Return the wait status of a process that somebody has reaped; None before Linux 6.15, or without a pidfd."""
+    """Return the wait status of a process that has been reaped; None before Linux 6.15, or without a pidfd."""
     if pidfd < 0:
         return None
     import fcntl
 
     until = time.monotonic() + 1
     while True:
-        has_gone = _has_gone(pidfd)  # first: what it leaves is there by then
+        has_gone = _has_gone(pidfd)  # first: once it has gone, its status is there
         info = bytearray(_EXIT.to_bytes(8, "little") + bytes(_INFO - 8))
         try:
             fcntl.ioctl(pidfd, _GET_INFO, info)
@@ -121,7 +132,7 @@ def status_by_pidfd(pidfd: int) -> int | None:
             return None
         if has_gone or time.monotonic() > until:
             return None
-        time.sleep(0.0005)  # nobody's child any more, it still has to be released
+        time.sleep(0.0005)  # it has been reaped, but the kernel still has to release it
 
 
 def _has_gone(pidfd: int) -> bool:
@@ -131,7 +142,7 @@ def _has_gone(pidfd: int) -> bool:
 
 
 commands: set[int] = set()
-"""The pids of commands that haven't been reaped, which nobody else may do."""
+"""The pids of commands that haven't been reaped: only their Popen may do that."""
 
 
 def reap_strays(namespace: int) -> None:
@@ -139,18 +150,18 @@ def reap_strays(namespace: int) -> None:
     for task in os.listdir("/proc/self/task"):
         for pid in _children(task):
             if pid not in commands and _is_stray(pid, namespace):
-                with contextlib.suppress(OSError):  # reaped by somebody else
+                with contextlib.suppress(OSError):  # other code has reaped it
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | abi.WALL)
 
 
 def has_strays(namespace: int) -> bool:
-    """Say if this process has a child, except for commands, that is or may be in a pid namespace."""
-    found = (pid for task in os.listdir("/proc/self/task") for pid in _children(task) if pid not in commands)
-    return any(_is_within(pid, namespace) is not False for pid in found)
+    """Return whether this process has a child, apart from commands, that is or may be in a pid namespace."""
+    others = (pid for task in os.listdir("/proc/self/task") for pid in _children(task) if pid not in commands)
+    return any(_is_within(pid, namespace) is not False for pid in others)
 
 
 def wait_for_init(pidfd: int, namespace: int, timeout_ms: int) -> bool:
-    """Wait for the end of a pid namespace's init; say if it has come. timeout_ms: -1 for none.
+    """Wait for a pid namespace's init; return whether it has ended. timeout_ms: -1 for none.
 
     Children that a command has given this process (CLONE_PARENT) are zombies by now, and the init waits for them too.
     """
@@ -164,11 +175,11 @@ def wait_for_init(pidfd: int, namespace: int, timeout_ms: int) -> bool:
 
 
 def _is_stray(pid: int, namespace: int) -> bool:
-    found = _is_within(pid, namespace)
-    if found is not None:
-        return found
-    # One that made itself non-dumpable hides its namespaces, but not that it is a zombie of a deeper pid namespace than
-    # ours; its pid there is 1 for the init of a sandbox, whose namespace is the next one.
+    is_within = _is_within(pid, namespace)
+    if is_within is not None:
+        return is_within
+    # A process that made itself non-dumpable hides its namespaces. It can't hide that it is a zombie of a pid namespace
+    # deeper than ours. In the next deeper one, pid 1 is the init of a sandbox, which isn't a stray.
     status = status_of(pid)
     inside = status.get("NSpid", "").split()
     depth = len(status_of("self").get("NSpid", "").split())
@@ -177,7 +188,7 @@ def _is_stray(pid: int, namespace: int) -> bool:
 
 
 def status_of(pid: int | str) -> dict[str, str]:
-    """Return the rows of /proc/PID/status; {} if it isn't there."""
+    """Return the fields of /proc/PID/status by name; {} if there is no such process."""
     try:
         with open(f"/proc/{pid}/status", errors="replace") as file:
             return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
@@ -194,23 +205,23 @@ def _children(task: str) -> list[int]:
 
 
 def has_hung_up(pipe: int) -> bool:
-    """Say if nothing more will come from a pipe."""
+    """Return whether nothing more will come from a pipe."""
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
     return any(not events & select.POLLIN for _, events in poller.poll(0))
 
 
 class Orphans:
-    """Sees whether this machine's pid 1 reaps the sandboxes' inits, which are orphans once the set-up is over.
+    """Finds out whether this machine's pid 1 reaps the sandboxes' inits, which are orphans once the set-up is over.
 
-    In a container whose pid 1 doesn't, they would pile up as zombies: then `piling_up` becomes true, and later inits
+    In a container whose pid 1 doesn't, they would pile up as zombies. Then `piling_up` becomes true, and later inits
     are made children of this process, which reaps them itself. One pidfd is watched until the answer is known.
     """
 
     PATIENCE = 10.0  # seconds; some reap in a loop with a pause
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # nobody waits for it
+        self._lock = threading.Lock()  # no thread waits for it
         self._watched = -1
         self._owner: Any = None
         self._settled = False
@@ -218,7 +229,7 @@ class Orphans:
 
     @property
     def piling_up(self) -> bool:
-        """Say whether nobody else reaps them."""
+        """Whether no other process reaps them."""
         return call.adopt_inits
 
     def release(self, pidfd: Any) -> None:
@@ -227,7 +238,7 @@ class Orphans:
             owners: list[Any] = []
             own([pidfd], owners)
             pidfd = owners[0]
-        if not self._settled and self._lock.acquire(blocking=False):  # else one that is looking already, will do
+        if not self._settled and self._lock.acquire(blocking=False):  # if another thread is looking, that will do
             try:
                 now = time.monotonic()
                 if not self._settled and self._watched < 0:
@@ -252,15 +263,15 @@ class Orphans:
             self._watched, self._owner = -1, None
 
     def after_fork(self) -> None:
-        """Start anew in a forked child, whose lock another thread of the parent may have held."""
+        """In a forked child, make a fresh lock: another thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
 
 class Leftovers:
-    """The inits of sandboxes that nobody waits for any more: kill_on_exit=False.
+    """The inits of sandboxes that nothing waits for any more: kill_on_exit=False.
 
-    Where they are children of this process (a subreaper, or the machine's pid 1) they have to be reaped when they end;
-    that is looked for whenever another sandbox has ended.
+    If they are children of this process (a subreaper, or the machine's pid 1), it has to reap them when they end. It
+    looks for that whenever another sandbox has ended.
     """
 
     def __init__(self) -> None:
@@ -275,7 +286,7 @@ class Leftovers:
         """Reap those that have ended."""
         for _ in range(len(self.pidfds)):
             try:
-                pidfd = self.pidfds.pop(0)  # two threads at a time look at different ones
+                pidfd = self.pidfds.pop(0)  # so that two threads look at different ones
             except IndexError:
                 return
             if call.wait(pidfd.fileno(), -1, 0):
@@ -284,7 +295,7 @@ class Leftovers:
                 self.pidfds.append(pidfd)
 
     def after_fork(self) -> None:
-        """Forget those of the parent, in a forked child."""
+        """In a forked child, forget those of the parent."""
         self.pidfds = []
 
 

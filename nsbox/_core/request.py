@@ -1,4 +1,4 @@
-"""Requests: all that the C core is asked for by a plan, and doesn't depend on the command."""
+"""Requests: everything that a plan asks of the C core, and that doesn't depend on the command."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _NAMESPACES = {
 
 
 class KeptRoot:
-    """A sandbox that is kept. fds: its user and mount namespace and its /dev/null; plan: the blob that made it.
+    """A kept sandbox. fds: its user and mount namespace and its /dev/null. plan: the blob that made it.
 
-    root_id: the mount that the caller's root was then.
+    root_id: the id of the mount that was the caller's root at that time.
     """
 
     __slots__ = ("blob", "fds", "plan", "root_id", "stamps")
@@ -43,17 +43,22 @@ class KeptRoot:
 
 
 class Request:
-    """A request with all that doesn't depend on the command, and the buffers that it points to.
+    """A request with everything that doesn't depend on the command, and the buffers that it points to.
 
-    plan: a blob as wire.py makes it, of nops ops. uid_map, gid_map: for user_namespaces(7); the second ones, if any,
-    for a second namespace. map_programs: arguments of newuidmap(1) and newgidmap(1). rlimits: resource, soft, hard.
-    programs: seccomp filters; the last n_last are for right before exec, the n_confined before these for the last user
-    namespace. ruleset: Landlock's rights to files and to TCP, its scopes, and its rules: path, rights, flags.
-    capabilities: permitted, inheritable and bounding ones, that the command keeps. joined: descriptors of a user
-    namespace, a second, a pid and a mount namespace, or -1. stamps: a new sandbox's, to be kept for others. kept:
-    one that is kept, to be copied. kernel_ids: those that all of the sandbox has outside, whoever the caller is, or
-    zeros. inotify_instances: the most, or 0. idmaps: returns uids and gids with what has the descriptor of the user
-    namespace by which their files are mapped.
+    plan, nops: a blob as wire.py makes it, and how many ops it has.
+    uid_map, gid_map: for user_namespaces(7). uid_map2, gid_map2: for a second namespace, if there is one.
+    map_programs: arguments of newuidmap(1) and newgidmap(1).
+    rlimits: (resource, soft, hard) of each limit.
+    programs: seccomp filters. The last n_last are installed right before exec, and the n_confined before these in the
+        last user namespace.
+    ruleset: Landlock's rights to files and to TCP, its scopes, and its rules: (path, rights, flags).
+    capabilities: the permitted, inheritable and bounding ones that the command keeps.
+    joined: descriptors of a user namespace, a second one, a pid and a mount namespace; -1 for each that isn't joined.
+    stamps: those of a new sandbox that is to be kept.
+    kept: a kept sandbox, of which a copy is made.
+    kernel_ids: uid and gid that the whole sandbox has outside, whatever the caller's are; zeros: the caller's.
+    inotify_instances: how many there may be; 0: no limit.
+    idmaps: returns pairs: a uid and gid, and the owner of the user namespace by which their files are mapped.
     """
 
     __slots__ = ("_keep", "idmaps", "nops", "plan", "request")
@@ -146,8 +151,8 @@ def _flags(plan: Plan) -> int:
     flags |= c.NO_USERNS if plan.no_userns else 0
     flags |= c.MAP_ROOT if plan.map_root else 0
     flags |= 0 if plan.die_with_parent else c.OUTLIVE
-    flags |= c.FORK_COMMAND if plan.identity.userns is not None else 0  # its ids there may be others of the kernel's
-    # A ready program may kill at the exec, and before Linux 5.16 a core dump ends all who share the memory.
+    flags |= c.FORK_COMMAND if plan.identity.userns is not None else 0  # its ids there may be other kernel ids
+    # A ready program may kill at the exec, and before Linux 5.16 a core dump ends all processes that share the memory.
     flags |= c.FORK_COMMAND if any(program.code for program in plan.programs) and not plan.wrapper else 0
     if not plan.plain:
         return flags if plan.kill_on_exit else flags | c.STAY
@@ -156,7 +161,7 @@ def _flags(plan: Plan) -> int:
 
 
 def _map_programs(identity: Identity) -> tuple[list[bytes], list[bytes]] | None:
-    """Return the argument lists of newuidmap(1) and newgidmap(1); the C core puts the pid in the place of "0"."""
+    """Return the argument lists of newuidmap(1) and newgidmap(1); the C core replaces "0" by the pid."""
     if identity.map_programs is None:
         return None
     uid, gid = (
@@ -174,10 +179,10 @@ def _capabilities(plan: Plan) -> tuple[int, int, int] | None:
 def _whose(
     plan: Plan,
 ) -> tuple[dict[str, int], Callable[[], list[tuple[tuple[int, int], linux.UserNamespace]]] | None]:
-    """Return the numbers of the mappings of the plan's binds, from 1 up, and what returns these mappings."""
+    """Return the numbers of the id mappings for the plan's binds, from 1 up, and a function that returns these."""
     if not plan.owners:
         return {}, None
-    from functools import partial  # which only root's commands need
+    from functools import partial  # only root's commands need it
 
     from nsbox._core.idmaps import namespaces_of
 
@@ -187,19 +192,19 @@ def _whose(
     return {dest: numbers[uid, gid] for dest, uid, gid in plan.owners}, find
 
 
-ready: list[tuple[Program, bytes]] = []  # what was assembled when the package was built, see csrc/tools/front.py
+ready: list[tuple[Program, bytes]] = []  # filters that the build of the package has assembled: csrc/tools/front.py
 
 
 @remembered
 def assembled(programs: tuple[Program, ...]) -> list[bytes]:
-    """Return a plan's filters for this machine; most policies have the same."""
+    """Return a plan's filters for this machine. They are remembered, since most policies have the same."""
     return [assembled_once(program) for program in programs]
 
 
 def assembled_once(program: Program) -> bytes:
-    """Return one filter, which isn't remembered."""
-    for known, code in ready:
-        if (known.rules, known.with_compatible) == (program.rules, program.with_compatible) and not program.code:
+    """Return one filter, without remembering it."""
+    for other, code in ready:
+        if (other.rules, other.with_compatible) == (program.rules, program.with_compatible) and not program.code:
             return code
     names = {name for rule in program.rules for name in rule.calls}
     machine, numbers = linux.numbers_of(names)
@@ -207,7 +212,7 @@ def assembled_once(program: Program) -> bytes:
 
 
 def _rlimits(plan: Plan) -> list[tuple[int, int, int]]:
-    import resource  # not on every system that this module is imported on
+    import resource  # some systems on which this module is imported lack it
 
     return [(getattr(resource, f"RLIMIT_{limit.name}"), limit.soft, limit.hard) for limit in plan.rlimits]
 
@@ -223,14 +228,17 @@ def request_for(
     last_maps: tuple[str, str] | None = None,
     within: tuple[int, int] | None = None,
 ) -> Request:
-    """Return the request for this plan. ops: the plan's, taken apart, with their contents.
+    """Return the request for this plan.
 
-    flags: more of them. without: namespaces that aren't made. stamps, kept: as Request has them.
-    last_maps: of a second user namespace, instead of the plan's. within: descriptors of a user and a mount namespace,
-    in a copy of which the root is built, instead of one of the caller's.
+    ops: the plan's, as primitives, with their contents.
+    flags: further flags.
+    without: namespaces that aren't made.
+    stamps, kept: as for Request.
+    last_maps: the id maps of a second user namespace, instead of the plan's.
+    within: descriptors of a user and a mount namespace: the root is built in a copy of that, instead of the caller's.
     """
     identity = plan.identity
-    programs = () if plan.wrapper else plan.programs  # which installs them
+    programs = () if plan.wrapper else plan.programs  # the wrapper installs them
     maps = (identity.uid_map, identity.gid_map, *(last_maps or (identity.uid_map2, identity.gid_map2)))
     uid_map, gid_map, uid_map2, gid_map2 = (None if text is None else text.encode() + b"\0" for text in maps)
     assert uid_map is not None and gid_map is not None

@@ -1,4 +1,4 @@
-"""Plans as bytes: the layout of abi.h's nsbox_plan and nsbox_op, and filters. Knows offsets, decides nothing."""
+"""Plans as bytes: the layout of abi.h's nsbox_plan and nsbox_op, and filters. It knows offsets, and decides nothing."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from nsbox._plan.landlock import Ruleset
 
-# Bytes of each field. _struct would do this, but many an interpreter has it in a shared library, which takes longer to
-# load than a plan to encode.
+# Bytes of each field. _struct would do this, but many interpreters have it in a shared library, and to load that takes
+# longer than to encode a plan.
 _HEAD = (4, 4, 4, 4)
 _OP = (4, 4, 4, 4, 4, 4, 4, 4, 8)
 
@@ -84,7 +84,7 @@ def _bind(op: Bind | RoBind | DevBind) -> _Row:
 
 
 def _renewed(op: Op) -> _Row:
-    from nsbox._plan.ops import Lifted, Over  # which only sandboxes that are kept have
+    from nsbox._plan.ops import Lifted, Over  # only kept sandboxes have them
 
     if isinstance(op, Lifted):
         return _row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
@@ -150,7 +150,7 @@ def _op(op: Op) -> _Row:
 def encode(ops: Sequence[Op], idmaps: Mapping[str, int] | None = None) -> bytes:
     """Return the blob for these primitive ops. Equal bytes are stored once: ops often share a path.
 
-    idmaps: for destinations of binds the number, from 1 up, of the mapping of their files.
+    idmaps: the number, from 1 up, of the id mapping of a bind's files, by its destination.
     """
     start = sum(_HEAD) + len(ops) * sum(_OP)
     pool = bytearray()
@@ -174,21 +174,21 @@ def encode(ops: Sequence[Op], idmaps: Mapping[str, int] | None = None) -> bytes:
 
 def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[str, int]) -> list[bytes]:
     """Return each program as an array of struct sock_filter. numbers: the machine's system calls by name."""
-    found = []
+    codes = []
     for program in programs:
         if program.code:
-            found.append(program.code)
+            codes.append(program.code)
             continue
         tables = [Table(machine, numbers, None if program.with_compatible else LAST)]
         if program.with_compatible:
             other = COMPATIBLE[machine]
             tables.append(Table(other, COMPATIBLE_NUMBERS[other], None))
-        found.append(assemble(program.rules, *tables))
-    return found
+        codes.append(assemble(program.rules, *tables))
+    return codes
 
 
 def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, int, list[tuple[bytes, int, int]]] | None:
-    """Return a Landlock ruleset as _core.call takes it."""
+    """Return a Landlock ruleset as Request expects it: rights to files, to TCP, scopes, and (path, rights, flags)."""
     if ruleset is None:
         return None
     rules = [

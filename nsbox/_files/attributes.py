@@ -1,4 +1,4 @@
-"""Extended attributes that come along with a file: the user's own, and access lists. Not overlayfs's."""
+"""Extended attributes that a copy of a file has too: the user's own, and access lists. Not overlayfs's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OURS = ("user.", "system.posix_acl")
 
 
 def attributes_of(file: int | str) -> dict[str, bytes]:
-    """Return names and values. Raises OSError; a file system that has none has none of these."""
+    """Return the values by name; {} if the file system has no attributes. Raises OSError."""
     try:
         names = os.listxattr(file)
     except OSError as error:
@@ -20,9 +20,9 @@ def attributes_of(file: int | str) -> dict[str, bytes]:
     return {name: os.getxattr(file, name) for name in names if name.startswith(_OURS) and not name.startswith(OVERLAY)}
 
 
-def give(file: int | str, found: dict[str, bytes]) -> None:
-    """Set them; raises OSError that says which one can't be: without an access list, permissions would be others."""
-    for name, value in found.items():
+def give(file: int | str, values: dict[str, bytes]) -> None:
+    """Set them; raises an OSError that names the one that can't be set: without an access list, permissions differ."""
+    for name, value in values.items():
         try:
             os.setxattr(file, name, value)
         except OSError as error:

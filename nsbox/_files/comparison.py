@@ -1,4 +1,4 @@
-"""Contents of files, compared and hashed: what is a hole isn't read, and no more is read than somebody allows."""
+"""Contents of files, compared and hashed: holes aren't read, and no more is read than the caller allows."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 
 _PART = 1 << 18  # bytes that are compared together
 BLOCK = 1 << 16  # bytes that are hashed together
-LEAST = 1 << 12  # bytes that a read counts for at least when files are hashed
+LEAST = 1 << 12  # bytes for which each read counts at least, when files are hashed
 
 
 def same_contents(left: int, right: int, most: int) -> tuple[bool | None, int]:
     """Return whether two regular files of the same size hold the same bytes, and how many bytes of both were read.
 
-    left, right: descriptors. What is a hole in both isn't read. most: the answer is None if more would have to be read.
-    Raises OSError.
+    What is a hole in both isn't read. left, right: descriptors. most: if more bytes would have to be read, the answer
+    is None. Raises OSError.
     """
     at, cost, size = 0, 0, os.fstat(left).st_size
     while at < size:
@@ -52,43 +52,43 @@ def _end_of_data(fd: int, at: int, size: int) -> int:
 
 
 def _read(fd: int, at: int, count: int) -> bytes:
-    """Return what a file has at this place, as much as fits."""
-    found = b""
-    while len(found) < count:
-        more = os.pread(fd, count - len(found), at + len(found))
+    """Return up to `count` bytes of a file at an offset."""
+    data = b""
+    while len(data) < count:
+        more = os.pread(fd, count - len(data), at + len(data))
         if not more:
             break
-        found += more
-    return found
+        data += more
+    return data
 
 
 def digest(fd: int, most: int) -> tuple[bytes | None, int]:
-    """Return a digest of a file's size and contents, and how many bytes were read: None if there are more than `most`.
+    """Return a digest of a file's size and contents (None if it takes more than `most` bytes), and how many were read.
 
-    Holes aren't read. Blocks of zeros count for nothing either, so that a file and its copy with other holes have the
-    same digest.
+    Holes aren't read. Blocks of zeros don't count either, so that a file and its copy with other holes have the same
+    digest.
     """
     size, at, cost = os.fstat(fd).st_size, 0, 0
-    made = hashlib.blake2b(b"%d" % size, digest_size=32)
+    total = hashlib.blake2b(b"%d" % size, digest_size=32)
     while (at := _next_data(fd, at, size)) < size:
         at -= at % BLOCK
         cost += max(min(BLOCK, size - at), LEAST)
         if cost > most:
             return None, cost
-        _add(made, at, _read(fd, at, BLOCK))
+        _add(total, at, _read(fd, at, BLOCK))
         at += BLOCK
-    return made.digest(), cost
+    return total.digest(), cost
 
 
 def digest_of(content: bytes) -> bytes:
     """Return the digest of a file that has this content."""
-    made = hashlib.blake2b(b"%d" % len(content), digest_size=32)
+    total = hashlib.blake2b(b"%d" % len(content), digest_size=32)
     for at in range(0, len(content), BLOCK):
-        _add(made, at, content[at : at + BLOCK])
-    return made.digest()
+        _add(total, at, content[at : at + BLOCK])
+    return total.digest()
 
 
-def _add(made: hashlib.blake2b, at: int, block: bytes) -> None:
+def _add(total: hashlib.blake2b, at: int, block: bytes) -> None:
     if block.strip(b"\0"):
-        made.update(b"%d:%d:" % (at, len(block)))
-        made.update(block)
+        total.update(b"%d:%d:" % (at, len(block)))
+        total.update(block)

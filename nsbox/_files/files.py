@@ -1,7 +1,6 @@
-"""Files by descriptors: trees that others may change meanwhile, or have made, are never followed through a symlink.
+"""Files by descriptors: in trees that other processes may change meanwhile, or have made, no symlink is ever followed.
 
-Any depth, any names, any modes: nothing here is recursive, and what this user owns but can't enter is opened all the
-same where it is asked for.
+Any depth, any names, any modes: nothing here is recursive. On request, what this user owns but can't enter is opened.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from nsbox._core import abi
 from nsbox._files.attributes import attributes_of, give
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
-NO_FLAGS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # where a file system (FUSE, NFS, 9p) has none of these
+NO_FLAGS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # from a file system (FUSE, NFS, 9p) without these
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SYMLINKS = 4  # RESOLVE_NO_SYMLINKS
 _COARSE = 5  # CLOCK_REALTIME_COARSE
-_KEPT = 64  # directories
-_DEEPEST = 100_000  # levels; somebody who goes on adding to what is removed is not waited for
-_MOST_NAMES = 1_000_000  # of one directory that are listed
-_AT_ONCE = 10_000  # names that are held while a directory is emptied
+_KEPT = 64  # directories that are kept open
+_DEEPEST = 100_000  # levels; if a process goes on adding to what is being removed, this ends it
+_MOST_NAMES = 1_000_000  # that a directory may have to be listed
+_AT_ONCE = 10_000  # names in memory while a directory is emptied
 
 
 class Tree:
     """A directory and what is below it. Paths in it are relative; "" is the directory itself.
 
-    forceful: what can't be read or entered is given that permission as long as it is open here; for trees of our own.
+    forceful: what can't be read or entered gets that permission as long as it is open here; for trees of our own.
     """
 
     def __init__(self, path: str | int, *, forceful: bool = False) -> None:
@@ -58,7 +57,7 @@ class Tree:
 
     @contextlib.contextmanager
     def walking(self) -> Iterator[None]:
-        """Keep some directories open for the next path. Not where they are moved: paths lead to where they led then."""
+        """Keep some directories open for the next path. Not while they are moved: paths would lead to the old ones."""
         before, self._keeps = self._keeps, True
         try:
             yield
@@ -69,7 +68,7 @@ class Tree:
 
     @contextlib.contextmanager
     def dir(self, path: str) -> Iterator[int]:
-        """Open a directory. Raises FileNotFoundError, and NotADirectoryError also where a symlink is in the way."""
+        """Open a directory. Raises FileNotFoundError, and NotADirectoryError, also if a symlink is on the way."""
         while self._kept and not f"{path}/".startswith(f"{self._kept[-1].path}/"):
             self._let_go(len(self._kept) - 1)
         at, fd = (self._kept[-1].path, self._kept[-1].fd) if self._kept else ("", self.fd)
@@ -82,23 +81,23 @@ class Tree:
                 self._kept.append(opened)
                 if len(self._kept) > _KEPT:
                     self._kept.pop(0).close()
-            given = os.dup(fd)
+            copied = os.dup(fd)
             try:
-                yield given
+                yield copied
             finally:
-                os.close(given)
+                os.close(copied)
         finally:
             if not self._keeps:
                 self._let_go(0)
 
     def _let_go(self, count: int) -> None:
-        """Close what is kept but for the outermost ones, and give it the modes that it had."""
+        """Close what is kept open, except the outermost `count`, and restore the modes."""
         while len(self._kept) > count:
             self._kept.pop().close()
 
     @contextlib.contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
-        """Open the directory that path is in; gives also the name that it has there."""
+        """Open the directory that path is in; yield it, and the name of path there."""
         above, _, name = path.rpartition("/")
         _check_name(name)
         with self.dir(above) as fd:
@@ -119,7 +118,7 @@ class Tree:
             opened.close()
 
     def stat(self, path: str) -> os.stat_result | None:
-        """Return what is at path, which isn't followed; None if nothing is."""
+        """Return the status of path, without following a link; None if nothing is there."""
         try:
             with self.parent(path) as (above, name):
                 return os.lstat(name or ".", dir_fd=above)
@@ -131,33 +130,33 @@ class Tree:
         with self.parent(path) as (above, name):
             return os.readlink(name, dir_fd=above)
 
-    def attributes(self, path: str, found: os.stat_result) -> dict[str, bytes]:
-        """Return those of what is at path that come along with it: of files, directories and FIFOs. Raises OSError."""
-        if stat.S_ISDIR(found.st_mode):
+    def attributes(self, path: str, status: os.stat_result) -> dict[str, bytes]:
+        """Return the attributes that a copy of path has too: of files, directories and FIFOs. Raises OSError."""
+        if stat.S_ISDIR(status.st_mode):
             with self.dir("" if path == "." else path) as fd:
                 return attributes_of(fd)
-        if stat.S_ISREG(found.st_mode):
+        if stat.S_ISREG(status.st_mode):
             with self.file(path) as fd:
                 return attributes_of(fd)
-        if not stat.S_ISFIFO(found.st_mode):
+        if not stat.S_ISFIFO(status.st_mode):
             return {}
         with self.parent(path) as (above, name), opened_path(name, above) as at:
             return attributes_of(at)
 
     def names(self, path: str, most: int = _MOST_NAMES) -> list[str]:
-        """Return the names in a directory, sorted. Raises OSError, E2BIG as soon as it has found more than `most`."""
+        """Return the names in a directory, sorted. Raises OSError: E2BIG as soon as there are more than `most`."""
         with self.dir(path) as fd, os.scandir(fd) as scanned:
-            found = [entry.name for entry in itertools.islice(scanned, most + 1)]
-        if len(found) > most:
+            names = [entry.name for entry in itertools.islice(scanned, most + 1)]
+        if len(names) > most:
             raise OSError(errno.E2BIG, f"has more names than the {most} that are looked at", path or ".")
-        return sorted(found)
+        return sorted(names)
 
     def entries(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the names in a directory, sorted, and what they are; what goes meanwhile isn't among them."""
+        """Yield the names in a directory, sorted, with their status. Files that go meanwhile are left out."""
         for name in self.names(path):
-            found = self.stat(join(path, name))
-            if found is not None:
-                yield name, found
+            status = self.stat(join(path, name))
+            if status is not None:
+                yield name, status
 
     def _open(self, name: str, above: int, flags: int) -> _Opened:
         needed = 0o700 if flags & os.O_DIRECTORY else 0o400
@@ -186,7 +185,7 @@ def _check_name(name: str) -> None:
 
 
 class _Opened:
-    """A descriptor, and another of the same file (O_PATH) whose mode is `mode` again when it is closed."""
+    """A descriptor, and another one of the same file (O_PATH): close() gives that its `mode` back."""
 
     __slots__ = ("fd", "handle", "mode", "path")
 
@@ -199,14 +198,14 @@ class _Opened:
             os.close(self.fd)
         if self.handle >= 0:
             now = stat.S_IMODE(os.fstat(self.handle).st_mode)
-            if now in (self.mode | 0o400, self.mode | 0o700):  # else its owner has changed it meanwhile
+            if now in (self.mode | 0o400, self.mode | 0o700):  # unless its owner has changed it meanwhile
                 with contextlib.suppress(OSError):
                     os.chmod(f"/proc/self/fd/{self.handle}", self.mode)
             os.close(self.handle)
 
 
 def opened_plainly(path: str) -> Tree:
-    """Open a directory by an absolute path, on the whole of which there is no symlink; raises OSError."""
+    """Open a directory by an absolute path without any symlink on it; raises OSError."""
     fd = os.open("/", _PATH | os.O_DIRECTORY)
     try:
         for name in path.strip("/").split("/") if path != "/" else ():
@@ -220,7 +219,7 @@ def opened_plainly(path: str) -> Tree:
 
 @contextlib.contextmanager
 def opened_path(name: str, above: int) -> Iterator[str]:
-    """Give a path by which calls that take no descriptor mean this file, which isn't opened for that, nor followed."""
+    """Yield a path of this very file, for calls that take no descriptor. It isn't opened for that, nor followed."""
     handle = os.open(name, _PATH, dir_fd=above)
     try:
         yield f"/proc/self/fd/{handle}"
@@ -229,7 +228,7 @@ def opened_path(name: str, above: int) -> Iterator[str]:
 
 
 def set_mode(above: int, name: str, kind: int, mode: int) -> os.stat_result:
-    """Give a file of this kind (S_IFMT) a mode, and return what it is. A link in its place isn't followed: OSError."""
+    """Set the mode of a file of this kind (S_IFMT), and return its status. Raises OSError for others, as for a link."""
     handle = os.open(name, _PATH, dir_fd=above)
     try:
         if stat.S_IFMT(os.fstat(handle).st_mode) != kind:
@@ -241,11 +240,11 @@ def set_mode(above: int, name: str, kind: int, mode: int) -> os.stat_result:
 
 
 def start_of_time(tree: Tree) -> int:
-    """Return a time in nanoseconds such that all changes from now on have it or a later one, and none before has.
+    """Return a time in nanoseconds: every change from now on has it, or a later one; no change before does.
 
-    Inodes are stamped by a clock that stands still for some milliseconds (4 with HZ=250) and is late by as much, or by
-    the exact one if somebody has asked for their time since the last change (Linux 6.13): it is waited for until the
-    one is past the other. On file systems that know only whole seconds, changes of this second count as later ones.
+    The kernel stamps inodes by a clock that stands still for some milliseconds (4 with HZ=250), and is late by as much.
+    It uses the exact clock if a process has asked for the inode's time since its last change (Linux 6.13). So this
+    waits until the first clock is past the other. On file systems with whole seconds, changes of this second count.
     """
     now, exact = 0, time.time_ns()
     while now <= exact:
@@ -256,12 +255,12 @@ def start_of_time(tree: Tree) -> int:
 
 
 def join(path: str, name: str) -> str:
-    """Return the path of what is called name in path."""
+    """Return the path of a name in the directory path."""
     return f"{path}/{name}" if path else name
 
 
 def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
-    """As openat2(2) of something that is there, with its RESOLVE_ flags; raises OSError.
+    """Open an existing file as openat2(2) does, with its RESOLVE_ flags; raises OSError.
 
     EAGAIN: something on the way was renamed meanwhile, so that the kernel can't tell whether a ".." has led outside.
     """
@@ -272,13 +271,13 @@ def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
             return fd
         if fd != -errno.EAGAIN:
             break
-    if fd in (-errno.ENOSYS, -errno.EPERM) and resolve & _NO_SYMLINKS:  # a filter's word, as a workspace's profile has
+    if fd in (-errno.ENOSYS, -errno.EPERM) and resolve & _NO_SYMLINKS:  # from a filter, such as a workspace's profile
         return walked(above, path, flags | os.O_CLOEXEC)
     raise OSError(-fd, os.strerror(-fd), path)
 
 
 def rename(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> None:
-    """As renameat2(2), which only Linux has for other flags than 0; raises OSError."""
+    """Rename as renameat2(2) does; only Linux has flags other than 0. Raises OSError."""
     if not flags:
         os.rename(name, new, src_dir_fd=from_dir, dst_dir_fd=to_dir)
         return
@@ -290,7 +289,7 @@ def rename(from_dir: int, name: str, to_dir: int, new: str, flags: int = 0) -> N
 
 
 def sync_directory(path: str) -> None:
-    """Have the names in a directory written to its device; raises OSError."""
+    """Wait until the device has the names in a directory; raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -299,19 +298,19 @@ def sync_directory(path: str) -> None:
 
 
 def sync(fd: int) -> None:
-    """Have all of a file system written to its device, as syncfs(2); raises OSError."""
+    """Wait until the device has all of a file system, as syncfs(2) does; raises OSError."""
     ret = abi.lib.nsbox_sync(fd)
     if ret < 0:
         raise OSError(-ret, os.strerror(-ret))
 
 
 def remove(tree: Tree, path: str) -> None:
-    """Remove what is at path, if anything is, with all below it."""
-    found = tree.stat(path)
-    if found is None:
+    """Remove what is at path, if anything is, with everything below it."""
+    status = tree.stat(path)
+    if status is None:
         return
     with tree.parent(path) as (above, name):
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             os.unlink(name, dir_fd=above)
             return
         fd = _entered(name, above)
@@ -324,18 +323,18 @@ def remove(tree: Tree, path: str) -> None:
 
 def _entries(fd: int) -> list[tuple[str, bool]]:
     """Return some of a directory's names, none if it is empty, and whether they are directories."""
-    with os.scandir(fd) as found:
-        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in itertools.islice(found, _AT_ONCE)]
+    with os.scandir(fd) as scanned:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in itertools.islice(scanned, _AT_ONCE)]
 
 
 def _empty(root: int) -> None:
-    """Remove all in a directory. What is deeper is moved up into it first: then no path is long."""
+    """Remove everything in a directory. Deeper directories are first moved up into it: then no path is long."""
     prefix, n = os.urandom(8).hex(), 0
     for _ in range(_DEEPEST):
-        found = _entries(root)
-        if not found:
+        entries = _entries(root)
+        if not entries:
             break
-        for name, is_directory in found:
+        for name, is_directory in entries:
             if not is_directory:
                 os.unlink(name, dir_fd=root)
                 continue
@@ -346,7 +345,7 @@ def _empty(root: int) -> None:
                     for inner, is_inner_directory in inside:
                         if is_inner_directory:
                             n += 1
-                            os.close(_entered(inner, fd))  # who may not write to it may not move it, rename(2)
+                            os.close(_entered(inner, fd))  # a directory has to be writable to be moved, rename(2)
                             rename(fd, inner, root, f"{prefix}-{n}")
                         else:
                             os.unlink(inner, dir_fd=fd)
@@ -358,11 +357,11 @@ def _empty(root: int) -> None:
 
 
 def _entered(name: str, above: int) -> int:
-    """Return a descriptor of a directory, whose owner may do all with it from then on."""
+    """Return a descriptor of a directory, after giving its owner all rights to it."""
     mode = os.lstat(name, dir_fd=above).st_mode
     if mode & 0o700 == 0o700 or os.geteuid() == 0:
         return os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=above)
-    if not hasattr(os, "O_PATH"):  # macOS, where no link needs to be followed for this
+    if not hasattr(os, "O_PATH"):  # macOS, where this works without following a link
         os.chmod(name, stat.S_IMODE(mode) | 0o700, dir_fd=above, follow_symlinks=False)
         return os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=above)
     handle = os.open(name, _PATH | os.O_DIRECTORY, dir_fd=above)
@@ -377,7 +376,7 @@ def _entered(name: str, above: int) -> int:
 
 
 def is_copied(mode: int) -> bool:
-    """Say if there is a use for a copy: sockets and device nodes stay where they are."""
+    """Return whether files of this mode are copied: sockets and device nodes stay where they are."""
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode) or stat.S_ISFIFO(mode)
 
 
@@ -390,11 +389,11 @@ def copy(
     *,
     keep_set_ids: bool = True,
 ) -> None:
-    """Copy what is at path in one tree, with all below it, to a new path in the other: contents, modes, times.
+    """Copy what is at path in one tree, with everything below it, to a new path in the other: contents, modes, times.
 
-    links: what is linked more than once, to become links of the copy; filled in here. keep_set_ids: files keep their
-    set-user-ID and set-group-ID bits. Owners are kept by root only. Raises OSError, also for an attribute that can't be
-    set.
+    Only root can keep owners. links: the copies of files with several links, by device and inode; filled in here, so
+    that later names become links too. keep_set_ids: files keep their set-user-ID and set-group-ID bits. Raises OSError,
+    also for an attribute that can't be set.
     """
     with source.walking(), target.walking():
         _copy(source, path, target, new, links, keep_set_ids)
@@ -471,7 +470,7 @@ def _complete(read: int, written: int, found: os.stat_result, dropped: int = 0) 
 
 
 def _copy_data(read: int, written: int, size: int) -> None:
-    """Copy what a file has, but not its holes."""
+    """Copy a file's data, but not its holes."""
     at = 0
     while at < size:
         try:

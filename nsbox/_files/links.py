@@ -1,4 +1,4 @@
-"""What the kernel looks up on the way to a path: whoever may write to any of it decides where the path leads."""
+"""What the kernel looks up on the way to a path: a process that may write to any of it decides where the path leads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_LINKS = 40  # path_resolution(7)
 
 
 def ways(path: str) -> Iterator[str]:
-    """Yield all that is looked up on the way to a path: also links, and what is on their ways. Raises OSError."""
+    """Yield everything that is looked up on the way to a path, links and what is on their ways too. Raises OSError."""
     at, rest, links = "/", path.split("/")[::-1], 0
     while rest:
         name = rest.pop()
@@ -34,10 +34,10 @@ def ways(path: str) -> Iterator[str]:
 
 
 def detours(path: str, real: str) -> tuple[str, ...]:
-    """Return what of it isn't on the way to where the path really leads: links, and what they are in."""
-    found: dict[str, None] = {}
-    with contextlib.suppress(OSError):  # it turns in circles: all of that has been seen by then
+    """Return the part of ways(path) that isn't on the way to its real path: links, and the directories they are in."""
+    aside: dict[str, None] = {}
+    with contextlib.suppress(OSError):  # a circle of links: ways() has yielded all of it by then
         for at in ways(path):
             if not is_below(real, at):
-                found[at] = None
-    return tuple(found)
+                aside[at] = None
+    return tuple(aside)

@@ -9,7 +9,10 @@ from nsbox._base.paths import is_below
 
 
 def mounts() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield where each mount is, the type of its file system, and the options of that (proc_pid_mountinfo(5))."""
+    """Yield for each mount its path, the type of its file system, and that system's options.
+
+    See proc_pid_mountinfo(5).
+    """
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             fields, _, system = line.rstrip(b"\n").partition(b" - ")

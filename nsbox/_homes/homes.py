@@ -1,7 +1,7 @@
 """Homes that are kept: directories of mode 0700 in nsbox's own directory for state; made, locked, and removed.
 
-Names are a user's, or a Sandbox's own; the latter have a lock beside them, so that what a killed process has left is
-removed by the next. What commands leave in one is theirs: nothing there is followed or carried out here.
+A home's name is the user's choice, or a Sandbox's own. A Sandbox's home has a lock beside it: if its process is killed,
+the next one removes it. What commands leave in a home is theirs: nothing in it is followed or carried out here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
 
 _MODE = stat.S_IFDIR | 0o700
-_ATTEMPTS = 20  # to remove what a command that has just been killed still writes to
+_ATTEMPTS = 20  # to remove a home to which a command that has just been killed still writes
 _log = logging.getLogger("nsbox")
 _made: dict[tuple[Policy, str], int] = {}
 _MOST_KEPT = 256
@@ -44,26 +44,26 @@ _bare: dict[Policy, _Bare] = {}  # of Sandboxes
 
 @frozen
 class _Bare(Frozen):
-    """A Sandbox's home that was made, without mount points: what most commands have."""
+    """A Sandbox's home that was made, without mount points, as most commands have it."""
 
     host: Host
     name: str
     source: str
-    reached: int  # how much commands of any policy had reached by then
+    reached: int  # how many entries _spawn.reached had by then
 
     def is_there(self, host: Host) -> bool:
-        """Say if with_home() has nothing to do. A command can have changed the home itself, not what it is in."""
+        """Return whether with_home() has nothing to do. A command can have changed the home, but nothing above it."""
         if self.host is not host or self.reached != len(reach.reached) or self.name in home_points.of_boxes:
             return False
         try:
-            found = os.lstat(self.source)
+            status = os.lstat(self.source)
         except OSError:
             return False
-        return found.st_mode == _MODE and found.st_uid == host.euid
+        return status.st_mode == _MODE and status.st_uid == host.euid
 
 
 def with_home(policy: Policy, host: Host) -> Host:
-    """Make a policy's home, as make() does; return the host with the mount points that are other policies' in it."""
+    """Make a policy's home, as make() does; return the host with the mount points that other policies have in it."""
     bare = _bare.get(policy)
     if bare is not None and bare.is_there(host):
         return host
@@ -75,9 +75,9 @@ def with_home(policy: Policy, host: Host) -> Host:
                 _bare.clear()
             _bare[policy] = _Bare(host, name_of(policy.home) or "", source, len(reach.reached))
         return host
-    known = _latest.get(policy)
-    if known is not None and known[0] is host and known[1].home_points == points:
-        return known[1]  # the same value, so that what was prepared for it is known without a comparison
+    latest = _latest.get(policy)
+    if latest is not None and latest[0] is host and latest[1].home_points == points:
+        return latest[1]  # the same object, so that what was prepared for it is found without a comparison
     new = replace(host, home_points=points)
     if len(_latest) >= _MOST_KEPT:
         _latest.clear()
@@ -86,10 +86,10 @@ def with_home(policy: Policy, host: Host) -> Host:
 
 
 def make(policy: Policy, host: Host) -> str:
-    """Make the directory of a policy's home, with mount points for what the policy shows in it; return where it is.
+    """Make the directory of a policy's home, with mount points for what the policy shows in it; return its path.
 
-    Raises PolicyError for a home that commands could reach in another way, or in which something else is where a mount
-    point has to be; UnavailableError where it can't be made.
+    Raises PolicyError for a home that commands could reach in another way, or in which something else is at a mount
+    point's place; UnavailableError if it can't be made.
     """
     source = home_source(policy, host)
     assert source is not None
@@ -119,14 +119,14 @@ def make(policy: Policy, host: Host) -> str:
 
 
 def _is_ready(policy: Policy, host: Host, source: str) -> bool:
-    """Say if there is nothing to be made. A command can have changed the home itself, not what it is in."""
+    """Return whether nothing has to be made. A command can have changed the home itself, but nothing above it."""
     try:
-        found = os.lstat(source)
-        # The Sandbox holds a lock in it, and has looked.
+        status = os.lstat(source)
+        # A Sandbox holds a lock in the directory above, and has looked at that.
         is_closed = is_of_box(policy.home) or not os.lstat(os.path.dirname(source)).st_mode & 0o022
     except OSError:
         return False
-    is_own = found.st_mode == _MODE and found.st_uid == os.geteuid()
+    is_own = status.st_mode == _MODE and status.st_uid == os.geteuid()
     return is_own and is_closed and home_points.are_there(policy, host, source)
 
 
@@ -142,10 +142,10 @@ def _make(policy: Policy, host: Host, source: str) -> None:
     with Tree(base) as tree:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=tree.fd)
-        found = os.lstat(name, dir_fd=tree.fd)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = os.lstat(name, dir_fd=tree.fd)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PolicyError("home", f"{source} is no directory of this user's: remove it")
-        if stat.S_IMODE(found.st_mode) != 0o700:  # a command may have changed it, so that it can't even be opened
+        if stat.S_IMODE(status.st_mode) != 0o700:  # a command may have changed it, so that it can't even be opened
             files.set_mode(tree.fd, name, stat.S_IFDIR, 0o700)
         with tree.dir(name) as fd:
             home_points.make(policy, host, fd)
@@ -155,9 +155,9 @@ def _make_base(base: str) -> None:
     for path in (os.path.dirname(base), base):
         with contextlib.suppress(FileExistsError):
             os.makedirs(path, mode=0o700)
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            what = "has to be a directory of this user's, and nobody else may write to it (chmod go-w)"
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            what = "has to be a directory of this user's, and no other user may write to it (chmod go-w)"
             raise PolicyError("home", f"{path} {what}")
 
 
@@ -176,10 +176,10 @@ class BoxHome:
         _boxes.add(self)
 
     def hold(self, policy: Policy) -> bool:
-        """Say if commands of this policy, which names it, can have it; make it then.
+        """Return whether commands of this policy, which names it, can have it; if so, make it.
 
-        They can't where the place for it is in their reach, or can't be written to: a workspace that is a home, a user
-        without a directory for state, ids='full'.
+        They can't if its directory is in their reach, or can't be written to: for a workspace that is a home, a user
+        without a directory for state, or ids='full'.
         """
         host = probe()
         if not host.state:
@@ -195,19 +195,19 @@ class BoxHome:
         return True
 
     def _hold(self) -> None:
-        """Lock it, so that nobody takes it for one that was left behind; remove those that were. Raises OSError."""
+        """Lock it, so that no process thinks that it was left behind; remove those that were. Raises OSError."""
         if self._lock >= 0:
             return
         _sweep(self._base)
         for _ in range(_ATTEMPTS):
-            held = self._locked()
-            if held >= 0:
-                self._lock = high(held)
+            fd = self._locked()
+            if fd >= 0:
+                self._lock = high(fd)
                 return
-        raise OSError(errno.EAGAIN, "somebody removes each lock that is made", self._base)
+        raise OSError(errno.EAGAIN, "another process removes each lock that is made", self._base)
 
     def _locked(self) -> int:
-        """Return the lock, which has its name only when it is held; -1 if somebody has taken it for one left behind."""
+        """Return the lock, which gets its name once it is held; -1 if another process has removed it as left behind."""
         path = os.path.join(self._base, self._name)
         fd = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -222,7 +222,7 @@ class BoxHome:
         return fd
 
     def remove(self) -> None:
-        """Remove it. Commands that still run have none from then on."""
+        """Remove it. Commands that still run have no home from then on."""
         held, self._lock = self._lock, -1
         if held < 0:
             return
@@ -234,7 +234,7 @@ class BoxHome:
             os.close(held)
 
     def forget(self) -> None:
-        """Let go of the parent's, in a forked child."""
+        """In a forked child, let go of the parent's."""
         held, self._lock = self._lock, -1
         if held >= 0:
             os.close(held)
@@ -244,7 +244,7 @@ _boxes: weakref.WeakSet[BoxHome] = weakref.WeakSet()
 
 
 def _remove(base: str, name: str) -> None:
-    """Remove a home and its lock; what resists is left to the next process, which finds the lock free."""
+    """Remove a home and its lock. What resists is left to the next process, which will find the lock free."""
     for attempt in range(_ATTEMPTS):
         try:
             with Tree(base, forceful=True) as tree:
@@ -269,7 +269,7 @@ def _sweep(base: str) -> None:
             continue
         try:
             fd = os.open(os.path.join(base, entry), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:  # somebody else has just removed it
+        except OSError:  # another process has just removed it
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -277,7 +277,7 @@ def _sweep(base: str) -> None:
                 os.unlink(os.path.join(base, entry))
             else:
                 _remove(base, name)
-        except OSError:  # its Sandbox is open, or it has got its name
+        except OSError:  # its Sandbox is open, or the lock has its final name by now
             continue
         finally:
             os.close(fd)

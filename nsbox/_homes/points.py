@@ -1,8 +1,9 @@
-"""Mount points in homes that are kept, for what a policy shows there: made again, and known to all who share the home.
+"""Mount points in homes that are kept, for what a policy shows there. All policies that share a home know them.
 
-A file or directory that a command removes or renames takes along what others have mounted on it (rename(2), unlink(2)
-since Linux 3.18): EBUSY counts in a mount namespace that has something mounted there itself. So each policy's commands
-have something mounted on the points that were made for others, too. Names of these are kept where no command can write.
+If a command removes or renames a file or directory, what other commands have mounted on it goes along (rename(2),
+unlink(2) since Linux 3.18). EBUSY prevents that only in a mount namespace that has something mounted there itself. So
+each policy's commands also have something mounted on the points that were made for others. Their names are kept where
+no command can write.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ if TYPE_CHECKING:
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
 
-POINTS = "points"  # in nsbox's directory for state: for each home, an empty file of each name
-_MOST = 256  # each is a mount
+POINTS = "points"  # in nsbox's directory for state: for each home, an empty file for each name
+_MOST = 256  # mount points of a home, each of which costs a mount
 _latest: dict[Policy, tuple[Host, dict[str, list[str]]]] = {}
 of_boxes: dict[str, set[str]] = {}  # the points, by the name of a Sandbox's home, which no other process has
 
 
 def _parts(policy: Policy, host: Host) -> dict[str, list[str]]:
-    """Return first_parts(), which is asked for at each command."""
-    known = _latest.get(policy)
-    if known is None or known[0] is not host:
+    """Return first_parts(), which is remembered, since each command needs it."""
+    latest = _latest.get(policy)
+    if latest is None or latest[0] is not host:
         if len(_latest) >= _MOST:
             _latest.clear()
-        _latest[policy] = known = host, first_parts(policy, host)
-    return known[1]
+        _latest[policy] = latest = host, first_parts(policy, host)
+    return latest[1]
 
 
 def _kinds(policy: Policy, host: Host) -> dict[str, bool]:
-    """Return the names that the policy has something mounted on, or below, and whether that takes a file."""
+    """Return the names on or below which the policy has something mounted, and whether the mount point is a file."""
     parts = _parts(policy, host)
     if not parts:
         return {}
@@ -52,9 +53,9 @@ def _fits(mode: int, is_file: bool) -> bool:
 
 
 def are_there(policy: Policy, host: Host, source: str) -> bool:
-    """Say if the policy's own are made, and known, of a policy for which that has been done once."""
+    """Return whether the policy's own points still exist, and are known; make() has made them once."""
     if is_of_box(policy.home) and name_of(policy.home) not in of_boxes:
-        return True  # then it had none: this is asked for each command
+        return True  # it has none; fast, since each command asks
     kinds = _kinds(policy, host)
     if not kinds:
         return True
@@ -66,11 +67,11 @@ def are_there(policy: Policy, host: Host, source: str) -> bool:
 
 
 def make(policy: Policy, host: Host, fd: int) -> None:
-    """Make the policy's own in its home. A link that is there would lead the mount elsewhere: PolicyError."""
+    """Make the policy's own points in its home. A link there would lead the mount elsewhere: PolicyError."""
     kinds = _kinds(policy, host)
-    _remember(policy, host, kinds.keys())  # first, so that nobody starts meanwhile who could remove them
+    _remember(policy, host, kinds.keys())  # first, so that no command starts meanwhile that could remove them
     for name, is_file in kinds.items():
-        with contextlib.suppress(FileExistsError):  # by now
+        with contextlib.suppress(FileExistsError):
             if is_file:
                 os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=fd))
             else:
@@ -82,23 +83,23 @@ def make(policy: Policy, host: Host, fd: int) -> None:
 
 
 def foreign(policy: Policy, host: Host) -> tuple[str, ...]:
-    """Return those of other policies' in this one's home, as far as they are there."""
+    """Return the names of other policies' points in this one's home, as far as they still exist."""
     names = _known(policy, host)
     if not names:
         return ()
     own = _parts(policy, host)
     source = home_source(policy, host)
-    found = []
+    points = []
     for name in sorted(names - own.keys()):
         with contextlib.suppress(OSError):
             mode = os.lstat(f"{source}/{name}").st_mode
             if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
-                found.append(name)
-    return tuple(found)
+                points.append(name)
+    return tuple(points)
 
 
 def forget(name: str) -> None:
-    """Forget those of a Sandbox's home that has been removed."""
+    """Forget the points of a Sandbox's home that has been removed."""
     of_boxes.pop(name, None)
 
 
@@ -112,12 +113,12 @@ def _known(policy: Policy, host: Host) -> set[str]:
 
 
 def _remember(policy: Policy, host: Host, names: Iterable[str]) -> None:
-    """Keep the names; raises OSError, and PolicyError where there are too many."""
+    """Keep the names; raises OSError, and PolicyError if there are too many."""
     known = _known(policy, host)
     new = {*names} - known
     if len(known | new) > _MOST:
         where = f"{host.state}/{POINTS}/{name_of(policy.home)}"
-        what = f"{policy.home!r} has had more than {_MOST} places that policies show something at"
+        what = f"{policy.home!r} has had more than {_MOST} places at which policies show something"
         raise PolicyError("home", f"{what}: choose another name, or remove {where} while no command runs in it")
     if is_of_box(policy.home):
         if new:

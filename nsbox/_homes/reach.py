@@ -1,4 +1,4 @@
-"""Whether commands can reach a directory of nsbox's own, in which what is found is carried out, kept or shown again."""
+"""Whether commands can reach a directory of nsbox's own, whose contents are carried out, kept or shown again."""
 
 from __future__ import annotations
 
@@ -17,48 +17,51 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
 
 
-reached: set[tuple[str, frozenset[str]]] = set()  # by commands of any policy so far: writable(), and what they hide
+reached: set[tuple[str, frozenset[str]]] = set()  # what commands of any policy could write to, with what was masked
 
 
 def writable(policy: Policy) -> set[str]:
-    """Return the directories that a policy opens for writing, without links; none if it opens the whole system."""
+    """Return the directories that a policy opens for writing, without links, and without "/"."""
     if "os" not in sys.modules:
-        return set()  # a program that starts one command and ends, for which os takes too long to import
-    found = {*policy.write}
+        return set()  # a program that starts one command and ends: to import os takes too long for that
+    paths = {*policy.write}
     for op in policy.ops:
         if isinstance(op, Bind | DevBind):
-            found.add(os.path.realpath(op.src))
+            paths.add(os.path.realpath(op.src))
         elif isinstance(op, BindFd) and not op.read_only:
-            found.add(os.path.realpath(f"/proc/self/fd/{op.fd}"))
+            paths.add(os.path.realpath(f"/proc/self/fd/{op.fd}"))
         elif isinstance(op, Overlay):
-            found |= {os.path.realpath(op.upper), os.path.realpath(op.work)}
+            paths |= {os.path.realpath(op.upper), os.path.realpath(op.work)}
     if name_of(policy.home) is not None:
         from nsbox._machine.probe import probe
 
-        found.add(f"{probe().state}/{HOMES}/{name_of(policy.home)}")
-    return found - {"/"}
+        paths.add(f"{probe().state}/{HOMES}/{name_of(policy.home)}")
+    return paths - {"/"}
 
 
 def note(policy: Policy, plan: Plan) -> None:
     """Remember what commands can write to from now on: nothing there is imported, and no transaction keeps files there.
 
-    What a workspace masks is out of their reach, where there are mounts, and what is on the way there can't be moved.
+    If there are mounts, commands can't reach what a workspace masks, nor move anything on the way to it.
     """
-    found = writable(policy)
-    if not found:
+    paths = writable(policy)
+    if not paths:
         return
     has_mounts = policy.base == "workspace" and plan.backend != "landlock"
     masked = frozenset(op.dest for op in plan.ops if isinstance(op, Mask)) if has_mounts else frozenset()
-    opened.update(found)
-    reached.update((path, masked) for path in found)
+    opened.update(paths)
+    reached.update((path, masked) for path in paths)
 
 
 def check_place(policy: Policy, base: str, named: str, *, field: str = "dir") -> None:
-    """Raise PolicyError if commands could reach a directory of nsbox's own, or what it is reached through.
+    """Raise PolicyError if commands could reach a directory of nsbox's own, or anything on the way to it.
 
-    Commands of this policy, and of all others that this process has had so far. base: the directory, without links;
-    named: how it was named; field: what the error is about. For field="home" what is below it are homes, which commands
-    have as their own.
+    It looks at commands of this policy, and of all policies that this process has had so far.
+
+    base: the directory, without links.
+    named: the directory as it was named.
+    field: the field that the error names. With "home", what is below the directory doesn't count: commands have those
+        homes as their own.
     """
     from nsbox._files.links import ways  # the way to a spawn doesn't need it
 

@@ -1,7 +1,7 @@
-"""nsbox's own directory of the user, in which the key is: which sources of a policy lead to it; it is made in time.
+"""nsbox's own directory of the user, which has the key: which sources of a policy lead to it; making it in time.
 
-A command that could put another one there would have a key of its own, and with it journals, which the caller carries
-out.
+A command that could put another directory there would have a key of its own, and so could forge journals, which the
+caller carries out.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 
 
 def with_sources(policy: Policy, host: Host) -> Host:
-    """Return the host with what policy's sources lead to, if that is nsbox's directory for state, or what it is in.
+    """Return the host with those of the policy's sources that are nsbox's directory for state, or a directory above it.
 
-    Links count, and other mounts of the same directory: a directory is known by its device and inode numbers.
+    Links count, and so do other mounts of the same directory: device and inode numbers identify it.
     """
     if policy.base != "layers" or not host.state:
         return host
     parts = host.state.split("/")
     ways = ["/", *("/".join(parts[:i]) for i in range(2, len(parts) + 1))]
     around: dict[tuple[int, int], str] = {}
-    found: list[tuple[str | int, str]] = []
+    led: list[tuple[str | int, str]] = []
     for source in {source for op in policy.ops for source in sources(op)} - {*ways}:
         around = around or {number: way for way in ways if (number := _number(way)) is not None}
         way = around.get(_number(source) or (-1, -1))
         if way is not None:
-            found.append((source, way))
-    return replace(host, sources=tuple(found)) if found else host
+            led.append((source, way))
+    return replace(host, sources=tuple(led)) if led else host
 
 
 def _number(file: str | int) -> tuple[int, int] | None:
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def check_detours(policy: Policy, host: Host) -> None:
-    """Raise PolicyError where commands could replace a link on the way to nsbox's directory for state.
+    """Raise PolicyError if commands could replace a link on the way to nsbox's directory for state.
 
-    A link can't be kept in its place, as a directory can by a mount on it.
+    A mount keeps a directory in its place, but it can't keep a link.
     """
     if not host.state_detours or policy.base == "host" or policy.details.host_writes:
         return
@@ -71,16 +71,16 @@ def check_detours(policy: Policy, host: Host) -> None:
 
 
 def make_state(policy: Policy, host: Host) -> None:
-    """Make nsbox's directory for state, if it isn't there and commands could make it, with a key that they know.
+    """Make nsbox's directory for state, if it doesn't exist and commands could make it, with a key that they know.
 
-    Then what the plan masks is there to be masked.
+    Once it exists, the plan can mask it.
     """
     led = dict(host.sources)
     binds = [op for op in policy.ops if isinstance(op, Bind | DevBind) or (isinstance(op, BindFd) and not op.read_only)]
-    found = (
+    bound = (
         (led.get(source, source) for op in binds for source in sources(op)) if not policy.details.host_writes else ()
     )
-    named = {*policy.write, *(path for path in found if isinstance(path, str) and path != "/")}
+    named = {*policy.write, *(path for path in bound if isinstance(path, str) and path != "/")}
     if not host.state or not any(is_below(host.state, path) for path in named):
         return
     from errno import EROFS
@@ -96,15 +96,15 @@ def make_state(policy: Policy, host: Host) -> None:
 
 
 def _may_make(path: str) -> bool:
-    """Say if commands of this user could make a directory somehow, such as by a change of permissions on the way.
+    """Return whether commands of this user could make a directory somehow, such as by changing permissions on the way.
 
-    Where a file is in the way they can't: what is there stays there.
+    They can't if a file is in the way: it stays there.
     """
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError:
             continue
-        return found.st_mode & 0o170000 == 0o040000 and (found.st_uid == os.geteuid() or os.access(path, os.W_OK))
+        return status.st_mode & 0o170000 == 0o040000 and (status.st_uid == os.geteuid() or os.access(path, os.W_OK))
     return True

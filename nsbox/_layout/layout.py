@@ -129,7 +129,7 @@ def with_interpreter(policy: Policy, host: Host) -> Policy:
 
     A command that could write to the caller's own venv could make the caller run its code, outside. Whatever else
     follows from the policy takes these paths into account. If the caller imports from a path that the policy names as
-    writable, nothing can be done; _spawn warns.
+    writable, nothing can be done; _spawn.start warns.
     """
     if policy.base != "workspace":
         return policy

@@ -1,8 +1,8 @@
 """Escapes: text with %XX, backslashes and entities decoded, each character with the place that it comes from. Pure.
 
-What stands for one character is one escape, whatever the encoder leaves as it is: URLs (encodeURIComponent, PathEscape,
-forms), JSON and JavaScript, HTML. They are taken from left to right, so the parse of what follows an escape doesn't
-depend on what was before it.
+Whatever stands for one character is one escape. It doesn't matter which characters an encoder leaves as they are: those
+for URLs (encodeURIComponent, PathEscape, forms), JSON and JavaScript, or HTML. Escapes are read from left to right, so
+what follows one is parsed without regard to what was before it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _BACKSLASH = (
     rf"\\u[dD][89ABab]{_HEX}{{2}}\\u[dD][C-Fc-f]{_HEX}{{2}}|\\u{_HEX}{{4}}|\\x{_HEX}{{2}}|"
     r"\\[nrtbf \\/\"'!#$&()*+,:;<=>?@\[\]^`{|}~-]|"
     r"&(?:[A-Za-z][A-Za-z0-9]{1,16}|#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6});|"
-    r"""'\\''|'"'"'"""  # a ' between two of a shell
+    r"""'\\''|'"'"'"""  # a ' inside of a shell's '...'
 )
 _OCTAL = r"\\[0-3][0-7]{2}"
 _CHARACTER = (
     rf"%[C-Dc-d]{_HEX}{_NEXT}|%[Ee]{_HEX}(?:{_NEXT}){{2}}|%[Ff][0-7](?:{_NEXT}){{3}}|%{_HEX}{{2}}|"
     rf"\\3[0-3][0-7]{_NEXT_OCTAL}|\\3[45][0-7](?:{_NEXT_OCTAL}){{2}}|\\36[0-7](?:{_NEXT_OCTAL}){{3}}|{_OCTAL}"
 )
-# How an escape may begin that the end of a piece cuts off.
+# The beginnings of escapes that the end of a piece may cut off.
 _BEGUN = (
     rf"(?:%{_HEX}?|\\|\\x{_HEX}?|\\u{_HEX}{{0,3}}|\\u[dD][89ABab]{_HEX}{{2}}(?:\\(?:u(?:[dD](?:[C-Fc-f]{_HEX}?)?)?)?)?|"
     r"&(?:[A-Za-z][A-Za-z0-9]{0,16})?|&#[0-9]{0,7}|&#[xX][0-9A-Fa-f]{0,6}|"
@@ -47,7 +47,7 @@ _MOST_KNOWN = 4096
 
 
 def _meaning(escape: str) -> str:
-    """Return what an escape stands for; itself where it stands for nothing."""
+    """Return what an escape stands for; the escape itself if it stands for nothing."""
     if escape[0] == "%":
         return bytes.fromhex(escape.replace("%", "")).decode("utf-8", "surrogateescape")
     if escape[0] == "&":
@@ -69,7 +69,7 @@ def _meaning(escape: str) -> str:
 
 
 def _named(name: str) -> str:
-    """Return what HTML calls so; "" if nothing."""
+    """Return the character of this name in HTML; "" if there is none."""
     from html.entities import html5  # seldom needed
 
     return html5.get(f"{name};", "")
@@ -83,17 +83,17 @@ def _byte(escape: str) -> bytes:
 
 
 class _Values(dict[Any, Any]):
-    """What escapes stand for, each in its own kind: bytes in UTF-8, or str. As many are kept as are usual."""
+    """What escapes stand for, each in its own type: bytes in UTF-8, or str. It keeps _MOST_KNOWN of them."""
 
     def __missing__(self, escape: Any) -> Any:
         if isinstance(escape, bytes):
             text = escape.decode("ascii")
-            found: Any = _byte(text) or _meaning(text).encode("utf-8", "surrogatepass")
+            value: Any = _byte(text) or _meaning(text).encode("utf-8", "surrogatepass")
         else:
-            found = _meaning(escape)
+            value = _meaning(escape)
         if len(self) < _MOST_KNOWN:
-            self[escape] = found
-        return found
+            self[escape] = value
+        return value
 
 
 class _Nothing(dict[Any, Any]):
@@ -108,21 +108,21 @@ _TEXT_END, _BYTES_END = re.compile(_END), re.compile(_END.encode())
 
 
 def without_plus(text: AnyStr) -> AnyStr:
-    """Return it with + as a blank: which of them a decoder makes of + nobody can tell."""
+    """Return text with + as a blank, since a decoder may make either of a +."""
     return text.translate(_BLANKS) if isinstance(text, bytes) else text.replace("+", " ")
 
 
 class Decoded(Generic[AnyStr]):
-    """A text decoded. text: what it stands for, + as a blank."""
+    """A decoded text. text: what the source stands for, with + as a blank."""
 
     def __init__(self, source: AnyStr) -> None:
         text = self._build(source, _BYTES if isinstance(source, bytes) else _TEXT, _values)
         self.text: AnyStr = without_plus(text)
 
     def _build(self, source: AnyStr, pattern: Any, known: dict[Any, Any]) -> AnyStr:
-        """Return the source with what the pattern finds replaced, and remember what the places follow from."""
+        """Return the source with the pattern's matches replaced, and remember their sizes, which give the places."""
         self._source: AnyStr = source
-        parts: Any = pattern.split(source)  # what is between escapes, and these, by turns: no step is taken in Python
+        parts: Any = pattern.split(source)  # text and escapes by turns: no loop runs in Python
         self._sizes: list[int] = list(map(len, parts))
         self._values: list[Any] = list(map(known.__getitem__, parts[1::2]))
         parts[1::2] = self._values
@@ -131,13 +131,13 @@ class Decoded(Generic[AnyStr]):
 
     @cached_property
     def _bounds(self) -> tuple[list[int], list[int]]:
-        """Where escapes begin, and where they end. Most texts are asked for neither."""
+        """Where escapes begin, and where they end. Most texts need neither."""
         places = list(accumulate(self._sizes))
         return places[:-1:2], places[1::2]
 
     @cached_property
     def _carried(self) -> tuple[list[int], list[int]]:
-        """Where escapes end in the decoded text, and by how much it is shorter: at first, and from each on."""
+        """Where escapes end in the decoded text; and by how much that is shorter, before the first and after each."""
         shrunk = [0, *accumulate(map(sub, self._sizes[1::2], map(len, self._values)))]
         return list(map(sub, self._bounds[1], shrunk[1:])), shrunk
 
@@ -145,29 +145,29 @@ class Decoded(Generic[AnyStr]):
         """Return where in the source the character at a place of the decoded text begins."""
         (starts, _), (places, shrunk) = self._bounds, self._carried
         at = bisect_right(places, place)
-        found = place + shrunk[at]
-        return min(found, starts[at]) if at < len(starts) else found
+        begin = place + shrunk[at]
+        return min(begin, starts[at]) if at < len(starts) else begin
 
     def end(self, place: int) -> int:
         """Return where in the source the character before a place of the decoded text ends."""
         (starts, ends), (places, shrunk) = self._bounds, self._carried
         at = bisect_right(places, place - 1)
-        found = place + shrunk[at]
-        return ends[at] if at < len(starts) and found > starts[at] else found
+        end = place + shrunk[at]
+        return ends[at] if at < len(starts) and end > starts[at] else end
 
     def begun(self) -> tuple[int, int]:
-        """Return where an escape begins that may go on beyond the end, in source and text; if none does, their ends."""
+        """Return where an escape begins that may go on beyond the end, in source and text; their ends if none does."""
         pattern: Any = _BYTES_BEGUN if isinstance(self._source, bytes) else _TEXT_BEGUN
         size = len(self._source)
-        found = pattern.search(self._source, max(0, size - LONGEST))
-        while found is not None and self.boundary(found.start()) != found.start():  # two backslashes are one escape
-            found = pattern.search(self._source, found.start() + 1)
-        if found is None:
+        match = pattern.search(self._source, max(0, size - LONGEST))
+        while match is not None and self.boundary(match.start()) != match.start():  # two backslashes are one escape
+            match = pattern.search(self._source, match.start() + 1)
+        if match is None:
             return size, len(self.text)
-        return found.start(), len(self.text) - len(Decoded(self._source[found.start() :]).text)
+        return match.start(), len(self.text) - len(Decoded(self._source[match.start() :]).text)
 
     def boundary(self, place: int) -> int:
-        """Return a place of the source, or where the escape begins that it lies within."""
+        """Return a place of the source or, if it lies within an escape, the beginning of that."""
         if place == len(self._source):
             return place
         starts, ends = self._bounds
@@ -176,14 +176,14 @@ class Decoded(Generic[AnyStr]):
 
 
 class Unbroken(Decoded[AnyStr]):
-    """A text without single line ends, as encoders put them into base64 and hex. text: the lines as one."""
+    """A text without the single line ends that encoders put into base64 and hex. text: the lines as one."""
 
     def __init__(self, source: AnyStr) -> None:
         self.text = self._build(source, _BYTES_BREAK if isinstance(source, bytes) else _TEXT_BREAK, _no_values)
 
     @staticmethod
     def ended(text: AnyStr) -> AnyStr:
-        """Return a text without the line end that it may end with: whether more than that comes nobody knows yet."""
+        """Return a text without a line end at its own end: it isn't known yet whether more than that follows."""
         pattern: Any = _BYTES_END if isinstance(text, bytes) else _TEXT_END
-        found = pattern.search(text, max(0, len(text) - 2))
-        return text if found is None else text[: found.start()]
+        match = pattern.search(text, max(0, len(text) - 2))
+        return text if match is None else text[: match.start()]

@@ -1,8 +1,8 @@
 """What tokens and private keys look like: one pass over bytes that finds them as they are, and decodes nothing.
 
-Each pattern begins with letters that stand for themselves, so that re looks for these with memchr(3) or by their table
-and the rest is only tried where they are. No pattern goes back over more than a few hundred bytes: repeats have a
-bound, or nothing follows them. Whatever is found has 20 bytes at least; nsbox.leaks counts on that.
+Each pattern begins with letters that stand for themselves. So re looks for these by memchr(3) or by its table, and only
+tries the rest where they are. No pattern goes back over more than a few hundred bytes: each repeat has a bound, or
+nothing follows it. Every match has at least 20 bytes, on which nsbox.leaks relies.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Iterator
 SHORTEST = 20  # bytes of the shortest token that a pattern finds
 
 _WORD = rb"[A-Za-z0-9_-]"
-_KEY_FILE = 1 << 15  # bytes of a private key, at most, from its first line to its last
+_KEY_FILE = 1 << 15  # bytes that a private key may have between its first line and its last
 
 
 def _fresh(letters: bytes, word: bytes = b"A-Za-z0-9") -> bytes:
-    """Return a pattern that holds after letters that begin a word.
+    """Return a pattern that matches after these letters, if they begin a word.
 
-    Escapes of JSON (backslash, n) and of a terminal's colours (ESC [32m) end where a word may begin.
+    A word may begin right after an escape of JSON (backslash, n) or of a terminal's colours (ESC [32m).
     """
     return rb"(?:(?<![%b]%b)|(?<=\\[bfnrt]%b)|(?<=[0-9;\[]m%b))" % (word, letters, letters, letters)
 
 
-# Words like task- and disk- end as some keys begin: what isn't unmistakable has to begin a word.
+# Words like task- and disk- end as some keys begin. So a key has to begin a word, unless it is unmistakable.
 _SK = re.compile(
     rb"sk-(?:"
     rb"(?P<anthropic>ant-(?:[a-z]{1,10}[0-9]{2}-|%b)%b{20,})"
@@ -33,10 +33,10 @@ _SK = re.compile(
     rb")" % (_fresh(b"sk-ant-"), _WORD, _WORD, _WORD, _WORD, _fresh(b"sk-"), _WORD)
 )
 
-# In base64 of anything BSA comes by chance, every 260,000 letters: with more of the like around it is none.
+# BSA occurs in any base64 by chance, every 260,000 letters. If more base64 is around it, it is no key.
 _BRAVE = re.compile(rb"BSA%b%b{20,64}(?![A-Za-z0-9+/=])" % (_fresh(b"BSA", b"A-Za-z0-9+/"), _WORD))
 
-# What must be there, what to look for then, and the kind (None: the name of the group that matched).
+# The letters that data must have, the pattern to look for then, and the kind (None: the name of the matching group).
 PATTERNS: tuple[tuple[bytes, re.Pattern[bytes], str | None], ...] = (
     (b"sk-", _SK, None),
     (b"ghp_", re.compile(rb"ghp_[A-Za-z0-9_]{36,}"), "github"),
@@ -55,7 +55,7 @@ PATTERNS: tuple[tuple[bytes, re.Pattern[bytes], str | None], ...] = (
 _TELEGRAM = re.compile(rb":A[A-Za-z0-9_-]{33,35}")
 _TELEGRAM_ID = re.compile(rb"[0-9]{6,16}\Z")
 
-# The number of the account in base64, which limits what is possible at each place, the time, the secret.
+# The number of the account, in base64, which limits the letters at each place; the time; the secret.
 _DISCORD = re.compile(rb"\.%b{6}\.%b{27,38}" % (_WORD, _WORD))
 _DISCORD_ID = re.compile(rb"(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5]){5,6}(?:[MNO](?:[AQgw]|[DTjz][AEIMQUYcgk]))?\Z")
 
@@ -64,7 +64,7 @@ _PEM_END = re.compile(rb"-----END[A-Z0-9 +]{1,60}-----")
 
 
 def tokens(data: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yield the kind of each token or key that stands in data as it is, and where: from, to. In no order."""
+    """Yield (kind, start, end) of each token or key that is in data without an encoding, in no order."""
     for letters, pattern, kind in PATTERNS:
         if letters in data:
             for match in pattern.finditer(data):
@@ -78,23 +78,23 @@ def tokens(data: bytes) -> Iterator[tuple[str, int, int]]:
 def _behind(
     kind: str, rest: re.Pattern[bytes], begin: re.Pattern[bytes], most: int, data: bytes
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield what has `begin`, of at most this many bytes, before `rest`, which is rarer."""
+    """Yield each match of `rest`, the rarer part, that has `begin` before it, in at most `most` bytes."""
     at = 0
-    while found := rest.search(data, at):
-        before = max(0, found.start() - most)
-        first = begin.search(data[before : found.start()])
+    while match := rest.search(data, at):
+        before = max(0, match.start() - most)
+        first = begin.search(data[before : match.start()])
         if first:
-            yield kind, before + first.start(), found.end()
-        at = found.end() if first else found.start() + 1
+            yield kind, before + first.start(), match.end()
+        at = match.end() if first else match.start() + 1
 
 
 def _private_keys(data: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yield private keys up to their last line; a first line alone, where the last one isn't near, is one too."""
+    """Yield private keys up to their last line. A first line alone counts too, if no last line is near."""
     at, last = 0, _PEM_END.search(data)
-    while found := _PEM.search(data, at):
-        while last and last.start() < found.end():
+    while first := _PEM.search(data, at):
+        while last and last.start() < first.end():
             last = _PEM_END.search(data, last.end())
-        at = found.end()
+        at = first.end()
         if last and last.start() - at <= _KEY_FILE and data.find(b"\0", at, last.start()) < 0:
-            at = last.end()  # no NUL is between, as where decoded pieces meet
-        yield "private-key", found.start(), at
+            at = last.end()  # without a NUL between, which separates decoded pieces
+        yield "private-key", first.start(), at

@@ -1,9 +1,11 @@
-"""Scrubber: replaces secrets that are known in a stream, also encoded ones, and those that come in pieces.
+"""Scrubber: replaces known secrets in a stream, also if they are encoded, or come in pieces.
 
-All forms of all secrets are searched for with find(), in what is held back and the new piece together: those without
-escapes as it is, the others once it is decoded, from which the places are carried back. What is held back is the end of
-the stream that may be the beginning of a form or of an escape. Where forms overlap all of it goes: as much of what is
-held back as the last mask stands for is only counted.
+find() looks for all forms of all secrets, in the text that was held back and the new piece together. Forms without
+escapes are looked for in the text as it is. The others are looked for in the decoded text, and their places are carried
+back to the source. The end of the stream is held back if it may be the beginning of a form, or of an escape.
+
+Where forms overlap, one mask stands for all of them. So the last mask may stand for the beginning of the text that is
+held back: how much of it is counted (_Stream._covered).
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from typing import Any, AnyStr, Generic, Protocol, TypeAlias, cast
 
 from nsbox._leaks.escapes import Decoded, Unbroken, without_plus
 
-SHORTEST = 4  # bytes of a secret: less would stand in much that is none
+SHORTEST = 4  # bytes of a secret: a shorter one would occur in much that is no secret
 LONGEST = 1 << 16
 _PIECE = 1 << 16
 _MASKS = ("***", "[redacted]", "<redacted>", "###", "~~~")
 
 
 class Held(Protocol):
-    """Something that shows its value only when asked, as nsbox.secrets.Secret does."""
+    """Something that shows its value only on request, as nsbox.secrets.Secret does."""
 
     def reveal(self) -> str:
         """Return the value."""
@@ -31,63 +33,63 @@ Value: TypeAlias = str | bytes | Held
 
 
 def value_of(secret: object, name: str = "a secret") -> bytes:
-    """Return a secret's bytes. Raises TypeError or ValueError that says by its name what can't be scrubbed, and why."""
-    given: object = secret
-    if not isinstance(given, str | bytes) and hasattr(given, "reveal"):
-        given = given.reveal()
-    if isinstance(given, str):
+    """Return a secret's bytes. Raises TypeError or ValueError, with its name, if it can't be scrubbed."""
+    value: object = secret
+    if not isinstance(value, str | bytes) and hasattr(value, "reveal"):
+        value = value.reveal()
+    if isinstance(value, str):
         try:
-            given = given.encode("utf-8", "surrogateescape")
+            value = value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            given = None
-        if given is None:  # not in the handler: the error knows the value
+            value = None
+        if value is None:  # not in the handler: the error there has the value
             raise ValueError(f"{name} has a surrogate that stands for no byte")
-    if not isinstance(given, bytes):
+    if not isinstance(value, bytes):
         raise TypeError(f"{name} is a {type(secret).__name__}, must be a str, bytes or Secret")
-    if len(given) < SHORTEST:
-        what = f"has {len(given)} bytes" if given else "is empty"
+    if len(value) < SHORTEST:
+        what = f"has {len(value)} bytes" if value else "is empty"
         raise ValueError(f"{name} {what}, fewer than {SHORTEST}: to redact it would redact much that is no secret")
-    if len(given) > LONGEST:
+    if len(value) > LONGEST:
         raise ValueError(f"{name} has more than {LONGEST} bytes, which can't be redacted in a stream")
-    return given
+    return value
 
 
 # ---- forms
 
 
 def forms(value: bytes) -> set[bytes]:
-    """Return how a value looks in texts without escapes: as it is, in hex, and in base64 of something around it."""
-    found = set()
+    """Return the forms of a value in texts without escapes: itself, in hex, and in base64 of something around it."""
+    texts = set()
     for one in _variants(value):
-        found |= {one, one.hex().encode(), one.hex().upper().encode()}
-        found |= _cores(one)
-    return found
+        texts |= {one, one.hex().encode(), one.hex().upper().encode()}
+        texts |= _cores(one)
+    return texts
 
 
 def plain_forms(value: bytes) -> set[bytes]:
-    """Return how a value looks in texts once their escapes are decoded."""
-    found = set()
+    """Return the forms of a value in texts whose escapes have been decoded."""
+    texts = set()
     for one in _variants(value):
-        found |= {one, *_cores(one)}
+        texts |= {one, *_cores(one)}
         # An encoder that leaves % or a backslash of a value as it is may leave something that looks like an escape.
-        found.add(Decoded(one).text)
-    return {without_plus(form) for form in found if len(form) >= SHORTEST}
+        texts.add(Decoded(one).text)
+    return {without_plus(form) for form in texts if len(form) >= SHORTEST}
 
 
 def broken_forms(value: bytes) -> set[bytes]:
-    """Return how a value looks in what an encoder breaks into lines, once these are one line without escapes."""
-    found = set()
+    """Return the forms of a value that an encoder breaks into lines, in decoded texts whose lines have been joined."""
+    texts = set()
     for one in _variants(value):
-        found |= {one.hex().encode(), one.hex().upper().encode(), *_cores(one)}
-    return {without_plus(form) for form in found if len(form) >= SHORTEST}
+        texts |= {one.hex().encode(), one.hex().upper().encode(), *_cores(one)}
+    return {without_plus(form) for form in texts if len(form) >= SHORTEST}
 
 
 def _variants(value: bytes) -> set[bytes]:
     """Return a value with either line end, and without blanks at its ends."""
     lines = value.replace(b"\r\n", b"\n")
-    found = {value, lines, lines.replace(b"\n", b"\r\n")}
+    texts = {value, lines, lines.replace(b"\n", b"\r\n")}
     stripped = value.strip()
-    return found | {stripped} if len(stripped) >= SHORTEST else found
+    return texts | {stripped} if len(stripped) >= SHORTEST else texts
 
 
 def _cores(value: bytes) -> set[bytes]:
@@ -95,7 +97,7 @@ def _cores(value: bytes) -> set[bytes]:
 
 
 def _base64(value: bytes, shift: int) -> set[bytes]:
-    """Return the letters that depend on nothing but the value where so many bytes (modulo 3) come before it."""
+    """Return the letters of base64 that depend on the value alone, if `shift` bytes (modulo 3) come before it."""
     letters = b64encode(bytes(shift) + value)
     core = letters[(8 * shift + 5) // 6 : 8 * (shift + len(value)) // 6]
     return {core, core.translate(bytes.maketrans(b"+/", b"-_"))}
@@ -105,7 +107,7 @@ def _base64(value: bytes, shift: int) -> set[bytes]:
 
 
 class _Needles(Generic[AnyStr]):
-    """Forms to look for, of which each has at least four letters."""
+    """Forms to look for, each of at least four letters."""
 
     def __init__(self, texts: Iterable[AnyStr]) -> None:
         self._all: list[AnyStr] = sorted(set(texts))
@@ -114,11 +116,11 @@ class _Needles(Generic[AnyStr]):
         self.longest = max(map(len, self._all), default=0)
 
     def found(self, text: AnyStr) -> list[tuple[int, int]]:
-        """Return where each of them is, in the order of their beginnings."""
+        """Return (start, end) of each needle in text, sorted."""
         return sorted(place for needle in self._all if needle in text for place in self._places(needle, text))
 
     def _places(self, needle: AnyStr, text: AnyStr) -> Iterator[tuple[int, int]]:
-        """Yield where it is; those that overlap regularly, as with a repeated letter, as one."""
+        """Yield where a needle is. Regular overlaps, as of a repeated letter, are yielded as one place."""
         tail, size = self._tail(needle), len(needle)
         start = text.find(needle)
         while start >= 0:
@@ -129,7 +131,7 @@ class _Needles(Generic[AnyStr]):
             start = text.find(needle, end - size + 1)
 
     def _tail(self, needle: AnyStr) -> AnyStr:
-        """Return what has to follow it for another to end there that it overlaps most: "" if none can."""
+        """Return the text after which a needle ends again, with the greatest overlap; "" if it can't overlap itself."""
         if needle not in self._tails:
             border, borders = 0, [0]  # Knuth, Morris, Pratt
             for at in range(1, len(needle)):
@@ -141,13 +143,13 @@ class _Needles(Generic[AnyStr]):
         return self._tails[needle]
 
     def held(self, text: AnyStr) -> int:
-        """Return where the longest end of text starts that one of them begins with; its length where none does."""
+        """Return where the longest end of text starts that begins a needle; text's length if there is none."""
         size = len(text)
         best = size
         for length, begins in enumerate(self._ends, 1):
             if length <= size and text[size - length :] in begins:
                 best = size - length
-        tail = text[max(0, size - SHORTEST) :]  # most needles have it nowhere
+        tail = text[max(0, size - SHORTEST) :]  # most needles don't have it anywhere
         for needle in self._all if size >= SHORTEST else ():
             at = needle.rfind(tail, 0, min(size, len(needle) - 1))
             while at >= 0 and size - at - SHORTEST < best:
@@ -160,7 +162,7 @@ class _Needles(Generic[AnyStr]):
 
 
 class _Stream(Generic[AnyStr]):
-    """What is held back of a stream. covered: how much of it, from its beginning, the last mask stands for."""
+    """The end of a stream that is held back. _covered: for how much of it, from its beginning, the last mask stands."""
 
     def __init__(
         self, needles: _Needles[AnyStr], plain: _Needles[AnyStr], broken: _Needles[AnyStr], mask: AnyStr
@@ -178,7 +180,7 @@ class _Stream(Generic[AnyStr]):
         return self._mask[:0]
 
     def feed(self, data: AnyStr, *, is_last: bool = False) -> AnyStr:
-        """Return what is safe of what is held back and of this; is_last: all of it."""
+        """Return the safe part of what is held back and of data; with is_last, all of it is."""
         text = self._pending + data
         decoded = Decoded(text)
         size, limit = (len(text), len(decoded.text)) if is_last else decoded.begun()
@@ -201,7 +203,7 @@ class _Stream(Generic[AnyStr]):
         return self._mask[:0].join(out)
 
     def _cut(self, text: AnyStr, size: int, decoded: Decoded[AnyStr], plain: AnyStr, lines: Unbroken[AnyStr]) -> int:
-        """Return where what has to be held back begins."""
+        """Return the place from which on the text has to be held back."""
         held = self._plain.held(plain)
         unbroken = lines.ended(lines.text)
         begun = self._broken.held(unbroken)
@@ -214,22 +216,29 @@ class _Stream(Generic[AnyStr]):
 class Scrubber:
     r"""Replaces known secrets in one stream, of bytes or of str: output = feed(piece) again and again, then flush().
 
-    What comes out doesn't depend on how the stream was cut. A secret is replaced as it is and in these forms: with
-    any of its characters as %XX (also + for a blank), as \uXXXX, \xXX or another escape of JSON, in octal (\NNN),
-    behind a backslash, or as an entity of HTML by number or name, whichever an encoder escapes; with ' as '\'' or
-    '"'"', as a shell has it; in hex; as a part of anything in base64, also the URL-safe one and with its + and / as
-    %XX; both also in lines (MIME, PEM, xxd -p); with the other line ends (LF, CR LF); without blanks at its ends.
-    Where secrets overlap all of it is replaced, by one mask. Nothing else is changed.
+    The output doesn't depend on how the stream was cut into pieces. A secret is replaced as it is, and in these forms:
+
+    - with any of its characters escaped, whichever an encoder escapes: as %XX (also + for a blank), as \uXXXX, \xXX or
+      another escape of JSON, in octal (\NNN), behind a backslash, or as an entity of HTML by number or name;
+    - with ' as '\'' or '"'"', as in a shell;
+    - in hex, and as a part of anything in base64, also the URL-safe one and with its + and / as %XX; both also in lines
+      (MIME, PEM, xxd -p);
+    - with the other line ends (LF, CR LF), and without blanks at its ends.
+
+    Where secrets overlap, one mask replaces all of them. Nothing else is changed.
 
     Not found: what is escaped twice, such as JSON in JSON; hex with blanks, offsets or colons (hexdump, xxd without
     -p); base64 in lines that are indented; other encodings, such as base32, and what is compressed.
 
-    secrets: str, bytes or nsbox.secrets.Secret, of 4 to 65536 bytes in UTF-8; others raise ValueError, since a
-    shorter one would stand in much that is no secret. mask: what stands for them, "***" unless that, with what is
-    beside it, could be one of the secrets; then another. A mask given that could be raises ValueError.
+    secrets: an iterable of str, bytes or nsbox.secrets.Secret, each of 4 to 65536 bytes in UTF-8. A shorter one would
+        occur in much that is no secret.
+    mask: what replaces them. Default: None, for "***"; or for another one, if "***", with what is beside it, could be
+        one of the secrets.
 
-    It keeps the secrets in memory, and of the stream what may be the beginning of one, or of an escape: less than
-    the longest form (six times the longest secret for \uXXXX, more for names of HTML and for lines of one letter).
+    Raises TypeError or ValueError for other secrets, and ValueError for a mask that could be one of them.
+
+    It keeps the secrets in memory, and the end of the stream if that may begin a secret, or an escape. This is less
+    than the longest form (six times the longest secret for \uXXXX, more for names of HTML and for lines of one letter).
     So the last letters of a prompt may only come with the next piece.
     """
 
@@ -249,20 +258,20 @@ class Scrubber:
         self._kind: type | None = None
 
     def feed(self, data: AnyStr) -> AnyStr:
-        """Take a piece of the stream, and return what is safe of it and of what was held back.
+        """Return the safe part of a piece of the stream, and of what was held back.
 
-        Raises TypeError for anything but bytes or str, and for the other of the two than the stream began with.
+        Raises TypeError for anything except bytes or str, and if the stream began with the other of the two.
         """
         return cast(AnyStr, self._current(data).feed(data))
 
     def flush(self) -> Any:
-        """Return what is left, as bytes or str as it was fed (b"" if nothing was), and be ready for another stream."""
+        """Return what is left, of the type that was fed (b"" if nothing was), and get ready for another stream."""
         stream, self._stream, self._kind = self._stream, None, None
         return b"" if stream is None else stream.feed(stream.nothing, is_last=True)
 
     def scrub(self, text: AnyStr) -> AnyStr:
-        """Return a whole text with the secrets replaced. The stream of feed() isn't touched."""
-        stream = self._new(text)  # in pieces: what a decoded text is made of takes many times its memory
+        """Return a whole text with the secrets replaced. The stream of feed() stays as it is."""
+        stream = self._new(text)  # in pieces: to decode a text takes many times its memory
         parts: list[Any] = [stream.feed(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE)]
         parts.append(stream.feed(stream.nothing, is_last=True))
         nothing: Any = stream.nothing
@@ -270,10 +279,10 @@ class Scrubber:
 
     def another(self) -> Scrubber:
         """Return a Scrubber of the same secrets for another stream, such as stderr beside stdout."""
-        made = object.__new__(Scrubber)
-        made._count, made.mask, made._made = self._count, self.mask, self._made
-        made._stream = made._kind = None
-        return made
+        other = object.__new__(Scrubber)
+        other._count, other.mask, other._made = self._count, self.mask, self._made
+        other._stream = other._kind = None
+        return other
 
     def _new(self, data: object) -> _Stream[Any]:
         kind = str if isinstance(data, str) else bytes if isinstance(data, bytes) else None
@@ -304,12 +313,12 @@ def _text(form: bytes) -> str:
 
 
 def _mask_for(every: set[bytes], given: str | None) -> str:
-    """Return a mask that can't make up a form with what is beside it."""
+    """Return a mask that can't form a secret with what is beside it; given: the caller's, which is checked."""
     if given is not None:
         if not given or _makes_up(given.encode(), every):
             raise ValueError("mask: is empty, or could be a part of one of the secrets; give another, or none")
         return given
-    single = (chr(byte) for byte in range(0x21, 0x7F) if chr(byte) not in "%&+\\")  # with which an escape could begin
+    single = (chr(byte) for byte in range(0x21, 0x7F) if chr(byte) not in "%&+\\")  # these could begin an escape
     for mask in (*_MASKS, *single):
         if not _makes_up(mask.encode(), every):
             return mask
@@ -317,7 +326,7 @@ def _mask_for(every: set[bytes], given: str | None) -> str:
 
 
 def _makes_up(mask: bytes, every: set[bytes]) -> bool:
-    """Say if a form could stand partly in a mask: it is in the other, or begins as the other ends."""
+    """Return whether a mask could be a part of a form: one contains the other, or begins as the other ends."""
     ends = tuple(mask[at:] for at in range(1, len(mask)))
     begins = tuple(mask[:at] for at in range(1, len(mask)))
     return any(mask in form or form in mask or form.startswith(ends) or form.endswith(begins) for form in every)

@@ -1,4 +1,4 @@
-"""What the relay of a network list reports: packets, laid out as in csrc/relay/wire.h, become frozen values. Pure."""
+"""What the relay of a network list reports: packets, laid out as in csrc/net/wire.h, become frozen values. Pure."""
 
 from __future__ import annotations
 

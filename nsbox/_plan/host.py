@@ -56,7 +56,7 @@ class Host(Frozen):
     cgroup_controllers: tuple[str, ...] = ()  # those of memory, pids and cpu that can be used there
     cgroup_problem: str = ""  # why no cgroups can be made
 
-    seatbelt_ways: tuple[str, ...] = ()  # macOS: how a profile can be applied, the best way first: see _seatbelt
+    seatbelt_ways: tuple[str, ...] = ()  # macOS: how a profile can be applied, the best way first: see _spawn.seatbelt
     seatbelt_problem: str = ""  # why none can be, for instance because this process is in a sandbox already
     temporary: str = ""  # macOS: the user's directory for temporary files
     names_are_exact: bool = True  # False: volumes take "a" and "A" for the same name

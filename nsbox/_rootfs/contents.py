@@ -1,7 +1,7 @@
 """What a root file system consists of, before anything is written: each path in it, and where it comes from.
 
-Paths are those of this machine, with the links on the way: where /bin leads to usr/bin and sh to dash, they do in the
-root as well. Nothing is copied from behind a link that isn't itself taken over, and nothing is put behind one.
+Paths are those of this machine, with the links on the way: if /bin leads to usr/bin and sh to dash, they do in the root
+as well. Nothing is copied from behind a link unless the root gets the link too, and nothing is put behind one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
 _DIRECTORIES = ("/etc", "/root", "/usr", "/var")
-# Links that a machine with merged directories has: they are there before anything is put below them.
+# Links of a machine with merged directories. The root gets them before anything is put below them.
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr/bin", "usr/sbin", "usr/lib32", "usr/lib64")
 _NOT_FILES = ("/proc", "/sys", "/dev")
 _MOST_LINKS = 40  # as path_resolution(7)
@@ -65,7 +65,7 @@ class Text(Frozen):
 
 @frozen
 class Copy(Frozen):
-    """A copy of a file of this machine. tree: where it was found, with path relative to it; None: path is absolute."""
+    """A copy of a file of this machine. tree: the directory to which path is relative; None: path is absolute."""
 
     path: str
     tree: str | None
@@ -77,24 +77,24 @@ class Copy(Frozen):
 
     @property
     def source(self) -> str:
-        """Return the absolute path on this machine."""
+        """The absolute path on this machine."""
         return self.path if self.tree is None else f"{self.tree}/{self.path}"
 
 
 Entry: TypeAlias = Dir | Link | Text | Copy
 
 
-def copy_of(path: str, found: os.stat_result, tree: str | None = None) -> Copy:
-    """Return the entry for a file that is like this."""
-    identity = (found.st_dev, found.st_ino)
-    return Copy(path, tree, found.st_size, found.st_mtime_ns, identity, bool(found.st_mode & 0o111), found.st_nlink > 1)
+def copy_of(path: str, status: os.stat_result, tree: str | None = None) -> Copy:
+    """Return the entry for a file of this status."""
+    identity, is_program = (status.st_dev, status.st_ino), bool(status.st_mode & 0o111)
+    return Copy(path, tree, status.st_size, status.st_mtime_ns, identity, is_program, status.st_nlink > 1)
 
 
 class Contents:
-    """The entries of a root, by their absolute paths in it. Everything raises PolicyError and OSError.
+    """The entries of a root, by their absolute paths in it. Every method raises PolicyError and OSError.
 
-    skipped: what lies in a tree and isn't copied: sockets, FIFOs, device nodes. missing: libraries that files of trees
-    need and this machine hasn't.
+    skipped: what is in a tree and isn't copied: sockets, FIFOs, device nodes.
+    missing: libraries that files of trees need and this machine lacks, by the file's path in the root.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Contents:
         self._machine = os.uname().machine
         self._done: set[tuple[str, str]] = set()
         self._aliases: list[tuple[str, str]] = []
-        self._field = "files"  # the argument that what is added now is owed to
+        self._field = "files"  # the argument for which something is being added, for errors
         for name in _MERGED:
             if os.path.islink(f"/{name}") and name.split("/")[0] not in self._links():
                 self._put(f"/{name}", Link(os.readlink(f"/{name}")))
@@ -139,7 +139,7 @@ class Contents:
                 self._add_needs_of_file(real, place, None)
 
     def finish(self, mount_points: Iterable[str]) -> None:
-        """Add what policy() mounts things on, these directories, and what gives way to files that were wished for."""
+        """Add policy()'s mount points, these directories, and what the root still lacks of its own texts and links."""
         self._field = "mount_points"
         for path in (*_DIRECTORIES, *MOUNT_POINTS, *mount_points):
             place = self._resolved(path)
@@ -156,7 +156,7 @@ class Contents:
     # ---- programs
 
     def _found(self, name: str) -> str:
-        """Return the path of a program, which a name without "/" is looked up for."""
+        """Return the path of a program. A name without "/" is looked up."""
         if "/" in name:
             return os.path.abspath(name)
         paths = [os.path.join(directory, name) for directory in PATH.split(":")]
@@ -169,7 +169,7 @@ class Contents:
         raise FileNotFoundError(errno.ENOENT, f"no such program in {PATH}", name)
 
     def _needs_of_program(self, real: str, place: str) -> list[str]:
-        """Add the libraries of a program; return the programs that it needs as a script."""
+        """Add the libraries of a program; return the programs that it needs if it is a script."""
         fd = opened(real)
         try:
             head = os.pread(fd, _SHEBANG, 0)
@@ -209,7 +209,7 @@ class Contents:
                 self._aliases.append((library.alias, place))
 
     def _add_needs_of_file(self, real: str, place: str, fd: int | None) -> None:
-        """Add the libraries of a file that a program may load. What isn't for this machine needs none here."""
+        """Add the libraries of a file that a program may load. A file for another machine needs none."""
         opened_fd = opened(real) if fd is None else fd
         try:
             if not rootfs_elf.is_elf(os.pread(opened_fd, 4, 0)):
@@ -219,7 +219,7 @@ class Contents:
                 if elf.problem_as_program(self._machine):
                     return
                 found, missing = self._libraries.of(elf, real, place)
-            except OSError as error:  # it is a file like any other; that it can't be loaded is so here as well
+            except OSError as error:  # it is a file like any other: it can't be loaded on this machine either
                 self.missing[place] = [f"{error.filename} {error.strerror}"]
                 return
         finally:
@@ -232,7 +232,7 @@ class Contents:
     # ---- files
 
     def _add_file(self, inside: str | None, host: str) -> tuple[str, str]:
-        """Add one file; return where it really is, here and in the root."""
+        """Add one file; return its real paths, here and in the root."""
         if inside is None:
             real = place = self._follow(host)
         else:
@@ -256,15 +256,15 @@ class Contents:
             while todo:
                 path = todo.pop()
                 self._put(join(top, path) if path else top, Dir())
-                for name, found in tree.entries(path):
+                for name, status in tree.entries(path):
                     at = join(path, name)
                     place = f"{top}/{at}"
-                    if stat.S_ISDIR(found.st_mode):
+                    if stat.S_ISDIR(status.st_mode):
                         todo.append(at)
-                    elif stat.S_ISLNK(found.st_mode):
+                    elif stat.S_ISLNK(status.st_mode):
                         self._put(place, Link(tree.link(at)))
-                    elif stat.S_ISREG(found.st_mode):
-                        self._put(place, copy_of(at, found, real))
+                    elif stat.S_ISREG(status.st_mode):
+                        self._put(place, copy_of(at, status, real))
                         with tree.file(at) as fd:
                             self._add_needs_of_file(f"{real}/{at}", place, fd)
                     else:
@@ -288,10 +288,10 @@ class Contents:
                 self._put(parent, Dir())
             self.entries[path] = entry
         elif not _is_same(have, entry):
-            raise PolicyError(self._field, f"{path} is wished for twice: {_said(have)}, and {_said(entry)}")
+            raise PolicyError(self._field, f"{path} would be two things: {_said(have)}, and {_said(entry)}")
 
     def _follow(self, path: str) -> str:
-        """Take over the links on the way to a path of this machine, and return where it really is."""
+        """Add the links on the way to a path of this machine, and return the real path."""
         done: list[str] = []
         todo, links = path.split("/")[::-1], 0
         while todo:
@@ -319,7 +319,7 @@ class Contents:
         return "/" + "/".join(done)
 
     def _resolved(self, path: str) -> str:
-        """Return where a path of the root leads, by the links that it has so far."""
+        """Return where a path of the root leads, by the links that the root has so far."""
         done: list[str] = []
         todo, links = path.split("/")[::-1], 0
         while todo:
@@ -342,7 +342,7 @@ class Contents:
 
 @contextlib.contextmanager
 def _naming(tree: str) -> Iterator[None]:
-    """Say in which tree it was: names in it are relative, and don't tell."""
+    """Add the tree to errors: names in it are relative, and don't show it."""
     try:
         yield
     except OSError as error:
@@ -355,7 +355,7 @@ def _naming(tree: str) -> Iterator[None]:
 def _check_source(path: str) -> None:
     for top in _NOT_FILES:
         if is_below(path, top):
-            raise PolicyError("files", f"{path}: what is in {top} are no files that could be copied")
+            raise PolicyError("files", f"{path}: what is in {top} can't be copied, since it isn't files")
 
 
 def _is_same(have: Entry, entry: Entry) -> bool:
@@ -377,7 +377,7 @@ def _said(entry: Entry) -> str:
 
 
 def _interpreters(head: bytes, script: str) -> list[str]:
-    """Return the programs that the first line of a script names: the interpreter, and what env(1) is to look up."""
+    """Return the programs that a script's first line names: the interpreter, and the one that env(1) looks up."""
     words = os.fsdecode(head[2:].partition(b"\n")[0]).split()
     if not words or not words[0].startswith("/"):
         raise OSError(errno.ENOEXEC, "is a script whose first line names no interpreter by an absolute path", script)

@@ -1,8 +1,7 @@
-"""ELF files: what a program or a library says of itself, as far as the dynamic loader acts on it.
+"""ELF files: what a program or a library says about itself, as far as the dynamic loader acts on it.
 
-Section headers are never looked at: neither the kernel nor the loader does, and a file may lie in them. Whatever the
-bytes are, reading ends: with an answer, or with an OSError that names the file. Where the libraries then are is a
-question for `_rootfs.libraries`.
+Section headers are never looked at: neither the kernel nor the loader uses them, and they may lie. Whatever the bytes
+are, reading ends: with an answer, or with an OSError that names the file. libraries.py says where the libraries are.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MOST_ENTRIES = 65536
 _LONGEST = 4096  # bytes of a name, with its NUL
 _NODEFLIB = 0x800  # DF_1_NODEFLIB
 _TEXTS = {"DT_NEEDED": "needed", "DT_SONAME": "soname", "DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
-_RUNNABLE = {  # by uname(2): the machines whose programs its kernels execute
+_RUNNABLE = {  # by the name in uname(2): the machines whose programs such a kernel executes
     "x86_64": ("EM_X86_64", "EM_386"),
     "aarch64": ("EM_AARCH64", "EM_ARM"),
 }
@@ -43,11 +42,11 @@ class Elf(Frozen):
 
     @property
     def machine(self) -> str:
-        """Return the machine by its name in elf(5)."""
+        """The machine, by its name in elf(5)."""
         return self.kind[2]
 
     def problem_as_program(self, machine: str) -> str:
-        """Say why a machine, named as uname(2) does, doesn't execute this; "": it does."""
+        """Return why a machine, named as in uname(2), doesn't execute this; "" if it does."""
         if self.type not in ("ET_EXEC", "ET_DYN"):
             return f"is an ELF file of type {self.type}, no program"
         if self.machine not in _RUNNABLE.get(machine, (self.machine,)):
@@ -56,7 +55,7 @@ class Elf(Frozen):
 
 
 def check_reader() -> None:
-    """Raise UnavailableError if the library that reads ELF files isn't there."""
+    """Raise UnavailableError if the library that reads ELF files isn't installed."""
     try:
         import elftools.elf.elffile  # noqa: F401
     except ImportError:
@@ -66,24 +65,24 @@ def check_reader() -> None:
 
 
 def is_elf(head: bytes) -> bool:
-    """Say if a file that begins like this is meant to be an ELF file."""
+    """Return whether a file that begins like this is meant to be an ELF file."""
     return head.startswith(_MAGIC)
 
 
 def read(fd: int, path: str) -> Elf:
-    """Return what an open ELF file says; path: its name, for errors. Raises OSError (ENOEXEC) if it makes no sense."""
+    """Return what an open ELF file says. path: its name, for errors. Raises OSError (ENOEXEC) if it makes no sense."""
     from elftools.elf.elffile import ELFFile  # costs 30 ms
 
     size = os.fstat(fd).st_size
     with open(fd, "rb", closefd=False) as stream:
         try:
             return _Reader(ELFFile(stream), stream, size).read()
-        except OSError as error:  # EINVAL: an offset beyond all files
+        except OSError as error:  # EINVAL: an offset that no file can have
             number = errno.ENOEXEC if error.errno == errno.EINVAL else error.errno
             raise OSError(number, f"is an ELF file that can't be read ({error.strerror})", path) from None
         except _Nonsense as problem:
             raise OSError(errno.ENOEXEC, f"is an ELF file that {problem}", path) from None
-        except Exception as error:  # whatever a parser makes of bytes that anybody may have written
+        except Exception as error:  # whatever a parser makes of bytes that any user may have written
             raise OSError(errno.ENOEXEC, f"is an ELF file that can't be read ({error})", path) from None
 
 
@@ -113,12 +112,12 @@ class _Reader:
                 interpreter = self._text(start)
             else:
                 dynamic = (start, length)
-        said = self._dynamic(*dynamic) if dynamic is not None else {}
+        fields = self._dynamic(*dynamic) if dynamic is not None else {}
         return Elf(
             kind=(self._elf.elfclass, self._elf.little_endian, str(header["e_machine"])),
             type=str(header["e_type"]),
             interpreter=interpreter,
-            **said,
+            **fields,
         )
 
     def _parse(self, struct: Any, offset: int) -> Any:
@@ -140,15 +139,15 @@ class _Reader:
         count = length // struct.sizeof()
         if count > _MOST_ENTRIES:
             raise _Nonsense(f"has {count} dynamic entries")
-        found: list[tuple[str, int]] = []
+        entries: list[tuple[str, int]] = []
         for i in range(count):
             entry = self._parse(struct, start + i * struct.sizeof())
             if entry["d_tag"] == "DT_NULL":
                 break
-            found.append((str(entry["d_tag"]), entry["d_val"]))
-        numbers = dict(found)
+            entries.append((str(entry["d_tag"]), entry["d_val"]))
+        numbers = dict(entries)
         texts: dict[str, list[str]] = {}
-        for tag, value in found:
+        for tag, value in entries:
             if tag in _TEXTS:
                 texts.setdefault(_TEXTS[tag], []).append(self._text(self._offset(numbers.get("DT_STRTAB")) + value))
         return {

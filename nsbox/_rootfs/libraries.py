@@ -1,7 +1,7 @@
 """Where the dynamic loader finds the libraries of a program: ld.so(8) of glibc, and musl's. Nothing is executed.
 
 A library has two paths: where it is on this machine, and where the loader of a root file system will look for it. They
-differ when the program itself is to be elsewhere there, and names its libraries by $ORIGIN.
+differ if the program itself has another path in the root, and names its libraries by $ORIGIN.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _TRIPLETS = {
 }
 _PLATFORMS = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_386": "i686", "EM_ARM": "v7l"}
 _MUSL_DEFAULT = "/lib:/usr/local/lib:/usr/lib"
-_MUSL_OWN = re.compile(r"lib(c|pthread|rt|m|dl|util|xnet)\.")  # these names are the loader itself there
-# glibc opens these by itself, when it is asked for users, hosts, or a thread's end.
+_MUSL_OWN = re.compile(r"lib(c|pthread|rt|m|dl|util|xnet)\.")  # for musl, these names are the loader itself
+# glibc opens these by itself, to look up users or hosts, or to end a thread.
 _BY_GLIBC = ("libnss_files.so.2", "libnss_dns.so.2", "libgcc_s.so.1")
 _MOST_CONF = 1 << 20
 _PARAMETER = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)\b)")
 
 
 def opened(path: str) -> int:
-    """Open a regular file for reading. Raises OSError with the path for all else, and never waits for a writer."""
+    """Open a regular file for reading, without ever waiting for a writer. Raises OSError, with the path."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
@@ -53,7 +53,7 @@ def opened(path: str) -> int:
 
 @frozen
 class Library(Frozen):
-    """A library that was found. host: its path on this machine; inside: in the root. alias: where it must be, too."""
+    """A library. host: its path on this machine. inside: its path in the root. alias: a second path that it needs."""
 
     host: str
     inside: str
@@ -62,7 +62,7 @@ class Library(Frozen):
 
 @frozen
 class _Loaded(Frozen):
-    """A file that is in memory. by: the file that asked for it. origins: what $ORIGIN is, here and in the root."""
+    """A file that the loader has in memory. by: the file that needs it. origins: its $ORIGIN, here and in the root."""
 
     elf: Elf
     origins: Pair
@@ -73,22 +73,23 @@ class Libraries:
     """The libraries of this machine. A file is read once."""
 
     def __init__(self, conf: str = _CONF) -> None:
-        """Take the loader's configuration file, which may be missing."""
+        """Read the loader's configuration file, which may be missing."""
         self._configured = tuple(configured(conf))
         self._read: dict[str, Elf | None] = {}
 
     def of(self, elf: Elf, host: str, inside: str) -> tuple[list[Library], list[tuple[str, str, tuple[str, ...]]]]:
-        """Return what a program or a library needs, and what of it is missing: name, who needs it, where it was sought.
+        """Return the libraries that a program or a library needs, and the missing ones.
 
-        host, inside: the file's own path, here and in the root. Raises OSError for a library that can't be read.
+        Of a missing one: its name, the file that needs it, and where it was looked for. host, inside: the file's own
+        path, here and in the root. Raises OSError for a library that can't be read.
         """
         main = _Loaded(elf, (os.path.dirname(host), os.path.dirname(inside)))
-        names, found, missing = set[str](), list[Library](), list[tuple[str, str, tuple[str, ...]]]()
+        names, libraries, missing = set[str](), list[Library](), list[tuple[str, str, tuple[str, ...]]]()
         is_musl = False
         if elf.interpreter is not None:
             loader = self._loader(elf.interpreter)
             names |= {os.path.basename(elf.interpreter), loader.soname or ""}
-            found.append(Library(elf.interpreter, elf.interpreter))
+            libraries.append(Library(elf.interpreter, elf.interpreter))
             is_musl = os.path.basename(elf.interpreter).startswith("ld-musl-")
         queue = [(main, host, name, False) for name in elf.needed]
         while queue:
@@ -105,23 +106,23 @@ class Libraries:
             read = self._elf(library.host)
             assert read is not None
             names.add(read.soname or name)
-            found.append(library)
+            libraries.append(library)
             loaded = _Loaded(read, (os.path.dirname(library.host), os.path.dirname(library.inside)), by)
             queue += [(loaded, library.host, needed, False) for needed in read.needed]
             if name == "libc.so.6":
                 queue += [(loaded, library.host, opened, True) for opened in _BY_GLIBC]
-        return found, missing
+        return libraries, missing
 
     def _loader(self, path: str) -> Elf:
         if not path.startswith("/"):
             raise OSError(errno.ENOEXEC, "is the program's loader: not an absolute path", path)
-        found = self._elf(path)
-        if found is None:
+        elf = self._elf(path)
+        if elf is None:
             raise FileNotFoundError(errno.ENOENT, "is the program's loader: it doesn't exist here", path)
-        return found
+        return elf
 
     def _elf(self, path: str) -> Elf | None:
-        """Return what a library says; None: the loader wouldn't get to read it, and goes on."""
+        """Return what a library says; None: the loader couldn't read it, and would go on."""
         if path not in self._read:
             self._read[path] = self._read_elf(path)
         return self._read[path]
@@ -133,13 +134,13 @@ class Libraries:
             return None
         try:
             if not rootfs_elf.is_elf(os.pread(fd, 4, 0)):
-                raise OSError(errno.ENOEXEC, "is wanted as a library, and is no ELF file", path)
+                raise OSError(errno.ENOEXEC, "is needed as a library, and is no ELF file", path)
             return rootfs_elf.read(fd, path)
         finally:
             os.close(fd)
 
     def _first(self, name: str, directories: Iterable[Pair], program: Elf) -> Library | None:
-        """Return the first library of that name that fits the program, as the loader passes over those that don't."""
+        """Return the first library of that name that fits the program: the loader passes over those that don't."""
         at = os.path.basename(name)
         for here, there in directories:
             path = os.path.join(here, at)
@@ -149,9 +150,10 @@ class Libraries:
         return None
 
     def _alias(self, name: str, directory: str, program: Elf) -> str | None:
-        """Return where a library must be as well. Without a cache, ld.so only looks in the directories built into it.
+        """Return a second path that a library needs; None: it needs none.
 
-        What it found in another one of the configuration needs a name in the first of these that is there.
+        Without a cache, ld.so only looks in the directories built into it. So a library that is in another directory of
+        the configuration needs a name in the first of these that exists.
         """
         defaults = _defaults(program)
         real = {os.path.realpath(path) for path in defaults}
@@ -160,12 +162,13 @@ class Libraries:
         return os.path.join(next((path for path in defaults if os.path.isdir(path)), defaults[0]), name)
 
     def _directories(self, name: str, by: _Loaded, main: _Loaded, is_musl: bool) -> Iterator[Pair]:
-        """Yield where the loader looks, in its order."""
-        if "/" in name:  # a path, with $ORIGIN perhaps; where a relative one leads depends on the current directory
+        """Yield the directories in which the loader looks, in its order."""
+        if "/" in name:  # a path, perhaps with $ORIGIN; a relative one would depend on the current directory
             yield from _expanded((os.path.dirname(name) or "/",), by)
             return
-        # glibc: DT_RPATH of who asks, of who asked for that, and of the program; each counts for nothing beside a
-        # DT_RUNPATH, which is about its own file's needs only. musl makes no difference between the two.
+        # glibc uses the DT_RPATH of the file that needs the library, of the file that needed that one, and so on up to
+        # the program. A file's DT_RPATH doesn't count if it has a DT_RUNPATH, which is for its own needs alone. musl
+        # treats both alike.
         chain = [by]
         while (above := chain[-1].by) is not None:
             chain.append(above)
@@ -199,9 +202,9 @@ def _musl(elf: Elf) -> list[str]:
 
 
 def _expanded(paths: Iterable[str], file: _Loaded) -> Iterator[Pair]:
-    """Yield directories with $ORIGIN, $LIB and $PLATFORM replaced; relative ones depend on who calls, and are none.
+    """Yield directories with $ORIGIN, $LIB and $PLATFORM replaced, except relative ones, which depend on the caller.
 
-    What $LIB is was decided when the loader was compiled: lib/x86_64-linux-gnu, lib64 or lib.
+    $LIB was fixed when the loader was compiled: lib/x86_64-linux-gnu, lib64 or lib.
     """
     libs = [path.lstrip("/") for path in _defaults(file.elf) if not path.startswith("/usr")]
     for path in paths:
@@ -233,13 +236,13 @@ def _text(path: str) -> str:
 
 
 def configured(path: str) -> list[str]:
-    """Return the directories that ldconfig(8) is told of by this file and those that it includes, in their order."""
-    found: list[str] = []
-    _configured(path, found, set())
-    return list(dict.fromkeys(found))
+    """Return the directories that this file, and those that it includes, name for ldconfig(8), in their order."""
+    directories: list[str] = []
+    _configured(path, directories, set())
+    return list(dict.fromkeys(directories))
 
 
-def _configured(path: str, found: list[str], seen: set[str]) -> None:
+def _configured(path: str, directories: list[str], seen: set[str]) -> None:
     real = os.path.realpath(path)
     if real in seen:
         return
@@ -250,6 +253,6 @@ def _configured(path: str, found: list[str], seen: set[str]) -> None:
         if word == "include":
             for pattern in rest.split():
                 for name in sorted(glob.glob(os.path.join(os.path.dirname(path), pattern))):
-                    _configured(name, found, seen)
+                    _configured(name, directories, seen)
         elif text.startswith("/"):
-            found.append(_tidy(text.partition("=")[0].rstrip()))
+            directories.append(_tidy(text.partition("=")[0].rstrip()))

@@ -1,6 +1,6 @@
-"""The policy for a command in a root file system of its own. Pure but for a look at the paths that it is given.
+"""The policy for a command in a root file system of its own. Pure, except that it looks at the paths of its arguments.
 
-It protects as Policy.workspace() does: what `_layout.workspace` adds to a workspace by itself is written out here.
+It protects as Policy.workspace() does. What `_layout.workspace` adds to a workspace by itself is written out here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsbox._network.network import Network
     from nsbox._policy.policy import Path
 
-PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # build() looks programs up there, too
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # build() looks up programs there, too
 MANIFEST = ".nsbox-rootfs.json"
 _NEEDED = ("/proc", "/dev", "/tmp", "/run", "/workspace")
 MOUNT_POINTS = (*_NEEDED, "/agent")
@@ -56,17 +56,23 @@ def policy(
 ) -> Policy:
     """Return the policy for commands that see this root file system, read-only, and one workspace at /workspace.
 
-    dest: the root, from build() or elsewhere. workspace: the directory of this machine that is /workspace, the only one
-    that commands can change. agent: a directory that is /agent, read-only. runtime: directories by their paths inside,
-    read-only, such as {"/usr/local/node": "/opt/node-22"}; their bin comes first in PATH. bridge: a unix socket that is
-    /run/bridge.sock. network: "none", the host's, or a list, as a policy's. tmp_size: the most bytes in /tmp, /dev/shm
-    and /dev, each; None: half of the memory. env: variables besides PATH, HOME, TMPDIR, USER, LANG and TERM, of which
-    none is the caller's.
-    uid, gid: the command's, inside; outside it is the caller. wishes: fields of Policy.
+    /proc, /dev and /tmp are the sandbox's own, and so are all namespaces.
 
-    /proc, /dev and /tmp are the sandbox's own, and so are all namespaces. Raises PolicyError for a path that doesn't
-    exist or isn't what it has to be, for a mount point that the root lacks, for a workspace in which one of the others
-    lies, or the running Python: through it they could be changed.
+    dest: the root, from build() or elsewhere.
+    workspace: the directory of this machine that commands see as /workspace, the only one that they can change.
+    agent: a directory that they see as /agent, read-only. Default: None.
+    runtime: directories by their paths inside, read-only, such as {"/usr/local/node": "/opt/node-22"}. The bin of each
+        comes first in PATH. Default: None.
+    bridge: a unix socket that they see as /run/bridge.sock. Default: None.
+    network: "none", "host", or a list, as a policy's. Default: "none".
+    tmp_size: how many bytes /tmp, /dev/shm and /dev may hold, each. Default: None, for half of the memory.
+    env: variables in addition to PATH, HOME, TMPDIR, USER, LANG and TERM. None of these is the caller's. Default: ().
+    uid, gid: the command's ids inside; outside, they are the caller's. Default: 1000.
+    hostname: the host name inside. Default: "sandbox".
+    wishes: further fields of Policy.
+
+    Raises PolicyError for a path that doesn't exist or has the wrong type, and for a mount point that the root lacks.
+    It also does for a workspace that contains one of the other paths, or the running Python: commands could change it.
     """
     given = Resolution()
     root, work = _directory(given, "dest", dest), _directory(given, "workspace", workspace)
@@ -83,6 +89,15 @@ def policy(
         others = {"/": root} | {other: host for other, host in binds.items() if other != path}
         _check_mount_point("agent" if path == "/agent" else "runtime", path, others)
     size = None if tmp_size is None else check_size("tmp_size", tmp_size)
+    ops = _ops(root, work, binds, socket, size, has_host_network=network == "host")
+    names = {"ipc", "uts", "cgroup"} | (set() if network == "host" else {"net"})
+    chosen = _wishes(wishes, network) | {"network": network, "uid": uid, "gid": gid, "hostname": hostname}
+    return Policy.layers(*ops, unshare=names, env=_environment(env, binds, uid, wishes.get("pass_env", ())), **chosen)
+
+
+def _ops(
+    root: str, work: str, binds: Mapping[str, str], socket: str | None, size: int | None, *, has_host_network: bool
+) -> list[Op]:
     ops: list[Op] = [RoBind(root, "/", nofollow=True), Proc("/proc", cover="sys"), *_dev(size)]
     ops += [Tmpfs("/tmp", size=size, mode=0o1777), Tmpfs("/run", size=_RUN_SIZE)]
     if socket is not None:  # connect(2) needs no writable mount, and chmod(2) of the host's socket would
@@ -90,31 +105,29 @@ def policy(
     ops.append(RemountRo("/run"))
     ops += [RoBind(host, path, nofollow=True) for path, host in sorted(binds.items())]
     ops.append(Bind(work, "/workspace", nofollow=True))
-    if network == "host" and os.path.isfile("/etc/resolv.conf") and _is_file(f"{root}/etc/resolv.conf"):
+    if has_host_network and os.path.isfile("/etc/resolv.conf") and _is_file(f"{root}/etc/resolv.conf"):
         ops.append(RoBind(os.path.realpath("/etc/resolv.conf"), "/etc/resolv.conf", optional=True))
     ops += [Mask(f"/proc/{name}", optional=True) for name in _MASKED]
     if _is_file(f"{root}/{MANIFEST}"):
         ops.append(Mask(f"/{MANIFEST}", optional=True))
-    names = {"ipc", "uts", "cgroup"} | (set() if network == "host" else {"net"})
-    chosen = _wishes(wishes, network) | {"network": network, "uid": uid, "gid": gid, "hostname": hostname}
-    return Policy.layers(*ops, unshare=names, env=_environment(env, binds, uid, wishes.get("pass_env", ())), **chosen)
+    return ops
 
 
 def _wishes(wishes: dict[str, Any], network: object) -> dict[str, Any]:
-    """Return the fields that the policy has besides its mounts: what a workspace has by default."""
+    """Return the policy's fields apart from its mounts. Their defaults are a workspace's."""
     if "unshare" in wishes:
-        raise PolicyError("unshare", "is not to be chosen: a root file system comes with all namespaces")
+        raise PolicyError("unshare", "can't be chosen: a root file system comes with all namespaces")
     if wishes.get("tools_bin") is not None:
         raise PolicyError("tools_bin", "isn't there in a root file system; give the directory as runtime=")
     if wishes.get("nested"):
-        raise PolicyError("nested", "doesn't go with this: what /proc must not show here would have to be shown")
+        raise PolicyError("nested", "doesn't go with this: /proc would have to show what it must not show here")
     chosen = {"inherit_env": False, "new_session": True, "seccomp": "default"} | wishes
     chosen = {"workdir": "/workspace", "home": "/workspace"} | chosen
     limits = chosen.get("limits", Limits())
     if isinstance(limits, Limits):
         chosen["limits"] = with_small(replace(limits, core_size=0) if limits.core_size is None else limits)
     if network == "host" and "landlock" not in wishes:
-        # It has the scopes by which the host's abstract unix sockets, which no mount hides, aren't reached.
+        # Its scopes keep commands from the host's abstract unix sockets, which no mount hides.
         chosen["landlock"] = True
         chosen["best_effort"] = frozenset(wishes.get("best_effort", ())) | {"landlock"}
     return chosen
@@ -137,7 +150,7 @@ def _environment(env: Any, binds: Mapping[str, str], uid: object, passed: Any) -
 
 
 def _dev(size: int | None) -> tuple[Op, ...]:
-    """Return a /dev of which only shm can be written to."""
+    """Return a /dev in which only shm can be written to."""
     ops = (Tmpfs("/dev/shm", size=size, mode=0o1777) if isinstance(op, Dir) else op for op in Dev("/dev").primitives())
     return (*ops, RemountRo("/dev"))
 
@@ -175,7 +188,7 @@ def _check_runtime(path: str) -> None:
 
 
 def _check_apart(work: str, others: Mapping[str, list[str]]) -> None:
-    """Refuse a workspace by which commands could change what they only may read, or what runs outside."""
+    """Refuse a workspace by which commands could change what they may only read, or what runs outside."""
     own = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, PACKAGE]
     named = dict(others) | {"the running Python": [os.path.realpath(path) for path in own]}
     for what, paths in named.items():
@@ -185,7 +198,7 @@ def _check_apart(work: str, others: Mapping[str, list[str]]) -> None:
 
 
 def _check_mount_point(field: str, path: str, sources: Mapping[str, str]) -> None:
-    """Refuse a mount point that isn't there: in what is read-only none can be made."""
+    """Refuse a mount point that doesn't exist: none can be made in a read-only root."""
     above = max((top for top in sources if is_below(path, top)), key=len)
     at = sources[above]
     for name in path[len(above) :].strip("/").split("/"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsbox import _bwrap, _failure, _seatbelt, _session, _spawn, _template
+from nsbox import _bwrap, _session, _template
 from nsbox._bwrap import watch
 from nsbox._core import abi as core_abi
 from nsbox._core import buffers, call, darwin, entry, request
@@ -17,6 +17,7 @@ from nsbox._core import wire as core_wire
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
 from nsbox._layout import layout
+from nsbox._spawn import failure, seatbelt, start
 
 SYSTEMS = ("linux", "darwin")
 NAMES = {
@@ -132,15 +133,15 @@ def test_flags_are_bits(name: str, abi: str) -> None:
 def test_every_step_has_a_name(abi: str) -> None:
     """Whatever step the core reports, the exception can say which it was."""
     steps = {key.removeprefix("STEP_") for key in enum(abi, "nsbox_step")} - {"NONE", "END"}
-    assert set(_failure._STEPS) == steps
-    assert len(set(_failure._STEPS.values())) == len(steps)
-    for name, text in _failure._STEPS.items():
-        assert _failure.step_name(getattr(c, f"STEP_{name}")) == text
+    assert set(failure._STEPS) == steps
+    assert len(set(failure._STEPS.values())) == len(steps)
+    for name, text in failure._STEPS.items():
+        assert failure.step_name(getattr(c, f"STEP_{name}")) == text
 
 
 def test_every_step_is_reported(abi: str, source: Path) -> None:
     """No step is named in vain: each is set somewhere in the C."""
-    code = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
+    code = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in enum(abi, "nsbox_step"):
         if name != "STEP_END":
             assert re.search(rf"NSBOX_{name}\b", code), name
@@ -148,7 +149,7 @@ def test_every_step_is_reported(abi: str, source: Path) -> None:
 
 def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> None:
     """Each opcode has its own handler in the table of build.c, and is encoded somewhere in _wire.py."""
-    build = (source / "csrc/linux/build.c").read_text()
+    build = (source / "csrc/linux/root/build.c").read_text()
     table = dict(re.findall(r"\[NSBOX_(OP_\w+)\] = (op_\w+)", build))
     opcodes = [name for name in enum(abi, "nsbox_opcode") if name != "OP_END"]
     assert set(table) == set(opcodes)
@@ -160,7 +161,7 @@ def test_every_opcode_has_a_handler_and_an_encoding(abi: str, source: Path) -> N
 
 def test_settings_in_proc_are_the_same_ones(source: Path) -> None:
     """What is made read-only in a new procfs, by C, and in the caller's, by the planner."""
-    body = re.search(r"names\[\]\[16\] = \{(.*?)\}", (source / "csrc/linux/op_mount.c").read_text(), re.S)
+    body = re.search(r"names\[\]\[16\] = \{(.*?)\}", (source / "csrc/linux/root/op_mount.c").read_text(), re.S)
     assert body is not None
     assert tuple(re.findall(r'"([^"]+)"', body[1])) == layout._PROC_SETTINGS
 
@@ -169,9 +170,9 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
     """Each flag is set in Python and looked at in C."""
     ours = "".join(
         Path(module.__file__ or "").read_text()
-        for module in (core_wire, request, _spawn, call, darwin, _seatbelt, _session, _template, _bwrap)
+        for module in (core_wire, request, start, call, darwin, seatbelt, _session, _template, _bwrap)
     )
-    theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).glob("*.[ch]"))
+    theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):
         assert re.search(rf"\bc(onstants)?\.{name}\b", ours), name
         assert re.search(rf"\bNSBOX_{name}\b", theirs), name
@@ -179,7 +180,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
 
 def test_every_field_of_a_request_is_filled() -> None:
     """_core sets each field that C reads: one that was forgotten would be 0, so a descriptor, a user or a mask."""
-    text = Path(call.__file__).read_text() + Path(darwin.__file__).read_text()
+    text = "".join(Path(module.__file__ or "").read_text() for module in (request, call, darwin))
     for field, _, _ in struct_fields("nsbox_request"):
         if field not in ("reserved",):
             assert re.search(rf"\br\.{field}\b", text), field
@@ -270,7 +271,7 @@ def test_system_calls_are_in_the_audit_list(source: Path) -> None:
 def test_the_audit_list_has_no_idle_call(source: Path) -> None:
     """Each function of sys.h is called somewhere: what isn't needed isn't allowed."""
     names = re.findall(
-        r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/sys.h").read_text(), re.M
+        r"^(?:_Noreturn )?static inline \w+ (sys_\w+)\(", (source / "csrc/linux/kernel/sys.h").read_text(), re.M
     )
     assert len(names) > 40
     code = "".join(path.read_text() for path in c_files(source))
@@ -282,7 +283,7 @@ def test_raw_numbers_of_the_arches(source: Path) -> None:
     """The two calls that the clone trampolines make by number are clone and exit_group."""
     numbers = {"x86_64": (r"\(56L, ", r"\$231,"), "aarch64": (r"\(220, ", r"x8, #94\\n")}
     for arch, patterns in numbers.items():
-        text = (source / f"csrc/linux/arch/{arch}.h").read_text()
+        text = (source / f"csrc/linux/kernel/arch/{arch}.h").read_text()
         for pattern in patterns:
             assert re.search(pattern, text), (arch, pattern)
 

@@ -1,4 +1,4 @@
-"""Python and the relay agree about every byte and number of csrc/relay/wire.h: of the list, the messages and the events."""
+"""Python and the relay agree about every byte and number of csrc/net/wire.h: of the list, the messages and the events."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from cffi import FFI
 
-from nsbox import _wire_network
 from nsbox._network import events
+from nsbox._relay import wire as relay_wire
 
 WORDS = {"udp": "DATAGRAM", "publish": "PUBLISHED"}
 
@@ -19,7 +19,7 @@ WORDS = {"udp": "DATAGRAM", "publish": "PUBLISHED"}
 @pytest.fixture(scope="module")
 def wire(source: Path) -> tuple[FFI, Any]:
     """Return the header, as cffi understands it, and its constants."""
-    text = re.sub(r"/\*.*?\*/|^#[^\n]*", "", (source / "csrc/relay/wire.h").read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"/\*.*?\*/|^#[^\n]*", "", (source / "csrc/net/wire.h").read_text(), flags=re.DOTALL | re.MULTILINE)
     ffi = FFI()
     ffi.cdef(text)
     return ffi, ffi.dlopen(None)
@@ -30,8 +30,8 @@ def wire(source: Path) -> tuple[FFI, Any]:
     [
         ("nsbox_net_message", events.HEAD),
         ("nsbox_net_event", events.PACKET),
-        ("nsbox_net_rules", _wire_network._HEAD),
-        ("nsbox_net_rule", _wire_network._RULE),
+        ("nsbox_net_rules", relay_wire._HEAD),
+        ("nsbox_net_rule", relay_wire._RULE),
     ],
 )
 def test_packings(wire: tuple[FFI, Any], name: str, packing: struct.Struct) -> None:
@@ -98,7 +98,7 @@ def test_numbers(wire: tuple[FFI, Any]) -> None:
 
 def test_no_number_is_unknown(source: Path) -> None:
     """Whatever C may put into an event, Python has a word for it."""
-    text = re.sub(r"/\*.*?\*/", "", (source / "csrc/relay/wire.h").read_text(), flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", "", (source / "csrc/net/wire.h").read_text(), flags=re.DOTALL)
     enums = [
         dict(re.findall(r"NSBOX_NET_(\w+) = (\d+)", body)) for body in re.findall(r"enum {(.*?)}", text, re.DOTALL)
     ]

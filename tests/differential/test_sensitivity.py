@@ -13,24 +13,9 @@ from nsbox_differential.check import check
 from nsbox_differential.model import Wish
 from nsbox_testing import needs
 
-from nsbox import (
-    Bind,
-    BindData,
-    Chmod,
-    Dev,
-    DevBind,
-    Dir,
-    File,
-    Hostname,
-    Mask,
-    Op,
-    RemountRo,
-    RoBind,
-    Symlink,
-    Tmpfs,
-    _spawn,
-)
+from nsbox import Bind, BindData, Chmod, Dev, DevBind, Dir, File, Hostname, Mask, Op, RemountRo, RoBind, Symlink, Tmpfs
 from nsbox._core import wire
+from nsbox._spawn import prepare
 
 Change = Callable[[list[Op]], list[Op]]
 
@@ -42,10 +27,10 @@ def carry_out_as(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change],
 
     def carry_out_as(change: Change) -> None:
         monkeypatch.setattr(wire, "encode", lambda ops, *idmaps: encode(change(list(ops)), *idmaps))
-        _spawn.forget()
+        prepare.forget()
 
     yield carry_out_as
-    _spawn.forget()
+    prepare.forget()
 
 
 def instead(kind: type[Op], change: Callable[[Op], Op]) -> Change:

@@ -370,7 +370,7 @@ def test_directories_below_the_workspace(ws: Path, entry: str) -> None:
     command = [sys.executable, "-P", "-c", TOUCHING, entry.format(ws=ws)]
     done = subprocess.run(command, cwd=ws, capture_output=True, text=True, check=True)
     assert done.stdout == "wished\n"
-    assert done.stderr.count("\n") == 1 and f"commands can write to {ws}/sub, from where" in done.stderr
+    assert done.stderr.count("\n") == 1 and f"commands can write to {ws}/sub, from which" in done.stderr
 
 
 def test_control_directories_below_the_workspace(ws: Path) -> None:

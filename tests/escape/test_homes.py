@@ -56,7 +56,7 @@ def test_homes_that_others_can_write_to(workspace: Path, homes: Path) -> None:
     policy = Policy.workspace(workspace, home="private:a")
     sh("true", policy)
     homes.chmod(0o777)
-    with pytest.raises(PolicyError, match="nobody else may write to it"):
+    with pytest.raises(PolicyError, match="no other user may write to it"):
         sh("true", policy)
 
 

@@ -10,7 +10,7 @@ import threading
 from nsbox_client import Client
 
 from nsbox import NetworkEvent
-from nsbox._relay_process import Hearer
+from nsbox._relay.process import Hearer
 
 OWN_SOCKETS = """
 def own():
@@ -115,7 +115,7 @@ with nsbox.Sandbox(policy(*first)) as box:
 def test_an_update_that_fails(client: Client) -> None:
     """The list from before is in force then, also if the new one was already."""
     code = """
-from nsbox import _relay_process
+from nsbox._relay import process as _relay_process
 want = 'for line in sys.stdin: print(ask("203.0.113.1", 80), ask("203.0.113.1", 5432), flush=True)'
 with nsbox.Sandbox(policy("203.0.113.1:80")) as box:
     process = box.Popen([sys.executable, "-S", "-P", "-u", "-c", ASK + want], stdin=subprocess.PIPE,

@@ -127,7 +127,7 @@ def test_it_isnt_what_was_reviewed(smuggled: Smuggled, workspace: Path, steps: t
     """What was changed after the look and is closed by now is found by its digest; expected= isn't even needed."""
     changes = smuggled.tx.diff()
     smuggled.outside(*steps)
-    with pytest.raises(ConflictError, match=r"shown has been changed since: file \(isn't what was reviewed\)"):
+    with pytest.raises(ConflictError, match=r"showed has changed since: file \(isn't what was reviewed\)"):
         smuggled.tx.commit(expected=changes) if expects else smuggled.tx.commit()
     assert os.listdir(workspace) == []
     with unguarded():  # the control: without what was reviewed
@@ -177,9 +177,7 @@ def test_expected(tx: Transaction, workspace: Path, later: str) -> None:
     assert tx.commit(expected=iter(now)) == now  # the control
 
 
-STALE = (
-    r"shown has been changed since: new \(isn't what was reviewed\).*look again by diff\(\) or patch\(\), .* expected="
-)
+STALE = r"showed has changed since: new \(isn't what was reviewed\).*look again by diff\(\) or patch\(\), .* expected="
 
 
 @pytest.mark.parametrize("look", ["diff", "patch"])
@@ -471,12 +469,12 @@ def test_permissions_are_shown(tx: Transaction, workspace: Path) -> None:
         "# d: old mode 040755, new mode 040777",
         "# empty: new directory mode 040755",
         "# new: new file mode 102644",
-        "# new: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it",
+        "# new: set-user-ID or set-group-ID, which commit() drops unless keep_set_ids=True",
         "# open: new directory mode 041777",
         "# pipe: new fifo mode 010644",
         "# settings: old mode 100644, new mode 100666",
         "# tool: old mode 100755, new mode 106755",
-        "# tool: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it",
+        "# tool: set-user-ID or set-group-ID, which commit() drops unless keep_set_ids=True",
     ]
     tx.commit()
     modes = {name: stat.S_IMODE((workspace / name).stat().st_mode) for name in ("tool", "new", "settings", "open")}

@@ -16,7 +16,7 @@ import world as outside  # noqa: E402
 
 PRELUDE = """
 import base64, errno, json, os, signal, socket, ssl, struct, subprocess, sys, threading, time
-from nsbox import Network, _proxy, _wire_network; from nsbox._network import events as _network_events
+from nsbox import Network; from nsbox._relay import proxy as _proxy; from nsbox._relay import wire as _wire_network; from nsbox._network import events as _network_events
 directory, program = sys.argv[1:]
 
 class Proxy:

@@ -256,6 +256,6 @@ def test_functions_by_their_path(base: Path) -> None:
         dump(policy, base / name)
         assert load(base / name) == Config(policy=policy, path=str(base / name))
     for name in ("x", "x.ini", "toml", "x.toml.bak"):
-        with pytest.raises(PolicyError, match="has no name of a configuration file"):
+        with pytest.raises(PolicyError, match="isn't the name of a configuration file"):
             load(base / name)
     assert formats.format_of("a/b.c.yaml") == "yaml"

@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_passed_over(put: Callable[..., Path], tmp_path: Pa
     program = put("p", elf(X86, needed=["a.so"], runpath=path))
     assert found(program) == [f"{tmp_path}/three/a.so"]
     put("zero/a.so", "/* GNU ld script */")
-    with pytest.raises(OSError, match="is wanted as a library") as caught:
+    with pytest.raises(OSError, match="is needed as a library") as caught:
         found(program)
     assert caught.value.filename == f"{tmp_path}/zero/a.so"
 

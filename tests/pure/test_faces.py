@@ -250,7 +250,7 @@ HOT = (
         "_policy.policy",
         "_core.request",
         "_seccomp.filter",
-        "_spawn",
+        "_spawn.start",
         "_core.wire",
     ),
 )
@@ -270,7 +270,7 @@ SLOW = frozenset(
             "nsbox._doctor",
         ),
         *(
-            "nsbox._failure",
+            "nsbox._spawn.failure",
             "nsbox._plan.landlock",
             "nsbox._policy.rules",
             "nsbox._popen",
@@ -281,7 +281,7 @@ SLOW = frozenset(
         *(
             "nsbox._confine",
             "nsbox._layout.workspace",
-            "nsbox._wrap",
+            "nsbox._spawn.bwrap",
             "nsbox.asyncio",
             "nsbox.subprocess",
             "nsbox._cli",
@@ -319,7 +319,7 @@ def test_the_way_to_a_spawn_is_short(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    assert "nsbox._spawn" in loaded
+    assert "nsbox._spawn.start" in loaded
     assert not loaded & SLOW
 
 
@@ -436,8 +436,8 @@ def test_in_the_source_tree(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-B", "-c", line]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        f"ImportError: {tree}/nsbox is nsbox's source, which isn't built, and Python takes it before an installed nsbox: "
-        f"change the directory, or run 'sh .ci/setup --editable' in {tree}, which does pip install -e . with what that needs"
+        f"ImportError: {tree}/nsbox is nsbox's source, which isn't built, and Python finds it before an installed nsbox: "
+        f"change the directory, or run 'sh .ci/setup --editable' in {tree}, which does pip install -e . and installs what that needs"
     )
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

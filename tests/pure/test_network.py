@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nsbox import PolicyError
 from nsbox._network.entries import Entry, parse
 from nsbox._network.network import Network
-from nsbox._wire_network import blob
+from nsbox._relay.wire import blob
 
 
 def one(text: str) -> Entry:
@@ -230,7 +230,7 @@ def test_any_text(text: str) -> None:
 
 
 def test_the_blob() -> None:
-    """To the byte, as csrc/relay/wire.h has it."""
+    """To the byte, as csrc/net/wire.h has it."""
     network = Network(
         allow=["a.example:80", "10.1.2.0/24:5432"], deny=["b.example:1"], private=True, tls="off", bytes=9
     )

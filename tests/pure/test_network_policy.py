@@ -31,12 +31,12 @@ from nsbox import (
     explain,
 )
 from nsbox._backends import choose, compile_policy
-from nsbox._environment import Environment
 from nsbox._layout.network import enforced, listed, not_enforced
 from nsbox._lookup.host import host_for
 from nsbox._lookup.network import with_network_files
 from nsbox._plan.sbpl import Seatbelt, with_port
 from nsbox._policy.variables import CERTIFICATES, PROXIES
+from nsbox._spawn.environment import Environment
 
 LIST = ["api.example:443", "!gist.example"]
 LINUX = replace(DEBIAN, landlock_abi=7, bwrap="/usr/bin/bwrap", bwrap_version=(0, 11), bwrap_binds_fds=True)

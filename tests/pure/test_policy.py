@@ -14,7 +14,7 @@ from nsbox_pure import label, refused
 
 from nsbox import Bind, Dev, Host, Hostname, Limits, Loopback, Mqueue, Op, Policy, PolicyError, Proc, RoBind, Tmpfs
 from nsbox._core import abi
-from nsbox._spawn import prepare
+from nsbox._spawn.prepare import prepare
 
 FIELDS = tuple(f.name for f in dataclasses.fields(Policy) if f.init)
 LIMITS = tuple(f.name for f in dataclasses.fields(Limits))

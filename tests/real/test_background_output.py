@@ -95,7 +95,7 @@ def fill(s: Session) -> list[int]:
     assert all(
         (LOG in message) == bool(result.background_output) for message, result in zip(messages, results, strict=True)
     )
-    return [sum(word in message for message in messages) for word in (LOG, "nobody reads", "can't print any more")]
+    return [sum(word in message for message in messages) for word in (LOG, "nothing reads", "can't print any more")]
 
 
 def descriptors() -> int:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from nsbox_testing import needs
 
-from nsbox import _relay_process
 from nsbox._cli import bench
 from nsbox._cli.bench import chart, contenders, parts, report, scale, stats
+from nsbox._relay import process as relay_process
 
 TINY = scale.Scale(
     warmup=0,
@@ -245,7 +245,7 @@ def test_network_lists(tiny: parts.Bench, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_network_lists_without_a_relay(tiny: parts.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where lists can't be enforced their rows say so, and those without one are measured."""
-    monkeypatch.setattr(_relay_process, "_PROGRAM", "/nonexistent")
+    monkeypatch.setattr(relay_process, "_PROGRAM", "/nonexistent")
     part = bench.PARTS["network"](tiny)
     notes = {row.name: row.note for row in part.rows}
     assert all(note.startswith("failed: ") for name, note in notes.items() if name.startswith("nsbox list, "))

@@ -43,7 +43,7 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
         (["run", "--env", "=x", "--", "true"], 2, "nsbox: --env: '=x' has no name"),
         (["run", "--env-file", "nothing", "--", "true"], 2, "nsbox: --env-file: nothing: No such file"),
         (["run", "--policy", "nothing.toml", "--", "true"], 2, "nsbox: --policy: nothing.toml: No such file"),
-        (["run", "--policy", "nothing", "--", "true"], 2, "nsbox: --policy: 'nothing' has no name"),
+        (["run", "--policy", "nothing", "--", "true"], 2, "nsbox: --policy: 'nothing' isn't the name"),
         (["run", "--host", "--home", "/tmp", "--", "true"], 2, "nsbox: --home: doesn't go with --host"),
         (["run", "--device", "/dev/nonexistent", "--", "true"], 2, "nsbox: --device: /dev/nonexistent: No such file"),
         (["run", "--device", "/dev/full", "--", "true"], 2, "nsbox: --device: /dev/full: each sandbox has one"),

@@ -17,10 +17,11 @@ import pytest
 from nsbox_testing import leftovers
 
 import nsbox
-from nsbox import Policy, PolicyError, Sandbox, _spawn
+from nsbox import Policy, PolicyError, Sandbox
 from nsbox._cli import config as cli
 from nsbox._config.load import ConfigError, dump, load, loads
 from nsbox._config.write import write_file
+from nsbox._spawn import prepare
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_disabled(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     (project / "off.toml").write_text('mode = "disabled"\nworkspace = "."\nreadable = ["on.toml"]')
     on, off = load(project / "on.toml"), load(project / "off.toml")
     assert (on.mode, off.mode) == ("enabled", "disabled")
-    _spawn._warn_once.cache_clear()
+    prepare._warn_once.cache_clear()
     with Sandbox(on.policy, mode=on.mode) as box:
         code = "readlink /proc/self/ns/pid"
         inside = box.run(code, shell=True, capture_output=True, text=True).stdout
@@ -230,7 +231,7 @@ def test_file_with_another_name(project: Path) -> None:
     os.link(file, project / "shared/other")
     (line,) = told(file)
     assert line.endswith(
-        "has other names (hard links), by which commands could write to it: put a copy in its place, or move it out of what is writable"
+        "has other names (hard links), by which commands could write to it: put a copy in its place, or move it out of the writable directories"
     )
     os.rename(
         project / "shared/other", project / "portfolio/other"
@@ -255,9 +256,7 @@ def test_file_that_is_a_writable_path(project: Path) -> None:
     """A file that makes itself writable is refused; one that hides itself, or is read-only already, is as it says."""
     file = project / "c.toml"
     file.write_text('writable_paths = ["c.toml"]')
-    assert told(file) == [
-        f"{file}: commands could write to this file itself, and so to what holds for those after them"
-    ]
+    assert told(file) == [f"{file}: commands could write to this file itself, and so change what later commands may do"]
     file.write_text('workspace = "."\ndeny = ["c.toml"]')
     assert load(file).policy == Policy.workspace(project, deny=[file])
     file.write_text('workspace = "."\nreadable = ["c.toml"]')
@@ -464,7 +463,7 @@ def test_check_of_what_is_wrong(
     ]
     for name, problem in (
         ("none.toml", "none.toml: No such file or directory"),
-        ("c.ini", "path: 'c.ini' has no name of"),
+        ("c.ini", "path: 'c.ini' isn't the name of"),
         ("a\nb.toml", "'a\\nb.toml': No such file or directory"),
     ):
         status, out, err = nsbox_says("check", file=name)

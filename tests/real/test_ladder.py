@@ -153,21 +153,21 @@ def test_killed_at_once(wrapped: Policy) -> None:
 @needs_bwrap
 def test_a_handler_that_raises(wrapped: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal's handler that raises while bwrap is being waited for: it is ended, with what it has made."""
-    from nsbox import _wrap
+    from nsbox._spawn import bwrap
 
     class Alarm(Exception):
         pass
 
-    hear = _wrap.Wrapped._hear
+    hear = bwrap.Wrapped._hear
     heard: list[int] = []
 
-    def ring_once(self: _wrap.Wrapped, result: Any) -> None:
+    def ring_once(self: bwrap.Wrapped, result: Any) -> None:
         heard.append(result.pid)
         if len(heard) % 2:
             raise Alarm
         hear(self, result)
 
-    monkeypatch.setattr(_wrap.Wrapped, "_hear", ring_once)
+    monkeypatch.setattr(bwrap.Wrapped, "_hear", ring_once)
     for _ in range(5):
         with pytest.raises(Alarm):
             nsbox.Popen(["sleep", "1000"], policy=wrapped)
@@ -261,12 +261,12 @@ def test_a_planted_link(workspace: Path, tmp_path: Path) -> None:
     (workspace / "out").symlink_to(tmp_path / "victim")
     with pytest.raises(nsbox.PolicyError, match="by a symlink"):
         nsbox.run(["true"], policy=policy)
-    from nsbox import _wrap
+    from nsbox._spawn import bwrap
 
     with pytest.raises(OSError) as caught:  # what is looked at then isn't looked up again
-        _wrap._without_links(str(workspace / "out"))
+        bwrap._without_links(str(workspace / "out"))
     assert caught.value.errno == errno.ELOOP
-    fd = _wrap._without_links(str(tmp_path / "victim"))
+    fd = bwrap._without_links(str(tmp_path / "victim"))
     assert os.path.samestat(os.fstat(fd), os.stat(tmp_path / "victim"))
     os.close(fd)
 
@@ -277,7 +277,7 @@ def test_a_link_swapped_in_meanwhile(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
 ) -> None:
     """Between nsbox's look and bwrap's a link is put in a directory's place: the directory is bound. By name it isn't."""
-    from nsbox import _wrap
+    from nsbox._spawn import bwrap
 
     victim, out = tmp_path / "victim", workspace / "out"
     victim.mkdir()
@@ -286,16 +286,16 @@ def test_a_link_swapped_in_meanwhile(
     policy = Policy.layers(*ops, backend="bwrap")
     if not nsbox._lookup.host.host_for(policy).bwrap_binds_fds:
         pytest.skip("this bubblewrap has no --bind-fd")
-    say = _wrap.arguments
+    say = bwrap.arguments
 
     def swap_and_say(*args: Any) -> list[str]:
         out.rename(workspace / "moved")
         out.symlink_to(victim)
         return say(*args)
 
-    monkeypatch.setattr(_wrap, "arguments", swap_and_say)
+    monkeypatch.setattr(bwrap, "arguments", swap_and_say)
     if not held:
-        monkeypatch.setattr(_wrap.Wrapped, "_held", lambda self, op: op)
+        monkeypatch.setattr(bwrap.Wrapped, "_held", lambda self, op: op)
     assert nsbox.run(["sh", "-c", "echo x > /tmp/box/made"], policy=policy, cwd="/").returncode == 0
     assert os.listdir(victim) == ([] if held else ["made"])
     assert os.listdir(workspace / "moved") == (["made"] if held else [])
@@ -359,10 +359,10 @@ def test_with_standard_streams_closed(wrapped: Policy) -> None:
 
 def test_passthrough(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The standard library's own child, in the built environment and the workspace, after one warning."""
-    from nsbox import _spawn
+    from nsbox._spawn import prepare
 
-    _spawn._warn_once.cache_clear()
-    _spawn.forget()
+    prepare._warn_once.cache_clear()
+    prepare.forget()
     policy = Policy.workspace(workspace, backend="passthrough", require="nothing", env={"X": "1"})
     with caplog.at_level(logging.WARNING, logger="nsbox"):
         for options in ({}, {"cwd": "/"}, {"env": {"A": "b", "PATH": "/usr/bin:/bin"}}):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from nsbox import NetworkRequest
-from nsbox._network_asks import MOST, Answers
+from nsbox._relay.asks import MOST, Answers
 
 LONG = 30.0  # seconds, which no test waits for
 
@@ -417,7 +417,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     head = """
 import os, sys, threading, time
 from nsbox import NetworkRequest
-from nsbox._network_asks import Answers
+from nsbox._relay.asks import Answers
 request = NetworkRequest("a.example", "", 443, "tcp", "")
 """
     return subprocess.run(

@@ -463,10 +463,10 @@ def test_bad_policies(small: str, workspace: Path, tmp_path: Path) -> None:
         ("runtime", "relative", {"runtime": {"x": tmp_path}}),
         ("network", "restricted", {"network": "restricted"}),
         ("nested", "doesn't go", {"nested": True}),
-        ("unshare", "not to be chosen", {"unshare": ["ipc"]}),
+        ("unshare", "can't be chosen", {"unshare": ["ipc"]}),
         ("tmp_size", "isn't a size", {"tmp_size": "much"}),
         ("env", "is a str", {"env": "A=B"}),
-        ("uid", "is no id", {"uid": -1}),
+        ("uid", "isn't an id", {"uid": -1}),
         ("nonsense", "is unknown", {"nonsense": 1}),
     ]
     for field, message, given in cases:
@@ -724,12 +724,12 @@ def test_bad_arguments(tmp_path: Path) -> None:
         ("files", "relative", {"files": {"x": tmp_path / "f"}}),
         ("files", "would be below /tmp", {"files": {"/tmp/x": tmp_path / "f"}}),
         ("files", "would be below /proc", {"files": {"/proc/x": tmp_path / "f"}}),
-        ("files", "no files that could be copied", {"files": {"/x": "/proc"}}),
-        ("files", "no files that could be copied", {"files": {"/x": "/dev/null"}}),
+        ("files", "can't be copied, since it isn't files", {"files": {"/x": "/proc"}}),
+        ("files", "can't be copied, since it isn't files", {"files": {"/x": "/dev/null"}}),
         ("files", "the whole root", {"files": {"/": tmp_path / "d"}}),
         ("files", "is the root's own", {"files": {"/.nsbox-rootfs.json": tmp_path / "f"}}),
-        ("programs", "wished for twice", {"files": {"/bin/sh": tmp_path / "f"}, "programs": {"/bin/sh": "cat"}}),
-        ("mount_points", "wished for twice", {"files": {"/x": tmp_path / "f"}, "mount_points": ["/x"]}),
+        ("programs", "would be two things", {"files": {"/bin/sh": tmp_path / "f"}, "programs": {"/bin/sh": "cat"}}),
+        ("mount_points", "would be two things", {"files": {"/x": tmp_path / "f"}, "mount_points": ["/x"]}),
         ("mount_points", "sequence", {"mount_points": "/x"}),
         ("dest", "is the root of this machine", {"dest": "/"}),
         ("dest", "lies in", {"files": {"/x": tmp_path}}),
@@ -811,7 +811,7 @@ def test_a_source_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
         return found
 
     monkeypatch.setattr(rootfs, "_contents", change)
-    with pytest.raises(OSError, match="has been changed meanwhile"):
+    with pytest.raises(OSError, match="has changed in the meantime"):
         rootfs.build(tmp_path / "root", files={"/opt/file": tmp_path / "file"})
     assert os.listdir(tmp_path) == ["file"]
 

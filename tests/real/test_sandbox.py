@@ -23,8 +23,9 @@ from nsbox_testing.running import Orphans, in_fork, python
 from nsbox_testing.warm import await_ready
 
 import nsbox
-from nsbox import Limits, Policy, Sandbox, _spawn, _template
+from nsbox import Limits, Policy, Sandbox, _template
 from nsbox._core import orphans as core_orphans
+from nsbox._spawn import prepare
 
 # Leaves something in each place that a command can write to without being asked to, and prints what is there already.
 LEAVE = """
@@ -608,7 +609,7 @@ def test_another_plan_for_the_policy(box: Sandbox) -> None:
     """What is kept is for what the policy came to; if that is something else now (ids, a machine's facts), it goes."""
     assert output(box, "echo", "on") == "on\n"
     before = box._way._kept
-    _spawn.forget()
+    prepare.forget()
     assert output(box, "echo", "on") == "on\n"
     assert box._way._kept is not before
 

@@ -349,7 +349,7 @@ def test_a_shell_that_is_kept(s: Session, workspace: Path) -> None:
     (workspace / "gone").mkdir()
     assert shell(f"cd {workspace}/gone; rmdir ../gone") == (0, "")
     for _ in range(2):
-        with pytest.raises(AccessError, match="gone is where the last command with keep=True has ended"):
+        with pytest.raises(AccessError, match="gone is where the last command with keep=True ended"):
             shell("rm -rf ./*")
     assert shell("pwd", cwd=".") == (0, f"{workspace}\n")
     assert shell("PATH=; cd /usr; set -C") == (0, "")

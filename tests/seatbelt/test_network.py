@@ -52,7 +52,7 @@ def proxies():
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if "(nsbox-proxy)" in (text := open(f"/proc/{pid}/stat").read()) and ") Z" not in text:
-                if open(f"/proc/{pid}/cmdline").read() == nsbox._proxy.PROGRAM + chr(0):
+                if open(f"/proc/{pid}/cmdline").read() == nsbox._relay.proxy.PROGRAM + chr(0):
                     found.append(int(pid))
         except OSError:
             pass
@@ -117,12 +117,13 @@ box.close()
 def test_other_ways(mac: Any, way: str) -> None:
     """However the profile comes into force, its port is the proxy's."""
     found = mac(f"""
+from nsbox._spawn import seatbelt
 way({way!r})
 seen = []
-def spy(place, *rest, _real=getattr(nsbox._seatbelt, "_told" if {way!r} == "helper" else "_by_program")):
+def spy(place, *rest, _real=getattr(seatbelt, "_told" if {way!r} == "helper" else "_by_program")):
     seen.append((place.port, f'localhost:{{place.port}}"'.encode() in place.profile))
     return _real(place, *rest)
-setattr(nsbox._seatbelt, "_told" if {way!r} == "helper" else "_by_program", spy)
+setattr(seatbelt, "_told" if {way!r} == "helper" else "_by_program", spy)
 with nsbox.Sandbox(Policy.workspace(work, network=[f"localhost:{{port}}"])) as box:
     try:
         print(box.check_output(fetch(url(port)), text=True).strip())
@@ -204,8 +205,8 @@ print(proxies())
 def test_a_program_that_is_missing(mac: Any) -> None:
     """There is no command without its proxy."""
     found = mac("""
-import nsbox._proxy
-nsbox._proxy.Process.__init__.__defaults__ = ("/nonexistent/nsbox-proxy",)
+import nsbox._relay.proxy
+nsbox._relay.proxy.Process.__init__.__defaults__ = ("/nonexistent/nsbox-proxy",)
 try:
     nsbox.run(["touch", work + "/made"], policy=Policy.workspace(work, network=["a.example"]))
 except nsbox.SetupError as error:

@@ -16,7 +16,7 @@ from nsbox_seatbelt import pretend
 HEAD = """
 import json, os, signal, subprocess, sys, threading, time
 import nsbox
-from nsbox import Policy; from nsbox import _spawn; from nsbox._machine import probe as _probe; from nsbox import _seatbelt
+from nsbox import Policy; from nsbox._spawn import start as _spawn; from nsbox._machine import probe as _probe; from nsbox._spawn import seatbelt as _seatbelt
 from nsbox._lookup.host import host_for
 work = sys.argv[1]
 policy = Policy.workspace(work)

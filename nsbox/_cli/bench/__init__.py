@@ -1,7 +1,7 @@
 """nsbox bench: how long a sandbox takes to start, against uncontained subprocess and against bwrap.
 
-stats.py knows figures, contenders.py who takes part, parts.py what is measured and how, report.py the targets and the
-table, chart.py the picture. caller.py and traffic.py run in processes of their own.
+stats.py has the figures, contenders.py what is compared, parts.py what is measured and how, report.py the targets and
+the table, chart.py the picture. caller.py and traffic.py run in processes of their own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PARTS: Mapping[str, Callable[[Bench], Part]] = {
 
 
 def _complaint(options: argparse.Namespace) -> str:
-    """Return what is wrong with the options, before any time is spent on measuring."""
+    """Return what is wrong with the options, before any time goes into measuring; "" if nothing is."""
     unknown = [name for name in options.only if name not in PARTS]
     if unknown:
         return f"--only {unknown[0]}: must be one of {', '.join(PARTS)}"
@@ -76,9 +76,9 @@ def _measure(options: argparse.Namespace) -> list[Part]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure, print the table, write what was asked for. Return 0, or 2 for options that make no sense.
+    """Measure, print the table, and write the files asked for. Return 0, or 2 for options that make no sense.
 
-    options: quick, json and png (paths or None), only (names of parts; none: all).
+    options: quick; json and png, paths or None; only, a list of names of parts, [] for all.
     """
     complaint = _complaint(options)
     if complaint:

@@ -1,7 +1,7 @@
-"""A caller of a given size, as a process of its own: touches memory, then measures one spawn for each line it reads.
+"""A caller of a given size, as a process of its own: fills memory, then measures one spawn for each line that it reads.
 
-A line is the name of a contender of `three()`, or "nsbox warm"; the answer is the seconds. The first line written is
-the resident size.
+A line is the name of a contender of `three()`, or "nsbox warm"; the answer is the time in seconds. Before that, it
+writes its resident size in MiB.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nsbox.sandbox import Sandbox
 
 
 def _grow_to(mib: int) -> bytearray:
-    """Return ballast that makes the process this big, every page of it written."""
+    """Return ballast that makes the process this big, with every page written."""
     size = max(0, mib - resident_mib()) << 20
     ballast = bytearray(size)
     pages = range(0, size, mmap.PAGESIZE)

@@ -1,4 +1,4 @@
-"""The figures as a picture. matplotlib is imported here alone, and only when a picture is asked for."""
+"""The figures as a picture. Only this module imports matplotlib, and only to draw."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _color(name: str) -> str:
 
 
 def _bars(axes: Any, part: Part) -> None:
-    """Horizontal bars, the first row on top: p50, and pale behind it p90."""
-    shown = [(row.name, row.p50, row.p90) for row in part.rows if row.p50 is not None and row.p90 is not None]
-    widest = max((p90 for _, _, p90 in shown), default=1.0)
-    for place, (name, p50, p90) in enumerate(shown):
+    """Draw horizontal bars, the first row on top: p50, with p90 pale behind it."""
+    bars = [(row.name, row.p50, row.p90) for row in part.rows if row.p50 is not None and row.p90 is not None]
+    widest = max((p90 for _, _, p90 in bars), default=1.0)
+    for place, (name, p50, p90) in enumerate(bars):
         axes.barh(place, p90, color=_color(name), height=0.7, alpha=0.3)
         axes.barh(place, p50, color=_color(name), height=0.7)
         axes.text(p90 + widest * 0.02, place, f"{figure(p50)} ({figure(p90)})", va="center", fontsize=8)
-    axes.set_yticks(list(range(len(shown))), [name for name, _, _ in shown])
+    axes.set_yticks(list(range(len(bars))), [name for name, _, _ in bars])
     axes.set_xlim(0, widest * 1.25)
     axes.invert_yaxis()
     axes.set_xlabel(f"{part.unit}: p50 (pale: p90)")
@@ -54,7 +54,7 @@ def _draw_memory(axes: Any, part: Part) -> None:
 
 
 def _lines(axes: Any, part: Part, word: str, names: Sequence[str]) -> None:
-    """One line for each family, over the number in "family, number word"."""
+    """Draw one line for each family, over the number in "family, number word"."""
     for family in names:
         rows = [row for row in part.rows if row.name.startswith(f"{family}, ") and row.p50 is not None]
         numbers = [int(row.name.split(", ")[1].split()[0]) for row in rows]
@@ -127,15 +127,15 @@ def _draw_front(axes: Any, part: Part) -> None:
 
 
 def _draw_network(axes: Any, part: Part) -> None:
-    """Ratios: its rows have units of their own."""
-    shown = [c for c in part.comparisons if c.is_ratio]
-    for place, found in enumerate(shown):
-        axes.barh(place, found.value, color=_color(found.of), height=0.7)
-        axes.text(found.value, place, f" {figure(found.value)}", va="center", fontsize=8)
-    axes.set_yticks(list(range(len(shown))), [found.of for found in shown])
+    """Draw ratios, since the rows have different units."""
+    ratios = [c for c in part.comparisons if c.is_ratio]
+    for place, ratio in enumerate(ratios):
+        axes.barh(place, ratio.value, color=_color(ratio.of), height=0.7)
+        axes.text(ratio.value, place, f" {figure(ratio.value)}", va="center", fontsize=8)
+    axes.set_yticks(list(range(len(ratios))), [ratio.of for ratio in ratios])
     axes.axvline(1, color=_OTHER)
     axes.invert_yaxis()
-    axes.set_xlabel("p50 against that without a network list, or outside")
+    axes.set_xlabel("p50 as a multiple of that without a network list, or outside")
     axes.set_title("network lists")
 
 
@@ -163,7 +163,7 @@ _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
 
 
 def draw(path: str, machine: Machine, parts: Sequence[Part], *, is_quick: bool) -> None:
-    """Write the picture, a PNG; needs matplotlib, but no display."""
+    """Write the picture as a PNG; needs matplotlib, but no display."""
     figure_module = importlib.import_module("matplotlib.figure")
     columns = min(2, len(parts))
     lines = -(-len(parts) // columns)
@@ -175,6 +175,6 @@ def draw(path: str, machine: Machine, parts: Sequence[Part], *, is_quick: bool) 
         axes.spines[["top", "right"]].set_visible(False)
     for axes in places[len(parts) :]:
         axes.set_axis_off()
-    title = "nsbox bench" + (" (a quick run: not to quote)" if is_quick else "")
+    title = "nsbox bench" + (" (a quick run: don't quote)" if is_quick else "")
     figure.suptitle(f"{title}\n{machine}", fontsize=9)
     figure.savefig(path, dpi=120, format="png")

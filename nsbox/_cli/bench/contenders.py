@@ -1,4 +1,4 @@
-"""Who takes part: subprocess.Popen, bwrap and nsbox. Layers are written down once, and said to both in their words."""
+"""The contenders: subprocess.Popen, bwrap and nsbox. Layers are written once, and translated for the latter two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SYSTEM = ("/usr", "/etc", "/nix", "/bin", "/lib", "/lib64", "/sbin")
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A way to start a command. prefix: what comes before it. absent: why it can't take part; "": it can."""
+    """A way to start a command. prefix: words before the command. absent: why it can't take part; "" if it can."""
 
     name: str
     popen: Start = subprocess.Popen
@@ -32,11 +32,11 @@ class Contender:
     absent: str = ""
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start the command; options are subprocess.Popen's."""
+        """Return the started command; options are subprocess.Popen's."""
         return self.popen([*self.prefix, *command], **options)
 
     def spawn(self) -> float:
-        """Run /bin/true; return the seconds from before Popen() until wait() has returned."""
+        """Return the seconds that /bin/true takes, from before Popen() until wait() has returned."""
         command = [*self.prefix, TRUE]
         begin = time.perf_counter()
         status = self.popen(command).wait()
@@ -46,22 +46,22 @@ class Contender:
         return seconds
 
     def tried(self) -> Contender:
-        """Return self; absent, with the reason, if a first run of /bin/true doesn't work."""
+        """Return self; marked as absent, with the reason, if a first run of /bin/true fails."""
         if self.absent:
             return self
         try:
             with self.start([TRUE], stderr=subprocess.PIPE) as process:
-                said = process.communicate()[1].decode(errors="replace").strip()
+                text = process.communicate()[1].decode(errors="replace").strip()
         except (NsboxError, OSError) as error:
             return replace(self, absent=f"failed: {error}")
         if process.returncode:
-            return replace(self, absent=f"failed: {said.splitlines()[-1] if said else f'status {process.returncode}'}")
+            return replace(self, absent=f"failed: {text.splitlines()[-1] if text else f'status {process.returncode}'}")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What a sandbox consists of, for both. namespaces: besides user, mount and pid; net among them, or not."""
+    """What a sandbox consists of, for bwrap and nsbox alike. namespaces: those in addition to user, mount and pid."""
 
     ops: tuple[Op, ...]
     namespaces: frozenset[str] = frozenset()
@@ -69,7 +69,7 @@ class Layers:
     is_session: bool = False
 
     def policy(self) -> Policy:
-        """Return them as nsbox takes them."""
+        """Return them as nsbox's policy."""
         return Policy.layers(*self.ops, unshare=self.namespaces, workdir=self.workdir, new_session=self.is_session)
 
     def bwrap(self) -> tuple[str, ...]:
@@ -112,14 +112,14 @@ def _words(op: Op) -> Iterator[str]:
 
 
 def _system() -> tuple[Op, ...]:
-    """Return the system's directories as this machine has them: bound read-only, or links."""
+    """Return this machine's system directories: bound read-only, or as links."""
     links = [Symlink(os.readlink(path), path) for path in _SYSTEM if os.path.islink(path)]
     binds = [RoBind(path, path) for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
     return (*binds, *links)
 
 
 def minimal() -> Layers:
-    """Return the least: the host's whole file system, and no namespaces but user, mount and pid."""
+    """Return the minimum: the host's whole file system, and only the namespaces user, mount and pid."""
     return Layers((DevBind("/", "/"),))
 
 
@@ -147,16 +147,16 @@ def bwrap(name: str, layers: Layers) -> Contender:
 
 
 def nsbox(name: str, policy: Policy) -> Contender:
-    """Return our own Popen, with a policy that is made once."""
+    """Return nsbox's Popen, with a policy that is made once."""
     return Contender(name, popen=partial(Popen, policy=policy))
 
 
 def nsbox_default(name: str, workspace: str) -> Contender:
-    """Return our own Popen without a policy: a new Policy.workspace() for each command."""
+    """Return nsbox's Popen without a policy: each command gets a new Policy.workspace()."""
     return Contender(name, popen=partial(Popen, cwd=workspace))
 
 
 def three(workspace: str, more: Sequence[Op] = ()) -> list[Contender]:
-    """Return Popen, bwrap and nsbox, both of them with the worker's layers."""
+    """Return Popen, bwrap and nsbox, the latter two with the worker's layers."""
     layers = worker(workspace, more=more)
     return [plain(), bwrap("bwrap", layers), nsbox("nsbox", layers.policy())]

@@ -1,7 +1,7 @@
-"""The part about leaks: how fast text is scanned for tokens, and known secrets are replaced in it, by one thread.
+"""The part about leaks: how fast one thread scans text for tokens, and redacts known secrets in it.
 
-The text is made up of lines as servers, compilers, package managers and tests print them: long paths, digests, base64
-of digests and URLs with escapes among them, since these are what a scan for encoded tokens has to tell from tokens.
+The text has lines such as servers, compilers, package managers and tests print. Among them are long paths, digests,
+base64 of digests, and URLs with escapes: a scan for encoded tokens has to tell these from tokens.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nsbox._cli.bench.parts import Bench, Subject, interleave
 from nsbox._cli.bench.stats import Part
 
 _SIZE = 1 << 20  # bytes
-_PIECE = 1 << 16  # as a reader of a pipe takes them
+_PIECE = 1 << 16  # bytes, as read from a pipe
 _SECRETS = 10
 
 
 def _line(i: int) -> str:
-    """Return the i-th line; the lines repeat their form, not their contents."""
+    """Return the i-th line; lines repeat in form, not in content."""
     digest = hashlib.sha512(b"%d" % i).digest()
     name, when = digest.hex(), f"2025-11-{i % 28 + 1:02d}T12:{i % 60:02d}:{i * 7 % 60:02d}.{i % 1000:03d}Z"
     uuid = "-".join((name[:8], name[8:12], name[12:16], name[16:20], name[20:32]))
@@ -39,7 +39,7 @@ def _line(i: int) -> str:
 
 
 def log(size: int) -> bytes:
-    """Return so many bytes of lines."""
+    """Return this many bytes of lines."""
     lines, have, i = [], 0, 0
     while have < size:
         lines.append(_line(i).encode() + b"\n")

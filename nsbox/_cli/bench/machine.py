@@ -1,4 +1,4 @@
-"""The machine that was measured, for the head of the report, and how much memory may be used on it."""
+"""The machine that was measured, for the head of the report, and how much memory it has available."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def _field(text: str, name: str) -> str:
 
 
 def _mib(text: str) -> int | None:
-    """Return MiB of a size as /proc writes it, "1234 kB"."""
+    """Return the MiB of a size as /proc writes it, such as "1234 kB"."""
     return int(text.split()[0]) >> 10 if text else None
 
 
 def resident_mib() -> int:
-    """Return this process's resident size; 0 where it can't be found out."""
+    """Return this process's resident size; 0 if it isn't known."""
     return _mib(_field(_read("/proc/self/status"), "VmRSS")) or 0
 
 
 def available_mib() -> int | None:
-    """Return how much memory can still be taken, by the machine's and the cgroup's account; None: not known."""
+    """Return how much memory is available, by the machine's and the cgroup's account; None if it isn't known."""
     sizes = [_mib(_field(_read("/proc/meminfo"), "MemAvailable"))]
     for limit, used in (
         ("memory.max", "memory.current"),
@@ -47,8 +47,7 @@ def available_mib() -> int | None:
         most, now = _read(f"/sys/fs/cgroup/{limit}").strip(), _read(f"/sys/fs/cgroup/{used}").strip()
         if most.isdigit() and now.isdigit():
             sizes.append((int(most) - int(now)) >> 20)
-    known = [size for size in sizes if size is not None]
-    return min(known) if known else None
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def _bwrap_version() -> str:

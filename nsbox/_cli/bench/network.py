@@ -1,7 +1,7 @@
-"""The part about network lists: what they cost at the spawn, what a connection through the relay costs, and the relay.
+"""The part about network lists: what they cost at the spawn, what a connection through the relay and the relay cost.
 
-The server is on the host, at 127.0.0.1, where a list lets a command reach it by "localhost:PORT". So nothing but this
-machine is needed. Direct is the same program outside, connected to the same server.
+The server is on the host, at 127.0.0.1; a list lets a command reach it as "localhost:PORT". So only this machine is
+needed. "Direct" is the same program outside a sandbox, connected to the same server.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from nsbox._cli.bench.parts import Bench, Subject, interleave
 from nsbox._cli.bench.stats import Part, Row
 from nsbox._network.network import Network
 from nsbox._policy.policy import Policy
-from nsbox._relay_process import Process
+from nsbox._relay.process import Process
 from nsbox.sandbox import Sandbox
 
-_BREATH = 0.01  # seconds, in which what the last command has left is taken apart and the next sandbox made ready
+_BREATH = 0.01  # seconds for tearing down the last sandbox and getting the next one ready
 _MIB = 1 << 20
 _PROGRAM = Path(__file__).with_name("traffic.py")
-_MORE_FILES = 64  # that a relay has open besides those of its connections
+_MORE_FILES = 64  # that a relay has open in addition to those of its connections
 _KINDS = ("connect", "round trip", "download", "upload")
 _MEMORY = "relay, memory"
 _ENTRIES = ("packages.example", "*.files.example", "198.51.100.0/24:5432")
@@ -48,7 +48,7 @@ def _after_a_breath(contender: Contender, name: str) -> Subject:
 
 
 def _first(contender: Contender, policy: Callable[[int], Policy]) -> Subject:
-    """Return the subject of a policy's first command, with a Sandbox of its own."""
+    """Return the subject of a policy's first command, in its own Sandbox."""
     numbers = count()
 
     def measure() -> tuple[float]:
@@ -60,7 +60,7 @@ def _first(contender: Contender, policy: Callable[[int], Policy]) -> Subject:
 
 
 def _spawns(bench: Bench, none: Policy, lists: Policy) -> list[Row]:
-    """Measure a command in a sandbox made for it, one in a sandbox from the stock, and the first of a policy."""
+    """Measure a command in a sandbox made for it, one in a sandbox from the stock, and a policy's first command."""
 
     def first_list(number: int) -> Policy:
         return lists.with_(network=[*_ENTRIES, f"n{number}.example"])
@@ -83,7 +83,7 @@ def _spawns(bench: Bench, none: Policy, lists: Policy) -> list[Row]:
 
 
 class _Program:
-    """traffic.py as a process of a contender's; absent: why it isn't there."""
+    """traffic.py, run by a contender. absent: why it doesn't run; "" if it does."""
 
     def __init__(self, contender: Contender, *arguments: str) -> None:
         python = os.path.realpath(sys.executable)  # without a virtual environment, which the sandbox needn't show
@@ -107,14 +107,14 @@ class _Program:
         return line
 
     def seconds(self, word: str, amount: int) -> float:
-        """Have it do something so many times."""
+        """Return the seconds that it takes to do a piece of work. amount: how often, or how many bytes."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word} {amount}\n")
         self._process.stdin.flush()
         return float(self._answer())
 
     def subject(self, name: str, word: str, amount: int, figure: Callable[[float], float], absent: str = "") -> Subject:
-        """Return the subject of something that it does. figure: makes one of the seconds."""
+        """Return the subject of a piece of work. figure: turns seconds into the measured figure."""
         row = f"{self.name}, {name}"
         return Subject((row,), lambda: (figure(self.seconds(word, amount)),), self.absent or absent)
 
@@ -142,7 +142,7 @@ def _milliseconds(seconds: float) -> float:
 
 
 def _few_files(connections: int) -> str:
-    """Say why so many connections can't be open at once; "": they can."""
+    """Return why so many connections can't be open at once; "" if they can."""
     needed, most = 2 * connections + _MORE_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return f"skipped: needs {needed} open files, {most} are allowed" if 0 <= most < needed else ""
 
@@ -152,7 +152,7 @@ def _units(rows: list[Row], unit: str) -> list[Row]:
 
 
 def _exchanges(bench: Bench, pairs: list[tuple[_Program, _Program]]) -> list[Row]:
-    """Measure connect(2), messages there and back, and many bytes: of each pair in turn."""
+    """Measure connect(2), round trips of messages, and many bytes, for each pair in turn."""
     scale, size = bench.scale, bench.scale.traffic_mib * _MIB
 
     def rate(seconds: float) -> float:
@@ -173,7 +173,7 @@ def _exchanges(bench: Bench, pairs: list[tuple[_Program, _Program]]) -> list[Row
 
 
 def _many(bench: Bench, pair: tuple[_Program, _Program]) -> list[Row]:
-    """Measure the time until many connections are open."""
+    """Measure how long it takes to open many connections."""
     rows, rounds = [], max(1, bench.scale.traffic_rounds // 5)
     for connections in bench.scale.connections:
         name, lacking = f"{connections} connections", _few_files(connections)
@@ -200,7 +200,7 @@ def _fields(path: str) -> dict[str, str]:
 
 
 def _idle(bench: Bench, policy: Policy) -> list[Row]:
-    """Measure a relay with one sandbox that connects to nothing."""
+    """Measure a relay whose one sandbox connects to nothing."""
     sizes: list[float] = []
     files: list[float] = []
     absent = who.nsbox("relay", policy).tried().absent
@@ -212,13 +212,13 @@ def _idle(bench: Bench, policy: Policy) -> list[Row]:
             try:
                 files.append(float(len(os.listdir(f"/proc/{pid}/fd"))))
             except PermissionError:
-                note = "skipped: only root may see them"
+                note = "skipped: only root may count them"
             command.communicate(b"")
     return [Row(_MEMORY, tuple(sizes), absent, "MiB"), Row("relay, descriptors", tuple(files), note, "open")]
 
 
 def _answers(program: _Program, bench: Bench) -> list[Row]:
-    """Measure how many questions about a name are answered in a second, one after the other."""
+    """Measure how many questions about a name are answered each second, one after the other."""
     questions = bench.scale.turns
     subject = program.subject("name lookups", "names", questions, lambda seconds: questions / seconds)
     return _units(interleave([subject], bench.scale.traffic_rounds, min(2, bench.scale.warmup), bench.rng), "1/s")
@@ -243,7 +243,7 @@ def _traffic(bench: Bench, none: Policy) -> list[Row]:
 
 
 def network(bench: Bench) -> Part:
-    """Measure network lists: at the spawn, for connections by the relay, and on a command's own loopback."""
+    """Measure network lists: at the spawn, for connections through the relay, and on a command's own loopback."""
     scale = bench.scale
     none = Policy.workspace(bench.workspace)
     lists = none.with_(network=_ENTRIES)

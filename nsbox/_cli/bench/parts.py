@@ -1,7 +1,7 @@
 """The parts of the suite. In each, all contenders take turns in every round, so that noise hits them alike.
 
-The order within a round is drawn anew each time: with a fixed one, even a rotated one, the same contender would always
-run in the wake of the same other one (the kernel takes a network namespace apart in the background, for example).
+Every round has a fresh random order. With a fixed order, even a rotated one, a contender would always run in the wake
+of the same other one; the kernel, for example, tears down a network namespace in the background.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from nsbox._bwrap.install import install
 from nsbox._cli.bench import contenders as who
@@ -25,7 +25,7 @@ from nsbox._cli.bench.contenders import Contender
 from nsbox._cli.bench.machine import available_mib
 from nsbox._cli.bench.scale import Scale
 from nsbox._cli.bench.stats import Part, Row
-from nsbox._core import abi
+from nsbox._core import call
 from nsbox._plan.ops import Bind, Op, RoBind
 from nsbox._policy.policy import Policy
 
@@ -34,7 +34,7 @@ SMALL_MIB = 20
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where, how much, and in which order."""
+    """Where to measure, how much, and in which order."""
 
     scratch: str
     workspace: str
@@ -45,7 +45,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Something that is measured once in each round, in one or more ways; absent: why it isn't."""
+    """Something that is measured once in each round. rows: a name for each figure. absent: why it can't be measured."""
 
     rows: tuple[str, ...]
     measure: Callable[[], tuple[float, ...]]
@@ -53,16 +53,16 @@ class Subject:
 
 
 def interleave(subjects: Sequence[Subject], rounds: int, warmup: int, rng: random.Random) -> list[Row]:
-    """Measure all subjects in each round, in random order; return their rows in the order given."""
-    taken: dict[str, list[float]] = {name: [] for subject in subjects for name in subject.rows}
+    """Return the rows of all subjects, in the order given, after measuring them in random order in each round."""
+    samples: dict[str, list[float]] = {name: [] for subject in subjects for name in subject.rows}
     present = [subject for subject in subjects if not subject.absent]
     for number in range(warmup + rounds):
         for subject in rng.sample(present, len(present)):
             figures = subject.measure()
             if number >= warmup:
                 for name, figure in zip(subject.rows, figures, strict=True):
-                    taken[name].append(figure)
-    return [Row(name, tuple(taken[name]), subject.absent) for subject in subjects for name in subject.rows]
+                    samples[name].append(figure)
+    return [Row(name, tuple(samples[name]), subject.absent) for subject in subjects for name in subject.rows]
 
 
 def _spawning(contender: Contender, name: str = "") -> Subject:
@@ -97,7 +97,7 @@ def spawn(bench: Bench) -> Part:
 
 
 class _Timed:
-    """Stands for the C core's functions, and takes the time of nsbox_spawn()."""
+    """Stands in for the C core's functions, and times nsbox_spawn()."""
 
     def __init__(self, lib: Any) -> None:
         self._lib = lib
@@ -114,20 +114,21 @@ class _Timed:
 
 
 def overhead(bench: Bench) -> Part:
-    """Measure the constructor of Popen, and of that the C call: what remains is Python's."""
+    """Measure the constructor of Popen, and the C call in it: the rest is Python's."""
     names = ("nsbox, Popen()", "nsbox, the C call")
     entry = who.nsbox("nsbox", who.worker(bench.workspace).policy()).tried()
-    lib = abi.lib
+    variables = vars(call)
+    lib = variables["lib"]
 
     def measure() -> tuple[float, float]:
         timed = _Timed(lib)
-        abi.lib = cast(Any, timed)
+        variables["lib"] = timed
         try:
             begin = time.perf_counter()
             process = entry.start([who.TRUE])
             whole = time.perf_counter() - begin
         finally:
-            abi.lib = lib
+            variables["lib"] = lib
         process.wait()
         return whole * 1e3, timed.seconds * 1e3
 
@@ -142,7 +143,7 @@ def overhead(bench: Bench) -> Part:
 
 
 class Caller:
-    """A process of a certain size that spawns for us."""
+    """A process of a given size that spawns for us."""
 
     def __init__(self, mib: int, bench: Bench) -> None:
         command = [sys.executable, "-P", "-m", "nsbox._cli.bench.caller", str(mib), bench.workspace]
@@ -157,7 +158,7 @@ class Caller:
         return line
 
     def asked(self, name: str, pause: float = 0) -> Callable[[], tuple[float]]:
-        """Return what lets it run /bin/true by the contender of this name, after so many seconds; milliseconds."""
+        """Return a function that has it run /bin/true by this contender, after a pause in seconds; in milliseconds."""
 
         def measure() -> tuple[float]:
             time.sleep(pause)
@@ -178,7 +179,7 @@ class Caller:
 
 @contextmanager
 def caller(mib: int, bench: Bench) -> Iterator[Caller]:
-    """Have a process of this size that spawns for us."""
+    """Yield a process of this size that spawns for us, and end it."""
     started = Caller(mib, bench)
     try:
         yield started
@@ -187,12 +188,12 @@ def caller(mib: int, bench: Bench) -> Iterator[Caller]:
 
 
 def size_name(mib: int) -> str:
-    """Return the size as it is written in row names."""
+    """Return the size as row names have it."""
     return f"{mib >> 10} GiB" if mib >= 1024 else f"{mib} MB"
 
 
 def memory(bench: Bench) -> Part:
-    """Measure the same from a small and from a big caller; each is a process of its own."""
+    """Measure the same from a small and a big caller, each a process of its own."""
     scale, big = bench.scale, bench.scale.memory_mib
     available = available_mib()
     lacking = ""
@@ -241,7 +242,7 @@ def binds(bench: Bench) -> Part:
 
 
 def _rate(contender: Contender, threads: int, seconds: float) -> tuple[float]:
-    """Return how many commands a second some threads start and wait for, each for itself."""
+    """Return how many commands a second some threads run, each its own."""
     start = threading.Barrier(threads)
 
     def work() -> tuple[int, float, float]:
@@ -278,7 +279,7 @@ def _threads(count: int) -> str:
 
 
 def rating(contender: Contender, count: int, seconds: float) -> Subject:
-    """Return the subject of commands a second from so many threads."""
+    """Return the subject of commands a second from this many threads."""
     return Subject(
         (f"{contender.name}, {_threads(count)}",), lambda: _rate(contender, count, seconds), contender.absent
     )
@@ -306,8 +307,8 @@ FILES_INSIDE = "/files"
 
 
 def working(contender: Contender, place: str, count: int) -> Subject:
-    """Return the subject of the file work in a place, in milliseconds: by a clock inside, and in all."""
-    python = os.path.realpath(sys.executable)  # without a virtual environment, which the layers needn't show
+    """Return the subject of the file work in a place, in milliseconds: by a clock inside, and as a whole."""
+    python = os.path.realpath(sys.executable)  # not a virtual environment's, which the layers needn't show
     command = [python, "-I", "-S", "-c", _FILE_WORK, place, str(count)]
 
     def measure() -> tuple[float, float]:
@@ -323,21 +324,21 @@ def working(contender: Contender, place: str, count: int) -> Subject:
 
 
 def interpreter() -> list[RoBind]:
-    """Return what layers lack to show the interpreter."""
+    """Return the binds that layers lack to show the interpreter."""
     prefix = os.path.realpath(sys.base_prefix)
     return [] if prefix == "/usr" else [RoBind(prefix, prefix)]
 
 
 def in_memory_or(scratch: str) -> str:
-    """Return /dev/shm, where work on files is the same twice; without one the scratch."""
+    """Return /dev/shm, where work on files takes the same time twice; without one, the scratch directory."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else scratch
 
 
 def files(bench: Bench) -> Part:
-    """Measure work on many small files in a writable directory: in memory where /dev/shm is, else in the scratch.
+    """Measure work on many small files in a writable directory: in memory if there is /dev/shm, else in the scratch.
 
-    On a disk the work isn't the same twice: ext4 doesn't give the number of a deleted inode away again for some
-    seconds, and passes over each such one whenever it makes a file, so that what was deleted a moment ago counts.
+    On a disk the work isn't the same twice. For some seconds ext4 doesn't reuse the number of a deleted inode, and
+    passes over each such number whenever it makes a file. So files deleted a moment ago slow it down.
     """
     scale, in_memory = bench.scale, in_memory_or(bench.scratch)
     with tempfile.TemporaryDirectory(prefix="nsbox-bench-", dir=in_memory) as place:
@@ -359,18 +360,18 @@ count, descriptor, files = int(sys.argv[1]), os.open("/dev/zero", os.O_RDONLY), 
 begin = time.perf_counter()
 for i in range(count):
     os.read(descriptor, 1)
-said = [time.perf_counter() - begin]
+times = [time.perf_counter() - begin]
 begin = time.perf_counter()
 for i in range(count):
     fcntl.fcntl(descriptor, 1)
-said.append(time.perf_counter() - begin)
+times.append(time.perf_counter() - begin)
 begin = time.perf_counter()
 for i in range(files):
     os.close(os.open("/usr", 0))
-said.append(time.perf_counter() - begin)
-print(*said)
+times.append(time.perf_counter() - begin)
+print(*times)
 """
-_KINDS = ("read", "fcntl", "open")  # allowed whatever its arguments, by its arguments; looked at by path
+_KINDS = ("read", "fcntl", "open")  # allowed by number; allowed by its arguments; checked by path
 
 
 def _calling(contender: Contender, count: int) -> Subject:
@@ -389,7 +390,7 @@ def _calling(contender: Contender, count: int) -> Subject:
 
 
 def hardening(bench: Bench) -> Part:
-    """Measure what the walls behind the namespaces cost: at the spawn, and for each system call inside."""
+    """Measure what the defences behind the namespaces cost: at the spawn, and for each system call inside."""
     scale, policy = bench.scale, Policy.workspace(bench.workspace)
     kinds = {name: policy.with_(seccomp=name) for name in ("off", "default", "hardened")}
     kinds["landlock"] = policy.with_(landlock=True)
@@ -411,7 +412,7 @@ def hardening(bench: Bench) -> Part:
 
 
 def imports(bench: Bench) -> Part:
-    """Measure a new interpreter that imports one module, from its start to its end."""
+    """Measure a new interpreter that imports one module, from start to end."""
     names = {"nothing": "pass", "import subprocess": "import subprocess", "import nsbox": "import nsbox"}
     subjects = [_importing(name, code, bench) for name, code in names.items()]
     rows = interleave(subjects, bench.scale.import_rounds, bench.scale.warmup, bench.rng)
@@ -433,7 +434,7 @@ def _importing(name: str, code: str, bench: Bench) -> Subject:
 
 
 def front(bench: Bench) -> Part:
-    """Measure a bwrap that is nsbox, from its start to its end, against an interpreter that does nothing."""
+    """Measure nsbox's bwrap, from start to end, against an interpreter that does nothing."""
     layers, interpreter = who.minimal(), os.path.realpath(sys.executable)
     options, spawning = layers.bwrap(), who.nsbox("spawn", layers.policy()).tried()
     program = install(tempfile.mkdtemp(dir=bench.scratch))
@@ -455,7 +456,7 @@ def front(bench: Bench) -> Part:
 
 
 def _lasts(command: Sequence[str]) -> float:
-    """Run a command; return the milliseconds that it took. Not by subprocess, whose own time would be in it."""
+    """Return the milliseconds that a command takes. It isn't started by subprocess, whose own time would be in it."""
     begin = time.perf_counter()
     pid = os.posix_spawn(command[0], [*command], os.environ)
     status = os.waitpid(pid, 0)[1]

@@ -1,4 +1,4 @@
-"""What is said about the figures: the targets, the table, the JSON document."""
+"""The report on the figures: the targets, the table, the JSON document."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from nsbox._cli.bench.stats import Comparison, Part, Row, figure
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bar from the design, section 7, and what was measured; found None: it wasn't."""
+    """A bar from the design, section 7, and the comparison that was measured. found: None if it wasn't measured."""
 
     name: str
     part: str
     bar: float
     found: Comparison | None
-    is_ratio: bool = True  # else a difference, in this unit:
-    is_least: bool = False  # the bar is to be reached, not to be kept below
+    is_ratio: bool = True  # else a difference, in `unit`
+    is_least: bool = False  # the bar is the least, not the most
     unit: str = "ms"
 
     @property
     def holds(self) -> bool | None:
-        """Is the bar met? None: not measured."""
+        """Whether the bar is met; None if it wasn't measured."""
         if self.found is None:
             return None
         return self.found.value >= self.bar if self.is_least else self.found.value <= self.bar
 
 
-# name, part, of, against ("": the row itself), bar; is it a ratio, is it a least one, the unit of what is no ratio
+# name, part, of, against ("": the row itself), bar; then is_ratio, is_least, and the unit if it isn't a ratio
 _BIG = f"nsbox, {size_name(2048)}"
 _SMALL = f"nsbox, {size_name(SMALL_MIB)}"
 _WARM_SMALL = f"nsbox warm, {size_name(SMALL_MIB)}"
@@ -84,7 +84,7 @@ _TARGETS: tuple[tuple[Any, ...], ...] = (
 
 
 def targets(parts: Sequence[Part]) -> list[Target]:
-    """Return the targets with what these parts say about them."""
+    """Return the targets, with the comparisons that these parts have for them."""
     by_name = {part.name: part for part in parts}
     return [
         Target(name, part, bar, _comparison(by_name.get(part), of, against, kind[0]), *kind)
@@ -106,24 +106,23 @@ def _amount(value: float, is_ratio: bool, unit: str = "ms") -> str:
 
 
 def _found(found: Comparison) -> str:
-    """Say a comparison with its interval."""
+    """Return a comparison, with its interval, as text."""
     amount, low, high = (_amount(value, found.is_ratio, found.unit) for value in (found.value, found.low, found.high))
-    if found.low == found.high:  # too few rounds for one
+    if found.low == found.high:  # too few rounds for an interval
         return amount
     return f"{amount} ({low.rstrip('x').removesuffix(' ms')} to {high})"
 
 
 def _compared(part: Part, row: Row) -> str:
-    said = [
+    return "; ".join(
         f"{_found(c)} {'of' if c.is_ratio else 'to'} {c.against}"
         for c in part.comparisons
         if c.of == row.name and c.against
-    ]
-    return "; ".join(said)
+    )
 
 
 def _columns(rows: Sequence[Sequence[str]], is_right: str) -> Iterator[str]:
-    """Align; is_right: one letter a column, l or r, the last one is never padded."""
+    """Yield the rows as aligned lines. is_right: a letter for each column, l or r; the last one is never padded."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(is_right))]
     for row in rows:
         cells = [
@@ -143,10 +142,10 @@ def _part_lines(part: Part) -> Iterator[str]:
     yield from _columns(rows, "lrrl")
 
 
-def _target_lines(found: Sequence[Target]) -> Iterator[str]:
+def _target_lines(targets: Sequence[Target]) -> Iterator[str]:
     yield "targets"
     rows = []
-    for target in found:
+    for target in targets:
         verdict = {None: "not measured", True: "holds", False: "MISSED"}[target.holds]
         measured = "-" if target.found is None else _found(target.found)
         sign = ">=" if target.is_least else "<="
@@ -158,7 +157,7 @@ _STEADY = 1.8  # p90 / p50 of an uncontained /bin/true; about 1.3 where nothing 
 
 
 def _restlessness(parts: Sequence[Part]) -> str:
-    """Say if the machine had other things to do."""
+    """Return a warning if the machine was busy with other work; else ""."""
     for part in parts:
         row = part.row("Popen")
         if row is not None and row.p50 and row.p90 and row.p90 / row.p50 > _STEADY:
@@ -205,11 +204,11 @@ def _part_document(part: Part) -> dict[str, Any]:
 
 def document(machine: Machine, scale: Scale, parts: Sequence[Part], *, is_quick: bool) -> dict[str, Any]:
     """Return the report as a JSON document."""
-    found = [{**asdict(target), "holds": target.holds} for target in targets(parts)]
+    bars = [{**asdict(target), "holds": target.holds} for target in targets(parts)]
     return {
         "machine": asdict(machine),
         "quick": is_quick,
         "scale": {**asdict(scale), "binds": {str(count): rounds for count, rounds in scale.binds.items()}},
         "parts": {part.name: _part_document(part) for part in parts},
-        "targets": found,
+        "targets": bars,
     }

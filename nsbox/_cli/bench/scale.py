@@ -1,4 +1,4 @@
-"""How much is measured: the whole suite, and the quick form of it, which shows that all works."""
+"""How much is measured: by the whole suite, and by its quick form, which only shows that everything works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured."""
+    """How much is measured: rounds of each part, and the size of its work."""
 
     warmup: int
     spawn_rounds: int
@@ -23,7 +23,7 @@ class Scale:
     call_rounds: int
     calls: int
     traffic_rounds: int = 1
-    turns: int = 20  # messages there and back
+    turns: int = 20  # round trips of a message
     traffic_mib: int = 1
     connections: tuple[int, ...] = (20,)  # open at once
 

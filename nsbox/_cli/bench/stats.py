@@ -32,9 +32,9 @@ def figure(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contender's samples in a part; none, and a note that says why, where it couldn't run.
+    """One contender's samples in a part; if it couldn't run, none, and a note that says why.
 
-    unit: "": the part's.
+    unit: of the samples; "" for the part's.
     """
 
     name: str
@@ -44,20 +44,22 @@ class Row:
 
     @property
     def p50(self) -> float | None:
-        """The median, None without samples."""
+        """The median; None without samples."""
         return median(self.samples) if self.samples else None
 
     @property
     def p90(self) -> float | None:
-        """The 90 % quantile, None without samples."""
+        """The 90 % quantile; None without samples."""
         return quantile(self.samples, 0.9) if self.samples else None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The p50 of one row divided by (or, is_ratio false, less) that of another; low, high: a 95 % interval of it.
+    """The p50 of one row divided by that of another; if is_ratio is False, their difference.
 
-    against "": the p50 itself. unit: of what is no ratio.
+    of, against: the names of the rows. If against is "", value is the p50 itself.
+    low, high: a 95 % interval of the value.
+    unit: of a value that isn't a ratio.
     """
 
     of: str
@@ -78,10 +80,10 @@ def _difference(a: float, b: float) -> float:
 
 
 def compare(a: Row, b: Row, *, is_ratio: bool = True) -> Comparison | None:
-    """Compare the medians of two rows of the same rounds; None where one has no samples.
+    """Return the comparison of the medians of two rows from the same rounds; None if either has no samples.
 
-    The interval comes from a bootstrap over rounds: both rows are resampled by the same rounds, since they were
-    measured side by side and what slowed down one of them slowed down the other.
+    The interval comes from a bootstrap over rounds. Both rows are resampled by the same rounds: they were measured side
+    by side, so whatever slowed down one also slowed down the other.
     """
     if not a.samples or not b.samples:
         return None
@@ -98,7 +100,7 @@ def compare(a: Row, b: Row, *, is_ratio: bool = True) -> Comparison | None:
 
 @dataclass(slots=True)
 class Part:
-    """One part of the suite: its rows, and what of them is compared with what."""
+    """One part of the suite: its rows, and the comparisons between them."""
 
     name: str
     title: str
@@ -107,16 +109,16 @@ class Part:
     comparisons: list[Comparison] = field(default_factory=list)
 
     def row(self, name: str) -> Row | None:
-        """Return the row of this name."""
+        """Return the row of this name; None if there is none."""
         return next((row for row in self.rows if row.name == name), None)
 
     def compare(self, pairs: Iterable[tuple[str, str]], *, is_ratio: bool = True) -> None:
-        """Add the comparisons of these pairs of rows, (of, against), as far as both have samples."""
+        """Add the comparisons of these pairs of rows, (of, against), if both have samples."""
         for of, against in pairs:
             a, b = self.row(of), self.row(against)
-            found = compare(a, b, is_ratio=is_ratio) if a is not None and b is not None else None
-            if found is not None:
-                self.comparisons.append(found)
+            comparison = compare(a, b, is_ratio=is_ratio) if a is not None and b is not None else None
+            if comparison is not None:
+                self.comparisons.append(comparison)
 
     def state(self, name: str) -> None:
         """Add the p50 of this row by itself, if it has samples."""
@@ -125,6 +127,6 @@ class Part:
             self.comparisons.append(Comparison(name, "", row.p50, row.p50, row.p50, False, row.unit or self.unit))
 
     def comparison(self, of: str, against: str, *, is_ratio: bool = True) -> Comparison | None:
-        """Return the comparison of these two rows, if it was made: of that kind."""
+        """Return the comparison of these two rows, of this kind; None if there is none."""
         wanted = of, against, is_ratio
         return next((c for c in self.comparisons if (c.of, c.against, c.is_ratio) == wanted), None)

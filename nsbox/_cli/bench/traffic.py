@@ -1,10 +1,10 @@
-"""A client, and the servers that it talks to: a program that runs on the host and in sandboxes, without nsbox.
+"""A client and its servers: a program that runs on the host and in sandboxes, without nsbox.
 
 traffic.py serve: print two ports of 127.0.0.1, and serve there until stdin ends. The first serves one client after
-the other, each of which says what it wants. The second greets any number of clients, and keeps them until they go.
+another; each says what it wants. The second greets any number of clients, and keeps each until it leaves.
 
-traffic.py ask [PORT PORT]: for each line of stdin, "connect 300" for instance, print what it took, in seconds. Without
-ports the servers are its own, in a process of its own.
+traffic.py ask [PORT PORT]: for each line of stdin, such as "connect 300", print the time that it takes, in seconds.
+Without ports it starts servers of its own, each in its own process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PIECE = 1 << 18
 _MESSAGE = b"m" * 64
 _SIZE = struct.Struct("=cQ")
 _ECHO, _SEND, _TAKE = b"e", b"s", b"t"
-_RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: no port is left waiting (tcp(7), TIME_WAIT)
+_RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: leaves no port in TIME_WAIT (tcp(7))
 _NAME_SERVER = ("198.19.0.53", 53)
 _HOST = "127.0.0.1"
 
@@ -33,8 +33,8 @@ _HOST = "127.0.0.1"
 def _receive(sock: socket.socket, size: int) -> None:
     room = bytearray(_PIECE)
     while size:
-        size -= (got := sock.recv_into(room, min(size, _PIECE)))
-        if not got:
+        size -= (count := sock.recv_into(room, min(size, _PIECE)))
+        if not count:
             raise EOFError
 
 
@@ -68,26 +68,26 @@ def _serve_each(server: socket.socket) -> None:
             try:
                 _serve_one(sock)
             except (OSError, EOFError):
-                pass  # the client has gone
+                pass  # the client is gone
 
 
 def _greet_all(server: socket.socket) -> None:
     poll = select.epoll()
-    kept: dict[int, socket.socket] = {}
+    clients: dict[int, socket.socket] = {}
     poll.register(server.fileno(), select.EPOLLIN)
     while True:
         for fd, _ in poll.poll():
             if fd != server.fileno():
-                kept.pop(fd).close()
+                clients.pop(fd).close()
                 continue
             sock, _ = server.accept()
-            kept[sock.fileno()] = sock
+            clients[sock.fileno()] = sock
             poll.register(sock.fileno(), select.EPOLLIN)
             sock.send(b"!")
 
 
 def _started() -> tuple[int, int]:
-    """Start both servers, each in a child, which ends with this process's stdin's writer; return their ports."""
+    """Return the ports of both servers, each started in a child that ends with this process."""
     ports = []
     for serve in (_serve_each, _greet_all):
         server = socket.create_server((_HOST, 0), backlog=4096)
@@ -100,7 +100,7 @@ def _started() -> tuple[int, int]:
 
 
 def _end_with(parent: int) -> None:
-    """Have this process killed when its parent has ended (prctl(2), PR_SET_PDEATHSIG)."""
+    """Let this process be killed when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, 9)
@@ -119,33 +119,33 @@ def _open(port: int) -> socket.socket:
 
 
 def _connect(count: int, port: int) -> float:
-    """Return what a connect(2) takes."""
-    took = []
+    """Return the median time of a connect(2)."""
+    times = []
     for _ in range(count):
         begin = time.perf_counter()
         sock = _open(port)
-        took.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - begin)
         sock.recv(1)
         sock.close()
-    return median(took)
+    return median(times)
 
 
 def _turns(count: int, port: int) -> float:
-    """Return what it takes until a message of 64 bytes is back."""
+    """Return the median time until a message of 64 bytes is back."""
     with _open(port) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.sendall(_SIZE.pack(_ECHO, 0))
-        took = []
+        times = []
         for _ in range(count):
             begin = time.perf_counter()
             sock.sendall(_MESSAGE)
             sock.recv(4096)
-            took.append(time.perf_counter() - begin)
-    return median(took)
+            times.append(time.perf_counter() - begin)
+    return median(times)
 
 
 def _down(size: int, port: int) -> float:
-    """Return what it takes to receive so many bytes."""
+    """Return the time to receive this many bytes."""
     with _open(port) as sock:
         begin = time.perf_counter()
         sock.sendall(_SIZE.pack(_SEND, size))
@@ -154,7 +154,7 @@ def _down(size: int, port: int) -> float:
 
 
 def _up(size: int, port: int) -> float:
-    """Return what it takes until so many bytes have been received there."""
+    """Return the time until the server has received this many bytes."""
     with _open(port) as sock:
         begin = time.perf_counter()
         sock.sendall(_SIZE.pack(_TAKE, size))
@@ -164,19 +164,19 @@ def _up(size: int, port: int) -> float:
 
 
 def _held(count: int, port: int) -> float:
-    """Return what it takes until so many connections are open at once, and their server has greeted each."""
+    """Return the time until this many connections are open at once, and the server has greeted each."""
     begin, socks = time.perf_counter(), [_open(port) for _ in range(count)]
     for sock in socks:
         if sock.recv(1) != b"!":
             raise EOFError
-    took = time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
     for sock in socks:
         sock.close()
-    return took
+    return seconds
 
 
 def _names(count: int, _: int) -> float:
-    """Return what it takes to ask so many times for the address of localhost, one question after the other."""
+    """Return the time to ask this many times for the address of localhost, one question after another."""
     question = struct.pack(">6H", 1, 0x100, 1, 0, 0, 0) + b"\x09localhost\0" + struct.pack(">2H", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(10)
@@ -194,11 +194,11 @@ _GREETED = ("connect", "held")
 
 
 def main() -> None:
-    """Be what the arguments say."""
+    """Be a server or a client, as the arguments say."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    kind, *given = sys.argv[1:]
-    ports = (int(given[0]), int(given[1])) if given else _started()
+    kind, *words = sys.argv[1:]
+    ports = (int(words[0]), int(words[1])) if words else _started()
     print(*ports, flush=True)
     for line in sys.stdin:
         if kind == "ask":

@@ -1,4 +1,4 @@
-"""The parts about Sandbox: commands one after the other, with time to breathe; many at once; and in a transaction."""
+"""The parts about Sandbox: commands one after another with a pause between; many at once; and in a transaction."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from nsbox._plan.ops import Bind
 from nsbox._policy.policy import Policy
 from nsbox.sandbox import Sandbox
 
-_BREATH = 0.006  # seconds, in which what the last command has left is taken apart and the next sandbox made ready
+_BREATH = 0.006  # seconds for tearing down the last sandbox and getting the next one ready
 
 
 def _spawning(contender: Contender) -> Subject:
-    """Return the subject of one run of /bin/true that disturbs nobody and is disturbed by nobody, in milliseconds."""
+    """Return the subject of one run of /bin/true, in milliseconds, after a pause that keeps runs apart."""
 
     def measure() -> tuple[float]:
         time.sleep(_BREATH)
@@ -47,7 +47,7 @@ def _kept(name: str, policy: Policy, stack: ExitStack) -> Contender:
 
 
 def warm(bench: Bench) -> Part:
-    """Measure one command of many under one policy, from Popen() until wait() has returned, and from a big caller."""
+    """Measure one command of many under one policy, from Popen() to the end of wait(); also from a big caller."""
     scale, policy = bench.scale, Policy.workspace(bench.workspace)
     with_net = policy.with_(network="host")
     names = ("nsbox warm", "nsbox warm, own net")
@@ -79,7 +79,7 @@ def warm(bench: Bench) -> Part:
 
 
 def rate(bench: Bench) -> Part:
-    """Measure how many sandboxes a second eight threads get, what is left of each included."""
+    """Measure how many sandboxes a second eight threads get, including the teardown of each."""
     scale, policy = bench.scale, Policy.workspace(bench.workspace)
     with ExitStack() as stack:
         rows = []
@@ -92,9 +92,9 @@ def rate(bench: Bench) -> Part:
             rows += [who.bwrap(f"bwrap, {net}", layers).tried(), _kept(f"nsbox warm, {net}", wish, stack)]
             rows.append(who.nsbox(f"nsbox cold, {net}", wish).tried())
         subjects = [rating(entry, 8, scale.thread_seconds) for entry in (who.plain(), *rows)]
-        found = interleave(subjects, scale.thread_rounds, 0, bench.rng)
+        measured = interleave(subjects, scale.thread_rounds, 0, bench.rng)
     title = f"/bin/true a second from 8 threads; {scale.thread_rounds} x {scale.thread_seconds:g} s each"
-    part = Part("rate", title, "1/s", found)
+    part = Part("rate", title, "1/s", measured)
     ways = [(way, net) for net, _, _ in pairs for way in ("warm", "cold")]
     part.compare((f"nsbox {way}, {net}, 8 threads", f"bwrap, {net}, 8 threads") for way, net in ways)
     part.compare(("Popen, 8 threads", f"bwrap, {net}, 8 threads") for net, _, _ in pairs)  # what a sandbox can't exceed
@@ -102,7 +102,7 @@ def rate(bench: Bench) -> Part:
 
 
 def transaction(bench: Bench) -> Part:
-    """Measure work on many small files in a transaction, where the workspace is an overlay, against the workspace."""
+    """Measure work on many small files in a transaction, whose workspace is an overlay, against the plain workspace."""
     scale = bench.scale
     with ExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="nsbox-bench-", dir=in_memory_or(bench.scratch)))

@@ -297,11 +297,11 @@ def own_mounts() -> None:
 
 def _end_relays() -> None:
     """Let go of relays, which otherwise stay for policies that are used again, and see them end."""
-    if "nsbox._relay" not in sys.modules:
+    if "nsbox._relay.relay" not in sys.modules:
         return
     from nsbox._core import orphans
 
-    sys.modules["nsbox._relay"]._close_all()
+    sys.modules["nsbox._relay.relay"]._close_all()
     end = time.monotonic() + PATIENCE
     while orphans.leftovers.pidfds and time.monotonic() < end:
         orphans.leftovers.sweep()

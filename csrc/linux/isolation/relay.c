@@ -1,0 +1,75 @@
+/* relay.c: a sandbox with a network list is shown to the relay, a process of the caller's that makes its side of the
+ * net namespace: see csrc/relay.
+ *
+ * The process that makes the net namespace shows it at once, so that the relay works while the mounts are made. Its
+ * answer is there before the command may look anything up.
+ */
+#include "net/wire.h"
+#include "isolation.h"
+#include "kernel/message.h"
+#include "kernel/sys_relay.h"
+
+enum { PATIENCE = 30 /* seconds, for a relay that was stopped */ };
+
+/* The socket for its answer, before there is an init: that shares our descriptors while it uses it. */
+int relay_prepare(struct job *j)
+{
+    if (!j->req->relay_later)
+        TRY(&j->b, NSBOX_STEP_NET, sys_packet_pair(j->net.answer));
+    return 0;
+}
+
+static int send_open(const struct job *j, const int fds[3], unsigned n)
+{
+    struct {
+        size_t len;
+        int level, type, fds[4];
+    } control = {.len = 16 + sizeof *fds * n, .level = 1 /* SOL_SOCKET */, .type = 1 /* SCM_RIGHTS */};
+    nsbox_net_message open = {.kind = NSBOX_NET_OPEN, .value = 0, .sandbox = j->req->relay_id, .id = 0};
+    struct iovec data = {&open, sizeof open};
+    struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = control.len};
+    for (unsigned i = 0; i < n; i++)
+        control.fds[i] = fds[i];
+    int ret = sys_sendmsg(j->req->relay_fd, &message);
+    return ret < 0 ? ret : 0;
+}
+
+/* By pid 1, which is in the net namespace. Before its exec no other process may open that. */
+int relay_show(struct job *j, int net)
+{
+    const int fds[3] = {net, sys_pidfd_open(sys_getpid()), j->net.answer[1]};
+    int ret = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : send_open(j, fds, j->req->relay_later ? 2 : 3);
+    j->net.answer[1] = -1;
+    for (unsigned i = 0; i < 3; i++) /* ours of the answer too: without the relay's it ends */
+        if (fds[i] >= 0)
+            sys_close(fds[i]);
+    return ret;
+}
+
+/* 0, or what the relay says; its words become the result's detail. */
+static int read_answer(struct job *j)
+{
+    nsbox_net_event ready;
+    const int64_t patience[2] = {PATIENCE, 0};
+    struct pollfd fds[2] = {{.fd = j->net.answer[0], .events = POLLIN}, {.fd = j->lifeline, .events = POLLIN}};
+    int ret = sys_ppoll(fds, 2, patience);
+    if (ret <= 0 || fds[1].revents)
+        return ret < 0 ? ret : ret == 0 ? -ETIMEDOUT : -ESRCH;
+    long n = sys_read(j->net.answer[0], &ready, sizeof ready);
+    if (n != sizeof ready || ready.head.kind != NSBOX_NET_READY)
+        return n < 0 ? (int)n : -EPIPE; /* it has ended */
+    unsigned i = 0;
+    for (; ready.head.value < 0 && i < sizeof j->res->detail - 1 && ready.name[i]; i++)
+        j->res->detail[i] = ready.name[i];
+    j->res->detail[i] = 0;
+    return ready.head.value < 0 ? ready.head.value : 0;
+}
+
+int relay_await(struct job *j)
+{
+    if (j->req->relay_later)
+        return 0;
+    TRY(&j->b, NSBOX_STEP_NET, read_answer(j));
+    sys_close(j->net.answer[0]); /* the number stays known: the command closes its copy */
+    return 0;
+}

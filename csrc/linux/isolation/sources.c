@@ -1,0 +1,36 @@
+/* sources.c: what is bound, opened before the sandbox has ids of its own.
+ *
+ * Those ids can't search what only the caller may. And only the caller, before there is a user namespace, has the power to
+ * map the files of one user to the sandbox's own (idmapped mounts, mount_setattr(2), Linux 5.12). As detached mounts the
+ * sources then go along.
+ */
+#include "isolation.h"
+
+/* Is it a name of the caller's, which is looked up in the root that the caller has? */
+static int is_early(const nsbox_op *op)
+{
+    return op->code == NSBOX_OP_BIND && !(op->flags & (NSBOX_FROM_FD | NSBOX_LIFTED | NSBOX_PROBE_TTY));
+}
+
+/* The sources of a new root, a descriptor or -errno each. In a copy of a kept tree there is nothing of the caller's. */
+int open_sources(struct job *j, int32_t *at)
+{
+    const nsbox_request *r = j->req;
+    struct builder *b = &j->b;
+    if (!r->kernel_uid || is_warm(r) || r->mnt_fd >= 0)
+        return 0;
+    for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++) {
+        const nsbox_op *op = plan_op(r->plan, i);
+        b->early[i] = -1;
+        if (!is_early(op))
+            continue;
+        *at = (int32_t)i;
+        int tree = op->count > r->n_idmaps ? -EINVAL : open_source(b, op, op->count ? &r->idmaps[op->count - 1] : 0);
+        if (tree < 0 && !may_be_missing(op, tree))
+            return tree;
+        b->early[i] = tree;
+    }
+    b->is_early = 1;
+    *at = -1;
+    return 0;
+}

@@ -1,0 +1,254 @@
+/* dest.c: where in the sandbox? Destinations resolve here and nowhere else.
+ *
+ * A plan binds directories that untrusted commands have written to, so any component of a destination
+ * may be a planted symlink. Paths resolve inside the new root (resolve.c), and nothing is ever created but in file systems made for this sandbox: CVE-2026-87766 was
+ * mkdir and open following a link out of bubblewrap's half-built root, onto the host. (With NSBOX_HOST_WRITES, for
+ * bubblewrap's own command line, also in what is bound writable; still never outside of what the new root shows.)
+ */
+#include "ops.h"
+#include "kernel/resolve.h"
+
+int file_kind(int fd, unsigned *mode, uint64_t *dev)
+{
+    struct statx st;
+    int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE, &st);
+    if (ret < 0)
+        return ret;
+    if (mode)
+        *mode = st.stx_mode;
+    if (dev)
+        *dev = (uint64_t)st.stx_dev_major << 32 | st.stx_dev_minor;
+    return 0;
+}
+
+int own_add(struct builder *b, int fd)
+{
+    uint64_t dev;
+    int ret = file_kind(fd, 0, &dev);
+    if (ret < 0)
+        return ret;
+    if (b->n_own >= b->max_own)
+        return -ENOSPC;
+    b->own[b->n_own++] = dev;
+    return 0;
+}
+
+/* Was its file system made for this sandbox? 1, 0, or -errno. */
+static int is_own(const struct builder *b, int fd)
+{
+    uint64_t dev;
+    int ret = file_kind(fd, 0, &dev);
+    if (ret < 0)
+        return ret;
+    for (uint32_t i = b->n_own; i > 0; i--)
+        if (b->own[i - 1] == dev)
+            return 1;
+    return 0;
+}
+
+int own_check(struct builder *b, int fd)
+{
+    if (b->host_writes || fd == b->parent)
+        return 0; /* the latter was checked when it was kept */
+    int ret = is_own(b, fd);
+    if (ret != 0)
+        return ret < 0 ? ret : 0;
+    b->step = NSBOX_STEP_HOST;
+    return -EROFS;
+}
+
+int dest_find(struct builder *b, const char *path)
+{
+    b->step = NSBOX_STEP_DEST;
+    return open_inside(b->root, path, 0);
+}
+
+int dest_find_plain(struct builder *b, const char *path)
+{
+    b->step = NSBOX_STEP_DEST;
+    return open_inside(b->root, path, 1);
+}
+
+/* The length of path without its last component and the slashes before it; 0 stands for the root. */
+static size_t parent_length(const char *path, size_t len)
+{
+    while (len > 0 && path[len - 1] == '/')
+        len--;
+    while (len > 0 && path[len - 1] != '/')
+        len--;
+    while (len > 0 && path[len - 1] == '/')
+        len--;
+    return len;
+}
+
+/* A directory, or an empty file to mount something on, which nobody without capabilities can write to. */
+static int create(struct builder *b, int dir, const char *name, enum dest_kind kind, unsigned mode)
+{
+    TRY(b, NSBOX_STEP_CREATE, own_check(b, dir));
+    return kind == DEST_FILE ? sys_mknodat(dir, name, SYS_S_IFREG | 0444) : sys_mkdirat(dir, name, mode);
+}
+
+/* Makes one directory below *dir, and swaps *dir for it. EEXIST means that a dangling link or a racing process
+ * sits there: an error, never followed. */
+static int make_step(struct builder *b, int *dir, const char *name, unsigned mode)
+{
+    int ret = create(b, *dir, name, DEST_DIR, mode);
+    int fd = ret < 0 ? ret : sys_openat(*dir, name, O_PATH | O_NOFOLLOW | O_DIRECTORY, 0);
+    if (fd < 0)
+        return fd;
+    sys_close(*dir);
+    *dir = fd;
+    return 0;
+}
+
+/* Opens the longest prefix of path that exists, of at most *have bytes, and cuts path there by a NUL. */
+static int open_prefix(struct builder *b, char *path, size_t *have)
+{
+    for (;;) {
+        path[*have] = 0;
+        int dir = dest_find(b, *have ? path : "/");
+        if (dir != -ENOENT || *have == 0)
+            return dir;
+        *have = parent_length(path, *have);
+    }
+}
+
+/* Says which directory on the way to a destination can't be made. */
+static void tell(struct builder *b, const char *path)
+{
+    unsigned i = 0;
+    for (; path[i] && i < sizeof((nsbox_result *)0)->detail - 1; i++)
+        b->detail[i] = path[i];
+    b->detail[i] = 0;
+}
+
+/* Opens the directory at path, making what is missing. path is work space; nothing longer than its first
+ * `have` bytes is there. */
+static int open_dirs(struct builder *b, char *path, size_t len, size_t have, unsigned mode)
+{
+    int dir = open_prefix(b, path, &have);
+    if (dir < 0)
+        return dir;
+    /* Each cut replaced one slash: forward again, one fresh directory at a time. */
+    while (have < len) {
+        path[have] = '/';
+        char *name = path + have;
+        while (*name == '/')
+            name++;
+        have = (size_t)(name - path);
+        while (path[have])
+            have++;
+        int ret = make_step(b, &dir, name, have == len ? mode : b->parent_mode);
+        if (ret < 0) {
+            tell(b, path);
+            sys_close(dir);
+            return ret;
+        }
+    }
+    return dir;
+}
+
+static int copy_path(char *buf, const char *path, size_t *len)
+{
+    size_t n = 0;
+    while (path[n]) {
+        if (n + 1 >= NSBOX_PATH_MAX)
+            return -ENAMETOOLONG;
+        buf[n] = path[n];
+        n++;
+    }
+    buf[n] = 0;
+    *len = n;
+    return 0;
+}
+
+/* Path's last component, and how long what is before it is. */
+static const char *split(const char *path, size_t *parent)
+{
+    size_t len = 0;
+    while (path[len])
+        len++;
+    *parent = parent_length(path, len);
+    const char *name = path + *parent;
+    while (*name == '/')
+        name++;
+    return name;
+}
+
+static int is_kept(const struct builder *b, const char *path, size_t len)
+{
+    if (b->parent < 0 || b->parent_len != len)
+        return 0;
+    for (size_t i = 0; i < len; i++)
+        if (b->parent_path[i] != path[i])
+            return 0;
+    return 1;
+}
+
+/* Only a directory of our own file systems is kept: nobody else can change what its path means. We can, by a
+ * mount on an existing place: attach() forgets it then. */
+static void keep_parent(struct builder *b, int dir, const char *path, size_t len)
+{
+    if (is_own(b, dir) > 0) {
+        forget_parent(b);
+        b->parent = dir;
+        b->parent_path = path;
+        b->parent_len = len;
+    }
+}
+
+void forget_parent(struct builder *b)
+{
+    if (b->parent >= 0)
+        sys_close(b->parent);
+    b->parent = -1;
+}
+
+void release_parent(struct builder *b, int dir)
+{
+    if (dir >= 0 && dir != b->parent)
+        sys_close(dir);
+}
+
+/* A directory to create something in; give it back by release_parent(). */
+int dest_parent(struct builder *b, const char *path, const char **name)
+{
+    char buf[NSBOX_PATH_MAX];
+    size_t len, cut;
+    *name = split(path, &cut);
+    if (!**name)
+        TRY(b, NSBOX_STEP_CREATE, -EBUSY); /* the root itself has no name */
+    if (is_kept(b, path, cut))
+        return b->parent;
+    TRY(b, NSBOX_STEP_DEST, copy_path(buf, path, &len));
+    int dir = open_dirs(b, buf, cut, cut, b->parent_mode);
+    if (dir >= 0)
+        keep_parent(b, dir, path, cut);
+    return dir;
+}
+
+/* What is there is returned as its descriptor, and *name is "". What is made is returned as the directory and its
+ * name in it, and needn't be opened: in a file system of ours a name stays what we have made it. (With
+ * NSBOX_HOST_WRITES others may swap it; a mount lies at the name all the same, and follows no link.) The descriptor
+ * goes to release_parent(). */
+int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode, const char **name)
+{
+    size_t cut;
+    const char *last = split(path, &cut);
+    int kept = *last && is_kept(b, path, cut);
+    int fd = kept ? -ENOENT : dest_find(b, path);
+    *name = "";
+    if (fd != -ENOENT)
+        return fd;
+    int dir = dest_parent(b, path, &last);
+    int ret = dir < 0 ? dir : create(b, dir, last, kind, mode);
+    if (ret >= 0) {
+        *name = last;
+        return dir;
+    }
+    release_parent(b, dir);
+    if (ret != -EEXIST || !kept)
+        return ret;
+    fd = dest_find(b, path); /* a dangling link is not followed, nor replaced */
+    return fd == -ENOENT ? -EEXIST : fd;
+}

@@ -1,0 +1,111 @@
+/* stamps.c: which files a kept tree's ops have found and made: written down when it is built, compared when it is used.
+ *
+ * If all are still the same, a copy of the tree is what a new one would be.
+ */
+#include "ops.h"
+
+static uint64_t device(const struct statx *st)
+{
+    return (uint64_t)st->stx_dev_major << 32 | st->stx_dev_minor;
+}
+
+static int is_mounting(const nsbox_op *op)
+{
+    static const uint8_t mounting[NSBOX_OP_END] = {
+        [NSBOX_OP_BIND] = 1,   [NSBOX_OP_TMPFS] = 1, [NSBOX_OP_PROC] = 1, [NSBOX_OP_DEVPTS] = 1,
+        [NSBOX_OP_MQUEUE] = 1, [NSBOX_OP_DATA] = 1,  [NSBOX_OP_MASK] = 1,
+    };
+    return mounting[op->code];
+}
+
+/* Of what is mounted; its name may lead elsewhere by now. */
+int stamp_source(struct builder *b, const nsbox_op *op, int tree)
+{
+    struct statx st;
+    if (!b->stamps)
+        return 0;
+    nsbox_stamp *stamp = &b->stamps[op - plan_op(b->plan, 0)];
+    TRY(b, NSBOX_STEP_SOURCE, sys_statx(tree, "", AT_EMPTY_PATH, STATX_INO, &st));
+    stamp->source_dev = device(&st);
+    stamp->source_ino = st.stx_ino;
+    return 0;
+}
+
+void stamp_made(struct builder *b, uint32_t i)
+{
+    if (b->stamps)
+        b->stamps[i].made = is_mounting(plan_op(b->plan, i)) && !b->skipped;
+}
+
+/* A mount's root, that can't be anything else: what was mounted there has gone otherwise. */
+static int is_mount(const struct statx *st)
+{
+    return (st->stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+/* What lies where the ops have mounted something, once all is done and "/" is the new root. If a destination is
+ * reached through a symlink, a fresh mount along that way would redirect it; so symlinks are refused. */
+int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, int32_t *op)
+{
+    for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
+        nsbox_stamp *stamp = &stamps[i];
+        struct statx st;
+        if (!stamp->made)
+            continue;
+        *op = (int32_t)i;
+        int fd = dest_find_plain(b, plan_str(plan, plan_op(plan, i)->dst));
+        if (fd < 0)
+            return fd;
+        int ret = sys_statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st);
+        sys_close(fd);
+        if (ret >= 0 && !is_mount(&st))
+            ret = -ESTALE;
+        TRY(b, NSBOX_STEP_STALE, ret);
+        stamp->dev = device(&st);
+        stamp->ino = st.stx_ino;
+    }
+    *op = -1;
+    return 0;
+}
+
+static int look(const char *path, struct statx *st)
+{
+    int ret = sys_statx(AT_FDCWD, path, AT_NO_AUTOMOUNT, STATX_INO, st);
+    return ret == -ENOTDIR ? -ENOENT : ret;
+}
+
+/* Would the sources be the same ones now? */
+int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps)
+{
+    for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
+        const nsbox_op *op = plan_op(plan, i);
+        const nsbox_stamp *stamp = &stamps[i];
+        struct statx st;
+        if (op->code != NSBOX_OP_BIND)
+            continue;
+        int ret = look(plan_str(plan, op->src), &st);
+        int same = stamp->made ? ret >= 0 && device(&st) == stamp->source_dev && st.stx_ino == stamp->source_ino
+                               : ret == -ENOENT;
+        if (!same)
+            return -ESTALE;
+    }
+    return 0;
+}
+
+/* Does everything still lie where it was put? A missing file that was to be hidden may have come into being. */
+int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps)
+{
+    for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
+        const nsbox_op *op = plan_op(plan, i);
+        const nsbox_stamp *stamp = &stamps[i];
+        struct statx st;
+        if (!stamp->watched || (!stamp->made && op->code != NSBOX_OP_MASK))
+            continue;
+        int ret = look(plan_str(plan, op->dst), &st);
+        int same = stamp->made ? ret >= 0 && is_mount(&st) && device(&st) == stamp->dev && st.stx_ino == stamp->ino
+                               : ret == -ENOENT;
+        if (!same)
+            return -ESTALE;
+    }
+    return 0;
+}

@@ -1,0 +1,34 @@
+/* lookup.h: names looked up as the host does it (getaddrinfo(3)), in threads, since that may take half a minute.
+ *
+ * A thread has one lookup at a time. The thread that asks adds lookups and takes back those that are done.
+ */
+#ifndef NSBOX_NET_LOOKUP_H
+#define NSBOX_NET_LOOKUP_H
+
+#include "address.h"
+#include "hello.h"
+
+enum { LOOKUP_SHARE = 4 }; /* threads for one owner of lookups */
+
+struct lookup {
+    struct lookup *next;
+    int *n_busy;  /* how many threads are at its owner's lookups, which is counted here; or NULL: it may have all */
+    int is_taken; /* by a thread */
+    char name[HELLO_NAME];
+    union address targets[MOST_TARGETS];
+    int n_targets, error; /* of getaddrinfo(3) */
+};
+
+/* Begin. wake: where eight bytes are written when a lookup is done, an eventfd or a pipe; it doesn't block. */
+void lookup_start(int wake);
+
+/* Have it done, some time. 0: there is no thread for it. */
+int lookup_add(struct lookup *lookup);
+
+/* All that are done, as a list. */
+struct lookup *lookup_done(void);
+
+/* If it waits because its owner has used up its share, another owner that hasn't may have it done. 1: it is that one's now. */
+int lookup_adopt(struct lookup *lookup, int *n_busy);
+
+#endif

@@ -1,0 +1,1 @@
+"""From a plan and a command to a running process, or an exception."""

@@ -1,0 +1,213 @@
+"""A command of a plan, started: as a running process, or an exception that says what failed."""
+
+from __future__ import annotations
+
+import errno
+from _thread import get_native_id
+
+from nsbox._base.errors import SetupError
+from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._base.lean_os import os
+from nsbox._core import call
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command, Result
+from nsbox._core.request import Request, assembled, request_for
+from nsbox._plan.ops import BindData, File, Op
+from nsbox._plan.plan import Plan
+from nsbox._spawn.prepare import Prepared, check_resolved
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsbox._policy.policy import Policy
+
+
+def _loaded(op: Op) -> Op:
+    """Return the op with its contents, if they come from a descriptor."""
+    if not isinstance(op, File | BindData) or not isinstance(op.data, int):
+        return op
+    try:
+        with open(op.data, "rb", buffering=0, closefd=False) as file:
+            return replace(op, data=file.read())
+    except OSError as error:
+        raise SetupError(error.errno or errno.EIO, "read contents", op.describe()) from error
+
+
+def _ids_error(step: str, hint: str) -> SetupError:
+    from nsbox._base.errors import IdsError
+
+    return IdsError(errno.EPERM, step, None, hint)
+
+
+def _id_flags(plan: Plan, command: Command) -> int:
+    """Return the flags for the ids that the command is to have; raises SetupError for one that isn't mapped."""
+    identity = plan.identity
+    if command.uid is None and command.gid is None and command.groups is None and not identity.change_ids:
+        return 0
+    flags = 0
+    for name, value, own in (("uid", command.uid, identity.uid), ("gid", command.gid, identity.gid)):
+        if identity.by_helper:
+            flags |= c.FORK_COMMAND if value is not None or identity.change_ids else 0
+        elif value is not None and value != own:
+            raise _ids_error(f"set{name}({value})", f"only {name} {own} exists in this sandbox; see ids=")
+    if command.groups == [] and plan.drop_groups and not identity.by_helper:
+        return flags  # it has none anyway
+    if command.groups is not None:
+        if not identity.by_helper:
+            raise _ids_error("setgroups", "groups can't be changed in a sandbox with one id; see ids=")
+        flags |= c.SET_GROUPS | c.FORK_COMMAND
+    elif identity.change_ids:
+        flags |= c.SET_GROUPS  # to none: another user must not keep the caller's
+    return flags
+
+
+def command_flags(*, close_fds: bool, restore_signals: bool, new_session: bool, cwd_required: bool) -> int:
+    """Return the flags of a command that don't depend on its plan."""
+    flags = c.CLOSE_FDS if close_fds else 0
+    flags |= c.RESTORE_SIGNALS if restore_signals else 0
+    flags |= c.SETSID if new_session else 0
+    return flags if cwd_required else flags | c.CWD_OPTIONAL
+
+
+def _complete(command: Command, plan: Plan) -> None:
+    """Fill in what the plan says about the command."""
+    identity = plan.identity
+    flags = command.flags | _id_flags(plan, command)
+    if command.preexec is not None:
+        flags |= c.PREEXEC | c.FORK_COMMAND
+        flags |= c.SETSID_LAST if plan.new_session else 0
+    elif plan.new_session:
+        flags |= c.SETSID
+    if call.adopt_inits and not plan.plain:
+        flags |= c.ADOPT_INIT
+    if plan.plain or "pid" not in plan.namespaces:  # no init can end it
+        wants_end = plan.kill_on_exit if plan.plain else plan.die_with_parent
+        if wants_end and get_native_id() == os.getpid():
+            flags |= c.DIE_WITH_THREAD  # the main one, which lasts as long as the process
+    if plan.new_session and command.pgid >= 0:
+        if command.pgid > 0:
+            raise SetupError(errno.EPERM, "setpgid", None, "the command has a session of its own; see new_session=")
+        command.pgid = -1  # the leader of a session leads its group already
+    command.flags = flags
+    command.uid = identity.uid if command.uid is None else command.uid
+    command.gid = identity.gid if command.gid is None else command.gid
+
+
+def request_of(prepared: Prepared, command: Command) -> Request:
+    """Return the request for a command, with the contents that come from descriptors; completes the command."""
+    request = prepared.request or request_for(prepared.plan, [_loaded(op) for op in prepared.ops])
+    _complete(command, prepared.plan)
+    return request
+
+
+def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
+    """Start the command. program, cwd: as the caller named them, for the filename of exceptions."""
+    plan = prepared.plan
+    if plan.network is not None and command.parked is None:
+        _ask_for_line(plan, command)
+    request = request_of(prepared, command)
+    # Only calls of Python code from here on: after one of C, a signal handler could raise, and nothing own the command.
+    start = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
+    if not plan.cgroup:
+        return start(policy, prepared, request, command, program, cwd)
+    from nsbox._machine.cgroup import Leaf
+
+    command.leaf = leaf = Leaf(plan.cgroup, plan.cgroup_limits)
+    command.cgroup_fd = leaf.fd
+    try:
+        return start(policy, prepared, request, command, program, cwd)
+    except BaseException:
+        leaf.remove()
+        raise
+
+
+def _ask_for_line(plan: Plan, command: Command) -> None:
+    from nsbox._relay import relay  # for network lists alone
+
+    assert plan.network is not None
+    if command.relay is None:
+        command.relay = relay.shared(plan.network)
+    command.line = command.relay.line()
+    command.line.is_kept = not plan.kill_on_exit
+
+
+def _started(
+    policy: Policy,
+    prepared: Prepared,
+    request: Request,
+    command: Command,
+    program: Any,
+    cwd: Any,
+) -> Result:
+    result = call.spawn(request, command)
+    if result.error:
+        from nsbox._lookup.host import host_for
+        from nsbox._spawn.failure import exception
+
+        if result.step == c.STEP_NET:
+            from nsbox._relay.relay import spawn_error
+
+            raise spawn_error(result, command.line)
+        raise exception(result, policy, prepared.plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
+    return result
+
+
+def _profiled(
+    policy: Policy,
+    prepared: Prepared,
+    request: Request,
+    command: Command,
+    program: Any,
+    cwd: Any,
+) -> Result:
+    from nsbox._backends.seatbelt import canonical
+    from nsbox._lookup.host import host_for
+    from nsbox._machine import darwin
+    from nsbox._spawn import seatbelt
+
+    places, plan = prepared.places, prepared.plan
+    assert places is not None
+    if command.cwd is not None and policy.base == "workspace" and not command.flags & c.CWD_OPTIONAL:
+        path = os.fsdecode(command.cwd)
+        own = canonical(darwin.spelled(path), host_for(policy))
+        seatbelt.check_directory(policy, places.op, path, own)
+    place = places.take(0 if command.line is None else command.line.port())
+    try:
+        seatbelt.confine(plan, place, command, program)
+        result = _started(policy, prepared, request, command, program, cwd)
+    except BaseException:
+        places.give_back(place)
+        raise
+    if plan.kill_on_exit:
+        result.on_end = lambda: places.give_back(place)
+    return result
+
+
+def _wrapped(
+    policy: Policy,
+    prepared: Prepared,
+    request: Request,
+    command: Command,
+    program: Any,
+    cwd: Any,
+) -> Result:
+    from nsbox._layout.layout import with_matches
+    from nsbox._lookup.host import host_for
+    from nsbox._spawn.bwrap import Wrapped  # seldom needed
+
+    host = host_for(policy)
+    check_resolved(with_matches(policy, host))  # again: bwrap follows links that have been planted since
+    plan = prepared.plan
+    wrapped = Wrapped(policy, plan, assembled(plan.programs), host)
+    result = None
+    try:
+        wrapped.prepare(command, program)
+        result = _started(policy, prepared, request, command, program, None)
+        wrapped.started(result)
+    except BaseException:
+        if result is not None:
+            wrapped.abandon(result)
+        raise
+    finally:
+        wrapped.close()
+    return result

@@ -1,0 +1,42 @@
+"""How the commands of one policy are started, and what can be given instead of a policy because it has such a way."""
+
+from __future__ import annotations
+
+from nsbox._base.frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nsbox._core.command import Command, Result
+    from nsbox._policy.policy import Policy
+    from nsbox._relay.relay import Relay
+    from nsbox._spawn.prepare import Prepared
+
+
+class Way:
+    """How the commands of one policy are started. Threads may use it at the same time.
+
+    relay: for a network list; None: there is no list, or its relay is the shared one.
+    """
+
+    def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
+        self.policy, self.relay = policy, relay
+
+    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
+        """Start a command, and return what came of it."""
+        raise NotImplementedError
+
+    def check_open(self) -> None:
+        """Raise ValueError once it is closed."""
+
+
+class Keeper:
+    """An object that is accepted wherever a policy is: it has a policy, and what is kept for that policy's commands."""
+
+    def way(self) -> Way:
+        """Return how commands are started now; raises ValueError after close()."""
+        raise NotImplementedError
+
+    def popen(self, kind: type[Any]) -> type[Any]:
+        """Return the class of Popen that its commands need instead of this one."""
+        return kind
