@@ -41,11 +41,9 @@ if TYPE_CHECKING:
     from nsbox._change import Change
     from nsbox._config.errors import ConfigError
     from nsbox._config.load import Config
-    from nsbox._confine import confined, install
-    from nsbox._containment import Containment
-    from nsbox._doctor import Check, doctor
     from nsbox._explain import explain
     from nsbox._guarded import Attachment, Binary
+    from nsbox._lifetime.usage import Usage
     from nsbox._machine.probe import probe
     from nsbox._network.events import NetworkEvent, NetworkRequest
     from nsbox._network.log import NetworkRecord
@@ -83,11 +81,13 @@ if TYPE_CHECKING:
     from nsbox._policy.limits import Limits
     from nsbox._policy.policy import Policy
     from nsbox._policy.rules import PathRule
+    from nsbox._popen.confine import confined, install
+    from nsbox._popen.containment import Containment
+    from nsbox._popen.doctor import Check, doctor
     from nsbox._relay.ports import Published
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
     from nsbox._tool import ToolResult
-    from nsbox._usage import Usage
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
     from nsbox.subprocess import (
@@ -203,8 +203,8 @@ _HOMES = {
     "_change": ("Change",),
     "_config.load": ("Config",),
     "_config.errors": ("ConfigError",),
-    "_confine": ("confined", "install"),
-    "_doctor": ("Check", "doctor"),
+    "_popen.confine": ("confined", "install"),
+    "_popen.doctor": ("Check", "doctor"),
     "_base.errors": (
         "AccessError",
         "CommitError",
@@ -259,9 +259,9 @@ _HOMES = {
     "_policy.policy": ("Policy",),
     "_machine.probe": ("probe",),
     "_seccomp.filter": ("Filter",),
-    "_containment": ("Containment",),
+    "_popen.containment": ("Containment",),
     "_tool": ("ToolResult",),
-    "_usage": ("Usage",),
+    "_lifetime.usage": ("Usage",),
     "_policy.limits": ("Limits",),
     "sandbox": ("Sandbox",),
     "session": ("Session",),

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from nsbox._tool import ToolResult
-    from nsbox._typed import (
+    from nsbox._popen.keywords import (
         CommandLine,
         OwnCalled,
         OwnPopened,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         OwnTimed,
         Path,
     )
+    from nsbox._tool import ToolResult
     from nsbox.asyncio import Process
     from nsbox.secrets import Secret, Store
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from nsbox._lifetime.usage import Usage
     from nsbox._policy.policy import Policy
-    from nsbox._usage import Usage
     from nsbox._view import View
 
 _CODE = "it makes programs run code from elsewhere"

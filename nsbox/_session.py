@@ -18,7 +18,6 @@ import signal
 import stat
 from _thread import RLock
 
-from nsbox import _kills, _terminal
 from nsbox._base.descriptors import high, pair
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -27,8 +26,10 @@ from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.entry import ASKING, TOLD, encode_entry
 from nsbox._core.request import assembled_once
+from nsbox._lifetime import kills
 from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
+from nsbox._popen import terminal
 from nsbox._relay.line import LateLine, joined
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._spawn.prepare import prepare
@@ -256,7 +257,7 @@ class SessionWay(Way):
                 flags=c.CLOSE_FDS | c.RESTORE_SIGNALS | c.AS_INIT | c.BY_FD | c.CWD_OPTIONAL,
                 stdio=(theirs.fileno(), caller, image),
                 # Its commands inherit the filters of pid 1, which exists before them.
-                filters=[*_terminal.filters(policy, prepared.plan, (0, 1, 2)), _marks_filter(policy, secret)],
+                filters=[*terminal.filters(policy, prepared.plan, (0, 1, 2)), _marks_filter(policy, secret)],
             )
             command.relay = relay
             if prepared.plan.network is None and "net" in prepared.plan.namespaces:
@@ -392,7 +393,7 @@ class SessionWay(Way):
         """
         if entered.mark:
             return self._ask_for(c.ASKED_FREEZE if frozen else c.ASKED_SIGNAL, number, entered.mark) or 0
-        return _kills.signal_below(entered.pid, number) if entered.status is None else 0
+        return kills.signal_below(entered.pid, number) if entered.status is None else 0
 
     def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, Fate]:
         """Let pid 1 read the pipes that a command has left to others; return the file that it writes, and their fate.
@@ -421,7 +422,7 @@ class SessionWay(Way):
                 self._socket.close()
                 self._unread.close()
                 self._close_line()
-            _kills.outlast(pidfd, self.pid)
+            kills.outlast(pidfd, self.pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED | _WALL)
         finally:

@@ -12,11 +12,12 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from nsbox import _kills, _reasons, _shell
+from nsbox import _reasons, _shell
 from nsbox._base.checks import check_size
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._layout.owner import remedy
+from nsbox._lifetime import kills
 from nsbox._lookup.host import host_for
 from nsbox._paths.resolution import absolute
 from nsbox._spawn.prepare import prepare
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
     from nsbox._leaks.scrub import Scrubber
+    from nsbox._lifetime.usage import Usage
     from nsbox._policy.policy import Policy
-    from nsbox._usage import Usage
     from nsbox.secrets import Secret, Store
 
 SCHEMA = "nsbox.result/1"
@@ -290,7 +291,7 @@ def run(
     args: Any,
     *,
     timeout: float | None = None,
-    grace: float = _kills.GRACE,
+    grace: float = kills.GRACE,
     input: str | bytes | None = None,
     max_output: int | str = MOST_OUTPUT,
     cwd: str | None = None,
@@ -314,7 +315,7 @@ def run(
     options["env"] = _environment(policy, basis, more)
     if cwd is not None:
         cwd = absolute(os.path.join(policy.workdir or "", os.fspath(cwd)))
-    began, deadline, grace = time.monotonic(), _deadline(timeout), _kills.check_grace(grace)
+    began, deadline, grace = time.monotonic(), _deadline(timeout), kills.check_grace(grace)
     data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(memoryview(input or b""))
     most = check_size("max_output", max_output)
     if most > _CEILING:

@@ -9,17 +9,17 @@ import re
 import signal
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._lifetime.usage import reaches
 from nsbox._network.messages import messages
-from nsbox._usage import reaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Literal
 
+    from nsbox._lifetime.usage import Usage
     from nsbox._network.events import NetworkEvent
     from nsbox._network.network import Network
     from nsbox._policy.policy import Policy
-    from nsbox._usage import Usage
 
     # Of pipes that a command leaves to others: the session reads them; they are open, but nothing reads them; closed.
     Fate = Literal["read", "unread", "closed"]

@@ -16,18 +16,18 @@ from asyncio.subprocess import Process as _Process
 from asyncio.subprocess import SubprocessStreamProtocol
 from typing import TYPE_CHECKING, Any
 
-from nsbox import _popen
 from nsbox._base.errors import KillError
-from nsbox._containment import Containment
 from nsbox._policy.policy import Policy
+from nsbox._popen import popen
+from nsbox._popen.containment import Containment
 from nsbox._spawn.way import Keeper
 from nsbox.subprocess import DEVNULL, PIPE, STDOUT
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from nsbox._pty import Terminal
-    from nsbox._typed import File, HeardExec, HeardShell, Path
+    from nsbox._popen.keywords import File, HeardExec, HeardShell, Path
+    from nsbox._popen.pty import Terminal
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "create_subprocess_exec", "create_subprocess_shell"]
 
@@ -55,7 +55,7 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
     """asyncio's transport of a subprocess, around nsbox's Popen. It reports the end once the sandbox is gone."""
 
     _loop: Any
-    _proc: _popen.Popen[bytes]  # None once the transport is closed
+    _proc: popen.Popen[bytes]  # None once the transport is closed
     _returncode: int | None
     _pipes: dict[int, Any]
     _exit_waiters: list[_asyncio.Future[int]]
@@ -65,7 +65,7 @@ class _Transport(base_subprocess.BaseSubprocessTransport):
 
     def _start(self, args: Any, shell: bool, *positional: Any, **options: Any) -> None:  # asyncio passes all by name
         self._watched = []
-        self._proc = _popen.Popen(args, shell=shell, **options)
+        self._proc = popen.Popen(args, shell=shell, **options)
         hurry = weakref.WeakMethod(self._hurry)  # the command may outlive this transport
         self._proc._on_kill = lambda: (call := hurry()) and call()
         self._watch()

@@ -17,14 +17,15 @@ import time
 import weakref
 from types import SimpleNamespace
 
-from nsbox import _kills, _popen
 from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened
 from nsbox._commands import Commands
+from nsbox._lifetime import kills
+from nsbox._lifetime.shutdown import is_finalizing
+from nsbox._lifetime.usage import processes
+from nsbox._popen.popen import Popen
 from nsbox._session import SessionWay
-from nsbox._shutdown import is_finalizing
-from nsbox._usage import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ _KEEP = (
 )
 
 
-class EnteredPopen(_popen.Popen["Any"]):
+class EnteredPopen(Popen["Any"]):
     """A command of a session. It isn't a child of this process; the session's pid 1 reports its end.
 
     A command that ends by itself has ended when its own process has. A command that is killed has ended when
@@ -115,7 +116,7 @@ class EnteredPopen(_popen.Popen["Any"]):
         if self._killed is None or self._is_over or not self._killed.is_due():
             return
         has_ended = self._entered.ends_within(0)
-        is_stuck = self._signal_started(signal.SIGKILL) > 0 if has_ended else _kills.free(self.pid)
+        is_stuck = self._signal_started(signal.SIGKILL) > 0 if has_ended else kills.free(self.pid)
         if is_stuck and self._killed.is_traced and self._session is not None:
             self._session.kill()
 

@@ -18,9 +18,9 @@ from subprocess import (
 )
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._kills import check_grace
+from nsbox._lifetime.kills import check_grace
 from nsbox._policy.policy import Policy
-from nsbox._popen import Popen
+from nsbox._popen.popen import Popen
 from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from nsbox._typed import Called, CommandLine, Run, Timed
+    from nsbox._popen.keywords import Called, CommandLine, Run, Timed
 
 __all__ = [
     "DEVNULL",

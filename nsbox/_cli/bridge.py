@@ -18,7 +18,6 @@ import termios
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from nsbox import _pty
 from nsbox._base.descriptors import high
 from nsbox._cli import link as l
 from nsbox._cli.direct import controlling_terminal, end_as_typed
@@ -27,6 +26,7 @@ from nsbox._cli.link import Link
 from nsbox._cli.monitor import Monitor, raw
 from nsbox._cli.said import flush_streams
 from nsbox._cli.signals import FORWARDED, Signals, stop_self
+from nsbox._popen import pty
 
 _MOST = 65536  # once so many bytes wait to be written, no more is read; a terminal holds less
 _STOPS_READER = (signal.SIGTTIN, signal.SIGTTOU)
@@ -48,7 +48,7 @@ class Work(Protocol):
 def run(work: Work, streams: Sequence[int]) -> int:
     """Run a command on its own terminal; return the exit status. streams: the descriptors of the user's terminal."""
     tty = _opened(streams[0])
-    pair = _pty.Pair(_pty.window_size(tty))
+    pair = pty.Pair(pty.window_size(tty))
     settings = termios.tcgetattr(tty)
     termios.tcsetattr(pair.fd, termios.TCSANOW, settings)
     forward = not _is_pipeline() and _is_foreground(tty)
@@ -126,7 +126,7 @@ def _is_pipeline() -> bool:
 class Bridge:
     """Copies between the user's terminal and the command's."""
 
-    def __init__(self, tty: int, terminal: _pty.Terminal, link: Link, *, forward: bool) -> None:
+    def __init__(self, tty: int, terminal: pty.Terminal, link: Link, *, forward: bool) -> None:
         self._tty, self._terminal, self._master, self._link = tty, terminal, terminal.fileno(), link
         self._forward = forward
         self._saved: Any = None  # the terminal's settings while it is raw, which is while we are in the foreground
@@ -288,7 +288,7 @@ class Bridge:
 
     def _resize(self) -> None:
         with contextlib.suppress(OSError):
-            _pty.set_window_size(self._master, _pty.window_size(self._tty))
+            pty.set_window_size(self._master, pty.window_size(self._tty))
 
     def _hang_up(self) -> None:
         """Close the command's terminal, as the user's is gone; its session gets SIGHUP."""

@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import asdict
 
 from nsbox._backends.refusals import apparmor_profile
-from nsbox._doctor import DEFAULT, Check, doctor
+from nsbox._popen.doctor import DEFAULT, Check, doctor
 
 _MARKS = {"works": "ok", "fails": "FAILS", "not tried": "-"}
 

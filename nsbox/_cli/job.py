@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nsbox._base.errors import NsboxError
-from nsbox._popen import Popen
+from nsbox._popen.popen import Popen
 
 TIMED_OUT = 124  # the exit status of timeout(1)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nsbox._core.command import Command, Result
     from nsbox._network.events import NetworkEvent
-    from nsbox._popen import Popen
+    from nsbox._popen.popen import Popen
     from nsbox._relay.ports import Published
     from nsbox._spawn.prepare import Prepared
 

@@ -121,13 +121,13 @@ class Work:
         """Make the command the owner of the terminal that was made for it, if its kernel ids differ from ours."""
         terminals = {fd for fd in fds if isinstance(fd, int)}
         if terminals:
-            from nsbox import _pty
             from nsbox._lookup.host import host_for
+            from nsbox._popen import pty
             from nsbox._spawn.prepare import prepare
 
             kernel_id = prepare(self.policy, host_for(self.policy)).plan.kernel_id
             for fd in terminals:
-                _pty.give(fd, kernel_id)
+                pty.give(fd, kernel_id)
 
     def finish(self, job: Job) -> int:
         """Return the exit status, after showing a transaction's changes, and committing or dropping them."""

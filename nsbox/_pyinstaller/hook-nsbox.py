@@ -5,7 +5,9 @@ import os
 from PyInstaller.utils.hooks import collect_submodules, get_package_paths
 
 hiddenimports = [
-    *collect_submodules("nsbox", filter=lambda name: not name.startswith(("nsbox._pyinstaller", "nsbox._gevent"))),
+    *collect_submodules(
+        "nsbox", filter=lambda name: not name.startswith(("nsbox._pyinstaller", "nsbox._lifetime.gevent"))
+    ),
     "_cffi_backend",
 ]
 # What enforces network lists, a program of its own: on Linux, and on macOS.

@@ -29,8 +29,9 @@ from nsbox_testing.running import python
 
 import nsbox
 import nsbox.asyncio
-from nsbox import Filter, KillError, Policy, Sandbox, Survivor, _kills
+from nsbox import Filter, KillError, Policy, Sandbox, Survivor
 from nsbox._core import abi, orphans
+from nsbox._lifetime import kills
 
 LACKED = {"attributes", "processes", "secrets", "tmp"}
 X86 = platform.machine() == "x86_64"
@@ -321,7 +322,7 @@ def test_a_tracer_outside_stays(workspace: Path) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting is given up soon."""
-    monkeypatch.setattr(_kills, "_PATIENCE", 0.2)
+    monkeypatch.setattr(kills, "_PATIENCE", 0.2)
 
 
 @pytest.mark.parametrize("chosen", ["default", "landlock"])
@@ -477,7 +478,7 @@ print(text.decode(), flush=True)
 WEDGED = """
 import subprocess, sys
 import nsbox
-from nsbox import Filter, KillError, Policy, _kills
+from nsbox import Filter, KillError, Policy; from nsbox._lifetime import kills as _kills
 workspace, allowed, *command = sys.argv[1:]
 _kills._PATIENCE = 10.0
 policy = Policy.workspace(workspace, seccomp=Filter(allow=["ptrace"]) if allowed == "allowed" else "default")

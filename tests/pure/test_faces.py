@@ -266,20 +266,20 @@ SLOW = frozenset(
             "nsbox._bwrap_help",
             "nsbox._backends.refusals",
             "nsbox._machine.cgroup",
-            "nsbox._containment",
-            "nsbox._doctor",
+            "nsbox._popen.containment",
+            "nsbox._popen.doctor",
         ),
         *(
             "nsbox._spawn.failure",
             "nsbox._plan.landlock",
             "nsbox._policy.rules",
-            "nsbox._popen",
+            "nsbox._popen.popen",
             "nsbox._machine.probe",
             "nsbox._seccomp.profiles",
         ),
-        *("nsbox._core.orphans", "nsbox._renew", "nsbox._plan.landlock", "nsbox._usage", "nsbox._core.entry"),
+        *("nsbox._core.orphans", "nsbox._renew", "nsbox._plan.landlock", "nsbox._lifetime.usage", "nsbox._core.entry"),
         *(
-            "nsbox._confine",
+            "nsbox._popen.confine",
             "nsbox._layout.workspace",
             "nsbox._spawn.bwrap",
             "nsbox.asyncio",
@@ -298,8 +298,8 @@ def test_import_is_light(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     bare, used = (set(line.split()) for line in done.stdout.splitlines())
     assert "nsbox" in bare
-    assert not bare & {*HEAVY, "subprocess", "nsbox._popen", "nsbox._nsbox", "_cffi_backend"}
-    assert "nsbox._popen" in used
+    assert not bare & {*HEAVY, "subprocess", "nsbox._popen.popen", "nsbox._nsbox", "_cffi_backend"}
+    assert "nsbox._popen.popen" in used
     assert not used & {*HEAVY, "nsbox._cli"}
 
 

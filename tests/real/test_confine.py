@@ -254,7 +254,7 @@ def test_control_a_thread_has_no_policy(child: Child) -> None:
     code = (
         POOLS
         + """
-from nsbox import _blocks
+from nsbox._popen import blocks as _blocks
 with nsbox.confined(policy):
     _blocks.opened.clear()
     with context.Pool(2, maxtasksperchild=1) as pool:

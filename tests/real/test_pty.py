@@ -14,7 +14,7 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox._pty import Terminal
+from nsbox._popen.pty import Terminal
 
 BACKENDS = ["namespaces", "bwrap", "landlock", "passthrough"]
 

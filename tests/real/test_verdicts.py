@@ -16,7 +16,7 @@ from nsbox_testing.running import python
 import nsbox
 from nsbox import Limits, Policy, Sandbox
 from nsbox._core.orphans import status_by_pidfd
-from nsbox._usage import Usage
+from nsbox._lifetime.usage import Usage
 from nsbox._verdicts import ended, limited
 
 

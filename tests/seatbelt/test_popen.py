@@ -207,7 +207,7 @@ def test_a_sandbox_already(mac: Any) -> None:
     out = mac(
         "try: nsbox.run(['true'], policy=policy)\n"
         "except nsbox.UnavailableError as error: print(error)\n"
-        "from nsbox._doctor import doctor\n"
+        "from nsbox._popen.doctor import doctor\n"
         "print([(c.name, c.state) for c in doctor()])\n",
         NSBOX_STUB_CONFINED="1",
     )
@@ -218,7 +218,7 @@ def test_a_sandbox_already(mac: Any) -> None:
 def test_doctor(mac: Any, site: Path) -> None:
     """Each part is tried, and the default policy as a whole."""
     fake_program(site)
-    out = mac("from nsbox._doctor import doctor\nfor c in doctor(): print(c.name, c.state, c.said)\n")
+    out = mac("from nsbox._popen.doctor import doctor\nfor c in doctor(): print(c.name, c.state, c.said)\n")
     assert len(out.splitlines()) == 7
     assert all(" works" in line for line in out.splitlines()), out
     assert "the default policy, whole works by seatbelt" in out

@@ -14,7 +14,7 @@ from typing import Any
 from nsbox._base.errors import NsboxError
 from nsbox._plan.ops import Bind, Dev, DevBind, Op, Proc, RoBind, Symlink, Tmpfs
 from nsbox._policy.policy import Policy
-from nsbox._popen import Popen
+from nsbox._popen.popen import Popen
 
 Start = Callable[..., "subprocess.Popen[Any]"]
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import nsbox
-from nsbox import Policy, Sandbox, _popen, _template
+from nsbox import Policy, Sandbox, _template
+from nsbox._popen import popen
 
 WAY = os.environ.get("NSBOX_TESTS_WARM", "")
 
@@ -36,7 +37,7 @@ def by_sandboxes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
         return
     boxes: dict[Policy, Sandbox] = {}
-    check = _popen.check_policy
+    check = popen.check_policy
 
     def replaced(policy: object) -> Any:
         checked = check(policy)
@@ -51,7 +52,7 @@ def by_sandboxes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return box
 
     with monkeypatch.context() as patch:
-        patch.setattr(_popen, "check_policy", replaced)
+        patch.setattr(popen, "check_policy", replaced)
         try:
             yield
         finally:

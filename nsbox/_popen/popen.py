@@ -1,7 +1,7 @@
 """Popen: a subprocess.Popen whose child nsbox makes. Pipes, text modes and communicate() are the base class's own.
 
 The command is this process's own child, so pid, returncode, signals and rusage are what they are for a plain Popen.
-How it ends is _lifetime's business.
+How it ends is _lifetime.lifetime's business.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import os
 import sys
 from operator import itemgetter
 
-from nsbox import _arguments, _blocks, _containment, _terminal, _usage
 from nsbox._base.checks import check_bool
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi, call, linux, orphans
 from nsbox._core.command import Command
-from nsbox._lifetime import Lifetime, Plain
+from nsbox._lifetime import usage
+from nsbox._lifetime.lifetime import Lifetime, Plain
 from nsbox._lookup.host import host_for
 from nsbox._policy.policy import Policy
+from nsbox._popen import arguments, blocks
+from nsbox._popen import terminal as popen_terminal
+from nsbox._popen.containment import Containment
 from nsbox._spawn import environment
 from nsbox._spawn.environment import null_free
 from nsbox._spawn.prepare import Prepared, prepare
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
     from typing import Any, AnyStr, Literal, Self, Unpack, overload
 
     from nsbox._plan.plan import Plan
-    from nsbox._pty import Pair, Terminal
-    from nsbox._typed import CommandLine, Popened
+    from nsbox._popen.keywords import CommandLine, Popened
+    from nsbox._popen.pty import Pair, Terminal
 
 
 def check_policy(policy: object) -> Policy | Keeper:
@@ -59,7 +62,7 @@ class Confinable(Lifetime["AnyStr"]):
 
     def __new__(cls, *args: Any, policy: Any = None, **options: Any) -> Self:
         """Make an instance of the class that can wait for the command, which need not be a child of this process."""
-        keeper = _blocks.current() if policy is None else policy
+        keeper = blocks.current() if policy is None else policy
         return super().__new__(keeper.popen(cls) if isinstance(keeper, Keeper) else cls)
 
     def __init__(
@@ -73,7 +76,7 @@ class Confinable(Lifetime["AnyStr"]):
         on_network: Any = None,
         **options: Any,
     ) -> None:
-        policy = _blocks.current() if policy is None else check_policy(policy)
+        policy = blocks.current() if policy is None else check_policy(policy)
         if kill_on_exit is not None:
             check_bool("kill_on_exit", kill_on_exit)
         self.begin()
@@ -100,11 +103,11 @@ class Confinable(Lifetime["AnyStr"]):
     def _init_with_terminal(
         self, args: Any, more: tuple[Any, ...], pty: bool | tuple[int, int], options: dict[str, Any]
     ) -> None:
-        from nsbox import _pty  # seldom needed
+        from nsbox._popen import pty as popen_pty  # seldom needed
 
-        self._pair = made = _pty.pair(pty)
+        self._pair = made = popen_pty.pair(pty)
         try:
-            options, first = _pty.options_for(made.fd, more, options)
+            options, first = popen_pty.options_for(made.fd, more, options)
             self._terminal_of = 1 + first
             super().__init__(args, **options)
         except BaseException:
@@ -146,21 +149,21 @@ class Confinable(Lifetime["AnyStr"]):
         p2cread, c2pwrite, errwrite, pass_fds, close_fds, signals, session, group, umask, uid, gid, gids = rest
         if preexec_fn is not None and sys.is_finalizing():
             raise RuntimeError("preexec_fn not supported at interpreter shutdown")
-        argv, program = _arguments.arguments(args, executable, shell)
+        argv, program = arguments.arguments(args, executable, shell)
         _announce(program, argv, cwd, env)
-        _arguments.check_ids(uid, gid, gids)
+        arguments.check_ids(uid, gid, gids)
         policy, prepared = self._prepare(policy)
         if prepared.plan.backend == "passthrough":
             self._pass_through(policy, prepared, positional)
             return
         envp, directories = prepared.environment.of(env)
-        directory, required = _arguments.directory(policy, prepared, cwd)
-        passed: Sequence[int] = _arguments.descriptors(pass_fds) if pass_fds else ()
+        directory, required = arguments.directory(policy, prepared, cwd)
+        passed: Sequence[int] = arguments.descriptors(pass_fds) if pass_fds else ()
         words = [null_free(os.fsencode(arg)) for arg in argv]
         name = words[0] if program is argv[0] else null_free(os.fsencode(program))
         stdio: tuple[int, int, int] = (p2cread, c2pwrite, errwrite)
         command = Command(
-            programs=_arguments.programs(name, directories),
+            programs=arguments.programs(name, directories),
             argv=words,
             envp=envp,
             cwd=directory,
@@ -176,7 +179,7 @@ class Confinable(Lifetime["AnyStr"]):
             groups=gids,
             preexec=preexec_fn,
             inherits_env=environment.set_by(policy) if preexec_fn is not None and env is None else None,
-            filters=_terminal.filters(policy, prepared.plan, (*stdio, *passed)),
+            filters=popen_terminal.filters(policy, prepared.plan, (*stdio, *passed)),
             owners=self._held,
         )
         if self._way is not None:
@@ -231,9 +234,9 @@ class Confinable(Lifetime["AnyStr"]):
             raise
         if self._pair is None:
             return policy, prepared
-        from nsbox import _pty
+        from nsbox._popen import pty as popen_pty
 
-        _pty.give(self._pair.fd, prepared.plan.kernel_id)
+        popen_pty.give(self._pair.fd, prepared.plan.kernel_id)
         if prepared.plan.wrapper and policy.new_session:  # in a session of its own, the command would lose the terminal
             policy = policy.with_(new_session=False)
             prepared = prepare(policy, host_for(policy))
@@ -248,17 +251,17 @@ class Confinable(Lifetime["AnyStr"]):
             chosen["cwd"] = policy.workdir
         chosen["start_new_session"] = chosen["start_new_session"] or policy.new_session
         if self._pair is not None:
-            from nsbox import _pty
+            from nsbox._popen import pty as popen_pty
 
             chosen["start_new_session"] = True
-            chosen["preexec_fn"] = _pty.controlled(self._terminal_of - 1, chosen["preexec_fn"])
+            chosen["preexec_fn"] = popen_pty.controlled(self._terminal_of - 1, chosen["preexec_fn"])
         self._is_plain, self._plan = True, prepared.plan
-        token = _blocks.announcing.set(True)
+        token = blocks.announcing.set(True)
         try:
             super()._execute_child(*chosen.values())  # type: ignore[misc]
             self.adopt()
         finally:
-            _blocks.announcing.reset(token)
+            blocks.announcing.reset(token)
 
     def _wished(self, cwd: Any) -> Policy | None:
         policy = self._policy if self._policy is not None else self._unasked(cwd)
@@ -271,7 +274,7 @@ class Confinable(Lifetime["AnyStr"]):
     def _take_over(self, prepared: Prepared, positional: tuple[Any, ...]) -> None:
         self.hold()
         orphans.commands.add(self.pid)
-        self._has_other_ids = _arguments.has_other_ids(_uid(positional), prepared.plan)
+        self._has_other_ids = arguments.has_other_ids(_uid(positional), prepared.plan)
         if self._leaf is not None:
             self._leaf.started(prepared.plan.cgroup_limits, self.pid)
         self._pid_namespace = orphans.pid_namespace(self.pid) if prepared.plan.nested else 0
@@ -286,13 +289,13 @@ class Confinable(Lifetime["AnyStr"]):
         return tuple([abi.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds])
 
     @property
-    def sandbox(self) -> _containment.Containment | None:
+    def sandbox(self) -> Containment | None:
         """What contains the command; None if nothing does."""
         plan: Plan | None = getattr(self, "_plan", None)
         if plan is None:
             return None
         network = {} if self._line is None else {"network": self._line.record(self._line_mark)}
-        return _containment.Containment(
+        return Containment(
             plan.backend,
             plan,
             plan.enforced,
@@ -305,10 +308,10 @@ class Confinable(Lifetime["AnyStr"]):
             **network,
         )
 
-    def _used(self) -> _usage.Usage | None:
+    def _used(self) -> usage.Usage | None:
         if self._returncode is None:
             return None
-        return _usage.usage(
+        return usage.usage(
             self._rusage,
             linux.used_by_others(self._last_word),
             wall=self._ended - self._began,
@@ -410,10 +413,10 @@ class Popen(Confinable["AnyStr"]):
             """Start the command."""
 
     def _unasked(self, cwd: Any) -> Policy:
-        return _arguments.default_policy(cwd)
+        return arguments.default_policy(cwd)
 
     @property
-    def sandbox(self) -> _containment.Containment:
+    def sandbox(self) -> Containment:
         """What contains the command: backend, plan, what is enforced and what isn't, its processes, what it used up."""
         containment = super().sandbox
         assert containment is not None
@@ -438,11 +441,11 @@ _pipes = itemgetter(*map(_names.index, ("p2cread", "p2cwrite", "c2pread", "c2pwr
 
 def _announce(program: Any, argv: Sequence[Any], cwd: Any, env: Any) -> None:
     """Raise the audit event of subprocess.Popen, marked as nsbox's own."""
-    if _blocks.current() is None:  # no hook of nsbox's looks at it
+    if blocks.current() is None:  # no hook of nsbox's looks at it
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         return
-    token = _blocks.announcing.set(True)
+    token = blocks.announcing.set(True)
     try:
         sys.audit("subprocess.Popen", program, argv, cwd, env)
     finally:
-        _blocks.announcing.reset(token)
+        blocks.announcing.reset(token)

@@ -12,11 +12,11 @@ from contextvars import Token
 from types import ModuleType
 from typing import Any
 
-from nsbox import _blocks, _popen
 from nsbox._base.checks import check_bool
 from nsbox._base.errors import AccessError, NsboxError
-from nsbox._lifetime import Plain
+from nsbox._lifetime.lifetime import Plain
 from nsbox._policy.policy import Policy
+from nsbox._popen import blocks, popen
 from nsbox._spawn.way import Keeper
 
 _plain_fork_exec = _posixsubprocess.fork_exec
@@ -38,7 +38,7 @@ def _refuse_other_ways(event: str, args: tuple[Any, ...], *, ways: dict[str, str
 
     ways: bound here for events at the interpreter's end, when the module's names are gone.
     """
-    if event not in ways or _blocks.current() is None or _blocks.announcing.get():
+    if event not in ways or blocks.current() is None or blocks.announcing.get():
         return
     problem = (
         f"would be started by {ways[event]}, outside of the sandbox that nsbox.confined() asks for: "
@@ -61,7 +61,7 @@ def _shown(command: Any) -> str:
 
 def _refused_fork_exec(*arguments: Any) -> Any:
     """Stand in for _posixsubprocess.fork_exec: multiprocessing starts Python by it, and it raises no audit event."""
-    if _blocks.current() is not None:
+    if blocks.current() is not None:
         raise NsboxError(
             f"{_shown(arguments[0])} would be started by multiprocessing, outside of the sandbox that nsbox.confined() "
             "asks for: use its start method fork"
@@ -85,7 +85,7 @@ def _refuse_uvloop() -> None:
 def _refusing(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(method)
     async def refusing(self: object, protocol_factory: object, *args: Any, **options: Any) -> Any:
-        if _blocks.current() is not None:
+        if blocks.current() is not None:
             raise NsboxError(
                 f"{_shown(args[0] if args else '')} would be started by uvloop, outside of the sandbox that "
                 "nsbox.confined() asks for: use nsbox.asyncio.create_subprocess_exec or _shell, or asyncio's own "
@@ -105,7 +105,7 @@ def _refuse_forkserver() -> None:
 
     @functools.wraps(connect)
     def refusing(*args: Any, **options: Any) -> Any:
-        if _blocks.current() is not None:
+        if blocks.current() is not None:
             raise NsboxError(
                 "a process would be started by multiprocessing's forkserver, outside of the sandbox that "
                 "nsbox.confined() asks for: use its start method fork"
@@ -130,22 +130,22 @@ def install(*modules: ModuleType) -> None:
     Raises TypeError for a module without one.
     """
     global _is_hooked
-    ours = (Plain, _popen.Confinable)
+    ours = (Plain, popen.Confinable)
     names = [[name for name, value in vars(module).items() if any(value is one for one in ours)] for module in modules]
     for module, aliases in zip(modules, names, strict=True):
         if not aliases:
             raise TypeError(f"{module!r} has no Popen of the standard library")
     if subprocess.Popen is Plain:  # a test's stand-in for it stays
-        subprocess.Popen = _popen.Confinable  # type: ignore[misc]
+        subprocess.Popen = popen.Confinable  # type: ignore[misc]
     for module, aliases in zip(modules, names, strict=True):
         for name in aliases:
-            setattr(module, name, _popen.Confinable)
+            setattr(module, name, popen.Confinable)
     if not _is_hooked:
         _is_hooked = True
-        _popen.Confinable.__name__ = _popen.Confinable.__qualname__ = "Popen"  # what repr() shows
+        popen.Confinable.__name__ = popen.Confinable.__qualname__ = "Popen"  # what repr() shows
         _posixsubprocess.fork_exec = _refused_fork_exec
         sys.addaudithook(_refuse_other_ways)
-        os.register_at_fork(after_in_child=_blocks.after_fork)
+        os.register_at_fork(after_in_child=blocks.after_fork)
 
 
 class confined:
@@ -175,7 +175,7 @@ class confined:
     def __init__(self, policy: Policy | Keeper, *, threads: bool = False) -> None:
         """Take the policy, or a Sandbox; nothing happens before the block."""
         check_bool("threads", threads)
-        self._policy = _popen.check_policy(policy)
+        self._policy = popen.check_policy(policy)
         self._threads = threads
         self._tokens: list[tuple[object, Token[Policy | Keeper | None]]] = []
 
@@ -184,10 +184,10 @@ class confined:
         _refuse_uvloop()
         _refuse_forkserver()
         block = object()
-        self._tokens.append((block, _blocks.in_force.set(self._policy)))
-        _blocks.opened[block] = self._policy, self._threads
+        self._tokens.append((block, blocks.in_force.set(self._policy)))
+        blocks.opened[block] = self._policy, self._threads
 
     def __exit__(self, *_: object) -> None:
         block, token = self._tokens.pop()
-        _blocks.opened.pop(block, None)
-        _blocks.in_force.reset(token)
+        blocks.opened.pop(block, None)
+        blocks.in_force.reset(token)

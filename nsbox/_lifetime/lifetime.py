@@ -5,7 +5,7 @@ reaps the command, and keeps its status back in _raw_status. Then it waits until
 except for an init that is about to end. Only after that does returncode get the status. _release() then closes the
 init's descriptors, reads its last word, and ends the cgroup.
 
-A kill can take several steps, since SIGKILL isn't always the end (_kills says why). _killed holds the state of one. All
+A kill can take several steps, since SIGKILL isn't always the end (kills.py says why). _killed holds the state of one. All
 waits are cut into slices: after each, _press() takes the next step of the kill, and _go_on() raises KillError when the
 time for it is over.
 
@@ -23,14 +23,14 @@ import subprocess
 import time
 from _thread import RLock
 
-from nsbox import _kills
 from nsbox._base.errors import KillError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened, own
 from nsbox._base.stdlib import has_gevent, popen
 from nsbox._core import abi, call, linux, orphans
-from nsbox._grace import Grace
-from nsbox._shutdown import Shutdown, is_finalizing
+from nsbox._lifetime import kills
+from nsbox._lifetime.grace import Grace
+from nsbox._lifetime.shutdown import Shutdown, is_finalizing
 
 if TYPE_CHECKING:
     import resource
@@ -62,7 +62,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     _init_pid = 0
     _entered: Any = None  # _session's, of a command that pid 1 of a session has started
     _pid_namespace: int
-    _killed: _kills.Kill | None = None
+    _killed: kills.Kill | None = None
     _on_kill: Callable[[], object] = bool  # for code that waits without calling wait()
     _is_green = False  # gevent waits, for all of this process's children
     _watcher: Any = None  # gevent's, which has the status when gevent has reaped the command
@@ -220,7 +220,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     def adopt(self) -> None:
         """If gevent waits for all children, let it wait for the command."""
         if has_gevent():
-            from nsbox._gevent import adopt
+            from nsbox._lifetime.gevent import adopt
 
             self._is_green, self._watcher = True, adopt(self)
 
@@ -247,7 +247,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
 
     def _slice(self) -> float:
         """Return for how many seconds to sleep before looking again."""
-        return _kills.SLICE if self._killed is None else self._killed.pause()
+        return kills.SLICE if self._killed is None else self._killed.pause()
 
     def _await_command(self) -> None:
         """Wait until the command can be reaped. Raises KillError if it was killed and that doesn't happen."""
@@ -264,7 +264,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         while not self._is_empty(0 if self._is_green else math.ceil(1000 * self._slice())):
             if self._is_green:
                 self._sleep(self._slice())
-            self._killed = self._killed or _kills.Kill()
+            self._killed = self._killed or kills.Kill()
             self._go_on()
 
     def _go_on(self) -> None:
@@ -286,7 +286,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         if self._killed is None or self._creator != os.getpid() or not self._killed.is_due():
             return
         if self._raw_status is None and (self._init_pidfd < 0 or not self._plan.kill_on_exit):
-            _kills.free(self.pid)
+            kills.free(self.pid)
         elif (self._raw_status is not None and not self._is_asked) or self._plan.wrapper or self._killed.is_late:
             self._kill_init()
         else:  # its tracer must end too. Pid 1 kills both, so that it can still report what they have used
@@ -354,7 +354,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
         """Wait as the base does. With a timeout, sleep on pidfds, where the base polls."""
         if self._is_plain and timeout is None and self._is_green:
             with contextlib.suppress(ChildProcessError):
-                while not orphans.ends_within(self.pid, _kills.SLICE):
+                while not orphans.ends_within(self.pid, kills.SLICE):
                     pass
         if timeout is None or self._is_plain:
             return super()._wait(timeout=timeout)  # type: ignore[misc, no-any-return]
@@ -385,7 +385,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     def _communicate(self, *args: Any) -> Any:
         if not self._is_green:
             return super()._communicate(*args)  # type: ignore[misc]
-        from nsbox._gevent import communicate
+        from nsbox._lifetime.gevent import communicate
 
         return communicate(Plain, self, *args)
 
@@ -470,7 +470,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     def _begin_kill(self) -> None:
         """Kill whatever keeps the command from ending, or is left of its sandbox."""
         if self._killed is None:
-            self._killed = _kills.Kill()
+            self._killed = kills.Kill()
         self._press()
         self._on_kill()
 

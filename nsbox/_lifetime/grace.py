@@ -8,10 +8,10 @@ import signal
 import subprocess
 import time
 
-from nsbox import _kills
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi
-from nsbox._shutdown import is_finalizing
+from nsbox._lifetime import kills
+from nsbox._lifetime.shutdown import is_finalizing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class Grace:
 
         Raises ValueError for any other grace.
         """
-        if not _is_late() and _kills.check_grace(grace):
+        if not _is_late() and kills.check_grace(grace):
             self.ask_to_end(patiently=True)
             self._pass(grace)
         self.send_signal(_number)
@@ -97,7 +97,7 @@ class Grace:
         self._is_asked = True
         number = abi.constants.ASK_PATIENTLY if patiently else abi.constants.ASK
         self._signal_init(number)
-        _kills.await_handled(self._init_pid, number)
+        kills.await_handled(self._init_pid, number)
         if self._raw_status is None and self._has_other_ids:  # then pid 1 may not signal it
             self.send_signal(signal.SIGTERM)
 
@@ -106,7 +106,7 @@ class Grace:
         if plan.wrapper:
             from nsbox._spawn import bwrap
 
-            _kills.signal_below(bwrap.command_of(self._init_pid) or self.pid, signal.SIGTERM)
+            kills.signal_below(bwrap.command_of(self._init_pid) or self.pid, signal.SIGTERM)
         elif plan.plain and plan.new_session and plan.kill_on_exit:
             self._is_asked, self._is_patient = True, patiently
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -119,5 +119,5 @@ class Grace:
         """Return whether the rest of the process group, which was asked to end, still has time to."""
         if self._command_ended is None:
             self._command_ended = time.monotonic()
-        is_late = time.monotonic() > self._command_ended + (_kills.MOST_GRACE if self._is_patient else _kills.GRACE)
-        return not is_late and _kills.has_group(self.pid)
+        is_late = time.monotonic() > self._command_ended + (kills.MOST_GRACE if self._is_patient else kills.GRACE)
+        return not is_late and kills.has_group(self.pid)

@@ -24,7 +24,7 @@ from nsbox._machine.probe import probe
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Dev, Mqueue, Proc, RoBind, TmpOverlay
 from nsbox._policy.policy import Policy
-from nsbox._popen import Popen
+from nsbox._popen.popen import Popen
 
 State = Literal["works", "fails", "not tried"]
 DEFAULT = "the default policy, whole"

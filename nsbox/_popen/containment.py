@@ -9,7 +9,7 @@ from nsbox._plan.plan import Plan
 if TYPE_CHECKING:
     import psutil
 
-    from nsbox._usage import Usage
+    from nsbox._lifetime.usage import Usage
 
 
 @frozen
@@ -39,7 +39,7 @@ class Containment(Frozen):
 
     def processes(self) -> list[psutil.Process]:
         """Return the processes in the sandbox now, the command first; [] after its end. Needs psutil (ImportError)."""
-        from nsbox._usage import processes
+        from nsbox._lifetime.usage import processes
 
         if self.usage is not None and self.plan.kill_on_exit:
             return []

@@ -1,0 +1,1 @@
+"""How a command and its sandbox are awaited, signalled, killed and accounted for."""
