@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 # All that these import is in it; the second one is imported by a function, but always.
-ROOTS = ("nsbox._bwrap", "nsbox._backends.namespaces")
+ROOTS = ("nsbox._bwrap.run", "nsbox._backends.namespaces")
 
 ABOUT = '"""Made by csrc/tools/front.py of the modules that it lists at its end, which are what to read."""'
 

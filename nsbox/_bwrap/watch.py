@@ -18,8 +18,7 @@ import select
 import struct
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._bwrap import Failed
-from nsbox._bwrap_asked import Asked
+from nsbox._bwrap.asked import Asked, Failed
 from nsbox._core import call, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result

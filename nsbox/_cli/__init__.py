@@ -73,7 +73,7 @@ def _bwrap(words: Sequence[str]) -> int:
             return complain(error, 1)
         return 0
     if list(words[:1]) == ["--completion"]:
-        from nsbox._bwrap_help import completion
+        from nsbox._bwrap.help import completion
 
         if len(words) != 2 or words[1] not in ("bash", "zsh", "fish"):
             return complain(PolicyError("--completion", "needs bash, zsh or fish"), 2)

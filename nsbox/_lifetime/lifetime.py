@@ -5,9 +5,9 @@ reaps the command, and keeps its status back in _raw_status. Then it waits until
 except for an init that is about to end. Only after that does returncode get the status. _release() then closes the
 init's descriptors, reads its last word, and ends the cgroup.
 
-A kill can take several steps, since SIGKILL isn't always the end (kills.py says why). _killed holds the state of one. All
-waits are cut into slices: after each, _press() takes the next step of the kill, and _go_on() raises KillError when the
-time for it is over.
+A kill can take several steps, since SIGKILL isn't always the end (kills.py says why). _killed holds the state of one.
+All waits are cut into slices: after each, _press() takes the next step of the kill, and _go_on() raises KillError when
+the time for it is over.
 
 In a forked copy of this process, the sandbox is still the parent's: nothing is awaited, signalled or ended there.
 """

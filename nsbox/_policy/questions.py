@@ -39,7 +39,7 @@ class Questions:
         one run (--info-fd, --json-status-fd, --block-fd, --sync-fd, --lock-file, --as-pid-1, --argv0, ...), and one
         that removes a variable, for which Popen has env=. `nsbox bwrap` can do all of that.
         """
-        from nsbox._bwrap_policy import from_argv
+        from nsbox._bwrap.policy import from_argv
 
         return from_argv(list(argv))
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nsbox import _bwrap, _session, _template
+from nsbox import _session, _template
+from nsbox._bwrap import run
 from nsbox._bwrap import watch
 from nsbox._core import abi as core_abi
 from nsbox._core import buffers, call, darwin, entry, request
@@ -170,7 +171,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
     """Each flag is set in Python and looked at in C."""
     ours = "".join(
         Path(module.__file__ or "").read_text()
-        for module in (core_wire, request, start, call, darwin, seatbelt, _session, _template, _bwrap)
+        for module in (core_wire, request, start, call, darwin, seatbelt, _session, _template, run)
     )
     theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):

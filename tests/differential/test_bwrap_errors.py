@@ -15,8 +15,8 @@ import pytest
 from nsbox_differential.arena import BWRAP
 from nsbox_testing import needs
 
-from nsbox._bwrap_options import options
-from nsbox._bwrap_parse import Refused, Usage, parse
+from nsbox._bwrap.options import options
+from nsbox._bwrap.parse import Refused, Usage, parse
 
 pytestmark = needs.programs("bwrap")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from nsbox_testing import needs
 
-from nsbox._bwrap_help import PROGRAMS, completion, usage
-from nsbox._bwrap_options import options
-from nsbox._bwrap_parse import _HANDLERS
+from nsbox._bwrap.help import PROGRAMS, completion, usage
+from nsbox._bwrap.options import options
+from nsbox._bwrap.parse import _HANDLERS
 from nsbox._plan.capabilities import CAPABILITIES
 
 OPTIONS = options()

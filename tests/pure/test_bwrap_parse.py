@@ -36,8 +36,8 @@ from nsbox import (
     Tmpfs,
     TmpOverlay,
 )
-from nsbox._bwrap_options import STRAY_LAYER, options
-from nsbox._bwrap_parse import Asked, Refused, Usage, Version, parse
+from nsbox._bwrap.options import STRAY_LAYER, options
+from nsbox._bwrap.parse import Asked, Refused, Usage, Version, parse
 
 # ---- each option alone
 

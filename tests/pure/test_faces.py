@@ -234,9 +234,9 @@ HOT = (
     *(
         "_backends.namespaces",
         "_seccomp.bpf",
-        "_bwrap",
-        "_bwrap_parse",
-        "_bwrap_policy",
+        "_bwrap.run",
+        "_bwrap.parse",
+        "_bwrap.policy",
         "_core.call",
         "_policy.details",
         "_backends.filters",
@@ -263,7 +263,7 @@ SLOW = frozenset(
         *("struct", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "weakref"),
         *(f"nsbox._backends.{name}" for name in ("bwrap", "landlock", "passthrough")),
         *(
-            "nsbox._bwrap_help",
+            "nsbox._bwrap.help",
             "nsbox._backends.refusals",
             "nsbox._machine.cgroup",
             "nsbox._popen.containment",

@@ -38,7 +38,7 @@ def blocks(pid: int, number: int) -> bool:
 
 def in_process(code: str, *words: str, stdout: int) -> subprocess.CompletedProcess[bytes]:
     """Run the front in an interpreter that has executed some code before."""
-    script = f"import os, sys\nfrom nsbox import _bwrap\n{code}\nsys.exit(_bwrap.main(['bwrap', *sys.argv[1:]]))"
+    script = f"import os, sys\nfrom nsbox._bwrap import run as _bwrap\n{code}\nsys.exit(_bwrap.main(['bwrap', *sys.argv[1:]]))"
     command = [sys.executable, "-P", "-c", script, *words]
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, timeout=30, check=False)
 

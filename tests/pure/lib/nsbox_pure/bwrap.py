@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nsbox._bwrap_options import STRAY_LAYER
-from nsbox._bwrap_parse import Asked, Refused, parse
+from nsbox._bwrap.options import STRAY_LAYER
+from nsbox._bwrap.parse import Asked, Refused, parse
 
 UNDECODABLE = os.fsdecode(b"\xff\xfe")
 COMMAND = ("--", "sh", "-c", "--help")

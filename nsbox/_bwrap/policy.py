@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.lean_os import os
-from nsbox._bwrap_asked import Asked, Refused, Usage, Version
-from nsbox._bwrap_parse import parse
+from nsbox._bwrap.asked import Asked, Refused, Usage, Version
+from nsbox._bwrap.parse import parse
 from nsbox._plan.ops import Bind, Mqueue, Op
 from nsbox._policy.details import Details
 from nsbox._policy.policy import Policy

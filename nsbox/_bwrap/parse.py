@@ -12,9 +12,9 @@ import errno
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
-from nsbox._bwrap_asked import Asked, Refused, Usage, Version
-from nsbox._bwrap_options import STRAY_LAYER, Option
-from nsbox._bwrap_options import option as option_of
+from nsbox._bwrap.asked import Asked, Refused, Usage, Version
+from nsbox._bwrap.options import STRAY_LAYER, Option
+from nsbox._bwrap.options import option as option_of
 from nsbox._plan.capabilities import CAPABILITIES
 from nsbox._plan.ops import (
     Bind,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from nsbox._bwrap_asked import Asked
+from nsbox._bwrap.asked import Asked
 from nsbox._core import command
 from nsbox._core.abi import constants as c
 from nsbox._plan.host import Host

@@ -68,3 +68,7 @@ class Asked(Frozen):
     capabilities: tuple[tuple[str, str], ...] = ()
     level_prefix: bool = False
     fds: tuple[int, ...] = ()
+
+
+class Failed(Exception):
+    """The sandbox or the command can't be started; the text is what follows "bwrap: " in the message."""

@@ -1,6 +1,6 @@
 """The options of bubblewrap's command line, as a table.
 
-The table has each option's name, its arguments and a short help text. _bwrap_parse reads command lines. _bwrap_help
+The table has each option's name, its arguments and a short help text. _bwrap.parse reads command lines. _bwrap.help
 makes the usage text and the completion files, from the table alone.
 """
 
@@ -19,7 +19,7 @@ _PATHS = frozenset({"SRC", "DEST", "DIR", "PATH", "RWSRC", "TARGET", "WORKDIR"})
 class Option(Frozen):
     """One option of bubblewrap.
 
-    kind: a key of _bwrap_parse's handlers; the handler carries the option out.
+    kind: a key of _bwrap.parse's handlers; the handler carries the option out.
     help: one line without quotes, brackets and colons, which completion files would have to escape.
     once: if it is repeated, only the last one takes effect, with a warning.
     since: the first version that has it; (0, 8) stands for earlier ones too.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._bwrap_options import options
+from nsbox._bwrap.options import options
 from nsbox._plan.capabilities import CAPABILITIES
 
 PROGRAMS = ("bwrap", "nsbox-bwrap")
