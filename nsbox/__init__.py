@@ -38,11 +38,8 @@ if TYPE_CHECKING:
         Survivor,
         UnavailableError,
     )
-    from nsbox._change import Change
     from nsbox._config.errors import ConfigError
     from nsbox._config.load import Config
-    from nsbox._explain import explain
-    from nsbox._guarded import Attachment, Binary
     from nsbox._lifetime.usage import Usage
     from nsbox._machine.probe import probe
     from nsbox._network.events import NetworkEvent, NetworkRequest
@@ -87,7 +84,10 @@ if TYPE_CHECKING:
     from nsbox._relay.ports import Published
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
-    from nsbox._tool import ToolResult
+    from nsbox._tools.explain import explain
+    from nsbox._tools.files import Attachment, Binary
+    from nsbox._tools.run import ToolResult
+    from nsbox._transaction.change import Change
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
     from nsbox.subprocess import (
@@ -200,7 +200,7 @@ __all__ = [
 # The module that each name lives in.
 _HOMES = {
     "_seccomp.bpf": ("Arg", "Rule"),
-    "_change": ("Change",),
+    "_transaction.change": ("Change",),
     "_config.load": ("Config",),
     "_config.errors": ("ConfigError",),
     "_popen.confine": ("confined", "install"),
@@ -219,8 +219,8 @@ _HOMES = {
         "Survivor",
         "UnavailableError",
     ),
-    "_explain": ("explain",),
-    "_guarded": ("Attachment", "Binary"),
+    "_tools.explain": ("explain",),
+    "_tools.files": ("Attachment", "Binary"),
     "_plan.host": ("Host",),
     "_network.network": ("Network",),
     "_network.events": ("NetworkEvent", "NetworkRequest"),
@@ -260,7 +260,7 @@ _HOMES = {
     "_machine.probe": ("probe",),
     "_seccomp.filter": ("Filter",),
     "_popen.containment": ("Containment",),
-    "_tool": ("ToolResult",),
+    "_tools.run": ("ToolResult",),
     "_lifetime.usage": ("Usage",),
     "_policy.limits": ("Limits",),
     "sandbox": ("Sandbox",),

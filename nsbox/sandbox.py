@@ -18,9 +18,8 @@ from _thread import RLock
 
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._commands import Commands
 from nsbox._core import abi
-from nsbox._file_tools import FileTools
+from nsbox._kept.commands import Commands
 from nsbox._kept.way import KeptWay
 from nsbox._lookup.host import host_for
 from nsbox._machine.caller import transactions_dir
@@ -28,6 +27,7 @@ from nsbox._machine.probe import probe
 from nsbox._paths.home import PRIVATE
 from nsbox._policy.policy import Policy
 from nsbox._spawn.prepare import prepare
+from nsbox._tools.methods import FileTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,12 +20,12 @@ from types import SimpleNamespace
 from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened
-from nsbox._commands import Commands
+from nsbox._kept.commands import Commands
+from nsbox._kept.session import SessionWay
 from nsbox._lifetime import kills
 from nsbox._lifetime.shutdown import is_finalizing
 from nsbox._lifetime.usage import processes
 from nsbox._popen.popen import Popen
-from nsbox._session import SessionWay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     import psutil
 
-    from nsbox._commands import ToolOptions
+    from nsbox._kept.commands import ToolOptions
     from nsbox._policy.policy import Policy
     from nsbox._relay.ports import Published
     from nsbox._relay.relay import Line, Relay
-    from nsbox._tool import ToolResult
-    from nsbox._verdicts import Fate
+    from nsbox._tools.run import ToolResult
+    from nsbox._tools.verdicts import Fate
 
 __all__ = ["Session"]
 

@@ -24,21 +24,22 @@ from _collections_abc import Iterable, Iterator
 from _thread import RLock
 from functools import partial
 
-from nsbox import _commit, _patch
 from nsbox._base.checks import check_path, check_size
 from nsbox._base.display import shown, visible
 from nsbox._base.errors import CommitError, ConflictError, PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
-from nsbox._change import Change
-from nsbox._changes import Comparison
-from nsbox._commands import Commands
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
+from nsbox._kept.commands import Commands
 from nsbox._machine.caller import transactions_dir
-from nsbox._overlay import OverlayWay, check_marks, check_place
 from nsbox._paths.resolution import Resolution, absolute
-from nsbox._store import Store, locked_workspace
+from nsbox._transaction import commit as transaction_commit
+from nsbox._transaction import patch as transaction_patch
+from nsbox._transaction.change import Change
+from nsbox._transaction.changes import Comparison
+from nsbox._transaction.overlay import OverlayWay, check_marks, check_place
+from nsbox._transaction.store import Store, locked_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,14 +67,14 @@ def recover(dir: str | os.PathLike[str] | None = None) -> None:
     Raises CommitError for the first commit that can be neither completed nor undone. Nothing of it is lost, and the
     next call tries again.
     """
-    for _, error in _commit.recover(os.path.realpath(_named(dir))):
+    for _, error in transaction_commit.recover(os.path.realpath(_named(dir))):
         raise error
 
 
 def recover_for(workspace: str, base: str) -> None:
     """Recover below base; raise only an error about this workspace, and log the others as warnings."""
     mine = []
-    for other, error in _commit.recover(base):
+    for other, error in transaction_commit.recover(base):
         if other == workspace:
             mine.append(error)
         else:
@@ -196,7 +197,7 @@ class Transaction(Commands):
         with self._trees() as trees:
             comparison = Comparison(*trees, moment=self.way().started)
             changes = comparison.with_details(comparison.with_renames(comparison.changes()))
-            patch = _patch.Patch(*trees, most, changes)
+            patch = transaction_patch.Patch(*trees, most, changes)
             with trees[0].walking(), trees[1].walking():
                 text = "".join(patch.of(change) for change in changes)
                 changes = self._sure(comparison, changes)
@@ -246,7 +247,7 @@ class Transaction(Commands):
             copies = partial(comparison.other_copies, changes)
             try:
                 if raw:
-                    _commit.commit(self._store, upper, real, raw, self._started, check, copies, keep_set_ids)
+                    transaction_commit.commit(self._store, upper, real, raw, self._started, check, copies, keep_set_ids)
             except BaseException:
                 if self._store.has_journal:
                     self.discard()

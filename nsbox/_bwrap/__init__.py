@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
-    """Carry out a command line of bubblewrap's, and return the exit status. Programs of `--install` import this name."""
+    """Return the exit status of a command line of bubblewrap. The programs that --install writes import this name."""
     from nsbox._bwrap.run import main
 
     return main(argv, parent)

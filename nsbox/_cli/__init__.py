@@ -21,7 +21,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from nsbox._explain import explain
+    from nsbox._tools.explain import explain
 
     print(explain(policy_of(options)))
     return 0

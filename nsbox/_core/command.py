@@ -36,7 +36,7 @@ class Command:
     result: Result | None = None  # of the spawn, until something owns the command
     cgroup_fd = -1
     terminal = 0
-    parked: Any = None  # _template's, the sandbox that waits for it
+    parked: Any = None  # _kept.tree's, the sandbox that waits for it
     park_stamps: Any = None  # _core.buffers', of a sandbox that is to wait for its command: its ops leave them here
     profile: Any = None  # _core.darwin's, what confines it
     leaf: Any = None  # _machine.cgroup's, to which cgroup_fd belongs
@@ -102,5 +102,5 @@ class Result:
         self.go_fd, self.detail, self.root_id, self.pidfd = go_fd, detail, 0, -1
         self.warm = False  # True: in a copy of a kept sandbox
         self.plan: Any = None  # the plan that was carried out, if it isn't the policy's own
-        self.entered: Any = None  # _session's, of a command that isn't our child
+        self.entered: Any = None  # _kept.session's, of a command that isn't our child
         self.on_end: Callable[[], object] = bool  # called when its sandbox has gone

@@ -8,9 +8,9 @@ from _thread import RLock
 
 from nsbox._base.errors import NsboxError, SetupError, StaleError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._kept.tree import KeptTree
 from nsbox._spawn.start import spawn
 from nsbox._spawn.way import Way
-from nsbox._template import Kept
 
 if TYPE_CHECKING:
     from typing import Any
@@ -32,7 +32,7 @@ class KeptWay(Way):
         super().__init__(policy, relay)
         self.why_cold = ""  # why nothing is kept, if that is so
         self._stock = stock
-        self._kept: Kept | None = None
+        self._kept: KeptTree | None = None
         self._lock = RLock()  # a signal handler may acquire it too
         self._is_closed = False
         self._is_hopeless = False
@@ -43,7 +43,7 @@ class KeptWay(Way):
         """Whether there is something to let go."""
         return self._kept is not None
 
-    def keep(self, prepared: Prepared) -> Kept | None:
+    def keep(self, prepared: Prepared) -> KeptTree | None:
         """Return the kept sandbox, and make it first if there is none; None if none can be kept."""
         kept = self._kept
         if kept is not None and self._fits(kept, prepared):
@@ -71,7 +71,7 @@ class KeptWay(Way):
             self._let_go()
 
     @staticmethod
-    def _fits(kept: Kept, prepared: Prepared) -> bool:
+    def _fits(kept: KeptTree, prepared: Prepared) -> bool:
         """Return whether it was made from what is prepared now: this process may have changed its user since then."""
         return kept.prepared is prepared and not kept.stale
 
@@ -80,9 +80,9 @@ class KeptWay(Way):
         if kept is not None:
             kept.retire()
 
-    def _make(self, prepared: Prepared) -> Kept | None:
+    def _make(self, prepared: Prepared) -> KeptTree | None:
         try:
-            kept = Kept(prepared, self._stock, self.relay)
+            kept = KeptTree(prepared, self._stock, self.relay)
             kept.refill()
         except UnavailableError as error:  # nothing can ever be kept for this plan
             self._is_hopeless = True

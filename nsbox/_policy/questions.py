@@ -100,7 +100,7 @@ class Questions:
 
         Raises PolicyError for a wish that is more than this policy's own, AccessError for what can't be attached.
         """
-        from nsbox._child import child
+        from nsbox._tools.child import child
 
         return child(_itself(self), attach, wishes)
 
@@ -113,36 +113,36 @@ class Questions:
         the sandbox's boundaries. Permissions of files are up to the kernel; Sandbox.open() meets those. All this is
         true of the methods below as well.
         """
-        from nsbox import _view
+        from nsbox._tools import view
 
-        return _view.can_read(_itself(self), path)
+        return view.can_read(_itself(self), path)
 
     def can_write(self, path: Path) -> bool:
         """Say if commands can change what this process finds at a path."""
-        from nsbox import _view
+        from nsbox._tools import view
 
-        return _view.can_write(_itself(self), path)
+        return view.can_write(_itself(self), path)
 
     def resolve(self, path: Path, *, write: bool = False) -> pathlib.Path:
         """Return the path, for this process, of a file that commands can read, or write if `write` is True.
 
         If you open that path a moment later, it may be another file; Sandbox.open() is safe. Raises AccessError.
         """
-        from nsbox import _view
+        from nsbox._tools import view
 
-        return _view.view(_itself(self)).resolve(path, write=write)
+        return view.view(_itself(self)).resolve(path, write=write)
 
     def check_suffix(self, path: Path) -> None:
         """Raise AccessError, which says what names are allowed, if the rules in `paths` don't allow this file's."""
-        from nsbox import _view
+        from nsbox._tools import view
 
-        _view.check_suffix(_itself(self), path)
+        view.check_suffix(_itself(self), path)
 
     def check_size(self, path: Path) -> None:
         """Raise AccessError if a file has more bytes than the rules in `paths` allow; OSError if it doesn't exist."""
-        from nsbox import _view
+        from nsbox._tools import view
 
-        _view.check_size(_itself(self), path)
+        view.check_size(_itself(self), path)
 
     def check_deny(self) -> None:
         """Raise PolicyError if something in `deny` hides nothing at present. With strict=True each spawn does this."""
@@ -152,12 +152,12 @@ class Questions:
 
     def list_readable(self) -> list[str]:
         """Return the paths that the policy names as readable. In a workspace, system directories are readable too."""
-        from nsbox import _view
+        from nsbox._tools import view
 
-        return _view.view(_itself(self)).readable()
+        return view.view(_itself(self)).readable()
 
     def list_writable(self) -> list[str]:
         """Return the paths that the policy names as writable."""
-        from nsbox import _view
+        from nsbox._tools import view
 
-        return _view.view(_itself(self)).writable()
+        return view.view(_itself(self)).writable()

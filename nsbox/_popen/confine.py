@@ -88,7 +88,7 @@ def _refusing(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
         if blocks.current() is not None:
             raise NsboxError(
                 f"{_shown(args[0] if args else '')} would be started by uvloop, outside of the sandbox that "
-                "nsbox.confined() asks for: use nsbox.asyncio.create_subprocess_exec or _shell, or asyncio's own "
+                "nsbox.confined() asks for: use nsbox.asyncio.create_subprocess_exec or _tools.shell, or asyncio's own "
                 "event loop"
             )
         return await method(self, protocol_factory, *args, **options)

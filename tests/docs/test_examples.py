@@ -16,7 +16,7 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox._reasons import DANGEROUS_ENV, DANGEROUS_PREFIXES
+from nsbox._tools.dangerous import DANGEROUS_ENV, DANGEROUS_PREFIXES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))

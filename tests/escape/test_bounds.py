@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import nsbox
-from nsbox import Policy, Sandbox, _changes, _guarded, _patch
-from nsbox._changes import Comparison
+from nsbox import Policy, Sandbox
 from nsbox._files import comparison, files
 from nsbox._files.files import Tree
+from nsbox._tools import files as guarded
+from nsbox._transaction import changes, patch
+from nsbox._transaction.changes import Comparison
 
 COUNT = 3_000
 
@@ -54,7 +56,7 @@ def test_list_files_holds_no_names(policy: Policy, workspace: Path) -> None:
 
 def test_list_files_of_too_many(policy: Policy, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All entries count, whether they fit or not, and in whichever directory they are."""
-    monkeypatch.setattr(_guarded, "_MOST_ENTRIES", 50)
+    monkeypatch.setattr(guarded, "_MOST_ENTRIES", 50)
     made(workspace / "one", 24)
     made(workspace / "two", 24)
     box = Sandbox(policy)
@@ -69,14 +71,14 @@ def test_too_many_tools(workspace: Path, tmp_path: Path, monkeypatch: pytest.Mon
     made(tmp_path / "bin", 30)
     box = Sandbox(Policy.workspace(workspace, tools_bin=tmp_path / "bin"))
     assert box.tools() == []  # none can be executed
-    monkeypatch.setattr(_guarded, "_MOST_TOOLS", 20)
+    monkeypatch.setattr(guarded, "_MOST_TOOLS", 20)
     with pytest.raises(ValueError, match="more than 20 entries"):
         box.tools()
 
 
 def test_diff_of_long_paths(policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files in deep directories count by their paths; the control: as many with short ones are fine."""
-    monkeypatch.setattr(_changes, "_MOST_PATHS", 100_000)
+    monkeypatch.setattr(changes, "_MOST_PATHS", 100_000)
     with Sandbox(policy) as box:
         for deep, fits in [("d", True), ("/".join(["d" * 200] * 10), False)]:
             with box.transaction(dir=tmp_path / "kept") as tx:
@@ -91,7 +93,7 @@ def test_diff_of_long_paths(policy: Policy, workspace: Path, tmp_path: Path, mon
 
 def test_diff_of_too_many(policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a transaction has changed counts, also what it has deleted, and is never listed without a bound."""
-    monkeypatch.setattr(_changes, "_MOST_ENTRIES", 100)
+    monkeypatch.setattr(changes, "_MOST_ENTRIES", 100)
     made(workspace / "old", 60)
     with Sandbox(policy) as box:
         for command, fits in [("mkdir d; touch d/$(seq -s ' d/' 60)", True), ("rm -r old", True), ("touch x", True)]:
@@ -163,7 +165,7 @@ def renames(tmp_path: Path, size: int, count: int) -> tuple[list[str], float]:
 
 def test_holes_are_not_hashed(tmp_path: Path) -> None:
     """Files of holes are found again under another name, without their zeros being read."""
-    told, spent = renames(tmp_path, _changes._MOST_HASHED, 30)
+    told, spent = renames(tmp_path, changes._MOST_HASHED, 30)
     assert told == ["R old -> new0"]
     with open(tmp_path / "upper" / "new1", "rb") as file:  # the control: the zeros of two take longer than all holes
         began = time.process_time()
@@ -176,7 +178,7 @@ def test_holes_are_not_hashed(tmp_path: Path) -> None:
 
 def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many bytes files stay "deleted" and "added"."""
-    monkeypatch.setattr(_changes, "_MOST_HASHED_IN_ALL", 4 * comparison.LEAST)
+    monkeypatch.setattr(changes, "_MOST_HASHED_IN_ALL", 4 * comparison.LEAST)
     upper, real = tmp_path / "upper", tmp_path / "real"
     for path in (upper, real):
         path.mkdir()
@@ -231,7 +233,7 @@ def test_attributes_of_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert all(change.attributes is told[0].attributes for change in told)
         own = [name for name in read if name.startswith("user.a")]
         assert len(own) == NAMES if is_guarded else len(own) > NAMES * LINKS
-        one = _patch.Patch(upper, real, 1 << 20, told)
+        one = patch.Patch(upper, real, 1 << 20, told)
         text = "".join(map(one.of, told))
         assert (text.count("attributes user.a"), text.count("hard link to file00")) == (1, LINKS - 1)
         assert text.count(", with its attributes") == LINKS - 1
@@ -247,13 +249,13 @@ def test_attributes_of_a_link_are_shown(tmp_path: Path, monkeypatch: pytest.Monk
         compared = Comparison(upper, real)
         told = compared.with_details(compared.changes())
         assert (told[0].attributes, len(told[1].attributes)) == ((), NAMES)
-        assert "attributes user.a0" in _patch.Patch(upper, real, 1 << 20, told).of(told[1])
+        assert "attributes user.a0" in patch.Patch(upper, real, 1 << 20, told).of(told[1])
 
 
 def test_too_many_attributes(policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All names count, of every file; the control: fewer are fine."""
     make = "import os\nfor i in range({}):\n open(str(i), 'w'); os.setxattr(str(i), f'user.a{{i}}', b'')"
-    monkeypatch.setattr(_changes, "_MOST_ATTRIBUTES", 2000)
+    monkeypatch.setattr(changes, "_MOST_ATTRIBUTES", 2000)
     with Sandbox(policy) as box:
         for count, fits in [(20, True), (80, False)]:
             with box.transaction(dir=tmp_path / "kept") as tx:
@@ -300,7 +302,7 @@ def test_other_holes_are_the_same_file(tmp_path: Path) -> None:
 
 def test_many_files_of_the_same_contents(tmp_path: Path) -> None:
     """A thousand times a thousand candidates for a rename aren't compared with each other."""
-    gone = _changes._Gone()
+    gone = changes._Gone()
     for i in range(10_000):
         gone.add(nsbox.Change("deleted", f"old/{i}", "file", 0o644))
     began = time.process_time()
@@ -359,7 +361,7 @@ def test_a_budget_for_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     """One file of zeros under a thousand names, each against another hole: beyond a bound they count as modified."""
     upper, real = linked(tmp_path, 1 << 20, 1000, again=False)
     with upper, real:
-        monkeypatch.setattr(_changes, "_MOST_COMPARED", 10 << 20)
+        monkeypatch.setattr(changes, "_MOST_COMPARED", 10 << 20)
         found = Comparison(upper, real).changes()
         assert sum(read) <= 10 << 20
         assert [change.path for change in found] == [f"file{i:04}" for i in range(5, 1000)]
@@ -378,7 +380,7 @@ def test_beyond_the_budget_for_contents(
     policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What counts as modified unread is told, and comes in as it is: nothing that was changed is lost."""
-    monkeypatch.setattr(_changes, "_MOST_COMPARED", 0)
+    monkeypatch.setattr(changes, "_MOST_COMPARED", 0)
     for name in ("same", "other"):
         (workspace / name).write_text("text\n")
     with Sandbox(policy) as box, box.transaction(dir=tmp_path / "kept") as tx:

@@ -19,24 +19,16 @@ from nsbox_testing import needs
 from nsbox_testing.running import python
 
 import nsbox
-from nsbox import (
-    Bind,
-    Policy,
-    PolicyError,
-    RoBind,
-    Sandbox,
-    UnavailableError,
-    _commit,
-    _journal,
-    _steps,
-    _store,
-)
+from nsbox import Bind, Policy, PolicyError, RoBind, Sandbox, UnavailableError
 from nsbox._files import files
 from nsbox._files.files import Tree
 from nsbox._homes import reach
 from nsbox._machine import probe
-from nsbox._steps import Step
-from nsbox._store import Store
+from nsbox._transaction import commit, journal
+from nsbox._transaction import steps as transaction_steps
+from nsbox._transaction import store as transaction_store
+from nsbox._transaction.steps import Step
+from nsbox._transaction.store import Store
 
 # ---- where it may be
 
@@ -121,11 +113,11 @@ for name, content in ("about", about), ("journal", {"began": 2**62, "certain": 2
 
 
 def no_seal(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(_journal, "opened", lambda key, context, data: json.loads(data.partition(b"\n")[2]))
+    patched.setattr(journal, "opened", lambda key, context, data: json.loads(data.partition(b"\n")[2]))
 
 
 def no_rule(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(_steps, "_is_inside", lambda path: True)
+    patched.setattr(transaction_steps, "_is_inside", lambda path: True)
 
 
 def no_names(patched: pytest.MonkeyPatch) -> None:
@@ -138,7 +130,7 @@ OFF = [no_seal, no_rule, no_names]
 @pytest.mark.parametrize("on", [None, *OFF], ids=lambda one: one.__name__[3:] if one else "none")
 def test_a_forged_journal(places: Path, on: Callable[[pytest.MonkeyPatch], None] | None) -> None:
     """Each of seal, rule for steps and trees that have no ".." holds it alone; "none" of them is the control."""
-    _journal.key(probe.probe().state)
+    journal.key(probe.probe().state)
     policy = Policy.workspace(places / "ws", write=[places / "cache"])
     kept = places / "cache/kept"
     kept.mkdir(mode=0o700)
@@ -148,7 +140,7 @@ def test_a_forged_journal(places: Path, on: Callable[[pytest.MonkeyPatch], None]
         for off in OFF:
             if off is not on:
                 off(patched)
-        failed = _commit.recover(str(kept))
+        failed = commit.recover(str(kept))
     assert (places / "elsewhere/planted").exists() == (on is None)
     assert bool(failed) == (on is not None)
     if on is no_seal:
@@ -292,7 +284,7 @@ def test_files_that_are_none(places: Path, name: str, make: Callable[[str], None
     make(path)
     store.let_go()
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    ((_, error),) = _commit.recover(str(places / "kept"))
+    ((_, error),) = commit.recover(str(places / "kept"))
     assert time.process_time() - began < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150 << 10  # KiB
     assert "recover the transaction in" in str(error)
@@ -325,7 +317,7 @@ def test_an_older_version(places: Path) -> None:
     with open(f"{store.path}/about", "w") as file:
         json.dump({"version": 1, "workspace": str(places / "ws"), "ino": 1}, file)
     store.let_go()
-    ((workspace, error),) = _commit.recover(str(places / "kept"))
+    ((workspace, error),) = commit.recover(str(places / "kept"))
     assert "isn't sealed, as an older version of nsbox wrote it" in str(error)
     assert f"to drop it, remove {store.path}" in str(error)
     assert workspace == str(places / "ws")
@@ -335,7 +327,7 @@ def test_an_older_version(places: Path) -> None:
 
 def test_a_journal_that_would_be_too_long(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It isn't written: what couldn't be read again isn't begun."""
-    monkeypatch.setattr(_journal, "_MOST", 4000)
+    monkeypatch.setattr(journal, "_MOST", 4000)
     with Sandbox(Policy.workspace(places / "ws"), stock=0) as box, box.transaction(dir=places / "kept") as tx:
         tx.shell("touch $(seq 200)", check=True)
         with pytest.raises(nsbox.CommitError, match="too many changes for one commit"):
@@ -354,9 +346,9 @@ def test_times_of_any_file_system(seconds: int) -> None:
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_journal_that_could_not_be_read(places: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
     """It isn't written: nobody could finish or undo the commit after a crash; the control: as it was."""
-    monkeypatch.setattr(_steps, "_LONGEST", 3)
+    monkeypatch.setattr(transaction_steps, "_LONGEST", 3)
     if not is_guarded:
-        monkeypatch.setattr(_commit, "_rows", lambda steps: [step.row() for step in steps])
+        monkeypatch.setattr(commit, "_rows", lambda steps: [step.row() for step in steps])
     with Sandbox(Policy.workspace(places / "ws"), stock=0) as box, box.transaction(dir=places / "kept") as tx:
         tx.shell("echo new > a; echo new > longer", check=True)
         if is_guarded:
@@ -496,7 +488,7 @@ def test_the_key_is_the_users(tmp_path: Path) -> None:
     state, found = str(tmp_path / "state" / "nsbox"), []
     before = os.umask(0o777 if os.geteuid() == 0 else 0)
     try:
-        threads = [threading.Thread(target=lambda: found.append(_journal.key(state))) for _ in range(8)]
+        threads = [threading.Thread(target=lambda: found.append(journal.key(state))) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -506,7 +498,7 @@ def test_the_key_is_the_users(tmp_path: Path) -> None:
     assert len(found) == 8 and len({*found}) == 1 and len(found[0]) == 32
     assert os.listdir(state) == ["key"]
     assert os.stat(f"{state}/key").st_mode & 0o777 == 0o600
-    assert _journal.key(str(tmp_path / "other")) != found[0]
+    assert journal.key(str(tmp_path / "other")) != found[0]
 
 
 @pytest.mark.parametrize("how", ["readable", "short", "link", "fifo", "open directory"])
@@ -514,7 +506,7 @@ def test_a_key_that_is_none(tmp_path: Path, how: str) -> None:
     """One that others could have read or made isn't used."""
     state = tmp_path / "state"
     key = state / "key"
-    _journal.key(str(state))
+    journal.key(str(state))
     if how == "readable":
         key.chmod(0o640)
     elif how == "short":
@@ -528,7 +520,7 @@ def test_a_key_that_is_none(tmp_path: Path, how: str) -> None:
     else:
         state.chmod(0o777)
     with pytest.raises((PolicyError, UnavailableError)):
-        _journal.key(str(state))
+        journal.key(str(state))
 
 
 @pytest.mark.as_user("root may write everywhere")
@@ -537,7 +529,7 @@ def test_no_place_for_the_key(places: Path) -> None:
     (places / "elsewhere").chmod(0o500)
     for state, match in ((str(places / "elsewhere/nsbox"), "Permission denied"), ("", "no home directory")):
         with pytest.raises(UnavailableError, match=f"{match}.*XDG_STATE_HOME"):
-            _journal.key(state)
+            journal.key(state)
 
 
 PLANT = """
@@ -551,7 +543,7 @@ tried(os.unlink, state + "/key"); tried(os.mkdir, state + "/transactions")
 """
 INSIDE = """
 import nsbox, subprocess, sys
-from nsbox import _journal, Policy; from nsbox._machine import probe as _probe
+from nsbox import Policy; from nsbox._transaction import journal as _journal; from nsbox._machine import probe as _probe
 ws, home, code, plant = sys.argv[1:]
 state = _probe.probe().state
 _journal.key(state)
@@ -583,7 +575,7 @@ def test_no_workspace_shows_the_key(places: Path) -> None:
 
 LAYERS = """
 import nsbox, os, sys
-from nsbox import _journal, Policy, RoBind, Bind, DevBind, BindFd; from nsbox._machine import probe as _probe
+from nsbox import Policy, RoBind, Bind, DevBind, BindFd; from nsbox._transaction import journal as _journal; from nsbox._machine import probe as _probe
 from nsbox._layout import layout as _layout
 home, backend, how, is_masked = sys.argv[1:]
 if is_masked == "off": _layout._with_state_masked = lambda policy, _: policy
@@ -727,7 +719,7 @@ def test_a_lock_on_the_workspace(places: Path) -> None:
         os.mkdir(ws / store.spare)
         store.write("journal", {"began": 0, "certain": 0, "steps": []})
         store.let_go()
-        assert _commit.recover(str(places / "kept")) == []
+        assert commit.recover(str(places / "kept")) == []
         assert process.poll() is None
         process.communicate("\n")
     assert sorted(os.listdir(ws)) == ["x"]
@@ -736,7 +728,7 @@ def test_a_lock_on_the_workspace(places: Path) -> None:
 def test_a_lock_of_all_stores(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit waits for whoever holds it, but not for ever."""
     store_of(places).end()
-    monkeypatch.setattr(_store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(transaction_store, "_PATIENCE", 0.05)
     fd = os.open(places / "kept/lock", os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     with Sandbox(Policy.workspace(places / "ws"), stock=0) as box:

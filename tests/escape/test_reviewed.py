@@ -15,21 +15,12 @@ from typing import Any
 import pytest
 from nsbox_testing.running import python
 
-from nsbox import (
-    Change,
-    CommitError,
-    ConflictError,
-    Filter,
-    Policy,
-    Sandbox,
-    Transaction,
-    _changes,
-    _patch,
-    transaction,
-)
+from nsbox import Change, CommitError, ConflictError, Filter, Policy, Sandbox, Transaction, transaction
 from nsbox._files import files
 from nsbox._files.files import Tree
-from nsbox._overlay import OverlayWay
+from nsbox._transaction import changes as transaction_changes
+from nsbox._transaction import patch as transaction_patch
+from nsbox._transaction.overlay import OverlayWay
 
 RECEIVE = """
 import array, mmap, os, socket, sys
@@ -249,18 +240,18 @@ def test_no_look(tx: Transaction, workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "budget", "is_guarded"),
     [
-        ("file", _changes._MOST_DIGESTED, True),
-        ("file", _changes._MOST_DIGESTED, False),
+        ("file", transaction_changes._MOST_DIGESTED, True),
+        ("file", transaction_changes._MOST_DIGESTED, False),
         ("file", 0, True),
-        ("symlink", _changes._MOST_DIGESTED, True),
-        ("symlink", _changes._MOST_DIGESTED, False),
+        ("symlink", transaction_changes._MOST_DIGESTED, True),
+        ("symlink", transaction_changes._MOST_DIGESTED, False),
     ],
 )
 def test_a_patch_of_what_is_changed_meanwhile(
     tx: Transaction, workspace: Path, monkeypatch: pytest.MonkeyPatch, what: str, budget: int, is_guarded: bool
 ) -> None:
     """What patch() has shown counts, also if something else was there before and is again; the control: its digest."""
-    monkeypatch.setattr(_changes, "_MOST_DIGESTED", budget)
+    monkeypatch.setattr(transaction_changes, "_MOST_DIGESTED", budget)
     assert tx._store is not None
     there = Path(tx._store.upper, "new")
 
@@ -268,7 +259,7 @@ def test_a_patch_of_what_is_changed_meanwhile(
         there.unlink(missing_ok=True)
         there.symlink_to(content) if what == "symlink" else there.write_text(content)
 
-    def shown(self: _patch.Patch, change: Change) -> str:
+    def shown(self: transaction_patch.Patch, change: Change) -> str:
         put("harmless")
         try:
             return of(self, change)
@@ -276,11 +267,11 @@ def test_a_patch_of_what_is_changed_meanwhile(
             put("EVIL")
 
     put("EVIL")
-    of = _patch.Patch.of
+    of = transaction_patch.Patch.of
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_patch.Patch, "of", shown)
+        patched.setattr(transaction_patch.Patch, "of", shown)
         if not is_guarded:
-            patched.setattr(_changes.Comparison, "as_shown", lambda _, change, __: change)
+            patched.setattr(transaction_changes.Comparison, "as_shown", lambda _, change, __: change)
         assert "harmless" in tx.patch()
     if is_guarded:
         with pytest.raises(ConflictError, match=STALE):
@@ -292,7 +283,7 @@ def test_a_patch_of_what_is_changed_meanwhile(
 
 def test_a_patch_by_times(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the budget, a commit of what patch() has shown goes well, of hard links too."""
-    monkeypatch.setattr(_changes, "_MOST_DIGESTED", 0)
+    monkeypatch.setattr(transaction_changes, "_MOST_DIGESTED", 0)
     tx.shell("echo new > new; ln new new2; ln -s new link", check=True)
     assert "+new" in tx.patch()
     assert len(tx.commit()) == 3
@@ -311,7 +302,7 @@ def test_expected_is_what_diff_returns(tx: Transaction) -> None:
 
 def test_beyond_the_budget(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files for whose contents there is no time are told by number, size and times."""
-    monkeypatch.setattr(_changes, "_MOST_DIGESTED", 0)
+    monkeypatch.setattr(transaction_changes, "_MOST_DIGESTED", 0)
     tx.shell("echo new > new; echo new > other", check=True)
     changes = tx.diff()
     assert len({change.digest for change in changes}) == 2
@@ -339,16 +330,20 @@ def test_mapped_beyond_the_budget(
 
     What patch() has shown is read for its digest all the same. The control: if times were all that counts.
     """
-    monkeypatch.setattr(_changes, "_MOST_DIGESTED", 0)
+    monkeypatch.setattr(transaction_changes, "_MOST_DIGESTED", 0)
 
-    def times(self: _changes.Comparison, now: os.stat_result) -> bytes:  # without those that a write-back may change
+    def times(
+        self: transaction_changes.Comparison, now: os.stat_result
+    ) -> bytes:  # without those that a write-back may change
         return b"%d %d %d" % (now.st_ino, now.st_size, self._moment if is_guarded else 0)
 
-    monkeypatch.setattr(_changes.Comparison, "_times", times)
+    monkeypatch.setattr(transaction_changes.Comparison, "_times", times)
     if not is_guarded:
         monkeypatch.setattr(Transaction, "_sure", lambda _, __, told: told)
-        monkeypatch.setattr(_changes.Comparison, "as_shown", lambda _, change, __: change)
-        monkeypatch.setattr(_changes.Comparison, "_seal_of_shown", lambda self, path, now: self._seal(path, now, 0)[0])
+        monkeypatch.setattr(transaction_changes.Comparison, "as_shown", lambda _, change, __: change)
+        monkeypatch.setattr(
+            transaction_changes.Comparison, "_seal_of_shown", lambda self, path, now: self._seal(path, now, 0)[0]
+        )
     tx.shell("echo fine > new; echo other > other", check=True)
     if how == "diff, then a command":
         tx.diff()
@@ -434,7 +429,7 @@ def test_control_copies_are_compared(
     """The control: if nobody compares, it comes in."""
     tx.shell(MAKE_NEW, check=True)
     meddle(monkeypatch, tx, workspace, where, what, "contents")
-    monkeypatch.setattr(_changes.Comparison, "other_copies", lambda *_: [])
+    monkeypatch.setattr(transaction_changes.Comparison, "other_copies", lambda *_: [])
     tx.commit()
     assert (workspace / where).read_text() == "EVIL\n"
 
@@ -700,15 +695,15 @@ def test_git_takes_the_lines(tx: Transaction, workspace: Path, tmp_path: Path) -
 
 def test_a_patch_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of many names is shown as often as there is room for it, then only said to differ."""
-    monkeypatch.setattr(_patch, "_MOST_READ", 1000)
+    monkeypatch.setattr(transaction_patch, "_MOST_READ", 1000)
     for name in ("upper", "real"):
         (tmp_path / name).mkdir()
     (tmp_path / "upper/file0").write_text("x\n" * 200)
     for i in range(1, 8):
         os.link(tmp_path / "upper/file0", tmp_path / f"upper/file{i}")
     with Tree(str(tmp_path / "upper")) as upper, Tree(str(tmp_path / "real")) as real:
-        changes = _changes.Comparison(upper, real).changes()
-        one = _patch.Patch(upper, real, 1 << 20, changes)
+        changes = transaction_changes.Comparison(upper, real).changes()
+        one = transaction_patch.Patch(upper, real, 1 << 20, changes)
         texts = [one.of(change) for change in changes]
     assert [text.count("\n+x") for text in texts] == [200] * 2 + [0] * 6
     assert all("Binary files /dev/null and b/file" in text for text in texts[2:])

@@ -24,7 +24,7 @@ os.mkdir(os.path.dirname(way) + "/y/z"); os.symlink("y/z", way)
 """
 FIRST = """
 import nsbox, sys
-from nsbox import _journal, Bind, Policy, PolicyError, RoBind; from nsbox._machine import probe as _probe; from nsbox._spawn import prepare as _spawn; from nsbox._homes import state as _state
+from nsbox import Bind, Policy, PolicyError, RoBind; from nsbox._transaction import journal as _journal; from nsbox._machine import probe as _probe; from nsbox._spawn import prepare as _spawn; from nsbox._homes import state as _state
 home, ws, base, is_guarded, code, way, state = sys.argv[1:]
 if is_guarded == "off": _spawn.check_detours = lambda *_: None
 _journal.key(_probe.probe().state)
@@ -39,7 +39,7 @@ try:
     print("planted" if done.returncode == 0 else "failed")
 except PolicyError as error: print("refused", error.field, way in str(error))
 """
-SECOND = "from nsbox import _journal; from nsbox._machine import probe as _probe; print(_journal.key(_probe.probe().state) == bytes(32))"
+SECOND = "from nsbox._transaction import journal as _journal; from nsbox._machine import probe as _probe; print(_journal.key(_probe.probe().state) == bytes(32))"
 
 
 @pytest.fixture

@@ -205,9 +205,9 @@ def test_marks_are_looked_for_with_a_bound(
     policy: Policy, workspace: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A workspace of many files isn't looked at as a whole: what is further down may stay unseen, but costs no time."""
-    monkeypatch.setattr("nsbox._overlay._MOST_LOOKED_AT", 3)
+    monkeypatch.setattr("nsbox._transaction.overlay._MOST_LOOKED_AT", 3)
     looked: list[str] = []
-    monkeypatch.setattr("nsbox._overlay._is_marked", lambda _, entry: looked.append(entry.name))
+    monkeypatch.setattr("nsbox._transaction.overlay._is_marked", lambda _, entry: looked.append(entry.name))
     for path in ("a", "a/b", "a/b/c", "a/b/c/d"):
         (workspace / path).mkdir()
     with Sandbox(policy, stock=0) as box:

@@ -277,7 +277,13 @@ SLOW = frozenset(
             "nsbox._machine.probe",
             "nsbox._seccomp.profiles",
         ),
-        *("nsbox._core.orphans", "nsbox._renew", "nsbox._plan.landlock", "nsbox._lifetime.usage", "nsbox._core.entry"),
+        *(
+            "nsbox._core.orphans",
+            "nsbox._kept.split",
+            "nsbox._plan.landlock",
+            "nsbox._lifetime.usage",
+            "nsbox._core.entry",
+        ),
         *(
             "nsbox._popen.confine",
             "nsbox._layout.workspace",

@@ -20,7 +20,7 @@ from nsbox._network import events as wire
 from nsbox._network.log import MOST_EVENTS, NetworkLog
 from nsbox._network.messages import messages, request
 from nsbox._network.network import Network
-from nsbox._verdicts import Hint, network_hints
+from nsbox._tools.verdicts import Hint, network_hints
 
 NET = Network(allow=("packages.example:443", "*.hub.example", "db.corp:5432", "example.org", "!gist.hub.example"))
 

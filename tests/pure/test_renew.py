@@ -32,8 +32,8 @@ from nsbox import (
 )
 from nsbox._backends import compile_policy
 from nsbox._core.abi import constants as c
+from nsbox._kept.split import MOST_LIFTED, check, last_maps, parts
 from nsbox._plan.ops import Lifted, Over, primitives
-from nsbox._renew import MOST_LIFTED, check, last_maps, parts
 
 ROOT = RoBind("/", "/")
 

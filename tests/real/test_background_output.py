@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nsbox import Dev, Policy, RoBind, Sandbox, Session
-from nsbox._unread import Unread
+from nsbox._kept.pipes import Unread
 
 LOG = "/tmp/nsbox-output-"
 

@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 from nsbox_testing.trees import taken
 
-from nsbox import CommitError, ConflictError, PolicyError, _changes, _commit, _steps, _store
+from nsbox import CommitError, ConflictError, PolicyError
 from nsbox._files import files
 from nsbox._files.files import Tree
-from nsbox._store import Store
+from nsbox._transaction import changes as transaction_changes
+from nsbox._transaction import commit as transaction_commit
+from nsbox._transaction import steps
+from nsbox._transaction import store as transaction_store
+from nsbox._transaction.store import Store
 
 
 def fill(real: Path) -> None:
@@ -88,7 +92,9 @@ class Case:
     def commit(self, store: Store, check: Callable[[], None] = lambda: None) -> None:
         with Tree(store.upper, forceful=True) as upper, Tree(str(self.real)) as real:
             began = files.start_of_time(real)
-            _commit.commit(store, upper, real, _changes.Comparison(upper, real).changes(), began, check, no_others)
+            transaction_commit.commit(
+                store, upper, real, transaction_changes.Comparison(upper, real).changes(), began, check, no_others
+            )
         store.end()
 
     def leftovers(self) -> list[str]:
@@ -105,7 +111,7 @@ def case(tmp_path: Path) -> Case:
 def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on file systems where two files can't change places."""
     if not request.param:
-        monkeypatch.setattr(_commit.Staging, "_try_exchange", lambda self: False)
+        monkeypatch.setattr(transaction_commit.Staging, "_try_exchange", lambda self: False)
 
 
 @pytest.mark.usefixtures("exchange")
@@ -176,7 +182,7 @@ def test_ends_at_any_moment(case: Case) -> None:
     for n in range(1000):
         case.renew()
         died = dies(n, lambda: case.commit(case.begin()))
-        assert _commit.recover(str(case.base)) == []
+        assert transaction_commit.recover(str(case.base)) == []
         found = taken(case.real)
         assert found in (case.before, done), f"half done after {n} changes"
         assert case.leftovers() == []
@@ -208,7 +214,7 @@ def test_recovery_ends_at_any_moment_too(case: Case) -> None:
 
 
 def assert_recovers(case: Case) -> None:
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
 
 
 # ---- what fails
@@ -218,17 +224,17 @@ def assert_recovers(case: Case) -> None:
 def test_a_step_that_fails_undoes_the_others(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step in turn fails: the workspace is as it was, and the transaction goes on."""
     store = case.begin()
-    do = _steps.Steps.do
+    do = steps.Steps.do
     for n in range(100):
         left = [n]
 
-        def failing(self: _steps.Steps, step: _steps.Step, left: list[int] = left) -> None:
+        def failing(self: steps.Steps, step: steps.Step, left: list[int] = left) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise OSError(28, "No space left on device", step.path)
             do(self, step)
 
-        monkeypatch.setattr(_steps.Steps, "do", failing)
+        monkeypatch.setattr(steps.Steps, "do", failing)
         try:
             case.commit(store)
             break
@@ -273,9 +279,9 @@ def test_a_conflict_at_the_last_moment(case: Case) -> None:
 
 def interrupted(case: Case, done: int) -> None:
     """Have a commit end without a word after so many steps."""
-    do, left = _steps.Steps.do, [done]
+    do, left = steps.Steps.do, [done]
 
-    def stop(self: _steps.Steps, step: _steps.Step) -> None:
+    def stop(self: steps.Steps, step: steps.Step) -> None:
         left[0] -= 1
         if left[0] < 0:
             os._exit(42)
@@ -283,7 +289,7 @@ def interrupted(case: Case, done: int) -> None:
 
     pid = os.fork()
     if pid == 0:
-        _steps.Steps.do = stop  # type: ignore[method-assign]
+        steps.Steps.do = stop  # type: ignore[method-assign]
         case.commit(case.begin())
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 42
@@ -299,7 +305,7 @@ def test_what_was_changed_since_the_crash_stays(case: Case, path: str) -> None:
     """A commit that would overwrite or remove it can't be completed any more, and is taken back."""
     interrupted(case, 0)
     (case.real / path).write_text("mine")
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     found = taken(case.real)
     assert (*found.pop(path)[:2], (case.real / path).read_bytes()) == MINE
     assert found == {name: what for name, what in case.before.items() if name != path}
@@ -317,7 +323,7 @@ def test_what_was_changed_after_it_came_in_stays(case: Case, how: str) -> None:
     else:
         (case.real / ".swap").write_text("mine")
         (case.real / ".swap").rename(case.real / "changed")
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     found = taken(case.real)
     assert set(found) | {"changed"} == AFTER
     assert ("changed" in found) == (how != "deleted")
@@ -328,19 +334,19 @@ def test_what_was_changed_after_it_came_in_stays(case: Case, how: str) -> None:
 @pytest.mark.parametrize("path", ["changed", "tree/mine", "tree/hard", "moved-here"])
 def test_undoing_keeps_what_others_have_done(case: Case, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """A step fails when somebody has edited what came in before: that stays, and what was there is put beside it."""
-    store, undo = case.begin(), _steps.Steps.undo
+    store, undo = case.begin(), steps.Steps.undo
     done: list[str] = []
 
-    def fail(self: _steps.Steps) -> None:
+    def fail(self: steps.Steps) -> None:
         with open(case.real / path, "a") as file:
             file.write("mine")
         done.append(path)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_steps.Steps, "sync", lambda self: fail(self) if not done else None)
+    monkeypatch.setattr(steps.Steps, "sync", lambda self: fail(self) if not done else None)
     with pytest.raises(CommitError, match="nothing was changed"):
         case.commit(store)
-    assert undo is _steps.Steps.undo
+    assert undo is steps.Steps.undo
     assert (case.real / path).read_text().endswith("mine")
     found = {name: what for name, what in taken(case.real).items() if name.split("/")[0] != path.split("/")[0]}
     beside = [name for name in found if ".nsbox-" in name]
@@ -366,14 +372,17 @@ def test_hard_links_that_go(case: Case) -> None:
 def test_two_commits_at_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """One waits for the other, but not for ever; a commit into another workspace goes on."""
     case.begin().end()
-    monkeypatch.setattr(_store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(transaction_store, "_PATIENCE", 0.05)
     base, real = str(case.base), os.stat(case.real)
-    with _store.locked_workspace(base, real):
-        with pytest.raises(ConflictError, match="another commit is under way"), _store.locked_workspace(base, real):
+    with transaction_store.locked_workspace(base, real):
+        with (
+            pytest.raises(ConflictError, match="another commit is under way"),
+            transaction_store.locked_workspace(base, real),
+        ):
             pass
-        with _store.locked_workspace(base, os.stat(base)):
+        with transaction_store.locked_workspace(base, os.stat(base)):
             pass
-    with _store.locked_workspace(base, real):
+    with transaction_store.locked_workspace(base, real):
         pass
 
 
@@ -383,9 +392,9 @@ def test_the_copies_have_been_removed(case: Case) -> None:
     for name in case.leftovers():
         if (case.real / name).exists():
             shutil.rmtree(case.real / name)
-    ((_, error),) = _commit.recover(str(case.base))
+    ((_, error),) = transaction_commit.recover(str(case.base))
     assert "has been removed" in str(error)
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     assert case.leftovers() == []
 
 
@@ -393,14 +402,14 @@ def test_a_commit_in_a_commit(case: Case) -> None:
     """By a signal's handler: it touches nothing of the one that is under way."""
     store, errors = case.begin(), []
 
-    def again(self: _steps.Steps) -> None:
+    def again(self: steps.Steps) -> None:
         if not errors:
             with Tree(store.upper) as upper, Tree(str(case.real)) as real, pytest.raises(CommitError) as caught:
-                _commit.commit(store, upper, real, [], 0, lambda: None, no_others)
+                transaction_commit.commit(store, upper, real, [], 0, lambda: None, no_others)
             errors.append(caught.value)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_steps.Steps, "sync", again)
+        patched.setattr(steps.Steps, "sync", again)
         case.commit(store)
     assert "one is under way" in str(errors[0])
     assert set(taken(case.real)) == AFTER
@@ -409,17 +418,17 @@ def test_a_commit_in_a_commit(case: Case) -> None:
 @pytest.mark.usefixtures("exchange")
 def test_an_interrupt_undoes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of the steps: none of them, and no journal that would bring them in later."""
-    store, do = case.begin(), _steps.Steps.do
+    store, do = case.begin(), steps.Steps.do
     for n in range(9):
         left = [n]
 
-        def interrupt(self: _steps.Steps, step: _steps.Step, left: list[int] = left) -> None:
+        def interrupt(self: steps.Steps, step: steps.Step, left: list[int] = left) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise KeyboardInterrupt
             do(self, step)
 
-        monkeypatch.setattr(_steps.Steps, "do", interrupt)
+        monkeypatch.setattr(steps.Steps, "do", interrupt)
         with pytest.raises(KeyboardInterrupt):
             case.commit(store)
         assert taken(case.real) == case.before
@@ -431,21 +440,21 @@ def test_what_can_neither_be_done_nor_undone_waits(case: Case, monkeypatch: pyte
     """The journal stays, whoever ends the transaction, and recover() brings the rest in."""
     store = case.begin()
 
-    def fail(self: _steps.Steps, step: _steps.Step) -> None:
+    def fail(self: steps.Steps, step: steps.Step) -> None:
         raise PermissionError(1, "no")
 
-    do = _steps.Steps.do
+    do = steps.Steps.do
     with monkeypatch.context() as patched:
-        patched.setattr(_steps.Steps, "undo", fail)
+        patched.setattr(steps.Steps, "undo", fail)
         patched.setattr(
-            _steps.Steps, "do", lambda self, step: fail(self, step) if step.what == "put" else do(self, step)
+            steps.Steps, "do", lambda self, step: fail(self, step) if step.what == "put" else do(self, step)
         )
         with pytest.raises(CommitError, match="the workspace may be changed in part: see recover") as caught:
             case.commit(store)
         assert not caught.value.is_undone
         store.end()
     assert case.leftovers() != []
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     assert set(taken(case.real)) == AFTER
     assert case.leftovers() == []
 
@@ -461,7 +470,7 @@ def test_a_spare_that_cant_be_removed(case: Case, monkeypatch: pytest.MonkeyPatc
         patched.setattr(files, "remove", fail)
         case.commit(store)
     assert set(taken(case.real)) > AFTER
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     assert set(taken(case.real)) == AFTER
     assert case.leftovers() == []
 
@@ -479,7 +488,7 @@ def test_a_journal_that_isnt_certain_is_withdrawn(case: Case, monkeypatch: pytes
         with pytest.raises(CommitError, match="nothing was changed"):
             case.commit(store)
     store.let_go()
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     assert taken(case.real) == case.before
 
 
@@ -492,22 +501,22 @@ def test_a_journal_that_is_none(case: Case, content: str) -> None:
     with open(os.path.join(store.path, "journal"), "w") as file:
         file.write(content)
     store.let_go()
-    ((_, error),) = _commit.recover(str(case.base))
+    ((_, error),) = transaction_commit.recover(str(case.base))
     assert "recover the transaction in" in str(error)
     assert taken(case.real) == case.before
     os.unlink(os.path.join(store.path, "journal"))
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
 
 
 def test_another_version(case: Case) -> None:
     store = case.begin()
     store.write("about", {"version": 99})
     store.let_go()
-    ((_, error),) = _commit.recover(str(case.base))
+    ((_, error),) = transaction_commit.recover(str(case.base))
     assert "another version" in str(error)
     assert os.path.isdir(store.upper)
     os.unlink(os.path.join(store.path, "about"))
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     assert case.leftovers() == []
 
 
@@ -519,7 +528,7 @@ def test_a_store_that_others_can_write_to(case: Case) -> None:
         case.begin()
     (case.base / ("0" * 16)).mkdir()
     with pytest.raises(PolicyError, match="no other user may write to it"):
-        _commit.recover(str(case.base))
+        transaction_commit.recover(str(case.base))
 
 
 @pytest.mark.as_root("of two users")
@@ -537,17 +546,17 @@ def test_the_workspace_has_gone(case: Case) -> None:
     os.mkdir(case.real / store.spare)
     store.let_go()
     os.rename(case.real, case.base.parent / "elsewhere")
-    ((workspace, error),) = _commit.recover(str(case.base))
+    ((workspace, error),) = transaction_commit.recover(str(case.base))
     assert workspace == str(case.real)
     assert "the workspace has gone" in str(error)
     os.rename(case.base.parent / "elsewhere", case.real)
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     assert case.leftovers() == []
 
 
 def test_a_transaction_that_lives_is_left_alone(case: Case) -> None:
     store = case.begin()
-    assert _commit.recover(str(case.base)) == []
+    assert transaction_commit.recover(str(case.base)) == []
     assert os.path.isdir(store.upper)
     store.end()
 
@@ -637,8 +646,8 @@ def test_directories_that_are_closed(tmp_path: Path) -> None:
     for directory in (upper, real / "closed" / "gone", real / "closed"):
         directory.chmod(0o555)
     with Tree(store.upper, forceful=True) as left, Tree(str(real)) as right:
-        changes = _changes.Comparison(left, right).changes()
-        _commit.commit(store, left, right, changes, files.start_of_time(right), lambda: None, no_others)
+        changes = transaction_changes.Comparison(left, right).changes()
+        transaction_commit.commit(store, left, right, changes, files.start_of_time(right), lambda: None, no_others)
     store.end()
     assert sorted(os.listdir(real / "closed")) == ["file", "new"]
     assert (real / "closed" / "file").read_text() == "after"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nsbox import _template
 from nsbox._core import orphans as core_orphans
+from nsbox._kept import tree
 
 # Two boxes are closed and made anew by a handler, which runs commands as well; threads use a third one meanwhile.
 HANDLERS = """
@@ -70,7 +70,7 @@ def test_sandboxes_in_handlers(workspace: Path) -> None:
 
 def test_a_change_of_mounts_is_told_once() -> None:
     """The kernel tells it to one poll(2): who comes in between takes what is kept for old."""
-    watch, told = _template._MountWatch(), []
+    watch, told = tree._MountWatch(), []
 
     class Poller:
         def poll(self, timeout: int) -> list[Any]:

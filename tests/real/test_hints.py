@@ -12,9 +12,10 @@ import pytest
 from nsbox_testing import needs
 
 import nsbox
-from nsbox import Limits, NetworkEvent, NetworkRecord, Policy, PolicyError, Sandbox, _reasons
+from nsbox import Limits, NetworkEvent, NetworkRecord, Policy, PolicyError, Sandbox
 from nsbox._network.network import Network
-from nsbox._verdicts import Ending
+from nsbox._tools import hints as tools_hints
+from nsbox._tools.verdicts import Ending
 
 
 @pytest.fixture
@@ -394,7 +395,7 @@ def under_list(policy: Policy) -> Policy:
 
 def reasons(policy: Policy, text: str, *events: NetworkEvent, status: int = 1, ending: Any = None) -> dict[str, str]:
     """Return the hints for what a command has printed, and what the relay has reported of it."""
-    found = _reasons.reasons(
+    found = tools_hints.reasons(
         policy,
         status,
         "",

@@ -17,7 +17,7 @@ import pytest
 COMMON = """
 import gc, logging, os, random, signal, subprocess, sys, time
 import nsbox
-from nsbox import _template; from nsbox._core import linux as _core_linux; from nsbox._core import orphans as _reap
+from nsbox._kept import tree as _template; from nsbox._core import linux as _core_linux; from nsbox._core import orphans as _reap
 logging.disable()  # a status can get lost
 sys.unraisablehook = lambda *_: None
 

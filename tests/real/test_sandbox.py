@@ -23,8 +23,9 @@ from nsbox_testing.running import Orphans, in_fork, python
 from nsbox_testing.warm import await_ready
 
 import nsbox
-from nsbox import Limits, Policy, Sandbox, _template
+from nsbox import Limits, Policy, Sandbox
 from nsbox._core import orphans as core_orphans
+from nsbox._kept import tree
 from nsbox._spawn import prepare
 
 # Leaves something in each place that a command can write to without being asked to, and prints what is there already.
@@ -485,7 +486,7 @@ def test_closed_while_something_is_made(policy: Policy, monkeypatch: pytest.Monk
     closer.join()
     assert way._kept is None
     assert made[0].stale
-    assert not _template._refiller.is_busy(made[0])
+    assert not tree._refiller.is_busy(made[0])
 
 
 def test_nothing_is_made_when_it_is_closed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,8 +557,8 @@ def test_no_thread(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     def start_new_thread(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(_template, "_refiller", _template._Refiller())  # without a thread of an earlier test
-    monkeypatch.setattr(_template, "start_new_thread", start_new_thread)
+    monkeypatch.setattr(tree, "_refiller", tree._Refiller())  # without a thread of an earlier test
+    monkeypatch.setattr(tree, "start_new_thread", start_new_thread)
     with Sandbox(policy) as box:
         for _ in range(3):
             assert output(box, "echo", "on") == "on\n"
@@ -590,7 +591,7 @@ def test_the_thread_ends(policy: Policy) -> None:
 
 def test_copies_whose_descriptors_do_not_come(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of which something is missing is ended, and commands have theirs made."""
-    received, come = _template._received, [0]
+    received, come = tree._received, [0]
 
     def interrupted(*arguments: Any) -> list[int]:
         come[0] += 1
@@ -598,7 +599,7 @@ def test_copies_whose_descriptors_do_not_come(policy: Policy, monkeypatch: pytes
             raise OSError("nothing came")
         return received(*arguments)
 
-    monkeypatch.setattr(_template, "_received", interrupted)
+    monkeypatch.setattr(tree, "_received", interrupted)
     with Sandbox(policy) as box:
         while come[0] < 2:  # they are made in a thread
             assert output(box, "echo", "on") == "on\n"
@@ -771,7 +772,7 @@ def test_copies_are_encoded_once(policy: Policy, monkeypatch: pytest.MonkeyPatch
         box.run(["true"], check=True)
         kept = box.way()._kept
         assert kept is not None
-        monkeypatch.setattr(_template._request, "template", None)
+        monkeypatch.setattr(tree._request, "template", None)
         first, second = kept._park(), kept._park()
         assert first.stamps is not second.stamps
         found = [[(s.dev, s.ino) for s in one.stamps.array] for one in (first, second)]

@@ -20,9 +20,10 @@ from nsbox_testing.running import in_fork, python
 from nsbox_testing.trees import taken
 
 import nsbox
-from nsbox import Change, ConflictError, Policy, PolicyError, Sandbox, Transaction, UnavailableError, _commit
+from nsbox import Change, ConflictError, Policy, PolicyError, Sandbox, Transaction, UnavailableError
 from nsbox import transaction as transactions
 from nsbox._policy.policy import BEST_EFFORT
+from nsbox._transaction import commit as transaction_commit
 
 
 @pytest.fixture
@@ -537,14 +538,14 @@ def test_nothing_is_started_during_a_commit(tx: Transaction, monkeypatch: pytest
             errors.append(str(error))
 
     thread = threading.Thread(target=late)
-    commit = _commit.commit
+    commit = transaction_commit.commit
 
     def slow(*args: Any) -> None:
         thread.start()
         thread.join(0.2)
         commit(*args)
 
-    monkeypatch.setattr(_commit, "commit", slow)
+    monkeypatch.setattr(transaction_commit, "commit", slow)
     tx.commit()
     thread.join()
     assert errors == ["the transaction is over"]

@@ -17,7 +17,7 @@ import nsbox
 from nsbox import Limits, Policy, Sandbox
 from nsbox._core.orphans import status_by_pidfd
 from nsbox._lifetime.usage import Usage
-from nsbox._verdicts import ended, limited
+from nsbox._tools.verdicts import ended, limited
 
 
 def knows_exits() -> bool:

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from nsbox._change import type_of
+from nsbox._transaction.change import type_of
 
 
 def taken(root: Path) -> dict[str, tuple[object, ...]]:

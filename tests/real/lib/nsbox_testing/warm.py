@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import nsbox
-from nsbox import Policy, Sandbox, _template
+from nsbox import Policy, Sandbox
+from nsbox._kept import tree
 from nsbox._popen import popen
 
 WAY = os.environ.get("NSBOX_TESTS_WARM", "")
@@ -23,7 +24,7 @@ WAY = os.environ.get("NSBOX_TESTS_WARM", "")
 def await_ready(box: Sandbox, seconds: float = 10) -> int:
     """Wait until a sandbox is ready for the next command, and return how many are; 0: none will be, or nothing is kept."""
     end = time.monotonic() + seconds
-    while (kept := box._way._kept) is not None and not kept._ready and _template._refiller.is_busy(kept):
+    while (kept := box._way._kept) is not None and not kept._ready and tree._refiller.is_busy(kept):
         if time.monotonic() > end:
             break
         time.sleep(0.001)

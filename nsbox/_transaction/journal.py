@@ -1,7 +1,7 @@
 """Files by which a transaction goes on after a crash. A key of the user's seals them, and no workspace shows it.
 
 What they say is carried out with the caller's rights. So they count only if this user has written them. Their
-permissions don't prove that, since commands have the same user. _store says what is written, and when.
+permissions don't prove that, since commands have the same user. _transaction.store says what is written, and when.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from _thread import RLock
 from collections import deque
 from functools import partial
 
-from nsbox import _renew, _template
 from nsbox._backends.filters import programs
 from nsbox._base.display import shown
 from nsbox._base.errors import Reason, SetupError, UnavailableError
@@ -31,6 +30,7 @@ from nsbox._files.attributes import OVERLAY
 from nsbox._files.files import Tree, join
 from nsbox._files.mounts import mounts
 from nsbox._homes.reach import check_place as check_place
+from nsbox._kept import split, tree
 from nsbox._lookup.host import host_for
 from nsbox._machine.probe import probe
 from nsbox._plan.ops import DevBind, Freeze, Mask, Overlay
@@ -56,7 +56,7 @@ _HINT = (
 
 def _check(prepared: Prepared) -> None:
     """Raise UnavailableError for a plan that can't be built in shared namespaces."""
-    _renew.check(prepared.plan)
+    split.check(prepared.plan)
     if prepared.request is None:
         raise UnavailableError(Reason("contents that come from descriptors can serve one command alone"))
     if not prepared.plan.kill_on_exit:
@@ -162,7 +162,7 @@ class OverlayWay(Way):
             stamps=buffers.Stamps((False,) * len(ops)),
         )
         try:
-            _, _, self._owners = _template.made(request, "begin a transaction", ops)
+            _, _, self._owners = tree.made(request, "begin a transaction", ops)
         except SetupError as error:
             is_overlay = error.op is not None and error.op.startswith("overlay")
             raise SetupError(error.errno or 0, error.step, error.op, _HINT if is_overlay else "") from None
@@ -235,7 +235,7 @@ class OverlayWay(Way):
     def _within(self, policy: Policy, prepared: Prepared) -> Prepared:
         """Return the same for commands in the shared namespaces. Each has one more user namespace of its own there."""
         plan = prepared.plan
-        uids, gids = _renew.last_maps(plan.identity)
+        uids, gids = split.last_maps(plan.identity)
         identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=plan.identity.by_helper)
         own = programs(policy, self._host, by_second_userns=True)
         inside = replace(plan, identity=identity, programs=own)

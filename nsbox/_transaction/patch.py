@@ -9,9 +9,9 @@ from collections import Counter
 
 from nsbox._base.display import c_quoted, shown
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
-from nsbox._change import Change, kind_of
 from nsbox._files.comparison import digest_of
 from nsbox._files.files import Tree
+from nsbox._transaction.change import Change, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

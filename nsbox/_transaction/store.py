@@ -1,7 +1,7 @@
 """Where a transaction keeps its files: a directory of its own, in one that belongs to this user alone.
 
 lock        held (flock) as long as the transaction lives; a process that gets it may clean up
-about       which workspace it is for; sealed like the journal: see _journal
+about       which workspace it is for; sealed like the journal: see _transaction.journal
 upper work  overlayfs's directories
 journal     the steps that bring the changes in, from the moment when these are certain
 done        the journal, once nothing is left to do except cleaning up
@@ -25,11 +25,11 @@ import struct
 import time
 from _collections_abc import Callable, Iterator
 
-from nsbox import _journal
 from nsbox._base.errors import ConflictError, PolicyError
 from nsbox._files import files
 from nsbox._files.files import Tree, sync_directory
 from nsbox._machine import probe
+from nsbox._transaction import journal
 
 VERSION = 2
 _PATIENCE = 30.0  # seconds for another process that has the lock of all stores, or commits into the same workspace
@@ -88,7 +88,7 @@ class Store:
 
     def write(self, name: str, content: object) -> None:
         """Write one of its files, whole or not at all, even if the power fails."""
-        data = _journal.sealed(_journal.key(probe.probe().state), self._context(name), content)
+        data = journal.sealed(journal.key(probe.probe().state), self._context(name), content)
         path = os.path.join(self.path, name)
         with open(path + ".new", "wb") as file:
             file.write(data)
@@ -101,15 +101,15 @@ class Store:
         """Return what write() has written; None if it hasn't. Raises ValueError for anything else."""
         path = os.path.join(self.path, name)
         try:
-            data = _journal.read(path)
+            data = journal.read(path)
             if data is None:
                 return None
             state = probe.probe().state
-            key = _journal.known_key(state)
+            key = journal.known_key(state)
             if key is None:
-                where = _journal.key_path(state) if state else "this user's directory for state"
+                where = journal.key_path(state) if state else "this user's directory for state"
                 raise ValueError(f"can't be recognised as this user's: there is no key in {where}")
-            return _journal.opened(key, self._context(name), data)
+            return journal.opened(key, self._context(name), data)
         except ValueError as error:
             what = f"{path} {error}. Nothing of it is done; to drop it, remove {self.path}"
             raise ValueError(f"{what}, and {self.spare} in the workspace") from None
@@ -117,7 +117,7 @@ class Store:
     def claim(self) -> str:
         """Return the workspace that it claims to be for, sealed or not: only to say what its errors are about."""
         with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-            data = _journal.read(os.path.join(self.path, "about")) or b""
+            data = journal.read(os.path.join(self.path, "about")) or b""
             return str(json.loads(data[: 1 << 16].rpartition(b"\n")[2])["workspace"])
         return ""
 

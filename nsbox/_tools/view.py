@@ -1,7 +1,7 @@
 """What a policy's commands find at a path, without starting one: the kernel's walk, over the plan's mounts.
 
 The answers hold for this moment, and are about boundaries alone. Other processes may change the permissions of files at
-any time, so the kernel judges these, and whatever is done with the path afterwards (see _guarded).
+any time, so the kernel judges these, and whatever is done with the path afterwards (see _tools.files).
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from _collections_abc import Collection
 from collections import deque
 
 from nsbox._base.frozen import replace
-from nsbox._change import Change, kind_of, type_of
 from nsbox._files.comparison import digest, same_contents
 from nsbox._files.files import Tree, is_copied, join
+from nsbox._transaction.change import Change, kind_of, type_of
 
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
 _MOST_HASHED_IN_ALL = 1 << 30  # bytes of all such files of a transaction: a second or so

@@ -27,7 +27,7 @@ def child(policy: Policy, attach: Iterable[str | os.PathLike[str]], wishes: dict
     attach: paths of files and directories that the delegate sees too; the policy itself has to allow them.
     wishes: values for fields of the policy, by name.
     """
-    from nsbox._view import view
+    from nsbox._tools.view import view
 
     if policy.base != "workspace":
         raise PolicyError("base", f"a {policy.base} policy has no paths that could be fewer; see Policy.workspace()")
@@ -100,7 +100,7 @@ def check(parent: Policy, policy: Policy) -> None:
         if getattr(policy, name) != getattr(parent, name):
             raise PolicyError(name, "is another than the parent's, and would be a right of its own")
     _check_paths(parent, policy)
-    from nsbox._view import view
+    from nsbox._tools.view import view
 
     more = view(policy).exceeds(view(parent))  # this also covers what follows from the names alone
     if more:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import IO, Any, Literal, overload
 
-    from nsbox._guarded import Attachment, Binary, Files
     from nsbox._policy.policy import Policy
+    from nsbox._tools.files import Attachment, Binary, Files
 
     Path = str | os.PathLike[str]
 
@@ -27,7 +27,7 @@ class FileTools:
     policy: Policy
 
     def _guarded(self) -> Files:
-        from nsbox._guarded import Files
+        from nsbox._tools.files import Files
 
         return Files(self.policy)
 

@@ -1,6 +1,6 @@
 """What programs print when they meet a sandbox, in their own words, and what helps: (kind, message) of a hint each.
 
-_reasons looks at the paths in messages.
+_tools.hints looks at the paths in messages.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import os
 import pwd
 import re
 
-from nsbox import _shell
 from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
 from nsbox._paths.resolution import links_on
+from nsbox._tools import shell as tools_shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsbox._policy.policy import Policy
-    from nsbox._view import View
+    from nsbox._tools.view import View
 
 _NETWORK = re.compile(
     r"Network is (?:unreachable|down)|[Cc]ould not resolve (?:host|proxy)|Temporary failure (?:in name resolution|"
@@ -138,9 +138,9 @@ def symptoms(seen: View, text: str, line: str, shell: str | None, missing: str |
 
 def not_bash(line: str, shell: str | None, text: str = "", missing: str | None = None) -> tuple[str, str] | None:
     """Return a hint if a line was read by another shell than the one that it was written for; None if it wasn't."""
-    if not _shell.is_other(shell):
+    if not tools_shell.is_other(shell):
         return None
-    what = _shell.bashism(line, text, missing)
+    what = tools_shell.bashism(line, text, missing)
     if what is None:
         return None
     which = f"{what!r} is bash's" if what else "the line may be written for bash"

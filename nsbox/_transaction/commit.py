@@ -6,7 +6,7 @@ A commit has these stages:
    and wait until the device has them.
 2. Look a last time whether another process has changed the workspace. If so, nothing is done.
 3. Write the journal, which has the steps. From here on, the changes are certain.
-4. Do the steps (_steps). Each is one system call: it is atomic, its result shows that it has been done, and it can be
+4. Do the steps (steps.py). Each is one system call: it is atomic, its result shows that it has been done, and it can be
    undone. It notices if another process has changed its file meanwhile.
 5. Rename the journal, and remove the spare, with the files that the steps have replaced.
 
@@ -26,11 +26,11 @@ from _collections_abc import Callable
 
 from nsbox._base.display import shown
 from nsbox._base.errors import CommitError, ConflictError
-from nsbox._change import Change
 from nsbox._files import files
 from nsbox._files.files import EXCHANGE, NO_FLAGS, Tree
-from nsbox._steps import OPEN, ChangedError, Step, Steps, identity
-from nsbox._store import VERSION, Store, left_behind, locked_workspace
+from nsbox._transaction.change import Change
+from nsbox._transaction.steps import OPEN, ChangedError, Step, Steps, identity
+from nsbox._transaction.store import VERSION, Store, left_behind, locked_workspace
 
 _log = logging.getLogger("nsbox")
 # ---- from changes to steps

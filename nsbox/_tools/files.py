@@ -23,14 +23,14 @@ from nsbox._base.paths import is_below
 from nsbox._core import abi
 from nsbox._files.files import open_beneath
 from nsbox._paths.patterns import hides
-from nsbox._view import view
+from nsbox._tools.view import view
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from typing import Any, TypeVar
 
     from nsbox._policy.policy import Policy
-    from nsbox._view import Mount, View
+    from nsbox._tools.view import Mount, View
 
     Path = str | os.PathLike[str]
     _T = TypeVar("_T")

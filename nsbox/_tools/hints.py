@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import re
 
-from nsbox import _shell, _symptoms
 from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._layout import owner
 from nsbox._lookup.host import host_for
 from nsbox._network.log import NetworkRecord
 from nsbox._network.network import Network
-from nsbox._verdicts import Ending, Hint, ended, limited, network_hints
-from nsbox._view import view
+from nsbox._tools import shell as tools_shell
+from nsbox._tools import symptoms
+from nsbox._tools.verdicts import Ending, Hint, ended, limited, network_hints
+from nsbox._tools.view import view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,79 +26,7 @@ if TYPE_CHECKING:
 
     from nsbox._lifetime.usage import Usage
     from nsbox._policy.policy import Policy
-    from nsbox._view import View
-
-_CODE = "it makes programs run code from elsewhere"
-DANGEROUS_ENV = {
-    "LD_PRELOAD": "the dynamic linker loads what it names into every program",
-    "LD_LIBRARY_PATH": "the dynamic linker takes libraries from there first",
-    "LD_AUDIT": "the dynamic linker loads what it names into every program",
-    "PYTHONPATH": "Python imports modules from there first",
-    "PYTHONHOME": "Python takes its library from there",
-    "PYTHONSTARTUP": "Python executes it when it is interactive",
-    "PYTHONBREAKPOINT": "Python imports what it names at breakpoint()",
-    "NODE_OPTIONS": "Node.js loads modules by it (--require)",
-    "NODE_PATH": "Node.js takes modules from there",
-    "RUBYOPT": "Ruby loads libraries by it (-r)",
-    "RUBYLIB": "Ruby takes libraries from there first",
-    "PERL5OPT": "Perl loads modules by it (-M)",
-    "PERL5LIB": "Perl takes modules from there first",
-    "PERLLIB": "Perl takes modules from there first",
-    "JAVA_TOOL_OPTIONS": "Java loads agents by it",
-    "_JAVA_OPTIONS": "Java loads agents by it",
-    "PYTHONUSERBASE": "Python imports modules from there",
-    "PYTHONWARNINGS": "Python imports what it names",
-    "PYTHONPYCACHEPREFIX": "Python takes byte-code from there",
-    "PYTHONPLATLIBDIR": "Python takes its library from there",
-    "PYTHONEXECUTABLE": "Python takes its library from beside it",
-    "PYTHONINSPECT": "Python reads commands after a script",
-    "PERL5DB": "Perl executes it with -d",
-    "JDK_JAVA_OPTIONS": "Java loads agents by it",
-    "CLASSPATH": "Java takes classes from there",
-    "GCONV_PATH": "the C library loads converters from there",
-    "GOFLAGS": "Go executes programs by it (-toolexec)",
-    "MAKEFLAGS": "make evaluates it",
-    "MAKEFILES": "make reads these first",
-    "RUSTC_WRAPPER": "Cargo executes it",
-    "CARGO_BUILD_RUSTC_WRAPPER": "Cargo executes it",
-    "PHPRC": "PHP takes its configuration from there",
-    "PHP_INI_SCAN_DIR": "PHP takes its configuration from there",
-    "DOTNET_STARTUP_HOOKS": ".NET loads what it names",
-    "ZDOTDIR": "zsh executes files from there",
-    "LESSOPEN": "less executes it",
-    "LESSCLOSE": "less executes it",
-    "PAGER": "programs execute it",
-    "MANPAGER": "man executes it",
-    "EDITOR": "programs execute it",
-    "VISUAL": "programs execute it",
-    "BROWSER": "programs execute it",
-    "SSH_ASKPASS": "ssh executes it",
-    "BASHOPTS": "bash takes options from it",
-    "GEM_PATH": "Ruby takes libraries from there",
-    "GEM_HOME": "Ruby takes libraries from there",
-    "PATH": "it says where programs are, which is for the policy to say (tools_bin)",
-    "BASH_ENV": "bash executes it before a script",
-    "ENV": "sh executes it when it starts",
-    "SHELLOPTS": "bash takes options from it",
-    "PS4": "bash expands it, with commands in it, when it traces",
-    "PROMPT_COMMAND": "bash executes it before each prompt",
-    "IFS": "shells split words by it",
-}
-DANGEROUS_PREFIXES = {
-    "DYLD_": "the dynamic linker of macOS loads libraries by it",
-    "BASH_FUNC_": "bash takes functions from it",
-    "LD_": "it directs the dynamic linker",
-    "GIT_": "Git executes programs by many of these",
-    "npm_config_": "npm executes programs by many of these",
-    "NPM_CONFIG_": "npm executes programs by many of these",
-    "OPENSSL_": "OpenSSL loads libraries by these",
-    "CORECLR_": ".NET loads libraries by these",
-    "LUA_": "Lua executes, or takes modules from, what these name",
-}
-"""Variables that make programs run the code of whoever has set them, with the reason for each."""
-
-HARMLESS_ENV = frozenset(f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL", "DATE"))
-"""Those of such a prefix that are text for git, and nothing else."""
+    from nsbox._tools.view import View
 
 _READ_ONLY = re.compile(r"[Rr]ead-only file ?system|EROFS")
 _DENIED = re.compile(r"[Pp]ermission denied|EACCES")
@@ -136,7 +65,7 @@ def reasons(
     """
     line = args if isinstance(args, str) else " ".join(args)
     if status == 0 and ending is None:
-        other = _symptoms.not_bash(line, shell)
+        other = symptoms.not_bash(line, shell)
         return () if other is None else (Hint(*other),)
     seen = view(policy)
     text = "\n".join([*stdout[-_CHARS:].splitlines()[-50:], *stderr[-_CHARS:].splitlines()[-_LINES:]])
@@ -144,21 +73,21 @@ def reasons(
     wish: object = policy.network
     if isinstance(wish, Network):
         hints = network_hints(wish, network.events)
-        found += hints or [Hint(*row) for row in _symptoms.unreached(text)]
+        found += hints or [Hint(*row) for row in symptoms.unreached(text)]
     missing = _missing(status, text)
-    found += [Hint(*row) for row in _symptoms.symptoms(seen, text, line, shell, missing)]
+    found += [Hint(*row) for row in symptoms.symptoms(seen, text, line, shell, missing)]
     if (
         missing is not None
-        and missing not in _symptoms.BECOME_ROOT
-        and not (shell is not None and (missing in _shell.BUILTINS or missing.isdecimal()))
+        and missing not in symptoms.BECOME_ROOT
+        and not (shell is not None and (missing in tools_shell.BUILTINS or missing.isdecimal()))
     ):
-        found.append(Hint(*_symptoms.program(seen, missing)))
-    if (ending is not None or not text.strip()) and _symptoms.wants_network(policy, line):  # or curl -s
+        found.append(Hint(*symptoms.program(seen, missing)))
+    if (ending is not None or not text.strip()) and symptoms.wants_network(policy, line):  # or curl -s
         found.append(Hint("network", "the network is off in this sandbox (network='none'): it may have wanted that"))
     start = cwd or policy.workdir or "/"
     found += _paths(seen, text, start)
     if not any(hint.kind in ("outside", "read-only") for hint in found):
-        found += [Hint(*row) for row in [_symptoms.in_home(seen, text)] if row is not None]
+        found += [Hint(*row) for row in [symptoms.in_home(seen, text)] if row is not None]
     if "not a git repository" in text and policy.base == "workspace":
         from nsbox._paths.git import told  # seldom needed
 
@@ -231,7 +160,7 @@ def _of_line(seen: View, line: str, start: str, looks: Iterator[int], *, write: 
             continue
         shown = repr(path)
         if problem and (write or denied or place.here is None):
-            led = _symptoms.by_link(seen, path) if "read-only" not in problem else None
+            led = symptoms.by_link(seen, path) if "read-only" not in problem else None
             if led is not None:
                 return Hint("outside", f"{shown} {led}; {seen.allowed(write=write)}")
             kind = "read-only" if "read-only" in problem else "outside"

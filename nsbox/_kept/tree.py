@@ -4,13 +4,13 @@ Descriptors keep it: one of its user namespace, and one of its mount namespace, 
 gets a copy. No process holds it, so there is none to be killed, and the kernel drops it with this process.
 
 Some copies are parked, which means made ahead: complete sandboxes whose pid 1 waits for the command, with a net
-namespace of their own if the policy says so. A thread makes them (_Refiller), and ends soon after there are enough.
+namespace of their own if the policy says so. A thread makes them (Refiller), and ends soon after there are enough.
 
-Kept holds three requests, which it encodes once. They differ in how much a command still has to make:
+KeptTree holds three requests, which it encodes once. They differ in how much a command still has to make:
 
 - _entering starts a command in a parked copy: the copy lacks nothing but the command.
 - _anew starts a command when no copy is ready. It enters the kept tree, copies it, and makes what each command has for
-  itself (_renew says what that is).
+  itself (_kept.split says what that is).
 - _parking does the same without a command, which makes a parked copy.
 
 A copy must be what a new sandbox would be, so the kept one can become stale. The caller's mounts may have changed since
@@ -27,9 +27,8 @@ import os
 import select
 import sys
 import weakref
-from _thread import RLock, allocate_lock, get_ident, start_new_thread
+from _thread import RLock, allocate_lock
 
-from nsbox import _renew
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import NsboxError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING, replace
@@ -39,6 +38,8 @@ from nsbox._core import buffers, call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.request import KeptRoot, Request, request_for
+from nsbox._kept import split
+from nsbox._kept.refill import Refiller
 from nsbox._plan.ops import Console
 from nsbox._spawn.start import spawn
 
@@ -116,7 +117,7 @@ class Parked:
             call.end(0, own.init_pidfd, own.init_says, -1, self.held)
 
 
-class Kept:
+class KeptTree:
     """A sandbox that is kept for commands of one policy, and some copies of it that are ready. Threads may share it.
 
     Its descriptors are closed when nothing uses it any more.
@@ -139,8 +140,8 @@ class Kept:
         _all.add(self)
         self.prepared = prepared
         self._plan = plan = prepared.plan
-        _renew.check(plan)
-        parts = _renew.parts(prepared.ops)
+        split.check(plan)
+        parts = split.parts(prepared.ops)
         self._has_console = any(isinstance(op, Console) for op in prepared.ops)
         self._stock = 0 if "time" in plan.namespaces else stock  # setns(2) of one: EUSERS, in memory that is shared
         self._mounts = _MountWatch()  # before anything is bound
@@ -151,7 +152,7 @@ class Kept:
         self._make(request, parts.kept)
         stamped = zip(parts.kept, self._stamps.array, strict=True)
         missing = {op for op, stamp in stamped if not stamp.made and getattr(op, "optional", False)}
-        renewed = _renew.parts(tuple(op for op in prepared.ops if op not in missing)).renewed
+        renewed = split.parts(tuple(op for op in prepared.ops if op not in missing)).renewed
         self._renewed = renewed
         self._anew = replace(prepared, ops=renewed, request=self._request(renewed, {"user"}))
         self._entering = replace(prepared, ops=(), request=self._request((), {"user"}, is_parked=True))
@@ -173,7 +174,7 @@ class Kept:
             flags=flags,
             without=frozenset(without),
             kept=KeptRoot((user, -1 if is_parked else mnt, null), self._blob, self._stamps, self._root_id),
-            last_maps=_renew.last_maps(self._plan.identity),
+            last_maps=split.last_maps(self._plan.identity),
         )
 
     def _make(self, request: Request, ops: Sequence[Op]) -> None:
@@ -320,109 +321,13 @@ def made(
         theirs.close()
 
 
-class _Refiller:
-    """Makes copies ready, in a thread, for all kept sandboxes of this process.
-
-    The thread starts when there is something to do, and then waits a while for more. To start a thread takes ten times
-    as long as to wake one, and a caller who has just waited for a command pays for it. At times there may be two
-    threads, which does no harm: no caller waits for a thread, only for one copy.
-
-    There is no lock. A signal handler or the garbage collector could interrupt the code that holds it, and then wait
-    for it. So threads share lists alone, and change each in a single step.
-    """
-
-    PATIENCE = 0.1  # seconds
-
-    def __init__(self) -> None:
-        self._asked: list[weakref.ref[Kept]] = []
-        self._threads: set[int] = set()
-        self._is_running = False
-        self._woken = allocate_lock()
-        self._woken.acquire()
-
-    def ask(self, kept: Kept) -> None:
-        """Let the thread fill one up soon."""
-        if kept.reference not in self._asked:
-            self._asked.append(kept.reference)
-        self._wake()
-        if self._is_running:
-            return
-        try:
-            self._is_running = True
-            start_new_thread(self._run, ())
-        except BaseException as error:  # a signal handler's: then there may be a thread already, and soon two
-            self._is_running = False
-            if not isinstance(error, RuntimeError):
-                raise
-            self._asked.clear()  # no thread can be started: each command makes its own copy
-
-    def is_busy(self, kept: Kept) -> bool:
-        """Return whether there is something left to do for one."""
-        return kept.reference in self._asked or kept.filling.locked()
-
-    def leave(self, kept: Kept) -> None:
-        """Wait until no thread is making a copy of this one. It is stale, so that none will begin to."""
-        try:
-            self._asked.remove(kept.reference)
-        except ValueError:
-            pass
-        if get_ident() not in self._threads:  # else this very thread is collecting its Sandbox as garbage
-            with kept.filling:
-                pass
-
-    def _wake(self) -> None:
-        try:
-            self._woken.release()
-        except RuntimeError:  # another thread has done it
-            pass
-
-    def _run(self) -> None:
-        self._threads.add(get_ident())
-        try:
-            while not self._is_over():
-                while self._make_one():
-                    pass
-        except BaseException:
-            self._is_running = False
-            raise
-        finally:
-            self._threads.discard(get_ident())
-
-    def _make_one(self) -> bool:
-        """Make one copy for the first in the queue, which then goes to its end; False: the queue is empty."""
-        try:
-            kept = self._asked.pop(0)()
-        except IndexError:
-            return False
-        if kept is None or not kept.filling.acquire(False):
-            return True
-        filling = kept.filling
-        try:
-            if kept.make_ready() and kept.reference not in self._asked:
-                self._asked.append(kept.reference)
-            del kept  # before another thread can see that filling is over
-        finally:
-            filling.release()
-        return True
-
-    def _is_over(self) -> bool:
-        """Wait until there may be something to do; True: it has taken so long that the thread had better end."""
-        if self._woken.acquire(timeout=self.PATIENCE):
-            return False
-        self._is_running = False  # first: from now on, ask() starts another thread
-        if not self._asked:
-            return True
-        self._is_running = True
-        return False
-
-
-_refiller = _Refiller()
-_all: weakref.WeakSet[Kept] = weakref.WeakSet()
+_refiller = Refiller()
+_all: weakref.WeakSet[KeptTree] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     global _refiller
-    _refiller = _Refiller()
+    _refiller = Refiller()
     for kept in list(_all):
         kept.forget()
 

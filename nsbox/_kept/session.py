@@ -26,6 +26,7 @@ from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.entry import ASKING, TOLD, encode_entry
 from nsbox._core.request import assembled_once
+from nsbox._kept.pipes import Unread
 from nsbox._lifetime import kills
 from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
@@ -35,7 +36,6 @@ from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._spawn.prepare import prepare
 from nsbox._spawn.start import spawn
 from nsbox._spawn.way import Way
-from nsbox._unread import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Line, Relay
     from nsbox._spawn.prepare import Prepared
-    from nsbox._verdicts import Fate
+    from nsbox._tools.verdicts import Fate
 
 _WALL = 0x40000000
 _by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux

@@ -7,7 +7,7 @@ import re
 
 from nsbox._base.checks import check_path
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._view import view
+from nsbox._tools.view import view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from nsbox import _reasons, _shell
 from nsbox._base.checks import check_size
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
@@ -21,8 +20,10 @@ from nsbox._lifetime import kills
 from nsbox._lookup.host import host_for
 from nsbox._paths.resolution import absolute
 from nsbox._spawn.prepare import prepare
-from nsbox._verdicts import Background, Ending, Hint
-from nsbox._view import view
+from nsbox._tools import dangerous, hints
+from nsbox._tools import shell as tools_shell
+from nsbox._tools.verdicts import Background, Ending, Hint
+from nsbox._tools.view import view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,10 +166,10 @@ def check_environment(env: Mapping[str, str]) -> dict[str, str]:
     for name, value in env.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise TypeError(f"env has {name!r}: {type(value).__name__}, must be names and values that are str")
-        if name in _reasons.HARMLESS_ENV:
+        if name in dangerous.HARMLESS_ENV:
             continue
-        reason = _reasons.DANGEROUS_ENV.get(name) or next(
-            (why for prefix, why in _reasons.DANGEROUS_PREFIXES.items() if name.startswith(prefix)), None
+        reason = dangerous.DANGEROUS_ENV.get(name) or next(
+            (why for prefix, why in dangerous.DANGEROUS_PREFIXES.items() if name.startswith(prefix)), None
         )
         if reason is not None:
             raise PolicyError("env", f"{name} is refused in a tool call: {reason}; Policy.env can set it")
@@ -351,7 +352,7 @@ def _record(
     status, sandbox = process.returncode, process.sandbox
     if ending is not None:
         status = status or -signal.SIGTERM  # 0 comes from a signal handler, and the command hasn't done its work
-    why = _reasons.reasons(
+    why = hints.reasons(
         policy,
         status,
         stdout,
@@ -396,7 +397,7 @@ def _started(
             if isinstance(error, NsboxError) or error.filename is None or os.fsdecode(error.filename) != shell:
                 raise
             if len(candidates) == len(shells) - 1:
-                candidates = [*_shell.likely(policy, candidates[:-1]), candidates[-1]]
+                candidates = [*tools_shell.likely(policy, candidates[:-1]), candidates[-1]]
     return start([candidates[0], *argv], **options), candidates[0]
 
 
@@ -470,7 +471,7 @@ def _not_started(
         raise view(policy).refusal(cwd, problem, write=False) from None
     text = f"{shown}: {error.strerror}\n"
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    why = _reasons.reasons(policy, status, "", text, cwd=cwd, usage=None, ending=None)
+    why = hints.reasons(policy, status, "", text, cwd=cwd, usage=None, ending=None)
     if shells:
-        why = (_reasons.no_shell(shells), *(hint for hint in why if hint.kind != "missing-program"))
+        why = (hints.no_shell(shells), *(hint for hint in why if hint.kind != "missing-program"))
     return ToolResult(args, status, "", text, 0, len(text.encode()), False, False, time.monotonic() - began, why)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         OwnTimed,
         Path,
     )
-    from nsbox._tool import ToolResult
+    from nsbox._tools.run import ToolResult
     from nsbox.asyncio import Process
     from nsbox.secrets import Secret, Store
 
@@ -244,15 +244,15 @@ class Commands(Keeper):
         self, line: str, shown: str, path: str | os.PathLike[str] | None, check: bool, options: Any
     ) -> ToolResult:
         """Let the shell read a line. shown: the line as the caller gave it."""
-        from nsbox import _shell
+        from nsbox._tools import shell as tools_shell
 
-        more = {"shells": _shell.shells(self.way().policy, path)}
+        more = {"shells": tools_shell.shells(self.way().policy, path)}
         return self._tool(["-c", line], shown, check, options | more)
 
     def _tool(self, argv: list[str], shown: Any, check: bool, options: Any) -> ToolResult:
-        from nsbox import _tool
+        from nsbox._tools import run as tools_run
 
-        result = _tool.run(self.Popen, self.way().policy, argv, shown, **options)
+        result = tools_run.run(self.Popen, self.way().policy, argv, shown, **options)
         if check:
             result.check_returncode()
         return result

@@ -1,0 +1,1 @@
+"""What a transaction keeps, shows, and brings into the workspace."""
