@@ -26,16 +26,23 @@ print(nsbox.explain(nsbox.Policy.workspace(".")).split()[0])
 """
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the program. PyInstaller looks for what it imports once: it keeps that beside it."""
+    path = tmp_path_factory.mktemp("frozen")
+    (path / "app.py").write_text(PROGRAM)
+    return path
+
+
 @needs.module("PyInstaller")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["--onedir", "--onefile"])
-def test_frozen(tmp_path: Path, kind: str) -> None:
+def test_frozen(source: Path, tmp_path: Path, kind: str) -> None:
     """One command, a Sandbox, a session, an error: as not frozen."""
-    (tmp_path / "app.py").write_text(PROGRAM)
     (tmp_path / "work").mkdir()
     subprocess.run(
-        [sys.executable, "-m", "PyInstaller", kind, "--log-level", "ERROR", "app.py"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "PyInstaller", kind, "--distpath", tmp_path / "dist", "--log-level", "ERROR", "app.py"],
+        cwd=source,
         check=True,
         capture_output=True,
     )
