@@ -1,6 +1,6 @@
 """Limits on all processes of a sandbox together, by a cgroup: for real where one was delegated to this process.
 
-The virtual machines have one; elsewhere `systemd-run --user --scope -p Delegate=yes pytest tests/real/test_cgroup.py`.
+The virtual machines have one; elsewhere `systemd-run --user --scope -p Delegate=yes pytest tests/real/contained/test_cgroup.py`.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def test_what_the_loader_finds(name: str, tmp_path: Path) -> None:
 
 def test_example(temporary: str, tmp_path: Path) -> None:
     """examples/ash.py: each threat comes true in a plain child (where that depends on nothing), and in no sandbox."""
-    path = Path(__file__).parents[2] / "examples" / "ash.py"
+    path = Path(__file__).parents[3] / "examples" / "ash.py"
     if not path.exists():
         pytest.skip("the tests were copied without the examples")
     done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, cwd=tmp_path)
