@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from nsbox_client import Client, client_in
 from nsbox_testing.running import python
 
 import nsbox
+from nsbox import Filter, Policy, Sandbox, Transaction
 
 
 def snapshot(root: Path) -> dict[str, tuple[Any, ...]]:
@@ -94,3 +95,31 @@ def syscall(number, *args): return call("syscall", number, *args)
         return json.loads(done.stdout)
 
     return run
+
+
+# ---- transactions
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    """A workspace, and links by which another directory is reached."""
+    for name in ("ws", "cache/deep", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "cache/deep/out").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in").symlink_to(tmp_path / "cache")
+    (tmp_path / "far").symlink_to("cache/deep/../deep/out")
+    return tmp_path
+
+
+@pytest.fixture
+def tx(policy: Policy, workspace: Path, tmp_path: Path) -> Iterator[Transaction]:
+    """A transaction whose commands may change modes, on a workspace with something in it."""
+    (workspace / "tool").write_text("tool\n")
+    (workspace / "tool").chmod(0o755)
+    (workspace / "settings").write_text("settings\n")
+    (workspace / "settings").chmod(0o644)
+    (workspace / "d").mkdir(mode=0o755)
+    is_off = policy.filter.base == "off"
+    allowed = policy if is_off else policy.with_(seccomp=Filter(allow=("fchmodat",)))  # else no bits are set at all
+    with Sandbox(allowed, stock=0) as box, box.transaction(dir=tmp_path / "kept") as made:
+        yield made

@@ -1,6 +1,6 @@
 """ELF files, and where the dynamic loader finds libraries: files made for the purpose; nothing is executed.
 
-That a real loader finds the same is tested by tests/real/test_rootfs.py.
+That a real loader finds the same is tested by tests/real/rootfs/test_rootfs.py.
 """
 
 from __future__ import annotations

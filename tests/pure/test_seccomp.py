@@ -1,127 +1,46 @@
-"""Filters: what the profiles say about each system call, by an interpreter of the programs that rules become.
-
-The numbers of this file are written down from the kernel's tables, independently of the headers that nsbox is built with.
-"""
+"""Filters: what the profiles say about each system call, by an interpreter of the programs that rules become."""
 
 from __future__ import annotations
 
-import pickle
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from nsbox_pure import calm
-from nsbox_pure.bpf import ALLOWED, IGNORED, name, run, verdict
+from nsbox_pure.bpf import ALLOWED, IGNORED, name, verdict
+from nsbox_pure.calls import (
+    ALG,
+    BLUETOOTH,
+    EAFNOSUPPORT,
+    ENOSYS,
+    EPERM,
+    EPROTONOSUPPORT,
+    INET,
+    INET6,
+    NETLINK,
+    NEWNET,
+    NEWNS,
+    NEWUSER,
+    ONLY_X86,
+    PACKET,
+    PARENT,
+    SIGCHLD,
+    UNIX,
+    VSOCK,
+    WHOLE,
+    codes,
+)
 from nsbox_pure.hosts import DEBIAN, ROOT, workspace
 
-from nsbox import Arg, Filter, Policy, PolicyError, Rule
+from nsbox import Filter, Policy
 from nsbox._backends import compile_policy
 from nsbox._core.wire import encode_programs
 from nsbox._seccomp import profiles
-from nsbox._seccomp.bpf import COMPATIBLE, LAST, MACHINES, NEWER, Program, Table, assemble
-from nsbox._seccomp.filter import COMPATIBLE_NUMBERS, no_user_namespaces, profile, profiled
+from nsbox._seccomp.bpf import COMPATIBLE, LAST, MACHINES, Program
+from nsbox._seccomp.filter import COMPATIBLE_NUMBERS, no_user_namespaces
 
-EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = 1, 38, 93, 97
 HIGH = 1 << 32  # the kernel doesn't look at this half of the arguments tested here, so the filter mustn't
 
-# name: x86_64, aarch64
-NUMBERS = {
-    "read": (0, 63),
-    "openat": (257, 56),
-    "execve": (59, 221),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "kexec_load": (246, 104),
-    "finit_module": (313, 273),
-    "reboot": (169, 142),
-    "open_by_handle_at": (304, 265),
-    "name_to_handle_at": (303, 264),
-    "syslog": (103, 116),
-    "acct": (163, 89),
-    "swapon": (167, 224),
-    "mbind": (237, 235),
-    "get_mempolicy": (239, 236),
-    "pipe2": (293, 59),
-    "setsockopt": (54, 208),
-    "remap_file_pages": (216, 234),
-    "move_pages": (279, 239),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "adjtimex": (159, 171),
-    "fanotify_init": (300, 262),
-    "vhangup": (153, 58),
-    "kcmp": (312, 272),
-    "pidfd_getfd": (438, 438),
-    "process_madvise": (440, 440),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "mount_setattr": (442, 442),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "open_tree_attr": (467, 467),
-    "file_setattr": (469, 469),
-    "listns": (470, 470),
-    "lsm_set_self_attr": (460, 460),
-    "futex_waitv": (449, 449),
-    "mseal": (462, 462),
-    "ioctl": (16, 29),
-    "fcntl": (72, 25),
-    "flock": (73, 32),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "personality": (135, 92),
-    "prlimit64": (302, 261),
-    "setrlimit": (160, 164),
-    "sched_setaffinity": (203, 122),
-    "setpriority": (141, 140),
-    "ioprio_set": (251, 30),
-    "vmsplice": (278, 75),
-    "mincore": (27, 232),
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "pidfd_open": (434, 434),
-    "seccomp": (317, 277),
-    "rt_sigaction": (13, 134),
-    "getpid": (39, 172),
-    "inotify_init1": (294, 26),
-    "shmget": (29, 194),
-    "kill": (62, 129),
-    "prctl": (157, 167),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "mknodat": (259, 33),
-    "mkdirat": (258, 34),
-    "openat2": (437, 437),
-}
-ONLY_X86 = {"modify_ldt": 154, "iopl": 172, "ioperm": 173, "uselib": 134, "ustat": 136, "sysfs": 139, "_sysctl": 156}
-ONLY_X86 |= {"create_module": 174, "arch_prctl": 158, "time": 201, "fork": 57, "vfork": 58, "open": 2}
-ONLY_X86 |= {"chmod": 90, "creat": 85, "mknod": 133, "mkdir": 83}
-
-SIGCHLD, NEWUSER, NEWNS, NEWNET, NEWTIME, PARENT = 17, 0x10000000, 0x20000, 0x40000000, 0x80, 0x8000
 THREAD = 0x3D0F00  # what pthread_create(3) asks for
-UNIX, INET, INET6, NETLINK, PACKET, ALG, VSOCK, BLUETOOTH = 1, 2, 10, 16, 17, 38, 40, 31
 CLOEXEC = 0x80000
 
 # (call, arguments): off, default, hardened
@@ -224,15 +143,6 @@ CASES: list[tuple[str, Sequence[int], int, int, int]] = [
     ("socketpair", (UNIX, 1, 0), 0, 0, 0),
     ("socketpair", (30, 1, 0), 0, EAFNOSUPPORT, EAFNOSUPPORT),
 ]
-WHOLE = {
-    "x86_64": {**{n: a for n, (a, _) in NUMBERS.items()}, **ONLY_X86},
-    "aarch64": {n: b for n, (_, b) in NUMBERS.items()},
-}
-
-
-def codes(policy: Policy, machine: str = "x86_64", host: Any = DEBIAN) -> list[bytes]:
-    """Return the programs of a policy's plan."""
-    return encode_programs(compile_policy(policy, host).programs, machine, WHOLE[machine])
 
 
 @pytest.mark.parametrize("machine", COMPATIBLE)
@@ -376,265 +286,3 @@ def test_the_second_user_namespace(host: Any) -> None:
         # The maps of that namespace are written, ids and capabilities given up, the directory entered.
         for number in (1, 3, 257, 157, 105, 117, 119, 116, 126, 436, 33, 292, 79, 80, 302, 59, 202, 13, 14, 24):
             assert verdict(early, MACHINES["x86_64"], number) == ALLOWED
-
-
-# ---- Filter
-
-
-def test_allowing_again() -> None:
-    """allow lifts the rules of a name, of all that the profile has; what every command is refused stays.
-
-    Namespaces are lifted for the one call that is named.
-    """
-    found = codes(workspace(seccomp=Filter(base="hardened", allow=["ptrace", "bpf", "socket", "unshare"])))
-    for call, args, expected in (
-        ("bpf", (), 0),
-        ("ptrace", (16,), 0),
-        ("ptrace", (0x4206, 3, 0, 0x40), 0),
-        ("ptrace", (0,), EPERM),
-        ("socket", (ALG, 5, 0), 0),
-        ("kcmp", (), EPERM),
-        ("mount", (), EPERM),
-        ("unshare", (NEWUSER | NEWNS,), 0),
-        ("clone", (NEWUSER | SIGCHLD,), EPERM),
-    ):
-        assert verdict(found, MACHINES["x86_64"], WHOLE["x86_64"][call], args) == expected, call
-
-
-@pytest.mark.parametrize("base", ["off", "default", "hardened"])
-def test_tracing_exits_again(base: Any) -> None:
-    """With "ptrace" in allow the exit of processes can be traced in every profile, and the plan says what that means."""
-    policy = workspace(seccomp=Filter(base=base, allow=["ptrace"]))
-    found = codes(policy)
-    for request in (0x4200, 0x4206, 21):
-        assert verdict(found, MACHINES["x86_64"], 101, (request, 3, 0, 0x40)) == ALLOWED
-    assert verdict(found, MACHINES["x86_64"], 101, (0,)) == EPERM
-    words = "can't be killed, not even by root"
-    assert any(words in said for said in compile_policy(policy, DEBIAN).not_enforced)
-    assert not any(words in said for said in compile_policy(workspace(seccomp=base), DEBIAN).not_enforced)
-
-
-def test_own_rules() -> None:
-    """Rules are tried in their order before the profile's verdict counts, which they can't loosen."""
-    rules = (
-        Rule("openat", 13, (Arg(2, 0, mask=3, inverted=True),)),
-        Rule("kill", 0, (Arg(1, 0),)),
-        Rule("kill"),
-        Rule(("mount",), 0),
-    )
-    found = codes(workspace(seccomp=Filter(rules=rules)))
-    for call, args, expected in (
-        ("openat", (0, 0, 0), 0),
-        ("openat", (0, 0, 1), 13),
-        ("openat", (0, 0, 0x80002), 13),
-        ("kill", (1, 0), 0),
-        ("kill", (1, 9), EPERM),
-        ("mount", (), EPERM),
-        ("read", (), 0),
-    ):
-        assert verdict(found, MACHINES["x86_64"], WHOLE["x86_64"][call], args) == expected, call
-    open_to_32 = codes(workspace(seccomp=Filter(base="off", rules=rules)))
-    assert verdict(open_to_32, MACHINES["i386"], 37, (1, 9)) == ENOSYS  # kill, which would be a way around
-
-
-def test_ready_programs() -> None:
-    """Ready code is passed on as it is, last."""
-    code = struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000)
-    plan = compile_policy(workspace(seccomp=Filter(programs=[code, code * 2])), ROOT)
-    assert encode_programs(plan.programs, "x86_64", WHOLE["x86_64"])[1:] == [code, code * 2]
-    assert [program.stage for program in plan.programs] == ["early", "last", "last"]
-
-
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
-        (lambda: workspace(seccomp="strict"), "seccomp"),
-        (lambda: workspace(seccomp=None), "seccomp"),
-        (lambda: workspace(seccomp=[]), "seccomp"),
-        (lambda: Filter(base="none"), "seccomp.base"),
-        (lambda: Filter(allow="ptrace"), "seccomp.allow"),
-        (lambda: Filter(allow=["ptrace!"]), "seccomp.allow"),
-        (lambda: Filter(allow=[1]), "seccomp.allow"),
-        (lambda: Filter(allow=["keyctl"]), "seccomp.allow"),
-        (lambda: Filter(allow=["process_vm_readv"]), "seccomp.allow"),  # the default profile doesn't refuse it
-        (lambda: Filter(base="off", allow=["bpf"]), "seccomp.allow"),
-        (lambda: codes(workspace(seccomp=Filter(allow=["unshare"])), host=ROOT), "seccomp.allow"),
-        (
-            lambda: codes(workspace(seccomp=Filter(allow=["clone"]), deny=["/home/me/repo/.env"])),
-            "seccomp.allow",
-        ),
-        (lambda: Filter(allow=["clone3"]), "seccomp.allow"),
-        (lambda: Filter(rules=["ptrace"]), "seccomp.rules"),
-        (lambda: Filter(rules=Rule("ptrace")), "seccomp.rules"),
-        (lambda: Filter(programs=b"12345678"), "seccomp.programs"),
-        (lambda: Filter(programs=[b"1234567"]), "seccomp.programs"),
-        (lambda: Filter(programs=[b""]), "seccomp.programs"),
-        (lambda: Filter(programs=[bytes(8 * 4097)]), "seccomp.programs"),
-        (lambda: Rule(""), "Rule.calls"),
-        (lambda: Rule((1,)), "Rule.calls"),
-        (lambda: Rule(()), "Rule.calls"),
-        (lambda: Rule("read", -1), "Rule.errno"),
-        (lambda: Rule("read", 4096), "Rule.errno"),
-        (lambda: Rule("read", True), "Rule.errno"),
-        (lambda: Rule("read", "0"), "Rule.errno"),
-        (lambda: Arg(0, 0, high=1), "Arg.high"),
-        (lambda: Rule("read", 1, ("x",)), "Rule.when"),
-        (lambda: Rule("read", 1, 7), "Rule.when"),
-        (lambda: Arg(6, 0), "Arg.index"),
-        (lambda: Arg(-1, 0), "Arg.index"),
-        (lambda: Arg(0, 1 << 32), "Arg.values"),
-        (lambda: Arg(0, ()), "Arg.values"),
-        (lambda: Arg(0, "x"), "Arg.values"),
-        (lambda: Arg(0, b"x"), "Arg.values"),
-        (lambda: Arg(0, 1, inverted=[]), "Arg.inverted"),
-        (lambda: Arg(0, 4, mask=3), "Arg.values"),
-        (lambda: Arg(0, 0, mask=-1), "Arg.mask"),
-    ],
-)
-def test_malformed(make: Any, field: str) -> None:
-    """What makes no sense is refused when it is made, by the name of the field."""
-    with pytest.raises(PolicyError) as caught:
-        make()
-    assert caught.value.field == field
-
-
-def test_values() -> None:
-    """Filters are values: hashable, picklable, equal whatever kind of sequence they were made from."""
-    made = Filter(allow=["bpf"], rules=[Rule(["read"], 5, [Arg(0, [1, 2])])], programs=[b"12345678"])
-    same = Filter(allow=("bpf",), rules=(Rule(("read",), 5, (Arg(0, (1, 2)),)),), programs=(b"12345678",))
-    assert made == same and hash(made) == hash(same)
-    policy = workspace(seccomp=made)
-    assert pickle.loads(pickle.dumps(policy)) == policy
-    assert policy.with_(seccomp="hardened").filter == Filter(base="hardened")
-
-
-# ---- the assembler
-
-
-def expected(rules: Sequence[Rule], numbers: dict[str, int], number: int, args: Sequence[int], last: int | None) -> int:
-    """Say what the rules mean, plainly."""
-    if number > (0x3FFFFFFF if last is None else last):
-        return ENOSYS
-    for rule in rules:
-        if number in {numbers.get(call) for call in rule.calls}:
-            tests = [
-                ((args[test.index] >> 32 * test.high & test.mask) in test.values) is not test.inverted  # type: ignore[operator]
-                for test in rule.when
-            ]
-            if all(tests):
-                return IGNORED if rule.errno is None else rule.errno
-    return ALLOWED
-
-
-small = st.integers(0, 5)
-words = st.one_of(small, st.sampled_from([0xFFFFFFFF, 0x80000000, 255, 256]))
-halves = st.builds(lambda high, low: high << 32 | low, st.one_of(st.just(0), words), words)
-
-
-@st.composite
-def args_tests(draw: st.DrawFn) -> Arg:
-    mask = draw(st.sampled_from([0xFFFFFFFF, 0xF, 1, 0x80000000, 0]))
-    values = draw(st.lists(words.map(lambda value: value & mask), min_size=1, max_size=4))
-    return Arg(draw(small), values, mask, draw(st.booleans()), draw(st.booleans()))
-
-
-calls = [f"c{i}" for i in range(40)]
-rules = st.lists(
-    st.builds(
-        Rule,
-        st.lists(st.sampled_from(calls), min_size=1, max_size=6).map(tuple),
-        st.sampled_from([0, 1, 13, 38, 97, None]),
-        st.lists(args_tests(), max_size=3).map(tuple),
-    ),
-    max_size=60,
-)
-
-
-@calm
-@given(
-    rules=rules,
-    gaps=st.lists(st.integers(1, 20), min_size=40, max_size=40),
-    asked=st.lists(st.tuples(st.integers(0, 420), st.lists(halves, min_size=6, max_size=6)), min_size=1, max_size=40),
-    last=st.sampled_from([None, 150, 400, 420]),
-)
-def test_assembled_means_the_rules(
-    rules: list[Rule], gaps: list[int], asked: list[tuple[int, list[int]]], last: int | None
-) -> None:
-    """Whatever the rules, the program says what they say, of every number; also when jumps are too far for 8 bits."""
-    numbers, at = {}, -1
-    for call, gap in zip(calls, gaps, strict=True):
-        at += gap
-        numbers[call] = at
-    code = assemble(rules, Table("x86_64", numbers, last))
-    for number, args in [*asked, *((n, args) for n in numbers.values() for _, args in asked[:2])]:
-        assert run(code, MACHINES["x86_64"], number, args)[0] == expected(rules, numbers, number, args, last)
-    assert run(code, MACHINES["aarch64"], 0)[0] == ENOSYS
-
-
-def test_large_programs() -> None:
-    """Hundreds of rules, whose jumps don't fit into 8 bits, mean what they say; too many are an error that says so."""
-    numbers = {f"c{i}": i for i in range(400)}
-    many = [Rule((f"c{i}",), 1 + i % 90, (Arg(i % 6, (i, i + 1, i + 2)),)) for i in range(400)]
-    code = assemble(many, Table("x86_64", numbers))
-    assert len(code) // 8 > 1000
-    for i in range(400):
-        for value in (i - 1, i, i + 2, i + 3):
-            said, steps = run(code, MACHINES["x86_64"], i, [max(value, 0)] * 6)
-            assert said == (1 + i % 90 if i <= value <= i + 2 or value < 0 == i else ALLOWED), (i, value)
-            assert steps < 40
-    with pytest.raises(PolicyError, match="instructions, at most 4096"):
-        assemble([Rule(("c0",), 1 + i % 4000, (Arg(0, i),)) for i in range(4000)], Table("x86_64", numbers))
-
-
-def test_search_is_short() -> None:
-    """A number takes ten instructions on the average to be found allowed, in the largest profile, and never twice that.
-
-    A balanced tree over ranges takes eleven.
-    """
-    found = codes(workspace(seccomp="hardened"), "x86_64", ROOT)[:1]  # the next is about filters
-    assert len(found[0]) // 8 < 272
-    tested = {
-        "socket",
-        "socketpair",
-        "setsockopt",
-        "pipe2",
-        "ioctl",
-        "personality",
-        "fcntl",
-        "setns",
-        *COMPATIBLE_NUMBERS["i386"],
-    }
-    numbers = set(range(LAST + 2)) - {WHOLE["x86_64"].get(call) for call in tested} - {142, 144, 314}  # sched_set*
-    steps = [run(found[0], MACHINES["x86_64"], number)[1] for number in numbers]
-    assert max(steps) <= 16 and sum(steps) <= 10 * len(steps)
-
-
-def test_newer_numbers() -> None:
-    """The numbers that headers may lack run on from the last that all have, to the newest that is known."""
-    assert sorted(NEWER.values()) == list(range(424, LAST + 1))
-
-
-def test_every_profiled_call_is_a_name() -> None:
-    """The profiles name system calls of some machine: what this one's headers lack is known to be another's."""
-    others = {
-        *("create_module", "get_kernel_syms", "query_module", "nfsservctl", "uselib", "ustat", "sysfs", "_sysctl"),
-        *("stime", "clock_settime64", "clock_adjtime64", "umount", "fcntl64", "socketcall", "vm86", "vm86old"),
-        *("afs_syscall", "getpmsg", "putpmsg", "security", "tuxcall", "vserver", "modify_ldt", "subpage_prot"),
-        *("iopl", "ioperm", "lookup_dcookie", "truncate64", "chmod", "creat", "mknod", "inotify_init"),
-    }
-    from nsbox._core import abi, linux
-
-    if abi.problem:
-        pytest.skip("no C core, so no kernel headers")
-    machine, numbers = linux.syscalls()
-    assert {*numbers, *NEWER, *others} >= profiled()
-    assert linux.numbers_of([*numbers, "", "no such call", "rea"]) == (machine, numbers)
-
-
-def test_profiles_grow() -> None:
-    """Each profile refuses all that the one before refuses."""
-    sizes = [
-        len({call for rule in profile(base, nested=False, for_net=False) for call in rule.calls})
-        for base in ("off", "default", "hardened")
-    ]
-    assert sizes == sorted(set(sizes))

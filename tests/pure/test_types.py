@@ -20,9 +20,15 @@ WRONG = (USES / "wrong.py").read_text().splitlines()
 BEGIN = WRONG.index("# here they begin") + 1
 
 
-def said(checker: str, name: str, tmp_path: Path) -> tuple[int, str]:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where mypy keeps what it knows of the modules that are imported."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+def said(checker: str, name: str, cache: Path) -> tuple[int, str]:
     program = needs.require(checker)
-    options = ["--strict", "--cache-dir", str(tmp_path), "--python-executable", sys.executable]
+    options = ["--strict", "--cache-dir", str(cache), "--python-executable", sys.executable]
     if checker == "pyright":
         options = ["--pythonpath", sys.executable]
     done = subprocess.run([program, *options, name], cwd=USES, capture_output=True, text=True, timeout=250)
@@ -33,16 +39,17 @@ def said(checker: str, name: str, tmp_path: Path) -> tuple[int, str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_right(checker: str, tmp_path: Path) -> None:
+def test_right(checker: str, cache: Path) -> None:
     """Nothing is said, and the types are those of typeshed."""
-    assert said(checker, "right.py", tmp_path)[0] == 0, said(checker, "right.py", tmp_path)[1]
+    status, text = said(checker, "right.py", cache)
+    assert status == 0, text
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_wrong(checker: str, tmp_path: Path) -> None:
+def test_wrong(checker: str, cache: Path) -> None:
     """Each line is an error, and no other is."""
-    _, text = said(checker, "wrong.py", tmp_path)
+    _, text = said(checker, "wrong.py", cache)
     found = {int(n) for n in re.findall(r"wrong\.py:(\d+):(?:\d+ -)? error", text)}
     assert found == set(range(BEGIN + 1, len(WRONG) + 1)), text
 

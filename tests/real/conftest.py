@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nsbox_testing.running import Face, Orphans, python
+from nsbox_testing.verdicts import LONG, Verdicts
 
 import nsbox
 
@@ -92,3 +95,30 @@ def child(workspace: Path) -> Callable[..., Any]:
         return json.loads(done.stdout)
 
     return run
+
+
+# ---- questions about connections
+
+
+@pytest.fixture
+def verdicts() -> Verdicts:
+    """What has been decided about connections."""
+    return Verdicts()
+
+
+@pytest.fixture
+def raised(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[BaseException]:
+    """Return what threading is told of, as it comes."""
+    found: queue.Queue[BaseException] = queue.Queue()
+    monkeypatch.setattr(threading, "excepthook", lambda args: found.put(args.exc_value))
+    return found
+
+
+@pytest.fixture
+def no_threads() -> Iterator[None]:
+    """Threads end when there is nothing to ask."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("nsbox-ask"):
+            thread.join(LONG)
+            assert not thread.is_alive()

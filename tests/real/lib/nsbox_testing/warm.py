@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +30,17 @@ def await_ready(box: Sandbox, seconds: float = 10) -> int:
             break
         time.sleep(0.001)
     return len(kept._ready) if kept is not None else 0
+
+
+def output(box: Sandbox, *command: str) -> str:
+    """Run a command that has to be in a copy, and return what it says. Once more, if the machine's mounts have changed."""
+    for _ in range(3):
+        await_ready(box)
+        with box.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            said = process.communicate()[0]
+        if process.sandbox.is_warm:
+            return str(said)
+    pytest.fail(f"it isn't in a copy: {box.why_cold}")
 
 
 @contextlib.contextmanager
