@@ -52,3 +52,6 @@ class ConfigError(PolicyError):
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, tuple[Problem, ...]], dict[str, object]]:
         return type(self), (self.source, self.problems), self.__dict__
+
+
+ConfigError.__module__ = "nsbox"  # as the errors of _base/errors.py

@@ -6,6 +6,7 @@ import copy
 import errno
 import os
 import pickle
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -157,3 +158,21 @@ def test_explain_raises_too() -> None:
     """explain() for a host that can't says so, instead of a plan that nobody can carry out."""
     with pytest.raises(UnavailableError, match=r"5\.11"):
         nsbox.explain(Policy.host(), replace(HOST, kernel=(5, 11)))
+
+
+def test_errors_are_named_as_users_import_them() -> None:
+    """A traceback says nsbox.AccessError, wherever the class is defined; and so does a pickle."""
+    errors = [
+        value
+        for name in nsbox.__all__
+        if isinstance(value := getattr(nsbox, name), type) and issubclass(value, nsbox.NsboxError)
+    ]
+    assert len(errors) >= 10
+    for error in errors:
+        assert error.__module__ == "nsbox", error
+        assert getattr(nsbox, error.__name__) is error
+    error = nsbox.AccessError("/root", "is outside of the sandbox")
+    said = traceback.format_exception(error)
+    assert said[-1].startswith("nsbox.AccessError: /root is outside")
+    data = pickle.dumps(error)
+    assert b"_base" not in data and str(pickle.loads(data)) == str(error)
