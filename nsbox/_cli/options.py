@@ -1,4 +1,4 @@
-"""The options that say what a command may do, and the policy that they make."""
+"""The options that make a policy: --ro, --deny, --limit and the like. All other options are in __init__.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills that don't end a sandbox at once: what to do next, and what to report as left in the end.
+"""After SIGKILL, while something is left (traced, or stuck): how long to wait, what to do next, what to report.
 
 SIGKILL isn't always the end. The tracer of a process reaps it, each thread for itself, before its parent can
 (ptrace(2), "Death under ptrace"). A system call that can't be interrupted has to return first. So pid 1 is killed too,

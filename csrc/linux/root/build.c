@@ -1,4 +1,4 @@
-/* build.c: the sandbox's root, from an empty tmpfs to the pivot and the end of the old one. */
+/* build.c: the sandbox's root, from an empty tmpfs to the pivot; the table of ops and their handlers. */
 #include "ops.h"
 
 typedef int (*handler)(struct builder *, const nsbox_op *);
