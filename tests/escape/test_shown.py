@@ -12,15 +12,10 @@ from typing import Any
 import pytest
 from nsbox_testing.running import python
 
-from nsbox import (
-    Change,
-    CommitError,
-    ConflictError,
-    Transaction,
-    _changes,
-    _patch,
-)
+from nsbox import Change, CommitError, ConflictError, Transaction
 from nsbox._files.files import Tree
+from nsbox._transaction import changes as transaction_changes
+from nsbox._transaction import patch as transaction_patch
 
 
 def changed(tx: Transaction, command: str) -> list[str]:
@@ -274,15 +269,15 @@ def test_git_takes_the_lines(tx: Transaction, workspace: Path, tmp_path: Path) -
 
 def test_a_patch_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of many names is shown as often as there is room for it, then only said to differ."""
-    monkeypatch.setattr(_patch, "_MOST_READ", 1000)
+    monkeypatch.setattr(transaction_patch, "_MOST_READ", 1000)
     for name in ("upper", "real"):
         (tmp_path / name).mkdir()
     (tmp_path / "upper/file0").write_text("x\n" * 200)
     for i in range(1, 8):
         os.link(tmp_path / "upper/file0", tmp_path / f"upper/file{i}")
     with Tree(str(tmp_path / "upper")) as upper, Tree(str(tmp_path / "real")) as real:
-        changes = _changes.Comparison(upper, real).changes()
-        one = _patch.Patch(upper, real, 1 << 20, changes)
+        changes = transaction_changes.Comparison(upper, real).changes()
+        one = transaction_patch.Patch(upper, real, 1 << 20, changes)
         texts = [one.of(change) for change in changes]
     assert [text.count("\n+x") for text in texts] == [200] * 2 + [0] * 6
     assert all("Binary files /dev/null and b/file" in text for text in texts[2:])
