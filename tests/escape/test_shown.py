@@ -38,12 +38,12 @@ def test_permissions_are_shown(tx: Transaction, workspace: Path) -> None:
         "# d: old mode 040755, new mode 040777",
         "# empty: new directory mode 040755",
         "# new: new file mode 102644",
-        "# new: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it",
+        "# new: set-user-ID or set-group-ID, which commit() drops unless keep_set_ids=True",
         "# open: new directory mode 041777",
         "# pipe: new fifo mode 010644",
         "# settings: old mode 100644, new mode 100666",
         "# tool: old mode 100755, new mode 106755",
-        "# tool: set-user-ID or set-group-ID, which commit() drops unless it is told to keep it",
+        "# tool: set-user-ID or set-group-ID, which commit() drops unless keep_set_ids=True",
     ]
     tx.commit()
     modes = {name: stat.S_IMODE((workspace / name).stat().st_mode) for name in ("tool", "new", "settings", "open")}
