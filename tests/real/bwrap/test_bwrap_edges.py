@@ -103,7 +103,7 @@ def test_a_source_that_becomes_a_link(tmp_path: Path, is_late: bool) -> None:
     (tmp_path / "other/secret").write_text("secret")
     swap = f"os.rename({str(tmp_path / 'given')!r}, {str(tmp_path / 'old')!r})\n"
     swap += f"os.symlink({str(tmp_path / 'other')!r}, {str(tmp_path / 'given')!r})"
-    late = "spawn = _bwrap._core.spawn\ndef late(*args):\n    {}\n    return spawn(*args)\n_bwrap._core.spawn = late"
+    late = "spawn = _bwrap.call.spawn\ndef late(*args):\n    {}\n    return spawn(*args)\n_bwrap.call.spawn = late"
     code = late.format(swap.replace("\n", "\n    ")) if is_late else swap
     words = (*SHARED, "--tmpfs", "/mnt", "--bind", str(tmp_path / "given"), "/mnt/given", "cat", "/mnt/given/secret")
     done = in_process(code, *words, stdout=subprocess.PIPE)

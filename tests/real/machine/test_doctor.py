@@ -123,7 +123,7 @@ def test_apparmor_profile() -> None:
         (errno.ENOSPC, {"max_user_namespaces": 0}, "user.max_user_namespaces is 0"),
         (errno.ENOSPC, {"max_user_namespaces": 9}, "the limit of namespaces"),
         (errno.EPERM, {"unprivileged_userns": False}, "unprivileged_userns_clone"),
-        (errno.EPERM, {"unprivileged_userns": False, "can_set_ids": True}, "nothing that nsbox can see"),
+        (errno.EPERM, {"unprivileged_userns": False, "can_set_ids": True}, "a reason that nsbox can't see"),
         (errno.EPERM, {"apparmor_restricts_userns": True}, "AppArmor forbids"),
         (errno.EPERM, {"apparmor_restricts_userns": True, "euid": 0, "is_filtered": True}, "seccomp filter"),
         (errno.EACCES, {"label": "docker-default (enforce)"}, "docker-default"),
@@ -131,7 +131,7 @@ def test_apparmor_profile() -> None:
         (errno.EPERM, {"is_chrooted": True, "is_filtered": True}, "chroot"),
         (errno.EINVAL, {}, "no user namespaces"),
         (errno.ENOSYS, {}, "no user namespaces"),
-        (errno.EPERM, {}, "nothing that nsbox can see"),
+        (errno.EPERM, {}, "a reason that nsbox can't see"),
     ],
 )
 def test_causes(number: int, changes: dict[str, object], words: str) -> None:

@@ -410,10 +410,10 @@ def test_bad_policies(small: str, workspace: Path, tmp_path: Path) -> None:
         ("runtime", "relative", {"runtime": {"x": tmp_path}}),
         ("network", "restricted", {"network": "restricted"}),
         ("nested", "doesn't go", {"nested": True}),
-        ("unshare", "not to be chosen", {"unshare": ["ipc"]}),
-        ("tmp_size", "is no size", {"tmp_size": "much"}),
+        ("unshare", "can't be chosen", {"unshare": ["ipc"]}),
+        ("tmp_size", "isn't a size", {"tmp_size": "much"}),
         ("env", "is a str", {"env": "A=B"}),
-        ("uid", "is no id", {"uid": -1}),
+        ("uid", "isn't an id", {"uid": -1}),
         ("nonsense", "is unknown", {"nonsense": 1}),
     ]
     for field, message, given in cases:

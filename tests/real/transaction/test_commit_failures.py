@@ -338,10 +338,10 @@ def test_a_store_that_others_can_write_to(case: Case) -> None:
     """Whoever could leave a journal there would have us carry it out."""
     case.begin().end()
     case.base.chmod(0o777)
-    with pytest.raises(PolicyError, match="nobody else may write to it"):
+    with pytest.raises(PolicyError, match="no other user may write to it"):
         case.begin()
     (case.base / ("0" * 16)).mkdir()
-    with pytest.raises(PolicyError, match="nobody else may write to it"):
+    with pytest.raises(PolicyError, match="no other user may write to it"):
         commit.recover(str(case.base))
 
 
