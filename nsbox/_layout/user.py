@@ -142,7 +142,7 @@ def home_ops(policy: Policy, host: Host, size: int | None) -> tuple[dict[str, Op
     ops: dict[str, Op] = {home: Tmpfs(home, size=size, mode=0o1777 if is_shared else 0o700)}
     if source is not None:
         ops = {home: Bind(source, home, nofollow=True)}
-        # To remove or rename a mount point of another sandbox would unmount it there: see _home_points.
+        # To remove or rename a mount point of another sandbox would unmount it there: see _homes/points.py.
         points = ((f"{source}/{name}", f"{home}/{name}") for name in host.home_points)
         ops |= {at: Bind(path, at, optional=True, nofollow=True) for path, at in points}
     ways = [f"{home}/{name}" for name, paths in first_parts(policy, host).items() if f"{home}/{name}" not in paths]
