@@ -9,32 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsbox import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    Console,
-    Dev,
-    DevBind,
-    Device,
-    Devpts,
-    Dir,
-    File,
-    Hostname,
-    Loopback,
-    Mask,
-    Mqueue,
-    Op,
-    Overlay,
-    Proc,
-    RemountRo,
-    RoBind,
-    RoOverlay,
-    Symlink,
-    Tmpfs,
-    TmpOverlay,
-)
+import nsbox
 from nsbox._core import abi, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.wire import encode
@@ -106,54 +81,54 @@ def op(
     return Decoded(code, flags, mode, fd, src, dst, size)
 
 
-CASES: list[tuple[Op, tuple[object, ...], dict[str, int]]] = [
-    (Bind("/a", "/b"), ("BIND", b"/b", b"/a"), {}),
-    (Bind("/a", "/b", optional=True), ("BIND", b"/b", b"/a"), {"flags": 4}),
-    (Bind("/a", "/b", nofollow=True), ("BIND", b"/b", b"/a"), {"flags": 256}),
-    (RoBind("/a", "/b"), ("BIND", b"/b", b"/a"), {"flags": 1}),
-    (RoBind("/a", "/b", optional=True), ("BIND", b"/b", b"/a"), {"flags": 5}),
-    (DevBind("/a", "/b"), ("BIND", b"/b", b"/a"), {"flags": 2}),
-    (DevBind("/a", "/b", optional=True), ("BIND", b"/b", b"/a"), {"flags": 6}),
-    (BindFd(7, "/b"), ("BIND", b"/b"), {"flags": 8, "fd": 7}),
-    (BindFd(0, "/b", read_only=True), ("BIND", b"/b"), {"flags": 9, "fd": 0}),
-    (Console("/dev/console"), ("BIND", b"/dev/console", b"/dev/console"), {"flags": 128 | 2 | 1}),
-    (Device("/dev/null", "/d/null"), ("BIND", b"/d/null", b"/dev/null"), {"flags": 2 | 1}),
-    (Tmpfs("/t"), ("TMPFS", b"/t"), {"mode": 0o755}),
-    (Tmpfs("/t", size=2**63 - 1, mode=0o1777), ("TMPFS", b"/t"), {"mode": 0o1777, "size": 2**63 - 1}),
-    (Proc("/p"), ("PROC", b"/p"), {}),
-    (Proc("/p", cover=True), ("PROC", b"/p"), {"flags": 16}),
-    (Proc("/p", cover="sys"), ("PROC", b"/p"), {"flags": 4096}),
-    (Devpts("/p"), ("DEVPTS", b"/p"), {}),
-    (Mqueue("/m"), ("MQUEUE", b"/m"), {}),
-    (Dir("/d", 0o700), ("DIR", b"/d"), {"mode": 0o700}),
-    (File("/f", b"a\0b", 0o600), ("FILE", b"/f", b"a\0b"), {"mode": 0o600}),
-    (File("/f", b""), ("FILE", b"/f", b""), {"mode": 0o644}),
-    (BindData("/f", b"x"), ("DATA", b"/f", b"x"), {"mode": 0o600}),
-    (BindData("/f", b"", read_only=True), ("DATA", b"/f", b""), {"mode": 0o600, "flags": 1}),
-    (Symlink("a b", "/l"), ("SYMLINK", b"/l", b"a b"), {}),
-    (RemountRo("/"), ("REMOUNT_RO", b"/"), {}),
+CASES: list[tuple[nsbox.Op, tuple[object, ...], dict[str, int]]] = [
+    (nsbox.Bind("/a", "/b"), ("BIND", b"/b", b"/a"), {}),
+    (nsbox.Bind("/a", "/b", optional=True), ("BIND", b"/b", b"/a"), {"flags": 4}),
+    (nsbox.Bind("/a", "/b", nofollow=True), ("BIND", b"/b", b"/a"), {"flags": 256}),
+    (nsbox.RoBind("/a", "/b"), ("BIND", b"/b", b"/a"), {"flags": 1}),
+    (nsbox.RoBind("/a", "/b", optional=True), ("BIND", b"/b", b"/a"), {"flags": 5}),
+    (nsbox.DevBind("/a", "/b"), ("BIND", b"/b", b"/a"), {"flags": 2}),
+    (nsbox.DevBind("/a", "/b", optional=True), ("BIND", b"/b", b"/a"), {"flags": 6}),
+    (nsbox.BindFd(7, "/b"), ("BIND", b"/b"), {"flags": 8, "fd": 7}),
+    (nsbox.BindFd(0, "/b", read_only=True), ("BIND", b"/b"), {"flags": 9, "fd": 0}),
+    (nsbox.Console("/dev/console"), ("BIND", b"/dev/console", b"/dev/console"), {"flags": 128 | 2 | 1}),
+    (nsbox.Device("/dev/null", "/d/null"), ("BIND", b"/d/null", b"/dev/null"), {"flags": 2 | 1}),
+    (nsbox.Tmpfs("/t"), ("TMPFS", b"/t"), {"mode": 0o755}),
+    (nsbox.Tmpfs("/t", size=2**63 - 1, mode=0o1777), ("TMPFS", b"/t"), {"mode": 0o1777, "size": 2**63 - 1}),
+    (nsbox.Proc("/p"), ("PROC", b"/p"), {}),
+    (nsbox.Proc("/p", cover=True), ("PROC", b"/p"), {"flags": 16}),
+    (nsbox.Proc("/p", cover="sys"), ("PROC", b"/p"), {"flags": 4096}),
+    (nsbox.Devpts("/p"), ("DEVPTS", b"/p"), {}),
+    (nsbox.Mqueue("/m"), ("MQUEUE", b"/m"), {}),
+    (nsbox.Dir("/d", 0o700), ("DIR", b"/d"), {"mode": 0o700}),
+    (nsbox.File("/f", b"a\0b", 0o600), ("FILE", b"/f", b"a\0b"), {"mode": 0o600}),
+    (nsbox.File("/f", b""), ("FILE", b"/f", b""), {"mode": 0o644}),
+    (nsbox.BindData("/f", b"x"), ("DATA", b"/f", b"x"), {"mode": 0o600}),
+    (nsbox.BindData("/f", b"", read_only=True), ("DATA", b"/f", b""), {"mode": 0o600, "flags": 1}),
+    (nsbox.Symlink("a b", "/l"), ("SYMLINK", b"/l", b"a b"), {}),
+    (nsbox.RemountRo("/"), ("REMOUNT_RO", b"/"), {}),
     (Freeze("/"), ("REMOUNT_RO", b"/"), {"flags": c.FREEZE}),
     (Freeze("/", thaw=True), ("REMOUNT_RO", b"/"), {"flags": c.THAW}),
-    (Chmod("/d", 0o7777), ("CHMOD", b"/d"), {"mode": 0o7777}),
-    (Overlay(("/1", "/2"), "/o", "/u", "/w"), ("OVERLAY", b"/o", [b"/1", b"/2", b"/u", b"/w"]), {}),
-    (RoOverlay(("/1", "/2"), "/o"), ("OVERLAY", b"/o", [b"/1", b"/2"]), {"flags": 64}),
-    (TmpOverlay(("/1",), "/o"), ("OVERLAY", b"/o", [b"/1"]), {"flags": 32}),
-    (Mask("/m"), ("MASK", b"/m"), {}),
-    (Mask("/m", optional=True), ("MASK", b"/m"), {"flags": 4}),
-    (Mask("/m", nofollow=True), ("MASK", b"/m"), {"flags": 256}),
-    (Hostname("böx"), ("HOSTNAME", None, "böx".encode()), {}),
-    (Loopback(), ("LOOPBACK", None), {}),
-    (Dir("/\udcff"), ("DIR", b"/\xff"), {"mode": 0o755}),
+    (nsbox.Chmod("/d", 0o7777), ("CHMOD", b"/d"), {"mode": 0o7777}),
+    (nsbox.Overlay(("/1", "/2"), "/o", "/u", "/w"), ("OVERLAY", b"/o", [b"/1", b"/2", b"/u", b"/w"]), {}),
+    (nsbox.RoOverlay(("/1", "/2"), "/o"), ("OVERLAY", b"/o", [b"/1", b"/2"]), {"flags": 64}),
+    (nsbox.TmpOverlay(("/1",), "/o"), ("OVERLAY", b"/o", [b"/1"]), {"flags": 32}),
+    (nsbox.Mask("/m"), ("MASK", b"/m"), {}),
+    (nsbox.Mask("/m", optional=True), ("MASK", b"/m"), {"flags": 4}),
+    (nsbox.Mask("/m", nofollow=True), ("MASK", b"/m"), {"flags": 256}),
+    (nsbox.Hostname("böx"), ("HOSTNAME", None, "böx".encode()), {}),
+    (nsbox.Loopback(), ("LOOPBACK", None), {}),
+    (nsbox.Dir("/\udcff"), ("DIR", b"/\xff"), {"mode": 0o755}),
 ]
 
 
 @pytest.mark.parametrize(("given_op", "operands", "numbers"), CASES, ids=[case[0].describe() for case in CASES])
-def test_each_op(given_op: Op, operands: tuple[str, bytes | None], numbers: dict[str, int]) -> None:
+def test_each_op(given_op: nsbox.Op, operands: tuple[str, bytes | None], numbers: dict[str, int]) -> None:
     """An op's operands are where abi.h says, alone and between others, and the C core takes the blob."""
     name, *rest = operands
     expected = op(getattr(c, f"OP_{name}"), *rest, **numbers)  # type: ignore[arg-type]
     assert decode(encode([given_op])) == [expected]
-    around = [Tmpfs("/b"), given_op, Symlink("/a", "/b")]
+    around = [nsbox.Tmpfs("/b"), given_op, nsbox.Symlink("/a", "/b")]
     assert decode(encode(around))[1] == expected
     for ops in ([given_op], around):
         assert linux.plan_check(encode(ops)) == (0, -1)
@@ -172,23 +147,23 @@ def test_no_ops() -> None:
 
 def test_strings_are_shared() -> None:
     """A source that is also a destination is stored once: a thousand binds of a path on itself cost one string each."""
-    one = len(encode([RoBind("/some/path", "/some/path")]))
+    one = len(encode([nsbox.RoBind("/some/path", "/some/path")]))
     assert one == 16 + 40 + len(b"/some/path\0")
-    many = encode([RoBind(f"/p{i:04}", f"/p{i:04}") for i in range(1000)])
+    many = encode([nsbox.RoBind(f"/p{i:04}", f"/p{i:04}") for i in range(1000)])
     assert len(many) == 16 + 1000 * (40 + len(b"/p0000\0"))
     assert [d.dst for d in decode(many)] == [d.src for d in decode(many)]
 
 
 def test_many_ops() -> None:
     """20,000 ops are no problem of the format."""
-    ops = [Dir(f"/d/{i}") for i in range(20_000)]
+    ops = [nsbox.Dir(f"/d/{i}") for i in range(20_000)]
     blob = encode(ops)
     assert [d.dst for d in decode(blob)] == [op.dest.encode() for op in ops]
     assert linux.plan_check(blob) == (0, -1)
 
 
-@pytest.mark.parametrize("given_op", [File("/f", 3), BindData("/f", 0)], ids=lambda o: o.describe())
-def test_descriptors_are_read_before(given_op: Op) -> None:
+@pytest.mark.parametrize("given_op", [nsbox.File("/f", 3), nsbox.BindData("/f", 0)], ids=lambda o: o.describe())
+def test_descriptors_are_read_before(given_op: nsbox.Op) -> None:
     """Contents that are still in a descriptor can't be encoded: somebody forgot to read it."""
     with pytest.raises(TypeError, match="descriptor"):
         encode([given_op])
@@ -197,8 +172,8 @@ def test_descriptors_are_read_before(given_op: Op) -> None:
 def test_composite_ops_are_taken_apart_before() -> None:
     """/dev isn't one op for C; what it is made of is."""
     with pytest.raises(TypeError, match="no encoding"):
-        encode([Dev("/dev")])
-    ops = list(primitives([Dev("/dev")]))
+        encode([nsbox.Dev("/dev")])
+    ops = list(primitives([nsbox.Dev("/dev")]))
     assert len(decode(encode(ops))) == len(ops)
     assert linux.plan_check(encode(ops)) == (0, -1)
 
@@ -210,47 +185,47 @@ targets = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_siz
 modes = st.integers(0, 0o7777)
 layers = st.lists(paths, min_size=2, max_size=10).map(tuple)
 ops_of_all_kinds = st.one_of(
-    st.builds(Bind, paths, paths, st.booleans()),
-    st.builds(RoBind, paths, paths, st.booleans(), st.booleans()),
-    st.builds(DevBind, paths, paths),
-    st.builds(BindFd, st.integers(0, 2**31 - 1), paths, st.booleans()),
-    st.builds(Tmpfs, paths, st.none() | st.integers(1, 2**63 - 1), modes),
-    st.builds(Proc, paths, st.booleans()),
-    st.builds(Dir, paths, modes),
-    st.builds(File, paths, st.binary(max_size=20), modes),
-    st.builds(BindData, paths, st.binary(max_size=20), modes, st.booleans()),
-    st.builds(Symlink, targets, paths),
-    st.builds(Chmod, paths, modes),
-    st.builds(Overlay, layers, paths, paths, paths),
-    st.builds(RoOverlay, layers, paths),
-    st.builds(TmpOverlay, layers, paths),
-    st.builds(Mask, paths, st.booleans()),
-    st.builds(Hostname, st.text("abc-ä", min_size=1, max_size=20)),
-    st.just(Loopback()),
+    st.builds(nsbox.Bind, paths, paths, st.booleans()),
+    st.builds(nsbox.RoBind, paths, paths, st.booleans(), st.booleans()),
+    st.builds(nsbox.DevBind, paths, paths),
+    st.builds(nsbox.BindFd, st.integers(0, 2**31 - 1), paths, st.booleans()),
+    st.builds(nsbox.Tmpfs, paths, st.none() | st.integers(1, 2**63 - 1), modes),
+    st.builds(nsbox.Proc, paths, st.booleans()),
+    st.builds(nsbox.Dir, paths, modes),
+    st.builds(nsbox.File, paths, st.binary(max_size=20), modes),
+    st.builds(nsbox.BindData, paths, st.binary(max_size=20), modes, st.booleans()),
+    st.builds(nsbox.Symlink, targets, paths),
+    st.builds(nsbox.Chmod, paths, modes),
+    st.builds(nsbox.Overlay, layers, paths, paths, paths),
+    st.builds(nsbox.RoOverlay, layers, paths),
+    st.builds(nsbox.TmpOverlay, layers, paths),
+    st.builds(nsbox.Mask, paths, st.booleans()),
+    st.builds(nsbox.Hostname, st.text("abc-ä", min_size=1, max_size=20)),
+    st.just(nsbox.Loopback()),
 )
 
 
-def source_of(given_op: Op) -> object:
+def source_of(given_op: nsbox.Op) -> object:
     """Return what the decoder must find as the op's source."""
     match given_op:
-        case Bind() | RoBind() | DevBind():
+        case nsbox.Bind() | nsbox.RoBind() | nsbox.DevBind():
             return given_op.src.encode()
-        case File() | BindData():
+        case nsbox.File() | nsbox.BindData():
             return given_op.data
-        case Symlink():
+        case nsbox.Symlink():
             return given_op.target.encode()
-        case Hostname():
+        case nsbox.Hostname():
             return given_op.name.encode()
-        case Overlay():
+        case nsbox.Overlay():
             return [path.encode() for path in (*given_op.lower, given_op.upper, given_op.work)]
-        case RoOverlay() | TmpOverlay():
+        case nsbox.RoOverlay() | nsbox.TmpOverlay():
             return [path.encode() for path in given_op.lower]
     return None
 
 
 @calm
 @given(st.lists(ops_of_all_kinds, max_size=12))
-def test_round_trip(ops: list[Op]) -> None:
+def test_round_trip(ops: list[nsbox.Op]) -> None:
     """Whatever ops are put together, the decoder finds the same operands, and the C core finds nothing wrong."""
     blob = encode(ops)
     found = decode(blob)

@@ -6,27 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from nsbox import (
-    Bind,
-    BindData,
-    Chmod,
-    Dev,
-    DevBind,
-    Dir,
-    File,
-    Hostname,
-    Mqueue,
-    Op,
-    Proc,
-    RemountRo,
-    RoBind,
-    Symlink,
-    Tmpfs,
-)
+import nsbox
 from nsbox_differential.view import canonical
 
 
-def located(op: Op, top: str, probe: str = "") -> Op:
+def located(op: nsbox.Op, top: str, probe: str = "") -> nsbox.Op:
     """Return the op with "/@" standing for top, and "/@probe" for the probe."""
     changed = {}
     for field in fields(op):
@@ -49,7 +33,7 @@ def is_twisted(target: str, dest: str) -> bool:
     return False
 
 
-def straight(op: Symlink) -> str:
+def straight(op: nsbox.Symlink) -> str:
     """Return a relative target that names the same place without leaving the root. For links below real directories."""
     if not is_twisted(op.target, op.dest):
         return op.target
@@ -59,7 +43,7 @@ def straight(op: Symlink) -> str:
 class Spoken:
     """The arguments of a bwrap that does the same, and the descriptors that they name. Close it after use."""
 
-    def __init__(self, ops: Sequence[Op]) -> None:
+    def __init__(self, ops: Sequence[nsbox.Op]) -> None:
         """Translate; each op in turn."""
         self.fds: list[int] = []
         self.argv = [word for op in ops for word in self._op(op)]
@@ -77,42 +61,42 @@ class Spoken:
         self.fds.append(fd)
         return str(fd)
 
-    def _op(self, op: Op) -> list[str]:
+    def _op(self, op: nsbox.Op) -> list[str]:
         match op:
-            case Chmod():
+            case nsbox.Chmod():
                 return ["--chmod", f"{op.mode:04o}", op.dest]
-            case RemountRo():
+            case nsbox.RemountRo():
                 return ["--remount-ro", op.dest]
-            case Hostname():
+            case nsbox.Hostname():
                 return ["--hostname", op.name]
-            case Bind() | RoBind() | DevBind() if op.optional and _is_missing(op.src):
+            case nsbox.Bind() | nsbox.RoBind() | nsbox.DevBind() if op.optional and _is_missing(op.src):
                 return self._creating(op)
         words = self._creating(op)
         parent = os.path.dirname(op.dest)  # type: ignore[attr-defined]
         return words if "--perms" in words or parent == "/" else ["--dir", parent, *words]
 
-    def _creating(self, op: Op) -> list[str]:
+    def _creating(self, op: nsbox.Op) -> list[str]:
         match op:
-            case Bind() | RoBind() | DevBind():
-                name = {Bind: "--bind", RoBind: "--ro-bind", DevBind: "--dev-bind"}[type(op)]
+            case nsbox.Bind() | nsbox.RoBind() | nsbox.DevBind():
+                name = {nsbox.Bind: "--bind", nsbox.RoBind: "--ro-bind", nsbox.DevBind: "--dev-bind"}[type(op)]
                 return [name + ("-try" if op.optional else ""), op.src, op.dest]
-            case Tmpfs():
+            case nsbox.Tmpfs():
                 size = [] if op.size is None else ["--size", str(op.size)]
                 return [*_perms(op.mode, 0o755), *size, "--tmpfs", op.dest]
-            case Dir():
+            case nsbox.Dir():
                 return [*_perms(op.mode, 0o755), "--dir", op.dest]
-            case File():
+            case nsbox.File():
                 return [*_perms(op.mode, None), "--file", self._fd(op.data), op.dest]
-            case BindData():
+            case nsbox.BindData():
                 name = "--ro-bind-data" if op.read_only else "--bind-data"
                 return [*_perms(op.mode, 0o600), name, self._fd(op.data), op.dest]
-            case Symlink():
+            case nsbox.Symlink():
                 return ["--symlink", straight(op), op.dest]
-            case Dev():
+            case nsbox.Dev():
                 return ["--dev", op.dest, "--chmod", "1777", f"{op.dest.rstrip('/')}/shm"]
-            case Proc():
+            case nsbox.Proc():
                 return ["--proc", op.dest]
-            case Mqueue():
+            case nsbox.Mqueue():
                 return ["--mqueue", op.dest]
             case _:
                 raise TypeError(f"bwrap 0.8 has no {op!r}")
