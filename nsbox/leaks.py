@@ -4,8 +4,8 @@
         log.warning("not sent: %s", finding)
 
 scan() knows what tokens look like (_leaks/patterns.py); Scrubber knows the exact values (_leaks/scrub.py).
-scrub_and_scan() scrubs, then scans. Neither stops a program that means to get a secret out: see docs/howto/leaks-and-
-secrets.md.
+scrub_and_scan() scrubs, then scans. Neither stops a program that means to get a secret out: see
+docs/howto/leaks-and-secrets.md.
 
 How scan() works: the text is the first layer. Whatever in it may be base64, hex or percent-encoding of printable text
 is decoded; together, the results are the next layer. C goes over each layer a few times, and Python sees only
