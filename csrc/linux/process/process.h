@@ -1,7 +1,4 @@
-/* process.h: the processes of a spawn, and which does what when.
- *
- * The caller (spawn.c, end.c) makes the mediator, which builds the sandbox (mediator.c) and makes pid 1 (pid1.c) and
- * the command (command.c).
+/* process.h: the processes of a spawn, and which of them does what, and when.
  */
 #ifndef NSBOX_PROCESS_H
 #define NSBOX_PROCESS_H
