@@ -1,4 +1,4 @@
-/* list.c: the list in force, and where one is read from. */
+/* list.c: the list in force, and how one is read. */
 #include "relay.h"
 #include <errno.h>
 #include <stdlib.h>

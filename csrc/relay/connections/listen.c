@@ -1,4 +1,5 @@
-/* listen.c: inside. A listener for a server's address, as soon as we are connected to that; then the SYN goes to it. */
+/* listen.c: the inside. Makes a listener for a server's address as soon as we are connected to the server; then the
+ * SYN goes to it. */
 #include "connection.h"
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -7,7 +8,7 @@
 
 enum { ACCEPTS_PER_TURN = 64, ACCEPT = 5 * SECOND, BACKLOG = 4096 };
 
-/* A free one, or the one that was used longest ago, unless a connection is on its way to it. NULL: that is so of all. */
+/* Returns a free listener, or the least recently used one that no connection is on its way to; NULL: there is none. */
 static struct listener *oldest(struct sandbox *sandbox)
 {
     struct listener *found = NULL;
@@ -27,7 +28,7 @@ static int open_listener(struct listener *l, int fd)
     const struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_port = htons(l->port), .sin_addr.s_addr = htonl(l->address)};
     l->source = (struct source){on_listener, fd, l->sandbox};
-    /* So a server that never reads costs the host little: accepted sockets inherit this. */
+    /* With this, a server that never reads costs the host little: accepted sockets inherit it. */
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     int ret = filter_listener(fd);
@@ -40,7 +41,7 @@ static int open_listener(struct listener *l, int fd)
     return loop_add(&l->source, EPOLLIN);
 }
 
-/* *found, or -errno: EADDRINUSE where the command listens at this port itself, on all addresses. */
+/* Find or make the listener; 0 or -errno: EADDRINUSE if the command itself listens at this port, on all addresses. */
 static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t port, struct listener **found)
 {
     static uint64_t uses;
@@ -90,7 +91,7 @@ void let_in(struct connection *c)
     send_packet(c->sandbox, c->syn.bytes, c->syn.size, c->syn.target);
 }
 
-/* Nothing waits for this client: it had given up, or its connection was ended meanwhile. */
+/* Nothing waits for this client: it had given up, or its connection has been ended meanwhile. */
 static void close_with_reset(int fd)
 {
     const struct linger reset = {1, 0};
@@ -124,7 +125,7 @@ void on_listener(struct source *source, uint32_t events)
         socklen_t size = sizeof from;
         int fd = within_share(accept4(source->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
-            l->is_paused = 1; /* no descriptor is free: epoll(7) would report what waits for ever */
+            l->is_paused = 1; /* no descriptor is free: epoll(7) would report what waits again and again */
             loop_change(source, 0);
         }
         if (fd < 0)
