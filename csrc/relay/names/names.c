@@ -121,7 +121,7 @@ static void sweep(void)
     if (last && time - last < SECOND)
         return;
     last = time;
-    names_tick(time); /* by then no name that a sandbox knows is in its list */
+    names_tick(time); /* after this, the list of untold names has none that a sandbox knows */
     for (int i = 0; i < MOST_NAMES; i++)
         if (names[i] && names[i]->is_told && !names[i]->is_busy && !is_known(names[i]))
             forget(names[i]);
