@@ -109,21 +109,21 @@ static int open_command(int number)
 static int await_setup(void)
 {
     uint8_t byte;
-    int told = 0;
+    int orders = 0;
     struct pollfd watched[2] = {{.fd = 1, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
-    while (!(told & NSBOX_GO)) {
+    while (!(orders & NSBOX_GO)) {
         if (sys_ppoll(watched, 2, 0) < 0)
             continue;
         if (!watched[0].revents)
             break;
         long n = sys_read(1, &byte, 1);
         if (n > 0)
-            told = byte;
+            orders = byte;
         else if (n != -EINTR)
             break;
     }
     sys_close(1);
-    return told;
+    return orders;
 }
 
 /* The command has ended, so end everything else now, so that it is accounted for. Wait a tenth of a second, or until
@@ -158,16 +158,16 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
     int signals = watch_signals();
     if (signals < 0 || say(NSBOX_SAID_UP) < 0)
         sys_exit(1);
-    int told = await_setup(), stay = told & NSBOX_STAYS;
-    if (told & NSBOX_OUTLIVES)
+    int orders = await_setup(), stay = orders & NSBOX_STAYS;
+    if (orders & NSBOX_OUTLIVES)
         sys_close(0);
-    int caller = told & NSBOX_OUTLIVES ? -1 : 0;
-    int command = open_command(told & NSBOX_IS_THIRD ? 3 : 2);
+    int caller = orders & NSBOX_OUTLIVES ? -1 : 0;
+    int command = open_command(orders & NSBOX_IS_THIRD ? 3 : 2);
     if (command < 0 && !stay)
-        end(signals, caller, told & NSBOX_IS_ADOPTED);
+        end(signals, caller, orders & NSBOX_IS_ADOPTED);
     static const int64_t at_once[2] = {0, 0}, tenth[2] = {0, 100000000};
     int64_t until = 0; /* 0: no end was asked for */
-    int more = 1, asked = 0;
+    int more = 1, request = 0;
     for (;;) {
         struct pollfd watched[3] = {
             {.fd = caller, .events = POLLIN}, {.fd = command, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
@@ -178,25 +178,25 @@ _Noreturn __attribute__((used)) void nsbox_init_main(void)
             sys_exit(0);
         int wish = n > 0 && watched[2].revents ? wish_of_caller(signals) : 0;
         if (wish == NSBOX_ASK || wish == NSBOX_ASK_PATIENTLY) {
-            asked = wish;
+            request = wish;
             ask_all_to_end();
         }
         if (n > 0 && watched[1].revents) {
-            if (!stay && !asked)
-                end(signals, caller, told & NSBOX_IS_ADOPTED);
+            if (!stay && !request)
+                end(signals, caller, orders & NSBOX_IS_ADOPTED);
             command = -1; /* what else was asked to end may do so in order */
-            until = stay || asked == NSBOX_ASK_PATIENTLY ? 0 : now_ms() + 2000;
+            until = stay || request == NSBOX_ASK_PATIENTLY ? 0 : now_ms() + 2000;
         }
         /* The command was killed, but has a tracer, without which it can't end. So end all, so that they are
          * accounted for. Processes of other ids, which we may not kill, end with us. */
         if (wish == NSBOX_END && (!until || command < 0)) {
             sys_kill(-1, SIGKILL);
             until = now_ms() + 1000;
-            asked = 0;
+            request = 0;
         }
         int left = reap(), is_over = (until && now_ms() >= until) || (left == -ECHILD && command < 0);
         if (is_over && command < 0 && !stay)
-            end(signals, caller, told & NSBOX_IS_ADOPTED);
+            end(signals, caller, orders & NSBOX_IS_ADOPTED);
         if (is_over)
             sys_exit(0);
         more = left > 0 || left == -EINTR;

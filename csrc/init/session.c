@@ -97,8 +97,8 @@ static const char *text(uint64_t offset)
 
 static _Noreturn void give_up(int error, uint32_t step)
 {
-    const nsbox_told_entry said = {.what = NSBOX_ENTRY_FAILED, .error = -error, .step = step};
-    sys_write(entry.fds[FAILED], &said, sizeof said);
+    const nsbox_told_entry report = {.what = NSBOX_ENTRY_FAILED, .error = -error, .step = step};
+    sys_write(entry.fds[FAILED], &report, sizeof report);
     sys_exit(127);
 }
 
@@ -257,16 +257,16 @@ static struct child *free_place(void)
 static void start(int n_fds)
 {
     struct child *place = free_place();
-    nsbox_told_entry said = {.what = NSBOX_ENTRY_FAILED, .step = NSBOX_STEP_COMMAND, .error = EAGAIN};
+    nsbox_told_entry report = {.what = NSBOX_ENTRY_FAILED, .step = NSBOX_STEP_COMMAND, .error = EAGAIN};
     int pidfd = -1;
     entry.n_fds = n_fds;
-    said.mark = entry.mark = mark_next();
+    report.mark = entry.mark = mark_next();
     long pid = place ? arch_clone(CLONE_PIDFD | 17 /* SIGCHLD */, stack + STACK, &pidfd, 0, command, 0) : -EAGAIN;
     if (pid > 0)
-        said.what = NSBOX_ENTRY_STARTED;
+        report.what = NSBOX_ENTRY_STARTED;
     else
-        said.error = (int32_t)-pid;
-    int ret = tell(entry.fds[TOLD], &said, pidfd);
+        report.error = (int32_t)-pid;
+    int ret = tell(entry.fds[TOLD], &report, pidfd);
     if (pid > 0 && ret >= 0) {
         place->pid = (int)pid;
         place->told = entry.fds[TOLD];
@@ -280,26 +280,26 @@ static int reap(void);
 
 static void answer(const nsbox_asking *asking, const int *fds, int n_fds)
 {
-    nsbox_told_entry said = {.what = NSBOX_ENTRY_SIGNALLED};
+    nsbox_told_entry report = {.what = NSBOX_ENTRY_SIGNALLED};
     if (asking->what == NSBOX_ASKED_SECRET)
         marks_begin(asking->mark);
     else if (asking->what == NSBOX_ASKED_SIGNAL && asking->mark)
-        said.mark = signal_marked(asking->mark, asking->signal, AT_ONCE);
+        report.mark = signal_marked(asking->mark, asking->signal, AT_ONCE);
     else if (asking->what == NSBOX_ASKED_FREEZE && asking->mark) {
         sys_kill(-1, SIGSTOP); /* a fork that has begun fails with a signal pending, and is restarted */
-        said.mark = signal_marked(asking->mark, asking->signal, ~0UL);
+        report.mark = signal_marked(asking->mark, asking->signal, ~0UL);
         sys_kill(-1, SIGCONT);
     }
     int kept = 0;
     if (asking->what == NSBOX_ASKED_KEEP) {
         int64_t number = output_keep(fds + 1, n_fds - 1, asking->signal);
-        said.what = NSBOX_ENTRY_KEPT;
-        said.mark = (uint64_t)(number < 0 ? NSBOX_NOT_KEPT : number);
+        report.what = NSBOX_ENTRY_KEPT;
+        report.mark = (uint64_t)(number < 0 ? NSBOX_NOT_KEPT : number);
         kept = number < 0 ? 0 : n_fds - 1;
     }
-    for (int i = 0; i < REAPED / 64 && said.mark && said.what == NSBOX_ENTRY_SIGNALLED && reap(); i++)
+    for (int i = 0; i < REAPED / 64 && report.mark && report.what == NSBOX_ENTRY_SIGNALLED && reap(); i++)
         continue; /* much of what was killed may be dead by now, and needn't be looked at again */
-    tell(fds[0], &said, -1);
+    tell(fds[0], &report, -1);
     close_all(fds, 1);
     close_all(fds + 1 + kept, n_fds - 1 - kept);
 }
@@ -332,14 +332,14 @@ static int reap(void)
         for (int i = 0; i < MOST; i++) {
             if (children[i].pid != pid)
                 continue;
-            nsbox_told_entry said = {
+            nsbox_told_entry report = {
                 .what = NSBOX_ENTRY_ENDED,
                 .error = status,
                 .user_us = used.user[0] * 1000000 + used.user[1],
                 .system_us = used.system[0] * 1000000 + used.system[1],
                 .max_rss = used.max_rss * 1024,
             };
-            tell(children[i].told, &said, -1);
+            tell(children[i].told, &report, -1);
             sys_close(children[i].told);
             children[i].pid = 0;
             break;

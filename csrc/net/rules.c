@@ -76,14 +76,14 @@ static int may_be_for(const nsbox_net_rule *rule, uint16_t port, int protocol)
 
 enum verdict rules_name(const struct rules *rules, const char *name)
 {
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     size_t size = strlen(name);
     for (uint32_t i = 0; i < rules->head->n_rules; i++) {
         const nsbox_net_rule *rule = &rules->rules[i];
         if (may_be_for(rule, 0, PROTOCOL_TCP) && names(rules, rule, name, size))
-            found = judge(found, rule);
+            outcome = judge(outcome, rule);
     }
-    return found;
+    return outcome;
 }
 
 int rules_spells(const struct rules *rules, const char *name)
@@ -99,12 +99,12 @@ int rules_spells(const struct rules *rules, const char *name)
 
 enum verdict rules_name_port(const struct rules *rules, const char *name, uint16_t port, int protocol)
 {
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     size_t size = strlen(name);
     for (uint32_t i = 0; i < rules->head->n_rules; i++)
         if (is_for(&rules->rules[i], port, protocol) && names(rules, &rules->rules[i], name, size))
-            found = judge(found, &rules->rules[i]);
-    return found;
+            outcome = judge(outcome, &rules->rules[i]);
+    return outcome;
 }
 
 /* Does the entry mean this address? One of the host's own only if the entry is for that alone: an entry for a
@@ -124,7 +124,7 @@ static void in_network_order(uint8_t to[4], uint32_t address)
 
 enum verdict rules_address(const struct rules *rules, uint32_t address, uint16_t port, int protocol, int is_own)
 {
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     uint8_t bytes[4];
     in_network_order(bytes, address);
     if (address_is_loopback(bytes, sizeof bytes))
@@ -133,18 +133,18 @@ enum verdict rules_address(const struct rules *rules, uint32_t address, uint16_t
     for (uint32_t i = 0; i < rules->head->n_rules; i++) {
         const nsbox_net_rule *rule = &rules->rules[i];
         if (is_for(rule, port, protocol) && (has(rule, address, is_own) || (rule->kind == NSBOX_NET_ANY && is_public)))
-            found = judge(found, rule);
+            outcome = judge(outcome, rule);
     }
-    return found;
+    return outcome;
 }
 
 enum verdict rules_localhost(const struct rules *rules, uint16_t port)
 {
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     for (uint32_t i = 0; i < rules->head->n_rules; i++)
         if (rules->rules[i].kind == NSBOX_NET_LOCALHOST && is_for(&rules->rules[i], port, PROTOCOL_TCP))
-            found = judge(found, &rules->rules[i]);
-    return found;
+            outcome = judge(outcome, &rules->rules[i]);
+    return outcome;
 }
 
 /* ---- addresses that no name may have */
@@ -235,14 +235,14 @@ static enum verdict listed(const struct rules *rules, const uint8_t *address, si
                            int is_own)
 {
     const uint8_t *four = size == 4 ? address : inner(address);
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     if (!four)
-        return found;
+        return outcome;
     uint32_t value = (uint32_t)four[0] << 24 | (uint32_t)four[1] << 16 | (uint32_t)four[2] << 8 | four[3];
     for (uint32_t i = 0; i < rules->head->n_rules; i++)
         if (may_be_for(&rules->rules[i], port, protocol) && has(&rules->rules[i], value, is_own))
-            found = judge(found, &rules->rules[i]);
-    return found;
+            outcome = judge(outcome, &rules->rules[i]);
+    return outcome;
 }
 
 int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t size, uint16_t port, int protocol,
@@ -250,9 +250,9 @@ int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t 
 {
     if (address_is_loopback(address, size))
         return 0;
-    enum verdict said = listed(rules, address, size, port, protocol, is_own);
-    if (said != VERDICT_NO)
-        return said == VERDICT_YES;
+    enum verdict outcome = listed(rules, address, size, port, protocol, is_own);
+    if (outcome != VERDICT_NO)
+        return outcome == VERDICT_YES;
     if (is_own || is_nobodys(address, size))
         return 0;
     return !is_private(address, size) || rules->head->flags & NSBOX_NET_PRIVATE;

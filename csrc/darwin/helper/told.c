@@ -46,7 +46,7 @@ static int64_t number(const char *text, size_t most)
 }
 
 /* Reads a list of at least `least` strings: 0 or -errno. */
-static int list(struct rest *rest, size_t least, char ***found, size_t *n)
+static int list(struct rest *rest, size_t least, char ***strings, size_t *n)
 {
     int64_t count = number(next(rest), rest->size); /* a string has at least one byte */
     if (count < 0 || (size_t)count < least)
@@ -57,7 +57,7 @@ static int list(struct rest *rest, size_t least, char ***found, size_t *n)
     for (int64_t i = 0; i < count; i++)
         if (!(items[i] = next(rest)))
             return -EINVAL;
-    *found = items;
+    *strings = items;
     *n = (size_t)count;
     return 0;
 }

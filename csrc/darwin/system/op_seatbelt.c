@@ -40,9 +40,9 @@ static void forget_lock(void)
 /* Finds a function. `function` is the address of a pointer to it, which C lets dlsym(3) fill in only as bytes. */
 static void *find(void *library, const char *name, void *function)
 {
-    void *found = dlsym(library, name);
-    memcpy(function, &found, sizeof found);
-    return found;
+    void *symbol = dlsym(library, name);
+    memcpy(function, &symbol, sizeof symbol);
+    return symbol;
 }
 
 /* Searches libsandbox, then where it may pass them on to: libSystem. */

@@ -34,9 +34,9 @@ static int take(int caller, int pid)
 {
     uint64_t mine = (uint64_t)(uint32_t)caller << 32 | (uint32_t)pid;
     for (int i = 0; i < LOOKS; i++) {
-        uint64_t found = __atomic_load_n(&holder, __ATOMIC_ACQUIRE);
-        int is_free = !is_of(found, caller);
-        if (is_free && __atomic_compare_exchange_n(&holder, &found, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        uint64_t value = __atomic_load_n(&holder, __ATOMIC_ACQUIRE);
+        int is_free = !is_of(value, caller);
+        if (is_free && __atomic_compare_exchange_n(&holder, &value, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             return 0;
         pause_look(i);
     }
@@ -132,9 +132,9 @@ void share_pipes(const nsbox_request *r)
 {
     if (!r->kernel_uid)
         return;
-    const int32_t given[] = {r->stdin_fd, r->stdout_fd, r->stderr_fd};
+    const int32_t stdio[] = {r->stdin_fd, r->stdout_fd, r->stderr_fd};
     for (int i = 0; i < 3; i++)
-        open_to_all(given[i] == -1 ? i : given[i]);
+        open_to_all(stdio[i] == -1 ? i : stdio[i]);
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         open_to_all(r->pass_fds[i]);
 }

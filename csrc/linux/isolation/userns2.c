@@ -140,10 +140,10 @@ int enter_second_userns(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
     *step = NSBOX_STEP_SECOND_USERNS;
-    int given = j->userns2.fd >= 0 ? j->userns2.fd : r->user2_fd;
-    int ret = given >= 0 ? sys_setns(given, CLONE_NEWUSER)
-                         : sys_unshare(CLONE_NEWUSER | (r->caps ? (unsigned long)CLONE_NEWNS : 0));
-    if (ret < 0 || given >= 0)
+    int userns = j->userns2.fd >= 0 ? j->userns2.fd : r->user2_fd;
+    int ret = userns >= 0 ? sys_setns(userns, CLONE_NEWUSER)
+                          : sys_unshare(CLONE_NEWUSER | (r->caps ? (unsigned long)CLONE_NEWNS : 0));
+    if (ret < 0 || userns >= 0)
         return ret;
     if (r->flags & NSBOX_MAP2_BY_HELPER)
         return await_maps(j, step);

@@ -55,10 +55,10 @@ static int next_needed(const struct job *j, int from)
     lower(&least, r->stderr_fd, from);
     for (uint32_t i = 0; i < r->n_idmaps; i++)
         lower(&least, r->idmaps[i].userns_fd, from);
-    const int32_t given[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,     r->mnt_fd,
-                             r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1], r->relay_fd};
-    for (unsigned i = 0; i < sizeof given / sizeof given[0]; i++)
-        lower(&least, given[i], from);
+    const int32_t requested[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,     r->mnt_fd,
+                                 r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1], r->relay_fd};
+    for (unsigned i = 0; i < sizeof requested / sizeof requested[0]; i++)
+        lower(&least, requested[i], from);
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         lower(&least, r->pass_fds[i], from);
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++)

@@ -51,11 +51,11 @@ static int no_other_root(struct builder *b)
 static void tell_init(struct job *j)
 {
     uint32_t flags = j->req->flags;
-    uint8_t told = (is_parked(j->req) ? NSBOX_GO : 0) | (flags & NSBOX_STAY ? NSBOX_STAYS : 0) |
+    uint8_t byte = (is_parked(j->req) ? NSBOX_GO : 0) | (flags & NSBOX_STAY ? NSBOX_STAYS : 0) |
                    (flags & NSBOX_OUTLIVE ? NSBOX_OUTLIVES : 0) | (flags & NSBOX_MAP2_BY_HELPER ? NSBOX_IS_THIRD : 0) |
                    (flags & NSBOX_ADOPT_INIT ? NSBOX_IS_ADOPTED : 0);
-    if (told && has_init(j))
-        sys_write(is_parked(j->req) ? j->req->go_fd : j->setup_pipe[1], &told, 1);
+    if (byte && has_init(j))
+        sys_write(is_parked(j->req) ? j->req->go_fd : j->setup_pipe[1], &byte, 1);
 }
 
 /* Waits until the relay says that its side of the net namespace is ready. */

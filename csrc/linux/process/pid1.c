@@ -182,14 +182,14 @@ static void init_main(void *arg)
     sys_exit(127);
 }
 
-/* Clones pid 1 into our pid namespace, or that of our children. told: gets its number, or with CLONE_PIDFD a pidfd. */
-static long clone_init(struct job *j, unsigned long flags, int *told)
+/* Clones pid 1 into our pid namespace, or that of our children. out: gets its number, or with CLONE_PIDFD a pidfd. */
+static long clone_init(struct job *j, unsigned long flags, int *out)
 {
     uint32_t *word = init_word(j);
     uint8_t *stack = j->req->flags & NSBOX_AS_INIT ? j->stacks.command : j->stacks.init;
     flags |= CLONE_VM | CLONE_FILES | CLONE_CHILD_CLEARTID | (flags & CLONE_PIDFD ? 0 : CLONE_PARENT_SETTID);
     *word = 1;
-    long pid = arch_clone(flags, stack, told, (int *)(void *)word, init_main, j);
+    long pid = arch_clone(flags, stack, out, (int *)(void *)word, init_main, j);
     if (pid < 0)
         *word = 0;
     return pid;
@@ -209,18 +209,18 @@ static int hold_init_pidfd(struct job *j)
 
 int init_start(struct job *j)
 {
-    uint32_t asked = j->req->flags;
-    if (!(asked & NSBOX_PARK)) /* the pipe is the caller's then */
+    uint32_t wishes = j->req->flags;
+    if (!(wishes & NSBOX_PARK)) /* the pipe is the caller's then */
         TRY(&j->b, NSBOX_STEP_INIT, sys_pipe2(j->setup_pipe, SYS_O_CLOEXEC));
-    unsigned long flags = asked & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT) ? CLONE_PARENT : 0;
-    int *number = asked & NSBOX_AS_INIT ? &j->res->pid : &j->res->init_pid;
-    if (asked & NSBOX_AS_INIT)
+    unsigned long flags = wishes & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT) ? CLONE_PARENT : 0;
+    int *number = wishes & NSBOX_AS_INIT ? &j->res->pid : &j->res->init_pid;
+    if (wishes & NSBOX_AS_INIT)
         j->command.is_made = j->init.is_up = 1;
-    j->b.step = asked & NSBOX_AS_INIT ? NSBOX_STEP_COMMAND : NSBOX_STEP_INIT;
+    j->b.step = wishes & NSBOX_AS_INIT ? NSBOX_STEP_COMMAND : NSBOX_STEP_INIT;
     int ret = is_below(j->req) ? clone_below(j, flags, number, clone_init) : (int)clone_init(j, flags, number);
     if (ret < 0)
         return ret;
-    if (!(asked & NSBOX_AS_INIT)) {
+    if (!(wishes & NSBOX_AS_INIT)) {
         uint32_t cpu;
         if (makes_net(j->req) && !is_below(j->req) && sys_getcpu(&cpu) >= 0) /* it may have another number there */
             move_away(j->res->init_pid, cpu);

@@ -84,9 +84,9 @@ static int number_of(int pidfd)
 /* Takes pid 1's number first: if anything else fails, the caller has to end it. */
 static int take_over(struct job *j, const struct below *b, int *number)
 {
-    int found = j->init.pidfd < 0 ? 0 : number_of(j->init.pidfd);
-    TRY(&j->b, NSBOX_STEP_INIT, found);
-    *number = found;
+    int own_number = j->init.pidfd < 0 ? 0 : number_of(j->init.pidfd);
+    TRY(&j->b, NSBOX_STEP_INIT, own_number);
+    *number = own_number;
     TRY(&j->b, b->step, b->error);
     TRY(&j->b, NSBOX_STEP_JOIN, sys_setns(b->fd, CLONE_NEWPID));
     return 0;

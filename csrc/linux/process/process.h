@@ -32,7 +32,7 @@ void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
 
 /* pidns_below.c. make: clones pid 1 into the namespace for children of the process that calls it. */
-typedef long pid1_maker(struct job *j, unsigned long flags, int *told);
+typedef long pid1_maker(struct job *j, unsigned long flags, int *out);
 int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *make);
 
 /* kept.c */

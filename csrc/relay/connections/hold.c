@@ -25,13 +25,13 @@ static const uint8_t RETRY[32] = {0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11
                                   0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb,
                                   0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c};
 
-static uint32_t reason_of(const struct connection *c, enum hello found)
+static uint32_t reason_of(const struct connection *c, enum hello kind)
 {
-    if (found == HELLO_NO_TLS)
+    if (kind == HELLO_NO_TLS)
         return NSBOX_NET_NO_TLS;
-    if (found == HELLO_ECH && list.head->tls != NSBOX_NET_TLS_ECH)
+    if (kind == HELLO_ECH && list.head->tls != NSBOX_NET_TLS_ECH)
         return NSBOX_NET_ECH;
-    if ((found == HELLO_NAMED || found == HELLO_ECH) && !strcmp(c->sni, c->name->text))
+    if ((kind == HELLO_NAMED || kind == HELLO_ECH) && !strcmp(c->sni, c->name->text))
         return 0;
     return NSBOX_NET_SNI;
 }
@@ -67,10 +67,10 @@ static ssize_t hold_hello(struct connection *c, const uint8_t *bytes, size_t siz
     size_t room = HELLO_MOST - before, part = size < room ? size : room;
     memcpy(c->hello + before, bytes, part);
     c->hello_size += part;
-    enum hello found = hello_read(c->hello, c->hello_size, c->sni, &used);
-    if (found == HELLO_MORE && part == size)
+    enum hello kind = hello_read(c->hello, c->hello_size, c->sni, &used);
+    if (kind == HELLO_MORE && part == size)
         return (ssize_t)part;
-    uint32_t reason = reason_of(c, found);
+    uint32_t reason = reason_of(c, kind);
     if (reason)
         return abort_handshake(c, reason);
     *is_right = 1;

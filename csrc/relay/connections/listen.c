@@ -11,15 +11,15 @@ enum { ACCEPTS_PER_TURN = 64, ACCEPT = 5 * SECOND, BACKLOG = 4096 };
 /* Returns a free listener, or the least recently used one that no connection is on its way to; NULL: there is none. */
 static struct listener *oldest(struct sandbox *sandbox)
 {
-    struct listener *found = NULL;
+    struct listener *choice = NULL;
     for (int i = 0; i < MOST_LISTENERS; i++) {
         struct listener *l = &sandbox->listeners[i];
         if (l->source.fd < 0)
             return l;
-        if (!l->n_expected && (!found || l->used < found->used))
-            found = l;
+        if (!l->n_expected && (!choice || l->used < choice->used))
+            choice = l;
     }
-    return found;
+    return choice;
 }
 
 static int open_listener(struct listener *l, int fd)
@@ -41,8 +41,8 @@ static int open_listener(struct listener *l, int fd)
     return loop_add(&l->source, EPOLLIN);
 }
 
-/* Find or make the listener; 0 or -errno: EADDRINUSE if the command itself listens at this port, on all addresses. */
-static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t port, struct listener **found)
+/* Find or make the listener, *choice; 0 or -errno: EADDRINUSE if the command itself listens at this port, on all addresses. */
+static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t port, struct listener **choice)
 {
     static uint64_t uses;
     const char *step;
@@ -50,7 +50,7 @@ static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t por
         struct listener *l = &sandbox->listeners[i];
         if (l->source.fd >= 0 && l->address == address && l->port == port) {
             l->used = ++uses;
-            *found = l;
+            *choice = l;
             return 0;
         }
     }
@@ -66,7 +66,7 @@ static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t por
     ret = open_listener(old, sandbox->spares[--sandbox->n_spares]);
     if (ret)
         loop_close(&old->source);
-    *found = old;
+    *choice = old;
     return ret;
 }
 

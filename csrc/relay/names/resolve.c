@@ -20,7 +20,7 @@ struct job {
     struct sandbox *sandbox;
 };
 
-static struct source found = {.fd = -1};
+static struct source wakeup = {.fd = -1};
 
 static void take_over(struct job *job)
 {
@@ -121,7 +121,7 @@ void resolve_forget(struct waiter *waiter)
 
 int resolve_start(void)
 {
-    found = (struct source){on_found, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), NULL};
-    lookup_start(found.fd);
-    return found.fd < 0 ? -errno : loop_add(&found, EPOLLIN);
+    wakeup = (struct source){on_found, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), NULL};
+    lookup_start(wakeup.fd);
+    return wakeup.fd < 0 ? -errno : loop_add(&wakeup, EPOLLIN);
 }

@@ -169,15 +169,15 @@ size_t dns_write(uint8_t *to, const uint8_t *bytes, const struct dns_question *q
 
 int dns_reverse(const char *name, uint32_t *address)
 {
-    uint32_t found = 0;
+    uint32_t result = 0;
     for (int i = 0; i < 4; i++) {
         unsigned part = 0, digits = 0;
         for (; *name >= '0' && *name <= '9' && digits < 3; digits++)
             part = part * 10 + (unsigned)(*name++ - '0');
         if (!digits || part > 255 || *name++ != '.')
             return 0;
-        found |= part << (8 * i);
+        result |= part << (8 * i);
     }
-    *address = found;
+    *address = result;
     return !strcmp(name, "in-addr.arpa");
 }
