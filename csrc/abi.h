@@ -104,25 +104,23 @@ enum nsbox_spawn_flag {
     NSBOX_SETSID_LAST = 2048, /* with PREEXEC: setsid(2) after it, unless it was done there */
     NSBOX_STAY = 4096,        /* the sandbox goes on after the command's end, until nothing runs in it */
     NSBOX_PLAIN = 8192,       /* no namespaces, root, or init: an ordinary child except for limits, filters, Landlock */
-    NSBOX_UNCONFINED =
-        16384, /* with PLAIN: privileges stay, and there are no filters: the command will confine itself */
-    NSBOX_DIE_WITH_THREAD = 32768,  /* when the calling thread ends, so does the command (PR_SET_PDEATHSIG) */
-    NSBOX_HOST_WRITES = 65536,      /* what an op creates or changes, it may create or change on the host too */
-    NSBOX_OUTLIVE = 131072,         /* the sandbox isn't tied to the caller */
-    NSBOX_AS_INIT = 262144,         /* the command itself is pid 1 */
-    NSBOX_LIMIT_USERNS = 524288,    /* with a second user namespace: there can't be a third */
-    NSBOX_NO_USERNS = 1048576,      /* unless the command can't make user namespaces, it doesn't start */
-    NSBOX_SHELL = 2097152,          /* a program of no known format is a script for /bin/sh, as with execvp(3) */
-    NSBOX_MAP2_BY_HELPER = 4194304, /* the second maps hold more than one id */
-    NSBOX_HOLD_MAPS = 8388608,      /* with a hold: the process that holds it writes the first maps */
-    NSBOX_TEMPLATE = 16777216,      /* no command: the sandbox is kept for those with mnt_fd. See nsbox_sent */
-    NSBOX_PARK = 33554432,          /* no command: its init waits for one, which comes with park_fd */
-    NSBOX_BY_FD = 67108864,         /* the program is the file that the command has as descriptor 2 */
-    NSBOX_LIFELINE = 134217728,     /* macOS: a process of ours ends the command when the caller ends */
-    NSBOX_LIFELINE_GROUP =
-        268435456,               /* with LIFELINE: it ends the group as well; without STAY, when the command ends too */
-    NSBOX_BY_HELPER = 536870912, /* macOS: the helper program confines and executes, as profile_fd says */
-    NSBOX_MAP_ROOT = 1073741824  /* the command keeps CAP_SETFCAP: it may map its uid 0 again (Linux 5.12) */
+    NSBOX_UNCONFINED = 16384, /* with PLAIN: privileges stay, and there are no filters: it will confine itself */
+    NSBOX_DIE_WITH_THREAD = 32768,    /* when the calling thread ends, so does the command (PR_SET_PDEATHSIG) */
+    NSBOX_HOST_WRITES = 65536,        /* what an op creates or changes, it may create or change on the host too */
+    NSBOX_OUTLIVE = 131072,           /* the sandbox isn't tied to the caller */
+    NSBOX_AS_INIT = 262144,           /* the command itself is pid 1 */
+    NSBOX_LIMIT_USERNS = 524288,      /* with a second user namespace: there can't be a third */
+    NSBOX_NO_USERNS = 1048576,        /* unless the command can't make user namespaces, it doesn't start */
+    NSBOX_SHELL = 2097152,            /* a program of no known format is a script for /bin/sh, as with execvp(3) */
+    NSBOX_MAP2_BY_HELPER = 4194304,   /* the second maps hold more than one id */
+    NSBOX_HOLD_MAPS = 8388608,        /* with a hold: the process that holds it writes the first maps */
+    NSBOX_TEMPLATE = 16777216,        /* no command: the sandbox is kept for those with mnt_fd. See nsbox_sent */
+    NSBOX_PARK = 33554432,            /* no command: its init waits for one, which comes with park_fd */
+    NSBOX_BY_FD = 67108864,           /* the program is the file that the command has as descriptor 2 */
+    NSBOX_LIFELINE = 134217728,       /* macOS: a process of ours ends the command when the caller ends */
+    NSBOX_LIFELINE_GROUP = 268435456, /* with LIFELINE: and its group; without STAY, at its own end too */
+    NSBOX_BY_HELPER = 536870912,      /* macOS: the helper program confines and executes, as profile_fd says */
+    NSBOX_MAP_ROOT = 1073741824       /* the command keeps CAP_SETFCAP: it may map its uid 0 again (Linux 5.12) */
 };
 
 /* Where a spawn stopped. */
