@@ -16,6 +16,7 @@ from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
 from nsbox._files.files import Tree, join
+from nsbox._paths.resolution import Walk
 from nsbox._rootfs import elf as rootfs_elf
 from nsbox._rootfs.libraries import Libraries, Library, opened
 from nsbox._rootfs.policy import MANIFEST, MOUNT_POINTS, PATH
@@ -27,7 +28,6 @@ _DIRECTORIES = ("/etc", "/root", "/usr", "/var")
 # Links of a machine with merged directories. The root gets them before anything is put below them.
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr/bin", "usr/sbin", "usr/lib32", "usr/lib64")
 _NOT_FILES = ("/proc", "/sys", "/dev")
-_MOST_LINKS = 40  # as path_resolution(7)
 _SHEBANG = 256  # BINPRM_BUF_SIZE
 _ENV_TAKES_ONE = ("-u", "--unset", "-C", "--chdir")
 
@@ -292,52 +292,36 @@ class Contents:
 
     def _follow(self, path: str) -> str:
         """Add the links on the way to a path of this machine, and return the real path."""
-        done: list[str] = []
-        todo, links = path.split("/")[::-1], 0
-        while todo:
-            part = todo.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                done = done[:-1]
-                continue
-            here = "/" + "/".join([*done, part])
+
+        def link_here(at: str) -> str | None:
             try:
-                target = os.readlink(here)
+                return os.readlink(at)
             except OSError as error:
                 if error.errno != errno.EINVAL:  # it is no link
                     raise OSError(error.errno, error.strerror, path) from None
-                done.append(part)
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            _check_source(here)
-            self._put(here, Link(target))
-            done = [] if target.startswith("/") else done
-            todo += target.split("/")[::-1]
-        return "/" + "/".join(done)
+                return None
+
+        walk = Walk(path, link_here)
+        for at, target in walk:
+            if target is not None:
+                _check_source(at)
+                self._put(at, Link(target))
+        return walk.at
 
     def _resolved(self, path: str) -> str:
         """Return where a path of the root leads, by the links that the root has so far."""
-        done: list[str] = []
-        todo, links = path.split("/")[::-1], 0
-        while todo:
-            part = todo.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                done = done[:-1]
-                continue
-            done.append(part)
-            entry = self.entries.get("/" + "/".join(done))
-            if isinstance(entry, Link):
-                links += 1
-                if links > _MOST_LINKS:
-                    raise PolicyError(self._field, f"{path}: {os.strerror(errno.ELOOP)}")
-                done = [] if entry.target.startswith("/") else done[:-1]
-                todo += entry.target.split("/")[::-1]
-        return "/" + "/".join(done)
+
+        def link_inside(at: str) -> str | None:
+            entry = self.entries.get(at)
+            return entry.target if isinstance(entry, Link) else None
+
+        walk = Walk(path, link_inside)
+        try:
+            for _ in walk:
+                pass
+        except OSError as error:
+            raise PolicyError(self._field, f"{path}: {error.strerror}") from None
+        return walk.at
 
 
 @contextlib.contextmanager
