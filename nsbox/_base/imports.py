@@ -13,7 +13,7 @@ import sys  # but not __future__, which the caller's directory could have too
 
 from nsbox._base.paths import PACKAGE
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # as in _base.frozen, which isn't imported before the guard stands
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from importlib.machinery import ModuleSpec

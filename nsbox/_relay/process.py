@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import array
 import errno
 import os
@@ -10,16 +10,17 @@ import select
 import struct
 import time
 import weakref
-from _thread import RLock, allocate_lock, start_new_thread
+from _thread import start_new_thread  # threading.Thread.start() also waits until the thread runs
 from contextlib import suppress
 from queue import SimpleQueue
+from threading import Lock
 
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened
 from nsbox._base.paths import PACKAGE
-from nsbox._base.stdlib import original
+from nsbox._base.stdlib import RLock, original
 from nsbox._core import linux, orphans
 from nsbox._network import events
 from nsbox._relay.asks import report
@@ -234,7 +235,7 @@ class Hearer:
     def flush(self) -> None:
         """Wait until it has got every event so far; give up after a while."""
         if self._is_running:
-            done = allocate_lock()
+            done = Lock()
             done.acquire()
             self._queue.put(done)
             done.acquire(timeout=_PATIENCE)

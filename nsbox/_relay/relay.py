@@ -12,11 +12,11 @@ import errno
 import os
 import sys
 import weakref
-from _thread import RLock
 from contextlib import suppress
 
 from nsbox._base.errors import PolicyError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
 from nsbox._core import abi, command
 from nsbox._layout.network import listed
 from nsbox._network import events, messages

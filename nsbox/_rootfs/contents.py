@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from _collections_abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen

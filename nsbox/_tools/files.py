@@ -14,7 +14,7 @@ import fnmatch
 import io
 import os
 import stat
-from _collections_abc import Iterator
+from collections.abc import Iterator
 
 from nsbox._base.checks import check_size
 from nsbox._base.errors import AccessError, Reason, UnavailableError

@@ -22,7 +22,7 @@ import errno
 import logging
 import os
 import stat
-from _collections_abc import Callable
+from collections.abc import Callable
 
 from nsbox._base.display import shown
 from nsbox._base.errors import CommitError, ConflictError
