@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._cli.messages import Parser, complain, flushed, unwritten
 from nsbox._cli.network import add_options as add_network_options
 from nsbox._cli.options import add_policy_options, policy_of
-from nsbox._cli.said import Parser, complain, flushed, unwritten
 
 
 def _run(options: argparse.Namespace) -> int:

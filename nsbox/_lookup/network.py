@@ -75,7 +75,7 @@ def _in_layers(path: str, policy: Policy) -> str | None:
 
     def target(at: str) -> str | None:
         nonlocal kind
-        kind, text = _found(at, policy.ops)
+        kind, text = _entry(at, policy.ops)
         return text if kind == "link" else None
 
     walk = Walk(path, target)
@@ -87,10 +87,10 @@ def _in_layers(path: str, policy: Policy) -> str | None:
         if error.errno != errno.ELOOP:  # a loop leads to no file; anything else is no answer
             raise
         return None
-    return walk.at if _found(walk.at, policy.ops)[0] == "file" else None
+    return walk.at if _entry(walk.at, policy.ops)[0] == "file" else None
 
 
-def _found(path: str, ops: tuple[Op, ...]) -> tuple[str, str]:
+def _entry(path: str, ops: tuple[Op, ...]) -> tuple[str, str]:
     """Return what is at a path without links on the way: "file", "directory", "link" and its target, or ""."""
     for op in reversed(ops):
         dest = getattr(op, "dest", None)
@@ -120,7 +120,7 @@ def _mounts(op: Op) -> bool:
 
 
 def _of_sources(op: Op, rest: str) -> tuple[str, str]:
-    """Return what a mount has at a path in it, as _found() does; the topmost layer of an overlay that has it counts."""
+    """Return what a mount has at a path in it, as _entry() does; the topmost layer of an overlay that has it counts."""
     upper = getattr(op, "upper", None)
     lower = (*reversed(getattr(op, "lower", ())), getattr(op, "src", None))
     sources = [f"/proc/self/fd/{op.fd}"] if isinstance(op, BindFd) else [s for s in (upper, *lower) if s is not None]

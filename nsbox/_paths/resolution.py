@@ -114,17 +114,17 @@ class Resolution:
 
     def existing(self, field: str, path: object) -> str:
         """Return a path without links, as programs inside will see it; raises PolicyError if it doesn't exist."""
-        return self._found(field, *_absolute(field, path))
+        return self._real(field, *_absolute(field, path))
 
     def denied(self, field: str, path: object) -> str:
         """Return a path without links, as far as it exists: a mask over the link itself would hide nothing."""
-        return self._found(field, *_absolute(field, path), must_exist=False)
+        return self._real(field, *_absolute(field, path), must_exist=False)
 
     def entry(self, field: str, path: str, *, at: Any = None, must_exist: bool = True) -> str:
         """Return an absolute path without links; ".." in it applies after links. at: a label for problems()."""
-        return self._found(field, path, False, at, must_exist)
+        return self._real(field, path, False, at, must_exist)
 
-    def _found(self, field: str, text: str, is_relative: bool, at: Any = None, must_exist: bool = True) -> str:
+    def _real(self, field: str, text: str, is_relative: bool, at: Any = None, must_exist: bool = True) -> str:
         if is_relative or text == _current():
             self.add_links(_links_to_here())
         try:

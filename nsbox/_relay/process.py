@@ -122,7 +122,7 @@ class Process:
             while goes_on and (packet := _packet(self.socket)) is not None:
                 goes_on = packet != b""
                 with suppress(ValueError):  # our relay sends nothing that raises it
-                    call = relay.hear(packet) if goes_on else None
+                    call = relay.receive(packet) if goes_on else None
                     if call is not None:
                         calls.append(call)
         for call in calls:
@@ -214,7 +214,7 @@ def _read(copy: Any, its: weakref.ref[Process], owner: weakref.ref[Relay], pause
     start_new_thread(read, ())
 
 
-class Hearer:
+class Observer:
     """Passes events to an on_network, in a thread of its own."""
 
     def __init__(self, call: Callable[[NetworkEvent], object]) -> None:
@@ -222,7 +222,7 @@ class Hearer:
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self._is_running = False
 
-    def tell(self, event: NetworkEvent | None) -> bool:
+    def put(self, event: NetworkEvent | None) -> bool:
         """Queue an event, or None to end the thread. Never blocks; False if too many are waiting already."""
         if event is not None and self._queue.qsize() >= _MOST_WAITING:
             return False

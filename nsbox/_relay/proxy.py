@@ -119,7 +119,7 @@ class Process:
                 if head.kind == events.READY:
                     port = events.PACKET.unpack(packet)[_PORT]
                     self._answers[head.id] = head.value, port
-                elif relay is not None and (call := relay.hear(packet)) is not None:
+                elif relay is not None and (call := relay.receive(packet)) is not None:
                     calls.append(call)
         for call in calls:
             call()

@@ -119,7 +119,7 @@ class Contents:
     def add_programs(self, wished: Iterable[tuple[str | None, str]]) -> None:
         """Add programs: the path in the root (None: the same as here), and the path or the name here."""
         self._field = "programs"
-        todo = [(inside, self._found(name)) for inside, name in wished]
+        todo = [(inside, self._program(name)) for inside, name in wished]
         while todo:
             inside, host = todo.pop()
             real, place = self._add_file(inside, host)
@@ -155,7 +155,7 @@ class Contents:
 
     # ---- programs
 
-    def _found(self, name: str) -> str:
+    def _program(self, name: str) -> str:
         """Return the path of a program. A name without "/" is looked up."""
         if "/" in name:
             return os.path.abspath(name)
@@ -193,7 +193,7 @@ class Contents:
 
     def _interpreter(self, name: str, script: str) -> str:
         try:
-            path = self._found(name)
+            path = self._program(name)
             os.stat(path)
         except FileNotFoundError as error:
             raise FileNotFoundError(
@@ -288,7 +288,9 @@ class Contents:
                 self._put(parent, Dir())
             self.entries[path] = entry
         elif not _is_same(have, entry):
-            raise PolicyError(self._field, f"{path} would be two things: {_said(have)}, and {_said(entry)}")
+            raise PolicyError(
+                self._field, f"{path} would be two things: {_description(have)}, and {_description(entry)}"
+            )
 
     def _follow(self, path: str) -> str:
         """Add the links on the way to a path of this machine, and return the real path."""
@@ -348,7 +350,7 @@ def _is_same(have: Entry, entry: Entry) -> bool:
     return have == entry
 
 
-def _said(entry: Entry) -> str:
+def _description(entry: Entry) -> str:
     match entry:
         case Dir():
             return "a directory"

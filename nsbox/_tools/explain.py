@@ -8,8 +8,8 @@ from nsbox import _backends
 from nsbox._base.display import printable
 from nsbox._layout.user import home_words, user_of
 from nsbox._lookup.host import host_for
-from nsbox._lookup.matches import told
-from nsbox._paths.git import told as told_of_git
+from nsbox._lookup.matches import notes
+from nsbox._paths.git import notes as notes_of_git
 from nsbox._plan.host import Host
 from nsbox._plan.plan import Plan
 from nsbox._plan.sbpl import Seatbelt
@@ -58,8 +58,8 @@ def _network(plan: Plan) -> list[str]:
 
 def _names(policy: Policy) -> list[str]:
     """Return what the policy's patterns match, where its links lead, and what of git's is followed or not."""
-    lines = [*told(policy), *(f"link {link} -> {target}" for link, target in policy.links)]
-    lines += told_of_git(policy.write, policy.deny)
+    lines = [*notes(policy), *(f"link {link} -> {target}" for link, target in policy.links)]
+    lines += notes_of_git(policy.write, policy.deny)
     return [f"names       {printable(line)}" for line in lines]
 
 
