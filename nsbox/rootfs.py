@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import stat
-from _collections_abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nsbox._base.checks import check_path, check_text
 from nsbox._base.errors import PolicyError, Reason, UnavailableError

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from _thread import RLock
 
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
 from nsbox._core import abi
 from nsbox._kept.commands import Commands
 from nsbox._kept.way import KeptWay

@@ -20,8 +20,7 @@ import os
 import stat
 import sys
 import weakref
-from _collections_abc import Iterable, Iterator
-from _thread import RLock
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from nsbox._base.checks import check_path, check_size
@@ -29,6 +28,7 @@ from nsbox._base.display import shown, visible
 from nsbox._base.errors import CommitError, ConflictError, PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
+from nsbox._base.stdlib import RLock
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
 from nsbox._kept.commands import Commands

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket
+import _socket  # gevent replaces socket's class: see pair()
 import errno
 import fcntl
 import os

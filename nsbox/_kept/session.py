@@ -7,7 +7,7 @@ Each command has a socket, by which pid 1 sends its pidfd and reports its end.
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import array
 import contextlib
 import errno
@@ -16,11 +16,11 @@ import os
 import select
 import signal
 import stat
-from _thread import RLock
 
 from nsbox._base.descriptors import high, pair
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
 from nsbox._core import buffers, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from _collections_abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nsbox._base.checks import check_path, check_size
 from nsbox._base.errors import PolicyError

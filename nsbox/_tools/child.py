@@ -7,6 +7,8 @@ import os
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, fields, replace
 from nsbox._base.paths import is_below
+from nsbox._network.network import Network
+from nsbox._network.network import wished as as_list
 from nsbox._policy.limits import SMALL_LIMITS, Limits
 from nsbox._policy.policy import BACKENDS, REQUIRE
 from nsbox._policy.rules import PathRule
@@ -78,9 +80,6 @@ def _network(policy: Policy, wished: Any) -> Any:
     """Return a child's list with everything that the parent's denies, and with the parent's amounts by default."""
     if wished in ("none", "host") or policy.network in ("none", "host"):
         return wished
-    from nsbox._network.network import Network
-    from nsbox._network.network import wished as as_list
-
     made, parents = as_list(wished, policy.base), policy.network
     assert isinstance(parents, Network)
     denied = tuple(entry.text for entry in parents.entries if entry.is_denied)
@@ -131,8 +130,6 @@ def _check_network(parent: Policy, policy: Policy) -> None:
         raise PolicyError("network", f"{wish} is more than the parent's 'none'")
     if isinstance(policy.network, str):
         raise PolicyError("network", f"{wish} is more than the parent's list")
-    from nsbox._network.network import Network
-
     assert isinstance(parent.network, Network)
     assert isinstance(policy.network, Network)
     more = parent.network.covers(policy.network)
