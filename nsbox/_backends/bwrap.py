@@ -10,35 +10,17 @@ from nsbox._backends.filters import left_behind, programs, refused, unkillable
 from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._layout.layout import completed, home, layout, pinned_paths, wants_full, without_list
+from nsbox._plan import ops
 from nsbox._plan.host import Host
-from nsbox._plan.ops import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    Dev,
-    DevBind,
-    Dir,
-    File,
-    Hostname,
-    Loopback,
-    Mask,
-    Mqueue,
-    Op,
-    Proc,
-    RemountRo,
-    RoBind,
-    Symlink,
-    Tmpfs,
-)
 from nsbox._plan.plan import Identity, Plan
 from nsbox._policy.policy import Policy
 
 NAME = "bwrap"
 _FLOOR = (0, 8)  # it brought --disable-userns; what older versions lack hasn't been studied
 _SPOKEN = (
-    *(Bind, RoBind, DevBind, BindFd, Tmpfs, Proc, Dev, Mqueue, Dir, File, BindData, Symlink, RemountRo, Chmod),
-    *(Mask, Hostname, Loopback),
+    *(ops.Bind, ops.RoBind, ops.DevBind, ops.BindFd, ops.Tmpfs, ops.Proc, ops.Dev, ops.Mqueue),
+    *(ops.Dir, ops.File, ops.BindData, ops.Symlink, ops.RemountRo, ops.Chmod),
+    *(ops.Mask, ops.Hostname, ops.Loopback),
 )
 
 
@@ -67,8 +49,8 @@ def compile(policy: Policy, host: Host) -> Plan:
     own_ops = policy.ops
     policy, no_list = without_list(policy, "bwrap: network: no list: its net namespace can't be set up from outside")
     policy = completed(policy, host)
-    ops = layout(policy, host)
-    _check_possible(policy, own_ops, ops)
+    plan_ops = layout(policy, host)
+    _check_possible(policy, own_ops, plan_ops)
     in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)
     not_granted = check_lacking(policy, _lacking(policy, host) | lacking | no_list)
     limits = rlimits(policy, host, own_userns=False)
@@ -76,7 +58,7 @@ def compile(policy: Policy, host: Host) -> Plan:
     gid = host.egid if policy.gid is None else policy.gid
     namespaces = policy.unshare | (frozenset({"net"}) if policy.network == "none" else frozenset())
     return Plan(
-        ops=ops,
+        ops=plan_ops,
         namespaces=namespaces,
         identity=Identity(uid, gid, "", "", deny_setgroups=False),
         rlimits=limits,
@@ -111,14 +93,14 @@ def _options(policy: Policy, namespaces: frozenset[str], uid: int, gid: int) -> 
     return (*words, "--new-session") if policy.new_session else tuple(words)
 
 
-def _check_possible(policy: Policy, given: tuple[Op, ...], ops: tuple[Op, ...]) -> None:
+def _check_possible(policy: Policy, given: tuple[ops.Op, ...], plan_ops: tuple[ops.Op, ...]) -> None:
     """Raise UnavailableError for a wish that bwrap can't grant and that can't be left out either.
 
     given: the policy's own ops. A mask among these is refused: what is at its place need not be the host's, so it is
         unknown whether that is a file or a directory.
     """
-    for op in (*given, *ops):
-        if not isinstance(op, _SPOKEN) or (isinstance(op, Mask) and op in given):
+    for op in (*given, *plan_ops):
+        if not isinstance(op, _SPOKEN) or (isinstance(op, ops.Mask) and op in given):
             raise UnavailableError(Reason(f"bwrap: {op.describe()}: it has no option for that"))
     if "time" in policy.unshare:
         raise UnavailableError(Reason("bwrap: unshare: it makes no time namespaces"))

@@ -22,7 +22,7 @@ from nsbox._core import abi, buffers, call, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
 from nsbox._machine import minimal
-from nsbox._plan.ops import Bind, BindData, DevBind, File, Op, Overlay, RoBind, RoOverlay, TmpOverlay
+from nsbox._plan import ops
 from nsbox._plan.plan import Identity
 from nsbox._policy.policy import Policy
 from nsbox._spawn.prepare import Prepared, prepare, with_plan
@@ -157,7 +157,7 @@ def run(asked: Asked) -> int:
         raise Failed("it makes namespaces, which only Linux has")
     if asked.exec_label is not None or asked.file_label is not None:
         raise Failed("labeling not supported on this system")
-    contents = {op.data for op in asked.ops if isinstance(op, File | BindData)}
+    contents = {op.data for op in asked.ops if isinstance(op, ops.File | ops.BindData)}
     for fd in asked.fds:
         if fd not in contents:  # for those, the error of reading says more
             _check_open(fd)
@@ -192,20 +192,20 @@ def run(asked: Asked) -> int:
     return code
 
 
-def _found(op: Op, said: Mapping[str, str]) -> Op | None:
+def _found(op: ops.Op, said: Mapping[str, str]) -> ops.Op | None:
     """Return an op with its sources resolved in this process, and its contents; None if an optional source is missing.
 
     The child that mounts them is another process with other descriptors: a path through /proc/self, such as /dev/fd,
     would lead elsewhere there.
     """
-    if isinstance(op, Bind | RoBind | DevBind):
+    if isinstance(op, ops.Bind | ops.RoBind | ops.DevBind):
         src = _followed(op.src, said, op.optional)
         return replace(op, src=src, nofollow=True) if src else None  # a link put there in the meantime isn't followed
-    if isinstance(op, Overlay | RoOverlay | TmpOverlay):
+    if isinstance(op, ops.Overlay | ops.RoOverlay | ops.TmpOverlay):
         op = replace(op, lower=tuple(_followed(path, said) for path in op.lower))
-        if isinstance(op, Overlay):
+        if isinstance(op, ops.Overlay):
             op = replace(op, upper=_followed(op.upper, said), work=_followed(op.work, said))
-    if isinstance(op, File | BindData) and isinstance(op.data, int):
+    if isinstance(op, ops.File | ops.BindData) and isinstance(op.data, int):
         try:
             return replace(op, data=read_all(op.data))
         except OSError as error:
