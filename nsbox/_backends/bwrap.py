@@ -6,6 +6,7 @@ one to /usr/bin/bwrap. _plan.bwrap_words translates the plan; _spawn.bwrap carri
 
 from __future__ import annotations
 
+from nsbox._backends import sentences
 from nsbox._backends.filters import left_behind, programs, refused, unkillable
 from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._base.errors import Reason, UnavailableError
@@ -73,8 +74,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         backend=NAME,
         enforced=(
             *_enforced(policy),
-            *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits),
-            *(f"limits: {name} {value}" for name, value in in_cgroup),
+            *sentences.limits(limits, in_cgroup),
         ),
         not_enforced=(
             *_not_enforced(policy, host),
@@ -129,35 +129,35 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
 
 
 def _enforced(policy: Policy) -> tuple[str, ...]:
-    sentences = ["processes: own pid namespace; all are killed when the command ends"]
-    sentences.append("privileges: no capabilities, no new privileges, own user namespace")
-    sentences.append(f"system calls: {refused(policy)}")
+    lines = [sentences.own_processes("when the command ends")]
+    lines.append(sentences.privileges(userns="own"))
+    lines.append(refused(policy))
     if policy.base != "host":
-        sentences.append("files: only what the plan mounts; the host's mounts are gone")
+        lines.append(sentences.FILES_OF_THE_PLAN)
     if not policy.inherit_env:
-        sentences.append("environment: built, not inherited")
+        lines.append(sentences.BUILT_ENVIRONMENT)
     if policy.network == "none":
-        sentences.append("network: own net namespace, loopback only")
-    return tuple(sentences)
+        lines.append(sentences.OWN_NETWORK)
+    return tuple(lines)
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    gaps = ["system calls: flaws of the kernel in those that are allowed"]
+    gaps = [sentences.KERNEL_FLAWS]
     if policy.base == "host":
-        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
+        gaps.append(sentences.ALL_FILES)
     gaps.append("mounts: what the host mounts later below a visible directory appears in the sandbox")
-    gaps.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
+    gaps.append(sentences.DESCRIPTORS)
     if policy.network == "host":
-        gaps.append("network: the host's, with its abstract unix sockets")
-    gaps.append("sockets: unix sockets in visible directories can be connected to")
-    gaps.append("FIFOs: those in visible directories can be written to, even where these are read-only")
+        gaps.append(sentences.host_network(abstract=True))
+    gaps.append(sentences.unix_sockets())
+    gaps.append(sentences.FIFOS)
     gaps.append(left_behind(policy))
     if pinned_paths(policy):
-        gaps.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
+        gaps.append(sentences.MOVED_PATHS)
     gaps.append("pid 1: bwrap's own, which a command can take over (ptrace); then the caller's death needn't end it")
     gaps.append("the caller's thread: when the one that started the command ends, so does the sandbox")
     if not host.can_set_groups:
-        gaps.append("groups: the caller's supplementary groups stay in force")
+        gaps.append(sentences.CALLERS_GROUPS)
     if not policy.new_session:
-        gaps.append("terminal and signals: the caller's session and process group can be reached")
+        gaps.append(sentences.CALLERS_SESSION)
     return tuple(gaps)
