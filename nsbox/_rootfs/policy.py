@@ -32,11 +32,7 @@ MOUNT_POINTS = (*_NEEDED, "/agent")
 _RUN_SIZE = 64 << 10
 _USERS = {0: "root", 1000: "sandbox"}
 # What a workspace hides of procfs, for any uid: see _layout.workspace.
-_MASKED = (
-    *("1/autogroup", "keys", "key-users"),
-    *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
-    *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
-)
+_MASKED = ("1/autogroup", "keys", "key-users", *ops.PROC_SECRETS)
 
 
 def policy(
