@@ -31,7 +31,7 @@ from nsbox._layout.layout import (
 from nsbox._plan.capabilities import Capabilities
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Bind, Dev, Devpts, Op, RoBind
-from nsbox._plan.plan import Identity, Plan, Rlimit
+from nsbox._plan.plan import UNCHANGED, Identity, Plan, Rlimit
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from nsbox._seccomp.bpf import Rule
 
 NAME = "namespaces"
-_UNCHANGED = 2**32 - 1  # setresuid(2)
 _TRUNCATE = 1 << 14  # <linux/landlock.h>; here, so that commands without Landlock don't import _landlock
 _CLOSED = ("/run", "/var/tmp")  # but not /tmp, where every program makes files
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
@@ -215,8 +214,8 @@ def _has_second(policy: Policy) -> bool:
 
 def _joined(policy: Policy, host: Host) -> Identity:
     """Return the ids in a user namespace that another process made; the kernel checks that they are mapped there."""
-    uid = _UNCHANGED if policy.uid is None else policy.uid
-    gid = _UNCHANGED if policy.gid is None else policy.gid
+    uid = UNCHANGED if policy.uid is None else policy.uid
+    gid = UNCHANGED if policy.gid is None else policy.gid
     return Identity(
         uid,
         gid,

@@ -23,7 +23,7 @@ from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
 from nsbox._machine import minimal
 from nsbox._plan import ops
-from nsbox._plan.plan import Identity
+from nsbox._plan.plan import UNCHANGED, Identity
 from nsbox._policy.policy import Policy
 from nsbox._spawn.prepare import Prepared, prepare, with_plan
 from nsbox._spawn.start import request_of
@@ -37,8 +37,6 @@ VERSION = "0.11.1"  # whose behaviour this is; clients ask for it
 
 _FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1, _signal.SIGUSR2)
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000  # inode(7)
-_WALL = 0x40000000  # also a command that was killed before its exec
-_AS_MAPPED = 2**32 - 1  # the ids that it has, whatever they are called inside: (uid_t)-1, setresuid(2)
 _BY_KERNEL = 0x80  # SI_KERNEL, <asm-generic/siginfo.h>: such as a terminal's key, which the whole group gets
 _LONGEST = 30.0  # seconds that a killed command may take to end
 
@@ -287,7 +285,7 @@ def _prepared(asked: Asked) -> tuple[Policy, Prepared]:
         raise Failed(str(error)) from None
     if asked.userns_block_fd is not None:  # another process writes the maps
         plan = prepared.plan
-        identity = Identity(_AS_MAPPED, _AS_MAPPED, "", "")
+        identity = Identity(UNCHANGED, UNCHANGED, "", "")
         prepared = with_plan(prepared, replace(plan, identity=identity))
     return policy, prepared
 
@@ -381,7 +379,7 @@ def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
     watched = {_signal.SIGCHLD, *_FORWARDED}
     _signal.pthread_sigmask(_signal.SIG_BLOCK, watched)
     while True:
-        ended, status = os.waitpid(pid, os.WNOHANG | _WALL)
+        ended, status = os.waitpid(pid, os.WNOHANG | abi.WALL)
         if ended:
             killed = fatal or os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             return 128 + killed if killed else os.WEXITSTATUS(status), killed if killed in got else 0

@@ -6,7 +6,7 @@ from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._plan import ops
 from nsbox._plan.capabilities import CAPABILITIES
-from nsbox._plan.plan import Plan
+from nsbox._plan.plan import UNCHANGED, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def _namespaces(plan: Plan) -> list[str]:
     for name, fd in (("--userns", identity.userns), ("--userns2", identity.userns2), ("--pidns", plan.pidns)):
         words += [name, str(fd)] if fd is not None else []
     for name, number in (("--uid", identity.uid), ("--gid", identity.gid)):
-        words += [name, str(number)] if number != 2**32 - 1 else []  # (uid_t) -1: no change, in a joined namespace
+        words += [name, str(number)] if number != UNCHANGED else []  # in a joined namespace
     words += ["--cap-drop", "ALL"]
     permitted = plan.capabilities.permitted if plan.capabilities else 0
     for number, name in enumerate(CAPABILITIES):
