@@ -50,6 +50,13 @@ def close(*fds: int) -> None:
                 pass
 
 
+def write_all(fd: int, content: bytes) -> None:
+    """Write to a file, however many calls that takes."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
 def walked(above: int, path: str, flags: int) -> int:
     """Open a file part by part; raises OSError if a link (ELOOP) or ".." (EXDEV) is on the way."""
     at = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_CLOEXEC, dir_fd=None if above < 0 else above)

@@ -17,11 +17,11 @@ import select
 import signal
 import stat
 
-from nsbox._base.descriptors import high, pair
+from nsbox._base.descriptors import high, pair, write_all
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
-from nsbox._core import buffers, linux
+from nsbox._core import abi, buffers, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.entry import ASKING, TOLD, encode_entry
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from nsbox._spawn.prepare import Prepared
     from nsbox._tools.verdicts import Fate
 
-_WALL = 0x40000000
 _by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
 _MFD_EXEC = 0x10  # since Linux 6.3, in case vm.memfd_noexec is set
 _MOST_FDS = 240  # SCM_MAX_FD is 253
@@ -208,8 +207,7 @@ def _sealed(name: str, content: bytes, mode: int) -> int:
             raise
         fd = high(os.memfd_create(name, flags))
     try:
-        while content:
-            content = content[os.write(fd, content) :]
+        write_all(fd, content)
         os.fchmod(fd, mode)
         seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
@@ -424,7 +422,7 @@ class SessionWay(Way):
                 self._close_line()
             kills.outlast(pidfd, self.pid)
             with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PIDFD, pidfd, os.WEXITED | _WALL)
+                os.waitid(os.P_PIDFD, pidfd, os.WEXITED | abi.WALL)
         finally:
             os.close(pidfd)
             if self._leaf is not None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock
 
-from nsbox._base.descriptors import pair
+from nsbox._base.descriptors import pair, write_all
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened
@@ -172,8 +172,7 @@ def _started(content: bytes, control: int) -> Any:
 def _memory(content: bytes) -> Any:
     """Return the owner of a memfd with this content."""
     file = high(opened(os.memfd_create, "nsbox-network", os.MFD_CLOEXEC))
-    while content:
-        content = content[os.write(file.fileno(), content) :]
+    write_all(file.fileno(), content)
     return file
 
 

@@ -20,6 +20,7 @@ from nsbox._lookup.host import host_for
 from nsbox._paths.patterns import hides
 from nsbox._paths.resolution import Walk, absolute
 from nsbox._plan.ops import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
+from nsbox._policy.rules import innermost
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -255,8 +256,7 @@ class View:
 
     def rule(self, path: str) -> PathRule | None:
         """Return the innermost rule for a path without symlinks."""
-        rules = [rule for rule in self.policy.paths if is_below(path, rule.root)]
-        return max(rules, key=lambda rule: len(rule.root), default=None)
+        return innermost(self.policy.paths, path)
 
     def check_suffix(self, inside: str, shown: str) -> None:
         """Raise AccessError for a name that the rules don't accept."""
