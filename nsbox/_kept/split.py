@@ -9,45 +9,19 @@ from __future__ import annotations
 
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
-from nsbox._base.paths import is_below
-from nsbox._plan.ops import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    Console,
-    DevBind,
-    Device,
-    Devpts,
-    Dir,
-    File,
-    Hostname,
-    Lifted,
-    Loopback,
-    Mask,
-    Mqueue,
-    Op,
-    Over,
-    Overlay,
-    Proc,
-    RemountRo,
-    RoBind,
-    RoOverlay,
-    Symlink,
-    Tmpfs,
-    TmpOverlay,
-)
+from nsbox._base.paths import innermost, is_below
+from nsbox._plan import ops
+from nsbox._plan.mounts import BINDS, Mount, MountTable
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterable
 
     from nsbox._plan.plan import Identity, Plan
 
 MOST_LIFTED = 48  # as abi.h has it
 _MOST_OPS = 400
-_BINDS = (Bind, RoBind, DevBind, Device)
-_FRESH = (Tmpfs, Proc, Devpts, Mqueue)
-_MOUNTS = (*_BINDS, *_FRESH, Mask, BindData)
+_FRESH = (ops.Tmpfs, ops.Proc, ops.Devpts, ops.Mqueue)
+_NODES = (ops.Dir, ops.File, ops.Symlink, ops.Chmod)
 
 
 @frozen
@@ -59,8 +33,8 @@ class Parts(Frozen):
     watched: for each op of kept, whether its mount point is the host's, so that another process may replace it.
     """
 
-    kept: tuple[Op, ...]
-    renewed: tuple[Op, ...]
+    kept: tuple[ops.Op, ...]
+    renewed: tuple[ops.Op, ...]
     watched: tuple[bool, ...]
 
 
@@ -68,7 +42,7 @@ def _no(what: str) -> UnavailableError:
     return UnavailableError(Reason(what))
 
 
-def _dest(op: Any) -> str:
+def _dest(op: ops.Op) -> str:
     return getattr(op, "dest", "")
 
 
@@ -100,135 +74,151 @@ def last_maps(identity: Identity) -> tuple[str, str]:
     return uids, gids
 
 
-def _check_op(op: Op) -> None:
-    if isinstance(op, Overlay | RoOverlay | TmpOverlay):
+def _check_op(op: ops.Op) -> None:
+    if isinstance(op, ops.Overlay | ops.RoOverlay | ops.TmpOverlay):
         raise _no(f"{op.describe()}: an overlay is mounted for each command")
-    if isinstance(op, BindFd) or (isinstance(op, File | BindData) and isinstance(op.data, int)):
+    if isinstance(op, ops.BindFd) or (isinstance(op, ops.File | ops.BindData) and isinstance(op.data, int)):
         raise _no(f"{op.describe()}: a descriptor is looked at for each command")
-    if isinstance(op, BindData) and not op.read_only:
+    if isinstance(op, ops.BindData) and not op.read_only:
         raise _no(f"{op.describe()}: a writable file of its own, outside of its own file systems")
 
 
-def _check_order(ops: tuple[Op, ...]) -> None:
+def _bind(stack: Iterable[Mount]) -> ops.Op | None:
+    """Return the first of these mounts that shows files of the host."""
+    return next((mount.op for mount in stack if isinstance(mount.op, BINDS)), None)
+
+
+def _check_order(steps: tuple[ops.Op, ...], table: MountTable) -> None:
     """Refuse ops that later ones cover, or that lie behind the plan's own links: their paths would mislead."""
-    links = [op.dest for op in ops if isinstance(op, Symlink)]
-    mounts = [op for op in ops if isinstance(op, _MOUNTS)]
-    for i, op in enumerate(mounts):
-        for later in mounts[i + 1 :]:
-            covered = is_below(op.dest, later.dest) and (op.dest != later.dest or isinstance(op, _FRESH))
-            if covered:
-                raise _no(f"{later.describe()} covers {op.describe()}")
-    for step in ops:
-        is_link = isinstance(step, Symlink)
-        if any(is_below(_dest(step), link) and not (is_link and _dest(step) == link) for link in links):
+    for covered, mount in table.covered():
+        if covered.op and mount.op and (covered.dest != mount.dest or isinstance(covered.op, _FRESH)):
+            raise _no(f"{mount.op.describe()} covers {covered.op.describe()}")
+    links = [op.dest for op in steps if isinstance(op, ops.Symlink)]
+    for step in steps:
+        dest = _dest(step)
+        is_link = isinstance(step, ops.Symlink)
+        if any(is_below(dest, link) and not (is_link and dest == link) for link in links):
             raise _no(f"{step.describe()} lies behind a link")
-        above = [mount for mount in mounts if is_below(_dest(step), mount.dest)]
-        nearest = max(above, key=lambda mount: len(mount.dest), default=None)
-        if isinstance(step, Dir | File | Symlink | Chmod) and isinstance(nearest, _BINDS):
-            raise _no(f"{step.describe()} lies in {nearest.describe()}, where a link could lead elsewhere")
-        if isinstance(step, RemountRo) and step.dest != "/" and (nearest is None or nearest.dest != step.dest):
+        bind = _bind(table.stack(table.nearest(dest).dest)) if isinstance(step, _NODES) else None
+        if bind is not None:
+            raise _no(f"{step.describe()} lies in {bind.describe()}, where a link could lead elsewhere")
+        if isinstance(step, ops.RemountRo) and dest != "/" and table.top(dest) is None:
             raise _no(f"{step.describe()} is about no mount of the plan's")
 
 
-def _is_read_only(i: int, ops: tuple[Op, ...]) -> bool:
-    op = ops[i]
-    return isinstance(op, Tmpfs) and RemountRo(op.dest) in ops[i:]
-
-
-def _has_fixed_root(ops: tuple[Op, ...]) -> bool:
+def _has_fixed_root(table: MountTable) -> bool:
     """Return whether the root is the host's, or can't be written to."""
-    on_root = [i for i, op in enumerate(ops) if isinstance(op, _MOUNTS) and op.dest == "/"]
-    if on_root and isinstance(ops[on_root[-1]], _BINDS):
+    root = table.nearest("/")
+    if isinstance(root.op, BINDS):
         return True
-    return RemountRo("/") in ops[on_root[-1] if on_root else 0 :] and not any(
-        isinstance(ops[i], _FRESH) and not _is_read_only(i, ops) for i in on_root
-    )
+    return root.is_read_only and (root.op is None or isinstance(root.op, ops.Tmpfs))
 
 
-def parts(ops: tuple[Op, ...]) -> Parts:
+class _Split:
+    """Two growing lists of ops, and what they have mounted so far.
+
+    table: the mounts of the ops so far. final: those of all ops.
+    lifted: for each fresh file system, by its place, the places of the mounts that go along onto each command's own.
+    """
+
+    def __init__(self, final: MountTable) -> None:
+        self.final, self.table = final, MountTable()
+        self.kept: list[tuple[ops.Op, bool]] = []
+        self.renewed: list[ops.Op] = []
+        self.lifted: dict[str, list[str]] = {}
+
+    def _is_fresh(self, op: ops.Op) -> bool:
+        """Return whether it is a file system that commands can write to."""
+        return isinstance(op, _FRESH) and not (isinstance(op, ops.Tmpfs) and self.final.is_read_only(op.dest))
+
+    def add(self, op: ops.Op) -> None:
+        """Put the next op where it belongs."""
+        dest = _dest(op)
+        fresh = innermost(dest, self.lifted) if dest else None
+        if isinstance(op, ops.Hostname | ops.Loopback):
+            self.renewed.append(op)
+        elif isinstance(op, _FRESH) and self._is_fresh(op):
+            self._keep(replace(op, cover=False, nests=False) if isinstance(op, ops.Proc) else op)
+            self.renewed.append(op)
+            self.lifted[dest] = []
+        elif dest == fresh and isinstance(op, ops.RemountRo | ops.Chmod):
+            self.renewed.append(op)
+        else:
+            self._keep(op)
+            if fresh is not None and not any(is_below(dest, path) for path in self.lifted[fresh]):
+                self._renew(op, dest, fresh)
+
+    def _keep(self, op: ops.Op) -> None:
+        self.kept.append((op, self._is_watched(_dest(op))))
+        self.table.add(op)
+
+    def _is_watched(self, dest: str) -> bool:
+        """Return whether a mount point lies in a bind of the host's: the nearest mount above it, or there, is one."""
+        stacks = (self.table.stack(dest), self.table.stack(self.table.above(dest)) if dest != "/" else ())
+        return bool(dest) and any(_bind(stack) is not None for stack in stacks)
+
+    def _renew(self, op: ops.Op, dest: str, fresh: str) -> None:
+        """Do for a command's own file system what a kept op does right on the template's."""
+        if is_below(dest, "/proc") and dest.split("/")[2:3][0].isdigit():
+            self.renewed.append(_of_process(op))
+        elif isinstance(op, ops.BindData) and dest.rpartition("/")[0] != fresh:
+            raise _no(f"{op.describe()}: its mode is about the directories above it as well")
+        elif isinstance(op, _NODES):
+            self.renewed.append(op)
+        elif not isinstance(op, ops.RemountRo):
+            covering = self.final.nearest(fresh).op
+            if not isinstance(covering, ops.Tmpfs | ops.Proc):
+                raise _no(f"{op.describe()} lies in {covering.describe() if covering else fresh}")
+            self.lifted[fresh].append(dest)
+            self.renewed.append(ops.Lifted(0, dest))
+
+    def parts(self) -> Parts:
+        """Return both lists. The lifted mounts get their numbers: in the order in which they are lifted."""
+        numbers = {path: number for number, path in enumerate(path for paths in self.lifted.values() for path in paths)}
+        if len(numbers) > MOST_LIFTED:
+            raise _no(f"more than {MOST_LIFTED} mounts on file systems that are made for each command")
+        renewed = (
+            replace(op, index=numbers[op.dest])
+            if isinstance(op, ops.Lifted)
+            else ops.Over(op, tuple(self.lifted[op.dest]))
+            if isinstance(op, ops.Tmpfs | ops.Proc)
+            else op
+            for op in self.renewed
+        )
+        return Parts(tuple(op for op, _ in self.kept), tuple(renewed), tuple(watched for _, watched in self.kept))
+
+
+def parts(steps: tuple[ops.Op, ...]) -> Parts:
     """Split primitive ops into what is kept and what is renewed; raises UnavailableError if nothing can be kept.
 
     The checks leave only ops whose paths are what they look like: no later op covers one, and no link leads to one.
     Then each op, in order, falls into one of these cases:
     1. It is a fresh file system that can be written to: kept and renewed. The template has one, as a mount point, and
-       each command's own covers it. `over` has its index in `renewed`.
+       each command's own covers it.
     2. It changes such a file system itself (its mode, read-only), or sets up a namespace (the host name, the loopback
        device): renewed alone.
-    3. Everything else is kept. What a fresh file system will cover also needs a renewed op. A mount is lifted, with the
-       mounts on it, and put down on the fresh one. A directory, file, link or mode is made again.
-
-    _numbered() then gives the lifted mounts their numbers: in the order of the file systems that cover them.
+    3. Everything else is kept. What lies right on a fresh file system, which will be covered, is renewed as well. A
+       mount is lifted, with the mounts on it, and put down on the fresh one. A directory, file, link or mode is made
+       again.
     """
-    if len(ops) > _MOST_OPS:
+    if len(steps) > _MOST_OPS:
         raise _no(f"more than {_MOST_OPS} ops, each of which would have to be looked at for each command")
-    for op in ops:
+    for op in steps:
         _check_op(op)
-    ops = tuple(op for op in ops if not isinstance(op, Console))  # only a command with a terminal has one
-    _check_order(ops)
-    if not _has_fixed_root(ops):
+    steps = tuple(op for op in steps if not isinstance(op, ops.Console))  # only a command with a terminal has one
+    final = MountTable(steps)
+    _check_order(steps, final)
+    if not _has_fixed_root(final):
         raise _no("the root is writable; make it read-only (RemountRo('/')) if it needn't be")
-    kept: list[Op] = []
-    renewed: list[Op] = []
-    over: dict[str, int] = {}  # the fresh file systems: destination to index in renewed
-    mounts: list[str] = []  # destinations of the template's mounts on fresh file systems
-    for i, op in enumerate(ops):
-        at = _dest(op)
-        above = max((path for path in over if is_below(at, path)), key=len, default=None) if at else None
-        is_on_mount = any(is_below(at, path) and is_below(path, above or "/") for path in mounts)
-        if isinstance(op, Hostname | Loopback):
-            renewed.append(op)
-            continue
-        if isinstance(op, _FRESH) and not _is_read_only(i, ops):
-            kept.append(replace(op, cover=False, nests=False) if isinstance(op, Proc) else op)
-            over[at] = len(renewed)
-            renewed.append(Over(op) if isinstance(op, Tmpfs | Proc) else op)
-            continue
-        if above is not None and at == above and isinstance(op, RemountRo | Chmod):
-            renewed.append(op)
-            continue
-        kept.append(op)
-        if above is None or is_on_mount:
-            continue
-        if is_below(at, "/proc") and at.split("/")[2:3][0].isdigit():
-            renewed.append(_of_process(op))
-            continue
-        if isinstance(op, BindData) and at.rpartition("/")[0] != above:
-            raise _no(f"{op.describe()}: its mode is about the directories above it as well")
-        if isinstance(op, _MOUNTS):
-            place = over[above]
-            covering = renewed[place]
-            if not isinstance(covering, Over):
-                raise _no(f"{op.describe()} lies in {covering.describe()}")
-            renewed[place] = replace(covering, lifted=(*covering.lifted, at))
-            renewed.append(Lifted(-1, at))
-            mounts.append(at)
-        elif isinstance(op, Dir | File | Symlink | Chmod):
-            renewed.append(op)
-    return Parts(tuple(kept), _numbered(renewed), tuple(_is_watched(i, kept) for i in range(len(kept))))
+    split = _Split(final)
+    for op in steps:
+        split.add(op)
+    return split.parts()
 
 
-def _is_watched(i: int, ops: list[Op]) -> bool:
-    """Return whether the op's mount point lies in a bind of the host's: the nearest mount above it is one."""
-    at = _dest(ops[i])
-    if not at:
-        return False
-    above = [op for op in ops[:i] if isinstance(op, _MOUNTS) and is_below(at, op.dest) and op.dest != at]
-    same = [op for op in ops[:i] if isinstance(op, _MOUNTS) and op.dest == at]
-    nearest = max(above, key=lambda op: len(op.dest), default=None)
-    return isinstance(nearest, _BINDS) or any(isinstance(op, _BINDS) for op in same)
-
-
-def _of_process(op: Op) -> Op:
+def _of_process(op: ops.Op) -> ops.Op:
     """Return an op that does the same to a process's own files. The template's are those of another process."""
     path = "/proc/1/autogroup"
-    if op != Mask(path, optional=True):
+    if op != ops.Mask(path, optional=True):
         raise _no(f"{op.describe()} is about one process")
-    return RoBind(path, path, optional=True)  # masked so that commands can't write to it; read-only does that too
-
-
-def _numbered(renewed: list[Op]) -> tuple[Op, ...]:
-    """Return the ops with a number for each lifted mount, in the order in which they are lifted."""
-    lifted = [path for op in renewed if isinstance(op, Over) for path in op.lifted]
-    if len(lifted) > MOST_LIFTED:
-        raise _no(f"more than {MOST_LIFTED} mounts on file systems that are made for each command")
-    return tuple(replace(op, index=lifted.index(op.dest)) if isinstance(op, Lifted) else op for op in renewed)
+    return ops.RoBind(path, path, optional=True)  # masked so that commands can't write to it; read-only does that too

@@ -7,37 +7,24 @@ from __future__ import annotations
 
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import replace
-from nsbox._base.paths import is_below
+from nsbox._base.paths import innermost, is_below, is_inside
 from nsbox._paths.home import name_of
 from nsbox._paths.patterns import is_pattern
+from nsbox._plan import ops
 from nsbox._plan.host import Host
-from nsbox._plan.ops import (
-    Bind,
-    BindFd,
-    DevBind,
-    Hostname,
-    Loopback,
-    Mask,
-    Op,
-    Overlay,
-    Proc,
-    RoBind,
-    RoOverlay,
-    TmpOverlay,
-)
 from nsbox._policy.policy import Policy
 
 _PROC_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "asound")  # as op_mount.c covers them
 
 
-def common(policy: Policy) -> list[Op]:
+def common(policy: Policy) -> list[ops.Op]:
     """Return the ops that have nothing to do with files."""
-    ops: list[Op] = []
+    steps: list[ops.Op] = []
     if policy.network != "host":
-        ops.append(Loopback())
+        steps.append(ops.Loopback())
     if policy.hostname is not None:
-        ops.append(Hostname(policy.hostname))
-    return ops
+        steps.append(ops.Hostname(policy.hostname))
+    return steps
 
 
 def _has_subordinates(host: Host) -> bool:
@@ -65,9 +52,7 @@ def may_be_kernel_root(policy: Policy, host: Host) -> bool:
 
 def pinned_paths(policy: Policy) -> list[str]:
     """Return the paths inside of a writable one that must not be moved."""
-    return [
-        p for p in (*policy.deny, *policy.read, *policy.write) if any(p != w and is_below(p, w) for w in policy.write)
-    ]
+    return [p for p in (*policy.deny, *policy.read, *policy.write) if any(is_inside(p, w) for w in policy.write)]
 
 
 def needs_no_userns(policy: Policy, host: Host) -> bool:
@@ -135,7 +120,7 @@ def with_interpreter(policy: Policy, host: Host) -> Policy:
         return policy
     inside: list[str] = []
     for path in (*host.prefixes, host.package, *host.imports):
-        above = max((p for p in (*policy.write, *policy.read, *inside) if is_below(path, p)), key=len, default=None)
+        above = innermost(path, (*policy.write, *policy.read, *inside))
         is_own = path in host.prefixes or path == host.package
         if above is None or above == path or (above not in policy.write and not is_own):
             continue
@@ -162,15 +147,15 @@ def with_state_hidden(policy: Policy, host: Host) -> Policy:
     return replace(policy, deny=(*policy.deny, hidden))
 
 
-def sources(op: Op) -> tuple[str | int, ...]:
+def sources(op: ops.Op) -> tuple[str | int, ...]:
     """Return what an op shows of the host: paths, or a descriptor."""
-    if isinstance(op, Bind | RoBind | DevBind):
+    if isinstance(op, ops.Bind | ops.RoBind | ops.DevBind):
         return (op.src,)
-    if isinstance(op, BindFd):
+    if isinstance(op, ops.BindFd):
         return (op.fd,)
-    if isinstance(op, Overlay):
+    if isinstance(op, ops.Overlay):
         return (*op.lower, op.upper)
-    return op.lower if isinstance(op, RoOverlay | TmpOverlay) else ()
+    return op.lower if isinstance(op, ops.RoOverlay | ops.TmpOverlay) else ()
 
 
 def _with_state_masked(policy: Policy, host: Host) -> Policy:
@@ -181,64 +166,66 @@ def _with_state_masked(policy: Policy, host: Host) -> Policy:
     with bwrap, nor if the whole file system is writable.
     """
     led = dict(host.sources)
-    ops: list[Op] = []
+    steps: list[ops.Op] = []
     for op in policy.ops:
-        ops.append(op)
+        steps.append(op)
         for source in sources(op):
             around = led.get(source, source if isinstance(source, str) else "")
             if not around or not is_below(host.state, around):
                 continue
             dest = str(getattr(op, "dest", ""))
             way = host.state[len(around.rstrip("/")) :].strip("/").split("/") if around != host.state else []
-            ops += _pins(op, around, dest, way[:-1]) if not policy.details.host_writes else []
+            steps += _pins(op, around, dest, way[:-1]) if not policy.details.host_writes else []
             at = "/".join((dest.rstrip("/"), *way))
             named = (str(getattr(own, "dest", "")) for own in policy.ops)
-            is_named = any(path != at and is_below(path, at) for path in named)
-            ops.append(Mask(f"{at}/key" if is_named or not way else at, optional=True))
-    return policy if len(ops) == len(policy.ops) else replace(policy, ops=tuple(ops))
+            is_named = any(is_inside(path, at) for path in named)
+            steps.append(ops.Mask(f"{at}/key" if is_named or not way else at, optional=True))
+    return policy if len(steps) == len(policy.ops) else replace(policy, ops=tuple(steps))
 
 
-def _pins(op: Op, around: str, dest: str, way: list[str]) -> list[Op]:
-    if isinstance(op, RoBind | Overlay | RoOverlay | TmpOverlay) or around == "/":
+def _pins(op: ops.Op, around: str, dest: str, way: list[str]) -> list[ops.Op]:
+    if isinstance(op, ops.RoBind | ops.Overlay | ops.RoOverlay | ops.TmpOverlay) or around == "/":
         return []
-    if isinstance(op, BindFd) and op.read_only:
+    if isinstance(op, ops.BindFd) and op.read_only:
         return []
-    kind = DevBind if isinstance(op, DevBind) else Bind
+    kind = ops.DevBind if isinstance(op, ops.DevBind) else ops.Bind
     paths = ("/".join(way[: i + 1]) for i in range(len(way)))
     return [kind(f"{around}/{path}", f"{dest.rstrip('/')}/{path}", optional=True, nofollow=True) for path in paths]
 
 
-def _host(policy: Policy, host: Host) -> tuple[Op, ...]:
+def _host(policy: Policy, host: Host) -> tuple[ops.Op, ...]:
     is_root = may_be_kernel_root(policy, host)
-    files: tuple[Op, ...] = ()
+    files: tuple[ops.Op, ...] = ()
     if host.ssh_files:
         from nsbox._layout.user import ssh_ops  # seldom needed
 
         files = tuple(ssh_ops(policy, host).values())
-    return (DevBind("/", "/"), Proc("/proc", cover=is_root, nests=is_root), *files, *common(policy))
+    return (ops.DevBind("/", "/"), ops.Proc("/proc", cover=is_root, nests=is_root), *files, *common(policy))
 
 
-def _proc(op: Proc, policy: Policy, cover: bool) -> tuple[Op, ...]:
+def _proc(op: ops.Proc, policy: Policy, cover: bool) -> tuple[ops.Op, ...]:
     """Return the ops that show a pid namespace: a new procfs, or the caller's /proc for the caller's own, as bwrap."""
     if "pid" in policy.unshare or policy.details.pidns is not None:
-        return (Proc(op.dest, cover=cover or op.cover),)
+        return (ops.Proc(op.dest, cover=cover or op.cover),)
     at = op.dest.rstrip("/")
     names = _PROC_SETTINGS if cover or op.cover is True else _PROC_SETTINGS[:1] if op.cover else ()
-    return (Bind("/proc", op.dest), *(RoBind(f"/proc/{name}", f"{at}/{name}", optional=True) for name in names))
+    return (ops.Bind("/proc", op.dest), *(ops.RoBind(f"/proc/{name}", f"{at}/{name}", optional=True) for name in names))
 
 
-def _layers(policy: Policy, host: Host) -> tuple[Op, ...]:
+def _layers(policy: Policy, host: Host) -> tuple[ops.Op, ...]:
     cover = may_be_kernel_root(policy, host)
-    ops = tuple(made for op in policy.ops for made in (_proc(op, policy, cover) if isinstance(op, Proc) else (op,)))
-    has_loopback = any(isinstance(op, Loopback) for op in ops)
+    steps = tuple(
+        made for op in policy.ops for made in (_proc(op, policy, cover) if isinstance(op, ops.Proc) else (op,))
+    )
+    has_loopback = any(isinstance(op, ops.Loopback) for op in steps)
     if policy.network not in ("none", "host"):
         from nsbox._layout.network import files  # seldom needed
 
-        ops += files(policy, host)
-    return ops + tuple(op for op in common(policy) if not (has_loopback and isinstance(op, Loopback)))
+        steps += files(policy, host)
+    return steps + tuple(op for op in common(policy) if not (has_loopback and isinstance(op, ops.Loopback)))
 
 
-def layout(policy: Policy, host: Host) -> tuple[Op, ...]:
+def layout(policy: Policy, host: Host) -> tuple[ops.Op, ...]:
     """Return the ops for a policy; raises PolicyError or UnavailableError if it makes no sense on this host."""
     if policy.base == "workspace":
         from nsbox._layout.workspace import workspace  # other policies start sooner without it

@@ -8,30 +8,14 @@ in another way than through the mounts.
 from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
-from nsbox._plan.ops import (
-    Bind,
-    BindData,
-    BindFd,
-    Console,
-    Dev,
-    DevBind,
-    Device,
-    Devpts,
-    Mask,
-    Mqueue,
-    Op,
-    Overlay,
-    Proc,
-    RemountRo,
-    RoBind,
-    RoOverlay,
-    Tmpfs,
-    TmpOverlay,
-)
+from nsbox._base.paths import is_inside
+from nsbox._plan import ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Literal
+
+    from nsbox._plan.mounts import MountTable
 
 # <linux/landlock.h>
 _READ = 1 | 4 | 8  # execute, read files, list directories
@@ -43,9 +27,6 @@ FILES_ABI = 2  # with version 1 files can't be moved between directories
 TRUNCATE_ABI = 3
 TCP_ABI = 4
 SCOPES_ABI = 6
-
-_WRITABLE = (Bind, DevBind, Device, Tmpfs, Dev, Devpts, Proc, Mqueue, Overlay, TmpOverlay, Console)
-_READABLE = (RoBind, RoOverlay, Mask)
 
 
 @frozen
@@ -83,32 +64,18 @@ def _all_rights(abi: int) -> int:
     return sum(rights for since, rights in _RIGHTS.items() if since <= abi)
 
 
-def _writable(ops: Iterable[Op]) -> dict[str, bool]:
-    """Return the paths where the ops let a command write, and whether each may be missing."""
-    writable: dict[str, bool] = {"/": False}
-    for op in ops:
-        match op:
-            case RemountRo(dest=dest):
-                writable.pop(dest, None)
-                continue
-            case BindFd(dest=dest, read_only=read_only) | BindData(dest=dest, read_only=read_only):
-                optional, writes = False, not read_only
-            case _ if isinstance(op, (*_WRITABLE, *_READABLE)):
-                dest, writes = op.dest, isinstance(op, _WRITABLE)
-                optional = isinstance(op, Console) or getattr(op, "optional", False)
-            case _:
-                continue
-        if not optional:  # what was there before is covered
-            writable = {
-                path: may_lack for path, may_lack in writable.items() if path != dest and not _is_inside(path, [dest])
-            }
-        if writes:
-            writable[dest] = optional
+def _writable(table: MountTable) -> dict[str, bool]:
+    """Return the places of mounts that a command can write to, and whether each may be missing."""
+    writable: dict[str, bool] = {}
+    for dest in table:
+        # A device can be written to through a read-only mount.
+        mounts = (
+            mount for mount in table.candidates(dest) if not mount.is_read_only or isinstance(mount.op, ops.Device)
+        )
+        mount = next(mounts, None)
+        if mount is not None:
+            writable[dest] = mount.is_optional
     return writable
-
-
-def _is_inside(path: str, others: Iterable[str]) -> bool:
-    return any(path != other and (other == "/" or path.startswith(other + "/")) for other in others)
 
 
 def scopes(abi: int) -> Ruleset | None:
@@ -119,35 +86,42 @@ def scopes(abi: int) -> Ruleset | None:
     return Ruleset(scoped=_SCOPES) if abi >= SCOPES_ABI else None
 
 
-def _read_only(ops: Iterable[Op]) -> list[str]:
+def _read_only(steps: Iterable[ops.Op]) -> list[str]:
     """Return where the ops bind something of the host read-only. It may be a FIFO, or contain one."""
-    return [op.dest for op in ops if isinstance(op, RoBind) or (isinstance(op, BindFd) and op.read_only)]
+    return [op.dest for op in steps if isinstance(op, ops.RoBind) or (isinstance(op, ops.BindFd) and op.read_only)]
 
 
-def ruleset(ops: Iterable[Op], abi: int, *, closed: Iterable[str] = ()) -> Ruleset:
+def ruleset(steps: Iterable[ops.Op], abi: int, *, closed: Iterable[str] = ()) -> Ruleset:
     """Return the ruleset for these ops.
 
     abi: the kernel's version of Landlock, at least FILES_ABI.
     closed: file systems of the sandbox's own in which programs needn't make files. If something is bound read-only
         below one, it gets no right to write: that would extend to the bind, and to FIFOs of the host in it.
     """
+    from nsbox._plan.mounts import MountTable  # scopes, which are all that most commands have, don't need it
+
     everything = _all_rights(abi)
-    ops = tuple(ops)
-    shown = _read_only(ops)
-    left_out = {path for path in closed if any(_is_inside(dest, [path]) for dest in shown)}
-    writable = {path: may_lack for path, may_lack in _writable(ops).items() if path not in left_out}
+    steps = tuple(steps)
+    shown = _read_only(steps)
+    left_out = {path for path in closed if any(is_inside(dest, path) for dest in shown)}
+    places = _writable(MountTable(steps, optional=True))
+    writable = {path: may_lack for path, may_lack in places.items() if path not in left_out}
     paths = [LandlockRule("/", everything if "/" in writable else _READ)]
-    paths += [LandlockRule(p, everything, optional) for p, optional in writable.items() if not _is_inside(p, writable)]
+    paths += [
+        LandlockRule(path, everything, optional)
+        for path, optional in writable.items()
+        if not any(is_inside(path, other) for other in writable)
+    ]
     unique = {rule.path: rule for rule in paths}
     scoped = _SCOPES if abi >= SCOPES_ABI else 0
     return Ruleset(files=everything, scoped=scoped, paths=tuple(unique.values()))
 
 
-def reached(ops: Iterable[Op], rules: Ruleset) -> tuple[str, ...]:
+def reached(steps: Iterable[ops.Op], rules: Ruleset) -> tuple[str, ...]:
     """Return the writable paths whose rights extend to something of the host that is bound read-only below them."""
-    shown = _read_only(ops)
+    shown = _read_only(steps)
     places = [rule.path for rule in rules.paths if rule.rights == rules.files]
-    return tuple(path for path in places if any(_is_inside(dest, [path]) for dest in shown))
+    return tuple(path for path in places if any(is_inside(dest, path) for dest in shown))
 
 
 def without_tcp(allowed: Ruleset, abi: int) -> Ruleset:

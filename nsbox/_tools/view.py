@@ -13,13 +13,14 @@ from pathlib import Path
 from nsbox._backends import seatbelt
 from nsbox._base.display import printable
 from nsbox._base.errors import AccessError
-from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
-from nsbox._base.paths import is_below
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered
+from nsbox._base.paths import is_below, is_inside
 from nsbox._layout.layout import completed, layout, with_matches
 from nsbox._lookup.host import host_for
 from nsbox._paths.patterns import hides
 from nsbox._paths.resolution import Walk, absolute
-from nsbox._plan.ops import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
+from nsbox._plan import ops
+from nsbox._plan.mounts import MountTable
 from nsbox._policy.rules import innermost
 
 if TYPE_CHECKING:
@@ -59,35 +60,31 @@ class Place(Frozen):
     mount: Mount
 
 
-def _mount(op: Op) -> Mount | None:
-    if isinstance(op, _Bind):
-        source = op.src if op.nofollow else os.path.realpath(op.src)
-        if op.optional and not os.path.lexists(source):
-            return None
-        return Mount(op.dest, source, is_writable=not isinstance(op, RoBind), is_fixed=op.nofollow)
-    if isinstance(op, Symlink):
-        return Mount(op.dest, None, link=op.target)
-    if isinstance(op, Mask):
-        return Mount(op.dest, None, is_hidden=True)
-    dest = getattr(op, "dest", None)
-    return None if dest is None else Mount(dest, None)
+_BINDS = (ops.Bind, ops.RoBind, ops.DevBind)
 
 
-def _mounts(ops: tuple[Op, ...]) -> dict[str, Mount]:
-    mounts = {"/": Mount("/", None)}
-    for op in ops:
-        if isinstance(op, RemountRo):
-            if op.dest in mounts:
-                old = mounts[op.dest]
-                mounts[op.dest] = replace(old, is_writable=False)
-            continue
-        mount = _mount(op)
-        if mount is None:
-            continue
-        if not isinstance(op, Symlink):  # it covers everything below
-            mounts = {dest: old for dest, old in mounts.items() if not (dest != "/" and is_below(dest, mount.dest))}
-        mounts[mount.dest] = mount
-    return mounts
+def _source(op: ops.Bind | ops.RoBind | ops.DevBind) -> str:
+    return op.src if op.nofollow else os.path.realpath(op.src)
+
+
+def _is_missing(op: ops.Op) -> bool:
+    return isinstance(op, _BINDS) and op.optional and not os.path.lexists(_source(op))
+
+
+def _mount(dest: str, table: MountTable) -> Mount:
+    top = table.top(dest)
+    op = table.node(dest) if top is None else top.op
+    if isinstance(op, _BINDS):
+        is_writable = top is not None and not top.is_read_only
+        return Mount(dest, _source(op), is_writable=is_writable, is_fixed=op.nofollow)
+    if isinstance(op, ops.Symlink):
+        return Mount(dest, None, link=op.target)
+    return Mount(dest, None, is_hidden=isinstance(op, ops.Mask))
+
+
+def _mounts(steps: tuple[ops.Op, ...]) -> dict[str, Mount]:
+    table = MountTable(op for op in steps if not _is_missing(op))
+    return {dest: _mount(dest, table) for dest in table}
 
 
 class View:
@@ -97,10 +94,10 @@ class View:
 
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy, self._named = policy, with_matches(policy, host)
-        ops = layout(completed(policy, host), host)
+        steps = layout(completed(policy, host), host)
         if policy.base != "layers":  # the layout's own text differs from the host's file only in the command's user
-            ops = tuple(op for op in ops if not isinstance(op, BindData))
-        self._mounts = _mounts(ops)
+            steps = tuple(op for op in steps if not isinstance(op, ops.BindData))
+        self._mounts = _mounts(steps)
         self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))
 
     def mount_of(self, inside: str) -> Mount:
@@ -123,7 +120,7 @@ class View:
 
     def below(self, inside: str) -> list[str]:
         """List the paths below a directory at which something else is mounted."""
-        return [dest for dest in self._mounts if dest != inside and is_below(dest, inside)]
+        return [dest for dest in self._mounts if is_inside(dest, inside)]
 
     def absolute(self, path: str | os.PathLike[str]) -> str:
         """Return an absolute path; a relative one counts from where commands start.

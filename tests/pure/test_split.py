@@ -86,6 +86,15 @@ def test_mounts_on_what_is_new_go_along() -> None:
     )
 
 
+def test_fresh_on_a_lifted_mount() -> None:
+    """A fresh file system on the very place of a bind that goes along: what is mounted on it goes along too."""
+    plan = (ROOT, Tmpfs("/tmp"), Bind("/ws", "/tmp/b"), Tmpfs("/tmp/b"), Bind("/x", "/tmp/b/x"))
+    assert parts(plan).renewed == (
+        *(Over(plan[1], ("/tmp/b",)), Lifted(0, "/tmp/b")),
+        *(Over(plan[3], ("/tmp/b/x",)), Lifted(1, "/tmp/b/x")),
+    )
+
+
 def test_read_only_ones_are_kept() -> None:
     """Nobody can write to it, so one is enough; what comes later on it too."""
     plan = (Tmpfs("/data"), File("/data/f", b"1"), RemountRo("/data"), RemountRo("/"))
