@@ -49,7 +49,7 @@ class PathRule(Frozen):
         return not self.suffixes or name.lower().endswith(self.suffixes)
 
 
-def innermost(rules: Iterable[PathRule], path: str) -> PathRule | None:
+def innermost_rule(rules: Iterable[PathRule], path: str) -> PathRule | None:
     """Return the rule whose root is nearest above a path without symlinks, or at it; None if there is none."""
     return max((rule for rule in rules if is_below(path, rule.root)), key=lambda rule: len(rule.root), default=None)
 

@@ -11,7 +11,7 @@ from nsbox._network.network import Network
 from nsbox._network.network import wished as as_list
 from nsbox._policy.limits import SMALL_LIMITS, Limits
 from nsbox._policy.policy import BACKENDS, REQUIRE
-from nsbox._policy.rules import PathRule, innermost
+from nsbox._policy.rules import PathRule, innermost_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -153,7 +153,7 @@ def _check_paths(parent: Policy, policy: Policy) -> None:
             raise PolicyError("read", f"{path} is read-only for the parent, in a directory that is writable")
     inside = [rule.root for rule in parent.paths if policy.sees(rule.root)]
     for path in (*policy.write, *policy.read, *inside):
-        theirs, ours = innermost(parent.paths, path), innermost(policy.paths, path)
+        theirs, ours = innermost_rule(parent.paths, path), innermost_rule(policy.paths, path)
         if theirs is not None and (ours is None or not _is_stricter(ours, theirs)):
             raise PolicyError("paths", f"the parent's rule {theirs.name} has to hold for {path} too")
     for name in parent.protected:
@@ -166,7 +166,7 @@ def _carried(rules: Iterable[PathRule], named: Iterable[str]) -> tuple[PathRule,
     rules, named = tuple(rules), tuple(named)
     carried = {rule.root: rule for rule in rules if rule.root in named}
     for path in named:
-        rule = innermost(rules, path)
+        rule = innermost_rule(rules, path)
         if rule is not None and path not in carried:
             carried[path] = PathRule(f"{rule.name}{path[len(rule.root) :]}", path, rule.suffixes, rule.max_file_bytes)
     return tuple(carried.values())

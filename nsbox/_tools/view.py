@@ -21,7 +21,7 @@ from nsbox._paths.patterns import hides
 from nsbox._paths.resolution import Walk, absolute
 from nsbox._plan import ops
 from nsbox._plan.mounts import MountTable
-from nsbox._policy.rules import innermost
+from nsbox._policy.rules import innermost_rule
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -253,7 +253,7 @@ class View:
 
     def rule(self, path: str) -> PathRule | None:
         """Return the innermost rule for a path without symlinks."""
-        return innermost(self.policy.paths, path)
+        return innermost_rule(self.policy.paths, path)
 
     def check_suffix(self, inside: str, shown: str) -> None:
         """Raise AccessError for a name that the rules don't accept."""
