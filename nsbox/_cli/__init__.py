@@ -4,8 +4,8 @@ run.py is `nsbox run` and `nsbox shell`. It hands the command to direct.py or, f
 forks a second process, monitor.py; link.py has the messages between the two. job.py handles the command as a shell's
 job. keys.py and signals.py have the signals for it, network.py a log and ports of its network.
 
-config.py is `nsbox check`, `init` and `schema`. doctor.py, completion.py and bench/ are named as their subcommands.
-options.py has the options that make a policy, messages.py what is printed on standard error.
+config.py is `nsbox check`, `init` and `schema`; doctor.py and bench/ are named as their subcommands. options.py has the
+options that make a policy, messages.py what is printed on standard error, completion.py the shells' completion.
 """
 
 from __future__ import annotations
