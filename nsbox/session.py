@@ -66,17 +66,17 @@ class EnteredPopen(Popen["Any"]):
     _is_over = False  # nothing is left of what it started
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        entered = self._entered
+        command = self._session_command
         if self._creator != os.getpid():  # in a forked copy this isn't our child; do what subprocess does
             return self.pid, 0
         if self._raw_status is None:
             if not wait_flags & os.WNOHANG:
                 self._await_command()
-            if not entered.try_wait(wait_flags):
+            if not command.try_wait(wait_flags):
                 return 0, 0
-            self._raw_status = entered.status
-            if entered.used is not None:
-                user, system, rss = entered.used
+            self._raw_status = command.status
+            if command.used is not None:
+                user, system, rss = command.used
                 self._rusage = SimpleNamespace(ru_utime=user / 1e6, ru_stime=system / 1e6, ru_maxrss=rss // 1024)  # type: ignore[assignment]
         if not self._has_left_nothing(block=not wait_flags & os.WNOHANG):
             return 0, 0
@@ -100,7 +100,7 @@ class EnteredPopen(Popen["Any"]):
         """Signal the command and everything that it started; return how many processes are left."""
         way = self._session
         frozen = self._killed is not None and self._killed.seconds > _FREEZE
-        return way.signal_started(self._entered, number, frozen=frozen) if way is not None else 0
+        return way.signal_started(self._session_command, number, frozen=frozen) if way is not None else 0
 
     def _take_over(self, *positional: Any) -> None:
         if isinstance(self._way, SessionWay):
@@ -108,14 +108,14 @@ class EnteredPopen(Popen["Any"]):
         super()._take_over(*positional)
 
     def _await_command(self) -> None:
-        while not self._entered.ends_within(self._slice()):
+        while not self._session_command.ends_within(self._slice()):
             self._go_on()
 
     def _press(self) -> None:
         """Take the next step of a kill: against a tracer of the command, and in the end against the session."""
         if self._killed is None or self._is_over or not self._killed.is_due():
             return
-        has_ended = self._entered.ends_within(0)
+        has_ended = self._session_command.ends_within(0)
         is_stuck = self._signal_started(signal.SIGKILL) > 0 if has_ended else kills.free(self.pid)
         if is_stuck and self._killed.is_traced and self._session is not None:
             self._session.kill()
@@ -125,7 +125,9 @@ class EnteredPopen(Popen["Any"]):
         if self._raw_status is not None:
             return [], _PAUSE
         try:
-            return [opened(os.dup, self._entered.fileno())], None if self._killed is None else self._killed.pause()
+            return [
+                opened(os.dup, self._session_command.fileno())
+            ], None if self._killed is None else self._killed.pause()
         except OSError:  # no descriptor is free, or another thread is just collecting the end
             return [], 0.001
 
@@ -138,7 +140,7 @@ class EnteredPopen(Popen["Any"]):
             return
         if self._timed_out:
             self._last_signal = sig
-        self._entered.signal(sig)
+        self._session_command.signal(sig)
         if sig == signal.SIGKILL:
             self._signal_started(sig)
             self._begin_kill()

@@ -81,8 +81,8 @@ class Result:
     """The result of a spawn: error 0 and a pid; or an errno, with the step and the op that failed."""
 
     __slots__ = (
-        *("detail", "entered", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid", "pidfd"),
-        *("plan", "root_id", "step", "warm"),
+        *("detail", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid", "pidfd"),
+        *("plan", "root_id", "session_command", "step", "warm"),
     )
 
     def __init__(
@@ -102,5 +102,5 @@ class Result:
         self.go_fd, self.detail, self.root_id, self.pidfd = go_fd, detail, 0, -1
         self.warm = False  # True: in a copy of a kept sandbox
         self.plan: Any = None  # the plan that was carried out, if it isn't the policy's own
-        self.entered: Any = None  # _kept.session's, of a command that isn't our child
+        self.session_command: Any = None  # _kept.session's, of a command that isn't our child
         self.on_end: Callable[[], object] = bool  # called when its sandbox has gone

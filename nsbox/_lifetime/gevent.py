@@ -29,7 +29,7 @@ def adopt(process: Any) -> Any:
         if stream is not None:
             setattr(process, name, _cooperative(stream))
     loop = gevent.get_hub().loop
-    if not loop.default or process._entered is not None:  # only that of the main thread has child watchers
+    if not loop.default or process._session_command is not None:  # only that of the main thread has child watchers
         return None
     watcher = loop.child(process.pid)
     watcher.start(bool)

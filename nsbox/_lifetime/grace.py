@@ -27,7 +27,7 @@ class Grace:
     send_signal: Callable[..., None]
     _signal_init: Callable[[int], None]
     _plan: Any
-    _entered: Any
+    _session_command: Any
     _is_plain: bool
     _init_pid: int
     _init_pidfd: int
@@ -48,7 +48,7 @@ class Grace:
     @property
     def is_in_session(self) -> bool:
         """Whether other commands share its sandbox."""
-        return self._entered is not None
+        return self._session_command is not None
 
     def terminate(self, *, _number: int = signal.SIGTERM, _is_late: Any = is_finalizing) -> None:
         """Send SIGTERM to every process in the sandbox; send_signal(SIGTERM) sends it to the command alone.

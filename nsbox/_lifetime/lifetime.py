@@ -60,7 +60,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     _plan: Plan  # not there without a policy
     _says_empty: bool
     _init_pid = 0
-    _entered: Any = None  # _kept.session's, of a command that pid 1 of a session has started
+    _session_command: Any = None  # _kept.session's, of a command that pid 1 of a session has started
     _pid_namespace: int
     _killed: kills.Kill | None = None
     _on_kill: Callable[[], object] = bool  # for code that waits without calling wait()

@@ -41,7 +41,7 @@ class Shutdown:
 
     pid: int
     _plan: Any
-    _entered: Any
+    _session_command: Any
     _creator: int
     _init_pidfd: int
     _raw_status: int | None
@@ -63,8 +63,8 @@ class Shutdown:
         """Return how the command has ended; None: it hasn't. is_patient: wait for its end."""
         if self._returncode is not None or self._creator != getpid():
             return self._returncode
-        if self._entered is not None:
-            self._returncode = self._entered.last_status(is_patient)
+        if self._session_command is not None:
+            self._returncode = self._session_command.last_status(is_patient)
             return self._returncode
         if self._raw_status is None:
             try:
@@ -99,7 +99,7 @@ class Shutdown:
         while self._last_status(False) is None:
             if clock() >= end:
                 raise Expired(process.args, timeout)
-            if self._raw_status is not None or self._entered is not None or pidfd_open is None:
+            if self._raw_status is not None or self._session_command is not None or pidfd_open is None:
                 readable(self._init_pidfd, 1) if self._init_pidfd >= 0 else None
                 continue
             fd = pidfd_open(self.pid)
@@ -122,8 +122,8 @@ class Shutdown:
         if self._last_status(False) is not None or self._creator != getpid():
             return
         try:
-            if self._entered is not None:
-                self._entered.last_signal(number)
+            if self._session_command is not None:
+                self._session_command.last_signal(number)
                 return
             if self._raw_status is None:
                 kill(self.pid, number)

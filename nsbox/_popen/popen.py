@@ -207,7 +207,7 @@ class Confinable(Lifetime["AnyStr"]):
             self._plan = result.plan or prepared.plan
             self._says_empty = prepared.says_empty
             self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
-            self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
+            self._is_warm, self._on_end, self._session_command = result.warm, result.on_end, result.session_command
             self._leaf, self._pidfd, self._line = command.leaf, result.pidfd, command.line
             self._line_mark = command.line_mark
             self._child_created = True
