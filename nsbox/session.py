@@ -125,9 +125,8 @@ class EnteredPopen(Popen["Any"]):
         if self._raw_status is not None:
             return [], _PAUSE
         try:
-            return [
-                opened(os.dup, self._session_command.fileno())
-            ], None if self._killed is None else self._killed.pause()
+            ended = opened(os.dup, self._session_command.fileno())
+            return [ended], None if self._killed is None else self._killed.pause()
         except OSError:  # no descriptor is free, or another thread is just collecting the end
             return [], 0.001
 

@@ -35,12 +35,11 @@ from nsbox._popen import terminal
 from nsbox._relay.line import LateLine, joined
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._spawn.prepare import prepare
-from nsbox._spawn.start import spawn
+from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Line, Relay
@@ -120,7 +119,7 @@ class SessionWay(Way):
             if prepared.plan.network is None and "net" in prepared.plan.namespaces:
                 self._line = command.line = LateLine()
             try:
-                result = spawn(policy, prepared, command, "nsbox-init", policy.workdir)
+                result = spawn(Start(policy, prepared, command, "nsbox-init", policy.workdir))
                 self.pid, self._leaf = result.pid, command.leaf
                 self._line = command.line
                 self._pidfd = high(os.pidfd_open(result.pid))
@@ -143,9 +142,10 @@ class SessionWay(Way):
             self._line = line = joined(self._line, relay)
             return line
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command, as _spawn.spawn() does."""
-        if policy is not self.policy:
+    def spawn(self, start: Start) -> Result:
+        """Start a command; pid 1 makes it."""
+        command = start.command
+        if start.policy is not self.policy:
             raise ValueError("a session's commands can't have kill_on_exit=: what they leave behind goes on")
         _check_command(command)
         line = self._line
@@ -169,10 +169,9 @@ class SessionWay(Way):
             if result.error:
                 from nsbox._spawn.failure import exception
 
-                plan = prepared.plan
-                raise exception(result, policy, plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
+                raise exception(result, start, host_for(start.policy))
             result.init_pid, result.session_command, result.on_end = self.pid, child, child.close
-            if self._prepared.plan.kernel_id != prepared.plan.kernel_id:  # what the machine allows has changed
+            if self._prepared.plan.kernel_id != start.prepared.plan.kernel_id:  # what the machine allows has changed
                 result.plan = self._prepared.plan
             return result
         except BaseException:

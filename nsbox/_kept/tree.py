@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._plan.ops import Op
-    from nsbox._policy.policy import Policy
     from nsbox._spawn.prepare import Prepared
+    from nsbox._spawn.start import Start
 
 _ANEW = frozenset({"uts", "cgroup", "time"})  # the namespaces that each command has for itself
 
@@ -216,8 +216,9 @@ class KeptTree:
 
     # ---- commands
 
-    def spawn(self, policy: Policy, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command in a copy, as _spawn.spawn() does. Raises StaleError before doing anything if none fits."""
+    def spawn(self, start: Start) -> Result:
+        """Start a command in a copy. Raises StaleError before doing anything if none fits."""
+        command = start.command
         if self.stale or self._mounts is None or self._mounts.changed():
             raise StaleError(errno.ESTALE, "enter a sandbox that is kept")
         try:
@@ -229,11 +230,11 @@ class KeptTree:
             self._ready.clear()
         if command.parked is None:
             self.refill()
-            result = spawn(policy, self._anew, command, program, cwd)
+            result = spawn(start.by(self._anew))
             result.warm = True
             return result
         try:
-            result = spawn(policy, self._entering, command, program, cwd)
+            result = spawn(start.by(self._entering))
         except BaseException:
             call.abandon(command)  # first: pid 1 can't end while its zombie is there
             command.parked = None  # now, not when the exception is forgotten

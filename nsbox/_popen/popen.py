@@ -24,7 +24,7 @@ from nsbox._popen.containment import Containment
 from nsbox._spawn import environment
 from nsbox._spawn.environment import null_free
 from nsbox._spawn.prepare import Prepared, prepare
-from nsbox._spawn.start import command_flags, spawn
+from nsbox._spawn.start import Start, command_flags, spawn
 from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Confinable(Lifetime["AnyStr"]):
         if self._terminal_of:
             self._claim_terminal(command)
         try:
-            self._start(policy, prepared, command, program, directory if cwd is None else cwd)
+            self._start(Start(policy, prepared, command, program, directory if cwd is None else cwd))
             self._take_over(prepared, positional)
         except BaseException:
             if self._child_created:
@@ -197,11 +197,11 @@ class Confinable(Lifetime["AnyStr"]):
                 self.wait()
             raise
 
-    def _start(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> None:
+    def _start(self, start: Start) -> None:
         """Start the command and own it. If a signal handler raises before that, end the command."""
-        start = spawn if self._way is None else self._way.spawn
+        command, prepared = start.command, start.prepared
         try:
-            result = start(policy, prepared, command, program, cwd)
+            result = spawn(start) if self._way is None else self._way.spawn(start)
             # These lines make no call: after one, a signal handler could raise with half of them done.
             self.pid = result.pid
             self._plan = result.plan or prepared.plan
