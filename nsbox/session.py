@@ -76,8 +76,10 @@ class EnteredPopen(Popen["Any"]):
                 return 0, 0
             self._raw_status = command.status
             if command.used is not None:
-                user, system, rss = command.used
-                self._rusage = SimpleNamespace(ru_utime=user / 1e6, ru_stime=system / 1e6, ru_maxrss=rss // 1024)  # type: ignore[assignment]
+                used = command.used
+                self._rusage = SimpleNamespace(  # type: ignore[assignment]
+                    ru_utime=used.user_us / 1e6, ru_stime=used.system_us / 1e6, ru_maxrss=used.max_rss // 1024
+                )
         if not self._has_left_nothing(block=not wait_flags & os.WNOHANG):
             return 0, 0
         status = self._raw_status

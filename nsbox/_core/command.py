@@ -77,6 +77,15 @@ class Command:
         self.owners = owners
 
 
+class Used:
+    """What processes used: microseconds of user and of system time, and bytes of memory of the largest one."""
+
+    __slots__ = ("max_rss", "system_us", "user_us")
+
+    def __init__(self, user_us: int, system_us: int, max_rss: int) -> None:
+        self.user_us, self.system_us, self.max_rss = user_us, system_us, max_rss
+
+
 class Result:
     """The result of a spawn: error 0 and a pid; or an errno, with the step and the op that failed."""
 

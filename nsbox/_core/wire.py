@@ -44,22 +44,26 @@ if TYPE_CHECKING:
 _HEAD = (4, 4, 4, 4)
 _OP = (4, 4, 4, 4, 4, 4, 4, 4, 8)
 
-# code, flags, mode, fd, text or data at src, dest, count, size
-_Row = tuple[int, int, int, int, bytes, str, int, int]
 
+class _Row:
+    """The fields of one nsbox_op. src: text or data, as C reads it."""
 
-def _row(
-    code: int,
-    dest: str = "",
-    src: bytes = b"",
-    *,
-    flags: int = 0,
-    mode: int = 0,
-    fd: int = -1,
-    count: int = 0,
-    size: int = 0,
-) -> _Row:
-    return code, flags, mode, fd, src, dest, count, size
+    __slots__ = ("code", "count", "dest", "fd", "flags", "mode", "size", "src")
+
+    def __init__(
+        self,
+        code: int,
+        dest: str = "",
+        src: bytes = b"",
+        *,
+        flags: int = 0,
+        mode: int = 0,
+        fd: int = -1,
+        count: int = 0,
+        size: int = 0,
+    ) -> None:
+        self.code, self.flags, self.mode, self.fd = code, flags, mode, fd
+        self.src, self.dest, self.count, self.size = src, dest, count, size
 
 
 def _pack(widths: Sequence[int], *numbers: int) -> bytes:
@@ -80,24 +84,25 @@ def _data(op: File | BindData) -> bytes:
 def _bind(op: Bind | RoBind | DevBind) -> _Row:
     flags = {Bind: 0, RoBind: c.RDONLY, DevBind: c.DEVICES}[type(op)]
     flags |= (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
-    return _row(c.OP_BIND, op.dest, _text(op.src), flags=flags)
+    return _Row(c.OP_BIND, op.dest, _text(op.src), flags=flags)
 
 
 def _renewed(op: Op) -> _Row:
     from nsbox._plan.ops import Lifted, Over  # only kept sandboxes have them
 
     if isinstance(op, Lifted):
-        return _row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
+        return _Row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
     if not isinstance(op, Over):
         raise TypeError(f"no encoding for {op!r}")
-    code, flags, mode, fd, _, dest, _, size = _op(op.op)
-    return code, flags, mode, fd, b"".join(map(_text, op.lifted)), dest, len(op.lifted), size
+    row = _op(op.op)
+    row.src, row.count = b"".join(map(_text, op.lifted)), len(op.lifted)
+    return row
 
 
 def _overlay(op: Overlay | RoOverlay | TmpOverlay) -> _Row:
     paths = [*op.lower, op.upper, op.work] if isinstance(op, Overlay) else list(op.lower)
     flags = c.OVL_TMP if isinstance(op, TmpOverlay) else c.OVL_RO if isinstance(op, RoOverlay) else 0
-    return _row(c.OP_OVERLAY, op.dest, b"".join(map(_text, paths)), flags=flags, count=len(paths))
+    return _Row(c.OP_OVERLAY, op.dest, b"".join(map(_text, paths)), flags=flags, count=len(paths))
 
 
 def _op(op: Op) -> _Row:
@@ -105,44 +110,44 @@ def _op(op: Op) -> _Row:
         case Bind() | RoBind() | DevBind():
             return _bind(op)
         case Device():
-            return _row(c.OP_BIND, op.dest, _text(op.src), flags=c.RDONLY | c.DEVICES)
+            return _Row(c.OP_BIND, op.dest, _text(op.src), flags=c.RDONLY | c.DEVICES)
         case BindFd():
-            return _row(c.OP_BIND, op.dest, flags=c.FROM_FD | (c.RDONLY if op.read_only else 0), fd=op.fd)
+            return _Row(c.OP_BIND, op.dest, flags=c.FROM_FD | (c.RDONLY if op.read_only else 0), fd=op.fd)
         case Console():
-            return _row(c.OP_BIND, op.dest, b"/dev/console\0", flags=c.PROBE_TTY | c.RDONLY | c.DEVICES)
+            return _Row(c.OP_BIND, op.dest, b"/dev/console\0", flags=c.PROBE_TTY | c.RDONLY | c.DEVICES)
         case Tmpfs():
-            return _row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
+            return _Row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
         case Proc():
             flags = {False: 0, True: c.COVER, "sys": c.COVER_SYS}[op.cover] | (c.NESTS if op.nests else 0)
-            return _row(c.OP_PROC, op.dest, flags=flags)
+            return _Row(c.OP_PROC, op.dest, flags=flags)
         case Devpts():
-            return _row(c.OP_DEVPTS, op.dest)
+            return _Row(c.OP_DEVPTS, op.dest)
         case Mqueue():
-            return _row(c.OP_MQUEUE, op.dest)
+            return _Row(c.OP_MQUEUE, op.dest)
         case Dir():
-            return _row(c.OP_DIR, op.dest, mode=op.mode)
+            return _Row(c.OP_DIR, op.dest, mode=op.mode)
         case File():
-            return _row(c.OP_FILE, op.dest, _data(op), mode=op.mode, count=len(_data(op)))
+            return _Row(c.OP_FILE, op.dest, _data(op), mode=op.mode, count=len(_data(op)))
         case BindData():
             flags = c.RDONLY if op.read_only else 0
-            return _row(c.OP_DATA, op.dest, _data(op), flags=flags, mode=op.mode, count=len(_data(op)))
+            return _Row(c.OP_DATA, op.dest, _data(op), flags=flags, mode=op.mode, count=len(_data(op)))
         case Symlink():
-            return _row(c.OP_SYMLINK, op.dest, _text(op.target))
+            return _Row(c.OP_SYMLINK, op.dest, _text(op.target))
         case RemountRo():
-            return _row(c.OP_REMOUNT_RO, op.dest)
+            return _Row(c.OP_REMOUNT_RO, op.dest)
         case Freeze():
-            return _row(c.OP_REMOUNT_RO, op.dest, flags=c.THAW if op.thaw else c.FREEZE)
+            return _Row(c.OP_REMOUNT_RO, op.dest, flags=c.THAW if op.thaw else c.FREEZE)
         case Chmod():
-            return _row(c.OP_CHMOD, op.dest, mode=op.mode)
+            return _Row(c.OP_CHMOD, op.dest, mode=op.mode)
         case Overlay() | RoOverlay() | TmpOverlay():
             return _overlay(op)
         case Mask():
             flags = (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
-            return _row(c.OP_MASK, op.dest, flags=flags)
+            return _Row(c.OP_MASK, op.dest, flags=flags)
         case Hostname():
-            return _row(c.OP_HOSTNAME, src=_text(op.name))
+            return _Row(c.OP_HOSTNAME, src=_text(op.name))
         case Loopback():
-            return _row(c.OP_LOOPBACK)
+            return _Row(c.OP_LOOPBACK)
         case _:
             return _renewed(op)
 
@@ -165,10 +170,11 @@ def encode(ops: Sequence[Op], idmaps: Mapping[str, int] | None = None) -> bytes:
 
     packed = bytearray()
     for op in ops:
-        code, flags, mode, fd, src, dest, count, size = _op(op)
+        row = _op(op)
         if idmaps and isinstance(op, Bind | RoBind):
-            count = idmaps.get(dest, 0)
-        packed += _pack(_OP, code, flags, mode, fd, put(src), put(_text(dest) if dest else b""), count, 0, size)
+            row.count = idmaps.get(row.dest, 0)
+        src, dest = put(row.src), put(_text(row.dest) if row.dest else b"")
+        packed += _pack(_OP, row.code, row.flags, row.mode, row.fd, src, dest, row.count, 0, row.size)
     return _pack(_HEAD, c.MAGIC, c.VERSION, start + len(pool), len(ops)) + bytes(packed) + bytes(pool)
 
 

@@ -15,7 +15,7 @@ from nsbox._base.descriptors import high
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core.abi import constants as c
-from nsbox._core.command import Result
+from nsbox._core.command import Result, Used
 from nsbox._core.entry import TOLD
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SessionCommand:
         self._pidfd = self.pid = -1
         self.mark = 0  # of everything that it starts, as pid 1 knows it; 0: it has none
         self.status: int | None = None
-        self.used: tuple[int, int, int] | None = None  # user and system microseconds, bytes of the largest
+        self.used: Used | None = None
 
     def start(self, session: int) -> Result:
         """Let it go on once it exists, and wait until it has executed its program; return what a spawn would.
@@ -100,7 +100,7 @@ class SessionCommand:
             self.status = int(signal.SIGKILL)
         else:
             _, self.status, _, _, user, system, rss, _ = message
-            self.used = (user, system, rss)
+            self.used = Used(user, system, rss)
         return True
 
     def ends_within(self, seconds: float) -> bool:
