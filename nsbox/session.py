@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
     import psutil
 
+    from nsbox._base.owners import Owner
     from nsbox._kept.commands import ToolOptions
+    from nsbox._kept.session_command import SessionCommand
     from nsbox._policy.policy import Policy
     from nsbox._relay.ports import Published
     from nsbox._relay.relay import Line, Relay
@@ -63,6 +65,7 @@ class EnteredPopen(Popen["Any"]):
     """
 
     _session: SessionWay | None = None
+    _session_command: SessionCommand
     _is_over = False  # nothing is left of what it started
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
@@ -122,7 +125,7 @@ class EnteredPopen(Popen["Any"]):
         if is_stuck and self._killed.is_traced and self._session is not None:
             self._session.kill()
 
-    def watch(self) -> tuple[list[Any], float | None]:
+    def watch(self) -> tuple[list[Owner], float | None]:
         """Return an owned descriptor that becomes readable when the command ends."""
         if self._raw_status is not None:
             return [], _PAUSE

@@ -124,7 +124,7 @@ class SessionCommand:
 
     def last_status(
         self, is_patient: bool, *, unpack: Any = TOLD.unpack, decode: Any = os.waitstatus_to_exitcode
-    ) -> Any:
+    ) -> int | None:
         """Return how it has ended; None: it hasn't. is_patient: wait for its end."""
         if self.status is None:
             self._told.setblocking(is_patient)
@@ -135,7 +135,7 @@ class SessionCommand:
             except ConnectionResetError:
                 message = b""
             self.status = unpack(message)[1] if message else 9
-        return decode(self.status)
+        return decode(self.status)  # type: ignore[no-any-return]
 
     def last_signal(self, number: int, *, send: Any = _by_pidfd) -> None:
         """Send it a signal, if it still exists."""

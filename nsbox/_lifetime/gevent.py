@@ -21,8 +21,10 @@ from nsbox._base.frozen import TYPE_CHECKING, remembered
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsbox._lifetime.lifetime import Lifetime
 
-def adopt(process: Any) -> Any:
+
+def adopt(process: Lifetime[Any]) -> Any:
     """Make a command's streams gevent's, and return what watches for its end; None if gevent's loop can't."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(process, name)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nsbox._core.command import SessionCommand
+    from nsbox._plan.plan import Plan
+
 
 class Grace:
     """The part of Popen that ends a sandbox in order. Its subclass defines the names that are only declared here."""
@@ -26,8 +29,8 @@ class Grace:
     wait: Callable[..., int]
     send_signal: Callable[..., None]
     _signal_init: Callable[[int], None]
-    _plan: Any
-    _session_command: Any
+    _plan: Plan
+    _session_command: SessionCommand | None
     _is_plain: bool
     _init_pid: int
     _init_pidfd: int

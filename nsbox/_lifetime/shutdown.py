@@ -21,6 +21,9 @@ from nsbox._core import abi
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsbox._core.command import SessionCommand
+    from nsbox._plan.plan import Plan
+
 is_finalizing = sys.is_finalizing
 
 _poll = original(select, "poll")
@@ -40,8 +43,8 @@ class Shutdown:
     """What is left of waiting and killing at that point. Each method is for a command in a sandbox."""
 
     pid: int
-    _plan: Any
-    _session_command: Any
+    _plan: Plan
+    _session_command: SessionCommand | None
     _creator: int
     _init_pidfd: int
     _raw_status: int | None

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, AnyStr, Literal, Self, Unpack, overload
 
+    from nsbox._network.log import Mark
     from nsbox._plan.plan import Plan
     from nsbox._popen.keywords import CommandLine, Popened
     from nsbox._popen.pty import Pair, Terminal
+    from nsbox._relay.relay import Line, Relay
 
 
 def check_policy(policy: object) -> Policy | Keeper:
@@ -50,10 +52,10 @@ class Confinable(Lifetime["AnyStr"]):
     """
 
     _is_warm = False
-    _hearers: Any = None  # on_connect and on_network
-    _relay: Any = None  # _relay.relay's, for these
-    _line: Any = None  # its, of this sandbox, with a network list
-    _line_mark: Any = None  # the line's mark at the start, in a session
+    _hearers: tuple[Any, ...] | None = None  # on_connect and on_network
+    _relay: Relay | None = None  # for these
+    _line: Line | None = None  # of this sandbox, with a network list
+    _line_mark: Mark | None = None  # the line's mark at the start, in a session
     _terminal_of = 0  # 1 + the standard descriptor that is the command's own terminal, if there is one
     _pair: Pair | None = None  # that terminal, during the start
 
@@ -283,10 +285,11 @@ class Confinable(Lifetime["AnyStr"]):
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         self.adopt()
 
-    def _stdio(self, *fds: int) -> Any:
+    def _stdio(self, *fds: int) -> tuple[int, int, int]:
         """Return the descriptors for the C core. It opens DEVNULL itself, so that none leads to the host's node."""
         devnull = getattr(self, "_devnull", -1)
-        return tuple([abi.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds])
+        first, second, third = [abi.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds]
+        return first, second, third
 
     @property
     def sandbox(self) -> Containment | None:
