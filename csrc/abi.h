@@ -1,11 +1,12 @@
-/* abi.h: the boundary between Python and the C core, in both directions: all structs, flags and steps, and the calls that
- * every system has. Those of one system alone are in its calls.h; what a session's pid 1 is asked, in abi_session.h.
+/* abi.h: the boundary between Python and the C core, in both directions: all structs, flags and steps, and the calls
+ * that every system has. The calls of one system alone are in its calls.h; what a session's pid 1 is asked to do is
+ * in abi_session.h.
  *
- * Read by the C compiler and, lines that begin with '#' removed, by cffi; opcodes, flags and
- * steps reach Python from here and are never typed again.
+ * The C compiler reads this file, and so does cffi once lines that begin with '#' are removed. Python gets opcodes,
+ * flags and steps from here; they are never typed again.
  *
- * Python owns every buffer and every descriptor named here. C borrows them for the length of one
- * call, allocates nothing, and closes only what it opened itself.
+ * Python owns every buffer and every descriptor named here. C borrows them for the length of one call, allocates
+ * nothing, and closes only what it opened itself.
  */
 #ifndef NSBOX_ABI_H
 #define NSBOX_ABI_H
@@ -46,19 +47,19 @@ enum nsbox_opcode {
 };
 
 enum nsbox_op_flag {
-    NSBOX_RDONLY = 1,      /* BIND, DATA: read-only */
-    NSBOX_DEVICES = 2,     /* BIND: device nodes stay usable (no nodev) */
-    NSBOX_OPTIONAL = 4,    /* BIND: a missing source is no error. MASK: nor a missing destination. Also of path rules */
-    NSBOX_FROM_FD = 8,     /* BIND: the source is op.fd */
-    NSBOX_COVER = 16,      /* PROC: writable kernel settings become read-only */
-    NSBOX_OVL_TMP = 32,    /* OVERLAY: writes go to a tmpfs and are dropped */
-    NSBOX_OVL_RO = 64,     /* OVERLAY: read-only */
+    NSBOX_RDONLY = 1,   /* BIND, DATA: read-only */
+    NSBOX_DEVICES = 2,  /* BIND: device nodes stay usable (no nodev) */
+    NSBOX_OPTIONAL = 4, /* BIND: a missing source is no error. MASK: nor is a missing destination. For path rules too */
+    NSBOX_FROM_FD = 8,  /* BIND: the source is op.fd */
+    NSBOX_COVER = 16,   /* PROC: writable kernel settings become read-only */
+    NSBOX_OVL_TMP = 32, /* OVERLAY: writes go to a tmpfs and are dropped */
+    NSBOX_OVL_RO = 64,  /* OVERLAY: read-only */
     NSBOX_PROBE_TTY = 128, /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
     NSBOX_NOFOLLOW = 256,  /* BIND, path rule: a symlink in the source path is an error. MASK: in the destination */
-    NSBOX_LIFTED = 512,    /* BIND: the source is number op.fd of all mounts that have been lifted */
+    NSBOX_LIFTED = 512,    /* BIND: the source is number op.fd of all mounts lifted so far */
     NSBOX_FREEZE = 1024,   /* REMOUNT_RO: the file system at dst in the old root, by whichever mount it is written to */
     NSBOX_THAW = 2048,     /* REMOUNT_RO: the same, made writable again */
-    NSBOX_COVER_SYS = 4096, /* PROC: settings become read-only that namespaces' owners may write to: /proc/sys */
+    NSBOX_COVER_SYS = 4096, /* PROC: settings that owners of namespaces may write (/proc/sys) become read-only */
     NSBOX_NESTS = 8192      /* PROC, with COVER: a sandbox inside may make its own */
 };
 
@@ -89,7 +90,7 @@ typedef struct nsbox_op {
 enum nsbox_stdio { NSBOX_DEVNULL = -2 };
 
 enum nsbox_spawn_flag {
-    NSBOX_CLOSE_FDS = 1,       /* descriptors from 3 up are closed, but for pass_fds */
+    NSBOX_CLOSE_FDS = 1,       /* descriptors from 3 up are closed, except pass_fds */
     NSBOX_RESTORE_SIGNALS = 2, /* SIGPIPE, SIGXFSZ to default */
     NSBOX_SETSID = 4,
     NSBOX_FORK_COMMAND = 8,    /* the command changes its kernel ids: never in the caller's memory */
@@ -97,27 +98,27 @@ enum nsbox_spawn_flag {
     NSBOX_MAP_BY_HELPER = 32,  /* maps of more than one id: written by a process of the parent namespace */
     NSBOX_ADOPT_INIT = 64,     /* the init becomes a child of the caller, since nobody else reaps it */
     NSBOX_SET_GROUPS = 128,
-    NSBOX_CWD_OPTIONAL = 256, /* where cwd can't be entered, "/" is it */
-    NSBOX_DROP_GROUPS = 512,  /* the caller's supplementary groups go, before there is a user namespace */
+    NSBOX_CWD_OPTIONAL = 256, /* where cwd can't be entered, the command starts in "/" */
+    NSBOX_DROP_GROUPS = 512,  /* the caller's supplementary groups are dropped before there is a user namespace */
     NSBOX_PREEXEC = 1024,     /* with FORK_COMMAND: nsbox_spawn() returns 1 in the command before it executes */
     NSBOX_SETSID_LAST = 2048, /* with PREEXEC: setsid(2) after it, unless it was done there */
     NSBOX_STAY = 4096,        /* the sandbox goes on after the command's end, until nothing runs in it */
-    NSBOX_PLAIN = 8192, /* no namespaces, root, or init: a child like any other, but for limits, filters, Landlock */
-    NSBOX_UNCONFINED = 16384,       /* with PLAIN: privileges stay, and there are no filters: it will confine itself */
-    NSBOX_DIE_WITH_THREAD = 32768,  /* when the calling thread ends, so does the command (PR_SET_PDEATHSIG) */
-    NSBOX_HOST_WRITES = 65536,      /* what an op lacks is made, and what it changes changed, on the host too */
-    NSBOX_OUTLIVE = 131072,         /* the sandbox isn't tied to the caller */
-    NSBOX_AS_INIT = 262144,         /* the command itself is pid 1 */
-    NSBOX_LIMIT_USERNS = 524288,    /* with a second user namespace: there can't be a third */
-    NSBOX_NO_USERNS = 1048576,      /* unless the command can't make user namespaces, it doesn't start */
-    NSBOX_SHELL = 2097152,          /* a program of no known format is a script for /bin/sh, as with execvp(3) */
-    NSBOX_MAP2_BY_HELPER = 4194304, /* the second maps hold more than one id */
-    NSBOX_HOLD_MAPS = 8388608,      /* with a hold: who holds it writes the first maps */
-    NSBOX_TEMPLATE = 16777216,      /* no command: the sandbox is kept for those with mnt_fd. See nsbox_sent */
-    NSBOX_PARK = 33554432,          /* no command: its init waits for one, which comes with park_fd */
-    NSBOX_BY_FD = 67108864,         /* the program is what the command has as descriptor 2 */
-    NSBOX_LIFELINE = 134217728,     /* macOS: a process of ours ends the command when the caller ends */
-    NSBOX_LIFELINE_GROUP = 268435456, /* with LIFELINE: and its group; that also at its own end, but for STAY */
+    NSBOX_PLAIN = 8192,       /* no namespaces, root, or init: an ordinary child except for limits, filters, Landlock */
+    NSBOX_UNCONFINED = 16384, /* with PLAIN: privileges stay, and there are no filters: it will confine itself */
+    NSBOX_DIE_WITH_THREAD = 32768,    /* when the calling thread ends, so does the command (PR_SET_PDEATHSIG) */
+    NSBOX_HOST_WRITES = 65536,        /* what an op creates or changes, it may create or change on the host too */
+    NSBOX_OUTLIVE = 131072,           /* the sandbox isn't tied to the caller */
+    NSBOX_AS_INIT = 262144,           /* the command itself is pid 1 */
+    NSBOX_LIMIT_USERNS = 524288,      /* with a second user namespace: there can't be a third */
+    NSBOX_NO_USERNS = 1048576,        /* unless the command can't make user namespaces, it doesn't start */
+    NSBOX_SHELL = 2097152,            /* a program of no known format is a script for /bin/sh, as with execvp(3) */
+    NSBOX_MAP2_BY_HELPER = 4194304,   /* the second maps hold more than one id */
+    NSBOX_HOLD_MAPS = 8388608,        /* with a hold: the process that holds it writes the first maps */
+    NSBOX_TEMPLATE = 16777216,        /* no command: the sandbox is kept for those with mnt_fd. See nsbox_sent */
+    NSBOX_PARK = 33554432,            /* no command: its init waits for one, which comes with park_fd */
+    NSBOX_BY_FD = 67108864,           /* the program is the file that the command has as descriptor 2 */
+    NSBOX_LIFELINE = 134217728,       /* macOS: a process of ours ends the command when the caller ends */
+    NSBOX_LIFELINE_GROUP = 268435456, /* with LIFELINE: and its group; without STAY, at its own end too */
     NSBOX_BY_HELPER = 536870912,      /* macOS: the helper program confines and executes, as profile_fd says */
     NSBOX_MAP_ROOT = 1073741824       /* the command keeps CAP_SETFCAP: it may map its uid 0 again (Linux 5.12) */
 };
@@ -128,7 +129,7 @@ enum nsbox_step {
     NSBOX_STEP_PLAN = 1,     /* the blob is malformed */
     NSBOX_STEP_CLONE = 2,    /* no process for the mediator */
     NSBOX_STEP_LIFELINE = 3, /* no pidfd of the caller, or it is dead */
-    NSBOX_STEP_UNSHARE = 4,  /* namespaces refused */
+    NSBOX_STEP_UNSHARE = 4,  /* namespaces are refused */
     NSBOX_STEP_UID_MAP = 5,
     NSBOX_STEP_GID_MAP = 6,
     NSBOX_STEP_SETGROUPS = 7, /* writing /proc/self/setgroups */
@@ -162,14 +163,14 @@ enum nsbox_step {
     NSBOX_STEP_SECCOMP = 35,
     NSBOX_STEP_PREEXEC = 36,
     NSBOX_STEP_LANDLOCK = 37,
-    NSBOX_STEP_JOIN = 38,         /* a namespace that the caller has given */
+    NSBOX_STEP_JOIN = 38,         /* a namespace that the caller named */
     NSBOX_STEP_LIMIT_USERNS = 39, /* user namespaces can't be limited, or are not */
     NSBOX_STEP_HOLD = 40,         /* nobody let it go on */
     NSBOX_STEP_STALE = 41,        /* what a template was made of has changed */
     NSBOX_STEP_SANDBOX = 42,      /* macOS: the profile is refused */
     NSBOX_STEP_HELPER = 43,       /* macOS: the helper program can't be executed, or doesn't do its work */
-    NSBOX_STEP_KERNEL_ID = 44,    /* the kernel ids of its own that a sandbox gets */
-    NSBOX_STEP_IDMAP = 45,        /* an op: its source, mapped to these */
+    NSBOX_STEP_KERNEL_ID = 44,    /* the sandbox can't get kernel ids of its own */
+    NSBOX_STEP_IDMAP = 45,        /* an op: its source can't be mapped to these ids */
     NSBOX_STEP_INOTIFY = 46,      /* inotify's instances can't be limited */
     NSBOX_STEP_TERMINAL = 47,     /* the command's terminal isn't one, or is another session's */
     NSBOX_STEP_NET = 48,          /* the relay: it doesn't answer, or its side of the net namespace can't be made */
@@ -190,7 +191,7 @@ typedef struct nsbox_filter {
     uint32_t reserved;
 } nsbox_filter;
 
-/* A Landlock ruleset: rights on files by where they are. */
+/* A Landlock ruleset: rights on files, given by path. */
 typedef struct nsbox_path_rule {
     const char *path; /* inside */
     uint64_t rights;  /* LANDLOCK_ACCESS_FS_* */
@@ -207,7 +208,7 @@ typedef struct nsbox_ruleset {
     uint32_t reserved;
 } nsbox_ruleset;
 
-/* Capabilities, a bit each: what the command has, what survives its next exec as another user, and what is the most it
+/* Capabilities, a bit each: those the command has, those that survive its next exec as another user, and the most it
  * could ever have. */
 typedef struct nsbox_caps {
     uint64_t permitted;
@@ -215,26 +216,27 @@ typedef struct nsbox_caps {
     uint64_t bounding;
 } nsbox_caps;
 
-/* A directory to start in, and the environment for when it is the one. */
+/* A directory to start in, and the environment of a command that starts there. */
 typedef struct nsbox_place {
     const char *cwd;
     const char *const *envp;
 } nsbox_place;
 
-/* What an op of a template has found and made. Who enters that looks whether it is still so: a file that somebody
- * replaces or moves on the host takes what is mounted on it along (rename(2) detaches mounts of other namespaces). */
+/* What an op of a template found and made. A sandbox made from the template checks that this still holds: if another
+ * process replaces or moves a file on the host, what is mounted on that file goes with it (rename(2) detaches mounts
+ * of other namespaces). */
 typedef struct nsbox_stamp {
     uint64_t source_dev, source_ino; /* BIND: what is bound */
     uint64_t dev, ino;               /* what lies on top at the destination */
-    uint32_t made;                   /* 0: nothing was there to bind or to mask, or it is no such op */
+    uint32_t made;                   /* 0: there was nothing to bind or to mask, or the op does neither */
     uint32_t watched;                /* set by Python: it is mounted where the host can change what it is mounted on */
 } nsbox_stamp;
 
-/* The descriptors that come out of report_fd, a socket, when a template is ready: its user and its mount namespace, and
- * a /dev/null of which nothing can be changed. When a copy is parked: the last user namespace of its command. */
+/* The descriptors that arrive through report_fd, a socket, when a template is ready: its user namespace, its mount
+ * namespace, and a /dev/null that nobody can change. When a copy is parked: the last user namespace of its command. */
 enum nsbox_sent { NSBOX_SENT_USER = 0, NSBOX_SENT_MNT = 1, NSBOX_SENT_NULL = 2, NSBOX_SENT = 3 };
 
-/* Likewise, with hold_fd, when the command is held: its root, then its namespaces cgroup, ipc, mnt, net, pid, uts. */
+/* The same with hold_fd, when the command is held: its root, then its namespaces cgroup, ipc, mnt, net, pid, uts. */
 enum nsbox_shown { NSBOX_SHOWN_ROOT = 0, NSBOX_SHOWN = 7 };
 
 /* Written by the child processes, through shared memory. */
@@ -245,26 +247,26 @@ typedef struct nsbox_result {
     int32_t pid;        /* the command, a child of the caller */
     int32_t init_pid;   /* pid 1 of the sandbox, as the caller numbers it */
     int32_t init_pidfd; /* a descriptor >= 3 for it, close-on-exec; -1 if it is gone already */
-    int32_t init_says;  /* the read end, nonblocking, of the pipe on which it says nsbox_word; likewise */
-    int32_t set_up_pid; /* the process that makes the sandbox, and is in its first user namespace */
-    int32_t go_fd;      /* with PARK: the write end of the pipe by which the init is told that the set-up is over */
-    int32_t pidfd;      /* likewise, for the command, where the caller ignores SIGCHLD; else -1 */
-    uint64_t root_id;   /* with TEMPLATE: the mount that the caller's root is */
+    int32_t init_says; /* the read end, nonblocking, of the pipe into which it writes nsbox_word; >= 3, close-on-exec */
+    int32_t set_up_pid; /* the process that makes the sandbox; it is in the first user namespace */
+    int32_t go_fd;      /* with PARK: the write end of the pipe that tells the init that the set-up is over */
+    int32_t pidfd;      /* a pidfd of the command if the caller ignores SIGCHLD; else -1 */
+    uint64_t root_id;   /* with TEMPLATE: the id of the mount that is the caller's root */
     uint64_t init_ino;  /* inode of that pidfd as the set-up saw it (pidfs, Linux 6.9) */
-    char detail[256];   /* as far as it fits: the target of a link in an op's way, a directory that can't be made */
+    char detail[256];   /* cut to fit: the target of a link in an op's way, or a directory that can't be made */
 } nsbox_result;
 
-/* What an init is told at the end of the set-up, in a byte: it doesn't end with the command; nor with the caller; the
- * command isn't pid 2 but 3, since a helper of the set-up came before it; the set-up is over, whoever else has the pipe; the
- * caller reaps it. */
+/* The byte that an init gets at the end of the set-up. STAYS: it doesn't end with the command. OUTLIVES: nor with
+ * the caller. IS_THIRD: the command isn't pid 2 but 3, since a helper of the set-up came before it. GO: the set-up
+ * is over, even if others still have the pipe. IS_ADOPTED: the caller reaps it. */
 enum nsbox_told { NSBOX_STAYS = 1, NSBOX_OUTLIVES = 2, NSBOX_IS_THIRD = 4, NSBOX_GO = 8, NSBOX_IS_ADOPTED = 16 };
 
-/* The signals by which the caller has an init end everything, at once: SIGSTKFLT, which nobody sends (signal(7)); or in
- * order, which all get SIGTERM for: SIGPWR, then what is left when the command has ended has two seconds; SIGVTALRM, then
- * it has as long as it takes, or up to END. */
+/* The signals by which the caller has an init end everything. SIGSTKFLT, which nobody sends (signal(7)), ends it at
+ * once. The other two end it in order: all processes get SIGTERM. After SIGPWR, what is left when the command has
+ * ended has two seconds; after SIGVTALRM, it has as long as it needs, or until END. */
 enum nsbox_signal { NSBOX_END = 16, NSBOX_ASK = 30, NSBOX_ASK_PATIENTLY = 26 };
 
-/* What an init says: that it is up, then that nothing but itself is left of the sandbox. */
+/* What an init reports: that it is up, then that nothing but itself is left of the sandbox. */
 enum nsbox_said { NSBOX_SAID_UP = 1, NSBOX_SAID_EMPTY = 2 };
 
 typedef struct nsbox_word {
@@ -273,8 +275,8 @@ typedef struct nsbox_word {
     int64_t max_rss;            /* of the largest, in bytes */
 } nsbox_word;
 
-/* A user namespace, whose maps say who owns the files of a BIND: nsbox_idmap(). They are right for what this uid and gid
- * own: what has another owner by now isn't mapped. */
+/* A user namespace whose maps say who owns the files of a BIND: see nsbox_idmap(). The maps cover the files of this
+ * uid and gid. A file that has another owner by now isn't mapped. */
 typedef struct nsbox_mapping {
     int32_t userns_fd;
     uint32_t uid;
@@ -290,7 +292,7 @@ typedef struct nsbox_request {
     const char *uid_map2; /* NULL, or the maps of a second user namespace, entered after the mounts */
     const char *gid_map2;
 
-    /* NULL, or with NSBOX_MAP_BY_HELPER newuidmap(1) and newgidmap(1) with their arguments; [1] becomes the pid. */
+    /* NULL, or with NSBOX_MAP_BY_HELPER the command lines of newuidmap(1) and newgidmap(1); [1] becomes the pid. */
     const char *const *uid_map_program;
     const char *const *gid_map_program;
 
@@ -299,13 +301,14 @@ typedef struct nsbox_request {
     const char *const *envp;
     const char *cwd;             /* inside the sandbox; NULL for "/" */
     const int32_t *pass_fds;     /* ascending */
-    const nsbox_mapping *idmaps; /* which of them, says a BIND */
+    const nsbox_mapping *idmaps; /* a BIND says which of them it uses */
     const uint32_t *groups;
     const nsbox_rlimit *rlimits;
     const nsbox_ruleset *ruleset; /* or NULL */
     const nsbox_caps *caps;       /* NULL: none. With some, the mounts are locked by a second user namespace */
     const nsbox_place *places;    /* NULL, or instead of cwd and envp: the first that can be entered, else the last */
-    const nsbox_filter *filters;  /* some, or UNCONFINED. The first ones mustn't refuse what the set-up still does */
+    const nsbox_filter
+        *filters; /* at least one, unless UNCONFINED. The first ones mustn't refuse what the set-up still does */
     uint32_t n_filters;
     uint32_t n_confined_filters; /* before the last ones: installed when the command is in its last user namespace */
     uint32_t n_last_filters;     /* installed when only the exec is left to do */
@@ -322,38 +325,39 @@ typedef struct nsbox_request {
     int32_t pgid;  /* -1: none */
     uint32_t uid;
     uint32_t gid;
-    uint32_t kernel_uid; /* not 0: outside, all of the sandbox has these ids, whose the first maps are */
-    uint32_t kernel_gid; /* (for which the caller has CAP_SETUID, CAP_SETGID and CAP_SETPCAP) */
+    uint32_t kernel_uid; /* not 0: outside, the whole sandbox has these ids, to which the first maps belong */
+    uint32_t kernel_gid; /* (the caller has CAP_SETUID, CAP_SETGID and CAP_SETPCAP for them) */
     int32_t cgroup_fd;   /* the directory of the cgroup for all processes; -1: the caller's */
     int32_t user_fd;     /* a user namespace to be joined instead of making the first; or -1 */
     int32_t user2_fd;    /* the same for the second */
     int32_t pid_fd; /* a pid namespace to be joined. Then the caller must be non-dumpable, since its memory is shared */
-    int32_t hold_fd;   /* when all is set up a byte is read from it, and the command goes on; -1: it goes on at once */
-    int32_t report_fd; /* with hold_fd: a byte comes before each that is read: nsbox_shown. TEMPLATE: nsbox_sent */
-    int32_t mnt_fd;  /* a template's, of which this sandbox gets a copy; then user_fd is its too. Without template_plan:
-                        * a mount namespace in whose copy the root is built, as otherwise in the caller's. Or -1 */
-    int32_t null_fd; /* likewise */
-    int32_t park_fd; /* the init of a sandbox that is parked, a copy of a template's, or -1 */
-    int32_t go_fd;   /* likewise: nsbox_result's */
-    nsbox_stamp *stamps;      /* one for each op of the template: with TEMPLATE written, with template_plan compared */
-    nsbox_stamp *park_stamps; /* with PARK written: as they are in the copy */
+    int32_t hold_fd;   /* after the set-up a byte is read from it, then the command goes on; -1: it goes on at once */
+    int32_t report_fd; /* with hold_fd: it gets a byte before each that is read: nsbox_shown. TEMPLATE: nsbox_sent */
+    /* A template's, of which this sandbox gets a copy; then user_fd is the template's too. Without template_plan: the
+     * mount namespace in whose copy the root is built, instead of in a copy of the caller's. Or -1. */
+    int32_t mnt_fd;
+    int32_t null_fd;          /* the template's /dev/null, or -1 */
+    int32_t park_fd;          /* a pidfd of the init of a parked sandbox, a copy of a template's; or -1 */
+    int32_t go_fd;            /* of the same sandbox: nsbox_result's go_fd */
+    nsbox_stamp *stamps;      /* one for each op of the template; TEMPLATE writes them, template_plan compares them */
+    nsbox_stamp *park_stamps; /* PARK writes them: as they are in the copy */
     const uint8_t *template_plan; /* with mnt_fd or park_fd: the plan that the stamps belong to; else NULL */
     uint64_t template_plan_len;
-    uint64_t root_id; /* with template_plan: the caller's root is this mount still, or it is in another namespace now */
+    uint64_t root_id; /* with template_plan: the caller's root is still this mount, or it has changed namespaces */
 
-    const void *profile; /* macOS: nsbox_seatbelt_compile()'s, or NULL: then BY_HELPER, or it is UNCONFINED */
+    const void *profile; /* macOS: from nsbox_seatbelt_compile(); NULL with BY_HELPER or UNCONFINED */
     const char *helper;  /* macOS: the path of our helper program; LIFELINE and BY_HELPER need it */
-    int32_t profile_fd;  /* macOS, with BY_HELPER: a file with what the helper is told, see darwin/helper.h */
-    int32_t pipe_read;   /* macOS: a pipe of the caller's alone, close-on-exec, from 3 up. The call closes both. */
-    int32_t pipe_write;  /* 0: it makes one, which what another thread starts meanwhile could inherit */
-    uint32_t inotify_instances; /* Linux: not 0: so many of the user's, in the first user namespace */
-    uint32_t terminal;    /* 1 + the standard descriptor that its session has, or without SETSID its group; 0: none */
-    uint32_t relay_later; /* the relay is told of the sandbox, and nobody waits for what it says */
-    uint64_t relay_id;    /* which the sandbox has there */
-    int32_t relay_fd;     /* a socket to the relay (../relay/wire.h), which the new net namespace is shown to; or -1 */
+    int32_t profile_fd;  /* macOS, with BY_HELPER: a file with the helper's orders, see darwin/helper.h */
+    int32_t pipe_read;   /* macOS: a pipe that only the caller has, close-on-exec, from 3 up. The call closes both */
+    int32_t pipe_write;  /* 0: the call makes one, which a process that another thread starts meanwhile could inherit */
+    uint32_t inotify_instances; /* Linux: not 0: limit on the user's, in the first user namespace */
+    uint32_t terminal;    /* 1 + the standard descriptor that its session gets, or without SETSID its group; 0: none */
+    uint32_t relay_later; /* the relay is told of the sandbox, and nobody waits for its answer */
+    uint64_t relay_id;    /* the sandbox's id there */
+    int32_t relay_fd;     /* a socket to the relay (../relay/wire.h), which is sent the new net namespace; or -1 */
     uint32_t reserved;
 
-    void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before anything else of the caller's */
+    void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before any other code of the caller */
     uint8_t *arena; /* stacks and work space of the children: nsbox_arena_size() bytes of a MAP_SHARED mapping */
     uint64_t arena_len;
     nsbox_result *result; /* in a MAP_SHARED mapping too */
@@ -362,13 +366,16 @@ typedef struct nsbox_request {
 /* Bytes of arena that a plan of nops ops needs. */
 uint64_t nsbox_arena_size(uint32_t nops);
 
-/* Starts one command. Returns 0 and fills req->result, whether it worked or not; on failure no
- * process is left. Blocks until the command has executed its program.
- * With NSBOX_PREEXEC it returns twice, as fork(2) does: first with 1, in the command, confined but not yet executed, with
- * a copy of the caller's memory, as the thread that called. There nsbox_preexec_done() has to be called. */
+/* Starts one command, and blocks until it has executed its program. Returns 0 and fills req->result, whether it
+ * worked or not; on failure no process is left.
+ *
+ * With NSBOX_PREEXEC it returns twice, as fork(2) does: first with 1, in the command. The command is confined but
+ * hasn't executed its program yet; it has a copy of the caller's memory and runs as the thread that called. There
+ * nsbox_preexec_done() has to be called.
+ */
 int nsbox_spawn(const nsbox_request *req);
 
-/* Only in a command: executes the program, or if `failed`, gives up. Never returns. */
+/* To be called only in a command: executes the program or, if `failed`, gives up. Never returns. */
 void nsbox_preexec_done(const nsbox_request *req, int32_t failed);
 
 #endif

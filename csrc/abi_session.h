@@ -1,8 +1,10 @@
-/* abi_session.h: the part of abi.h about a session: what its pid 1 is asked, and says.
+/* abi_session.h: the part of abi.h about a session: what its pid 1 is asked to do, and what it reports.
  *
- * It is asked by a message with descriptors: a file that holds an nsbox_entry and what that leads to, a socket to be told
- * by, a pipe's write end that is closed by the exec, and those that the command gets, in the order of `targets`. By the
- * socket comes STARTED; a byte by it lets the command go on; then nothing through the pipe but its end, or FAILED. */
+ * A request is a message with descriptors: a file that holds an nsbox_entry and what it points to; a socket for the
+ * answers; the write end of a pipe that the exec closes; then the descriptors that the command gets, in the order of
+ * `targets`. STARTED arrives on the socket; a byte sent back lets the command go on. After that the pipe just ends,
+ * or FAILED comes through it.
+ */
 #ifndef NSBOX_ABI_SESSION_H
 #define NSBOX_ABI_SESSION_H
 
@@ -11,7 +13,7 @@
 enum nsbox_entry_flag {
     NSBOX_ENTRY_NULL = 1, /* shifted by 0, 1, 2: that descriptor is /dev/null */
     NSBOX_ENTRY_SETSID = 8,
-    NSBOX_ENTRY_CWD_OPTIONAL = 16, /* where cwd can't be entered, the session's own is it */
+    NSBOX_ENTRY_CWD_OPTIONAL = 16, /* where cwd can't be entered, the command starts in the session's own */
     NSBOX_ENTRY_TERMINAL = 32      /* with SETSID; shifted by 0, 1, 2: that descriptor is the new session's terminal */
 };
 
@@ -27,18 +29,20 @@ typedef struct nsbox_entry {
     int32_t pgid;  /* -1: none */
 } nsbox_entry;
 
-/* Where what goes on in the background prints to: this, a number and ".log". */
+/* The name of a file for the output of background processes: this, a number and ".log". */
 #define NSBOX_OUTPUT_NAME "/tmp/nsbox-output-"
 
-/* What else it is asked, by a message that isn't one byte, with a socket to be told by. SECRET: first of all, the number by
- * which it may set marks, see init/started.c. SIGNAL: all that has this mark gets this signal, or none if it is 0; then
- * comes SIGNALLED. FREEZE: the same while all are stopped, so that nobody forks and is missed. KEEP: what comes by one or two pipes, whose read ends come too, goes into a file; then comes KEPT. */
+/* The other requests: a message that isn't one byte, with a socket for the answer. SECRET, the first of all: the
+ * number that lets it set marks, see init/started.c. SIGNAL: every process with this mark gets this signal, or none
+ * if it is 0; the answer is SIGNALLED. FREEZE: the same while all are stopped, so that no process forks and is
+ * missed. KEEP: what comes through one or two pipes, whose read ends come along, goes into a file; the answer is
+ * KEPT. */
 enum nsbox_kept { NSBOX_NOT_KEPT = -1 };
 enum nsbox_asked { NSBOX_ASKED_SECRET = 1, NSBOX_ASKED_SIGNAL = 2, NSBOX_ASKED_KEEP = 3, NSBOX_ASKED_FREEZE = 4 };
 
 typedef struct nsbox_asking {
     uint32_t what;
-    int32_t signal; /* KEEP: 1 for a file, 0: what comes is only read */
+    int32_t signal; /* KEEP: 1: into a file, 0: it is read and dropped */
     uint64_t mark;  /* SECRET: that number */
 } nsbox_asking;
 
@@ -56,10 +60,9 @@ typedef struct nsbox_told_entry {
     uint32_t step; /* FAILED: enum nsbox_step */
     uint32_t reserved;
     int64_t user_us, system_us, max_rss; /* ENDED: what the command and its children used; bytes */
-    uint64_t
-        mark; /* STARTED: of all that the command starts, 0: it has none; SIGNALLED: how many have it that aren't reaped;
-                      KEPT: the number of the file, 0: there is none;
-                      NSBOX_NOT_KEPT: the pipes aren't read */
+    /* STARTED: the mark of all that the command starts, 0: it has none. SIGNALLED: how many unreaped processes have it.
+     * KEPT: the number of the file, 0: there is none; NSBOX_NOT_KEPT: the pipes aren't read. */
+    uint64_t mark;
 } nsbox_told_entry;
 
 #endif

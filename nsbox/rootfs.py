@@ -16,9 +16,10 @@ import hashlib
 import json
 import os
 import stat
-from _collections_abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nsbox._base.checks import check_path, check_text
+from nsbox._base.descriptors import write_all
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
@@ -262,9 +263,8 @@ def _copy(entry: Copy, read: int, written: int | None) -> str:
             break
         digest.update(data)
         left -= len(data)
-        view = memoryview(data)
-        while written is not None and view:
-            view = view[os.write(written, view) :]
+        if written is not None:
+            write_all(written, data)
     _check_unchanged(entry, read)
     return digest.hexdigest()
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from _thread import RLock
 
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
 from nsbox._core import abi
 from nsbox._kept.commands import Commands
 from nsbox._kept.way import KeptWay
@@ -391,12 +392,4 @@ def _checked(policy: Policy, mode: str) -> tuple[Policy, str]:
     return policy, mode
 
 
-_all: weakref.WeakSet[Sandbox] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for box in list(_all):
-        box.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_all = Alive()

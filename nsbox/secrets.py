@@ -188,7 +188,7 @@ class JsonStore:
         """Return the secret of this name. Raises OSError, and KeyError if there is none."""
         _check_name(name)
         with self._opened() as fd:
-            return Secret(_found(self._read(fd), name, self.path))
+            return Secret(_value(self._read(fd), name, self.path))
 
     def set(self, name: str, value: Secret | str) -> None:
         """Keep a value. Raises OSError, and ValueError for a name or value that no environment variable can have."""
@@ -201,7 +201,7 @@ class JsonStore:
         """Forget the secret of this name. Raises OSError, and KeyError if there is none."""
         _check_name(name)
         with self._changed() as values:
-            _found(values, name, self.path)
+            _value(values, name, self.path)
             del values[name]
 
     def __repr__(self) -> str:
@@ -314,7 +314,7 @@ def _check_owned(status: os.stat_result, path: str, mode: str) -> None:
         raise StoreError(errno.EPERM, f"{what} (and change what was in it, if others could read it)", path)
 
 
-def _found(values: Mapping[str, str], name: str, path: str) -> str:
+def _value(values: Mapping[str, str], name: str, path: str) -> str:
     if name not in values:
         raise KeyError(f"no secret {name!r} in {path}")
     return values[name]
@@ -390,7 +390,7 @@ class KeyringStore:
 
     def names(self) -> list[str]:
         """Return the names of all secrets, sorted. Raises StoreError."""
-        text = self._asked("get_password", _INDEX)
+        text = self._call("get_password", _INDEX)
         if text is None:
             return []
         try:
@@ -403,7 +403,7 @@ class KeyringStore:
 
     def get(self, name: str) -> Secret:
         """Return the secret of this name. Raises StoreError, and KeyError if there is none."""
-        value = self._asked("get_password", _check_name(name))
+        value = self._call("get_password", _check_name(name))
         if value is None:
             raise KeyError(f"no secret {name!r} in {self._place}")
         return Secret(value)
@@ -413,15 +413,15 @@ class KeyringStore:
         text = _check_value(_check_name(name), value)
         names = self.names()
         if name not in names:  # the name first, so that no value is ever there without one
-            self._asked("set_password", _INDEX, json.dumps(sorted([*names, name])))
-        self._asked("set_password", name, text)
+            self._call("set_password", _INDEX, json.dumps(sorted([*names, name])))
+        self._call("set_password", name, text)
 
     def delete(self, name: str) -> None:
         """Forget the secret of this name. Raises StoreError, and KeyError if there is none."""
         names = self.names()
         self.get(name)
-        self._asked("delete_password", name)
-        self._asked("set_password", _INDEX, json.dumps([other for other in names if other != name]))
+        self._call("delete_password", name)
+        self._call("set_password", _INDEX, json.dumps([other for other in names if other != name]))
 
     def __repr__(self) -> str:
         return f"KeyringStore({self.service!r})"
@@ -430,7 +430,7 @@ class KeyringStore:
     def _place(self) -> str:
         return f"keyring service {self.service!r}"
 
-    def _asked(self, method: str, *args: str) -> Any:
+    def _call(self, method: str, *args: str) -> Any:
         try:
             return getattr(self._backend, method)(self.service, *args)
         except self._errors as error:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-import weakref
 from types import SimpleNamespace
 
 from nsbox._base.errors import AccessError
+from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened
 from nsbox._kept.commands import Commands
@@ -326,12 +326,4 @@ class Session(Commands):
             way.forget()
 
 
-_all: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for session in list(_all):
-        session.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_all = Alive()

@@ -19,16 +19,16 @@ import logging
 import os
 import stat
 import sys
-import weakref
-from _collections_abc import Iterable, Iterator
-from _thread import RLock
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from nsbox._base.checks import check_path, check_size
 from nsbox._base.display import shown, visible
 from nsbox._base.errors import CommitError, ConflictError, PolicyError, Reason, UnavailableError
+from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
+from nsbox._base.stdlib import RLock
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
 from nsbox._kept.commands import Commands
@@ -350,12 +350,4 @@ def _check_attributes(changes: list[Change]) -> None:
             raise CommitError(error, "look at the changes")
 
 
-_all: weakref.WeakSet[Transaction] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for transaction in list(_all):
-        transaction.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_all = Alive()

@@ -1,7 +1,9 @@
-/* child.c: the chronology of a command, from the fork to the exec. When something happens is decided here; how, elsewhere.
+/* child.c: the order of a command's steps, from the fork to the exec. This file decides when something happens; how
+ * is decided elsewhere.
  *
- * It is that of CPython's child_exec; and the lifeline comes before the confinement, which forbids it, and the confinement
- * before anything that the caller has written, Python code or the program. */
+ * The order is that of CPython's child_exec, with two additions. The lifeline comes before the confinement, which
+ * forbids it. The confinement comes before anything that the caller wrote, Python code or the program.
+ */
 #include "child.h"
 
 #include <errno.h>
@@ -15,7 +17,7 @@ static _Noreturn void give_up(const struct job *j, int error)
     _exit(127);
 }
 
-/* What isn't affected by the confinement, or couldn't be done in it. */
+/* Does what the confinement doesn't affect, or wouldn't allow. */
 static int prepare(struct job *j)
 {
     int ret = set_stdio(j);
@@ -24,22 +26,23 @@ static int prepare(struct job *j)
     default_signals(j->req);
     ret = set_session(j);
     if (ret >= 0 && j->req->flags & NSBOX_LIFELINE)
-        ret = tie_to_caller(j); /* by a process with the ids that we have now */
+        ret = tie_to_caller(j); /* the process that does so has our present ids */
     if (ret >= 0)
-        ret = enter_cwd(j); /* likewise, as CPython does */
+        ret = enter_cwd(j); /* with our present ids too, as CPython does */
     if (ret >= 0)
         ret = set_ids(j);
     return ret;
 }
 
-/* After the descriptors have been closed: the limit of how many there may be could hide some of them. */
+/* Sets the limits only after the descriptors have been closed: a limit on their number could hide some of them. */
 static int finish(struct job *j)
 {
     int ret = set_descriptors(j);
     return ret < 0 ? ret : set_limits(j);
 }
 
-/* Says so, with signals still blocked: what ends us before that is no end of a command. */
+/* Confines the command, and reports that while signals are still blocked: if something ends us before the report,
+ * that isn't the end of a command. */
 static int confine(struct job *j)
 {
     j->step = NSBOX_STEP_SANDBOX;
@@ -80,12 +83,13 @@ int child(struct job *j)
     give_up(j, ret);
 }
 
-/* The mask is as that code has left it. */
+/* Goes on after preexec_fn. The signal mask is as that code left it. */
 void child_after_preexec(struct job *j, int failed)
 {
     j->step = NSBOX_STEP_PREEXEC;
     int ret = failed ? -EINVAL : 0;
-    if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST && setsid() < 0 && getsid(0) != getpid()) { /* else done there */
+    if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST && setsid() < 0 &&
+        getsid(0) != getpid()) { /* else it was done there */
         j->step = NSBOX_STEP_SESSION;
         ret = -EPERM;
     }

@@ -11,12 +11,12 @@
 #include "calls.h"
 #include "darwin/helper/helper.h"
 
-/* Work space of one spawn, borrowed from Python: a command with PREEXEC needs it when its nsbox_spawn() has returned.
- * It is shared with the caller, which waits meanwhile. */
+/* Work space of one spawn, borrowed from Python: a command with PREEXEC needs it after its nsbox_spawn() has
+ * returned. It is shared with the caller, which waits meanwhile. */
 struct job {
     const nsbox_request *req;
     uint8_t *space; /* SPACE_BYTES for a list of descriptors */
-    sigset_t mask;  /* the caller's signal mask, to be given back to the command */
+    sigset_t mask;  /* the caller's signal mask, which the command gets back */
     pid_t caller;
     int report;     /* the write end */
     int devnull;    /* for stdio, or -1 */
@@ -25,7 +25,7 @@ struct job {
 };
 enum { SPACE_BYTES = 65536 };
 
-/* A pipe for reports, as long as the caller holds it. On its stack. */
+/* A pipe for reports, while the caller holds it. It is on the caller's stack. */
 struct report_pipe {
     int ends[2];
     pthread_t owner;

@@ -1,5 +1,5 @@
-/* command.c: the steps between fork and exec, each of which could be CPython's child_exec's. Only functions that are safe
- * there: the caller may have had threads that held locks. When what happens is child.c's business. */
+/* command.c: the steps between fork and exec, each of which could be one of CPython's child_exec. They use only
+ * functions that are safe there: the caller may have had threads that held locks. child.c decides when each happens. */
 #include "child.h"
 
 #include <errno.h>
@@ -47,7 +47,8 @@ int set_stdio(struct job *j)
     return ret;
 }
 
-/* The caller's handlers point into its code: none may run when signals are unblocked. Ignored signals stay ignored. */
+/* Resets the caller's handlers, which point into its code: none may run when signals are unblocked. Ignored signals
+ * stay ignored. */
 void default_signals(const nsbox_request *r)
 {
     struct sigaction old, reset = {.sa_handler = SIG_DFL};
@@ -60,8 +61,8 @@ void default_signals(const nsbox_request *r)
     }
 }
 
-/* One that is pending kills us at once. It mustn't write a copy of the caller's memory, which ours is still, as a core dump
- * where the command's files are. */
+/* Unblocks signals. A pending one may kill us at once; it mustn't write our memory, which is still a copy of the
+ * caller's, as a core dump where the command's files are. */
 void unblock_signals(const struct job *j)
 {
     static const int dumping[] = {SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS};
@@ -75,7 +76,8 @@ void unblock_signals(const struct job *j)
     sigprocmask(SIG_SETMASK, &j->mask, NULL);
 }
 
-/* Signals are blocked: SIGTTOU too, which a group in the background earns by tcsetpgrp(3). */
+/* Gives the command its terminal. Signals are blocked, and so is SIGTTOU, which a background group gets for
+ * tcsetpgrp(3). */
 static int take_terminal(struct job *j)
 {
     const nsbox_request *r = j->req;
@@ -102,7 +104,8 @@ int set_session(struct job *j)
     return ret;
 }
 
-/* Only ids that differ: a process that isn't root's may set none at all. The saved ones follow, here or with the exec. */
+/* Sets only ids that differ: a process that isn't root's may set none at all. The saved ones follow, here or with
+ * the exec. */
 int set_ids(struct job *j)
 {
     const nsbox_request *r = j->req;
@@ -147,7 +150,7 @@ int set_limits(struct job *j)
     return 0;
 }
 
-/* What isn't 0..2 or in pass_fds is closed, except for what we need until the exec; those in pass_fds survive it. */
+/* Closes what isn't 0..2 or in pass_fds, except for what we need until the exec; those in pass_fds survive it. */
 int set_descriptors(struct job *j)
 {
     const nsbox_request *r = j->req;

@@ -1,9 +1,9 @@
-/* lifeline.c: our helper program, executed: as the process that ends a command when its caller ends, since macOS has
- * no parent-death signal; and by the command itself. Between fork and exec, as all of the command.
+/* lifeline.c: executes our helper program: as the process that ends a command when its caller ends, since macOS has
+ * no parent-death signal; and as the command itself. This happens between fork and exec, like all of the command.
  *
- * By vfork(2): in a child of a process with libraries that have hooks at fork(3), a second one can end in an abort
- * (they find their locks held by a thread of the parent). vfork runs no such hooks; on macOS it is a fork for the
- * rest. We also keep to what it is on Linux, where memory is shared until the exec: nothing that the parent needs
+ * It uses vfork(2). In a child of a process with libraries that have hooks at fork(3), a second fork can end in an
+ * abort (they find their locks held by a thread of the parent). vfork runs no such hooks; on macOS it is otherwise a
+ * fork. We also keep to what it is on Linux, where memory is shared until the exec: nothing that the parent needs
  * changes here.
  */
 #include "child.h"
@@ -17,7 +17,7 @@ static const char *const no_environment[] = {NULL};
 
 enum { DIGITS = 12 };
 
-/* The digits of a number that isn't negative. */
+/* Writes the digits of a number that isn't negative. */
 static const char *decimal(char text[DIGITS], int number)
 {
     char *at = text + DIGITS - 1;
@@ -52,7 +52,8 @@ static const char *whom(uint32_t flags)
     return flags & NSBOX_STAY ? HELPER_GROUP : HELPER_ALL;
 }
 
-/* In a session of its own, which no terminal's signal reaches, and with nothing of the caller's or the command's. */
+/* Becomes the watcher: in a session of its own, which no terminal's signal reaches, and with nothing of the caller's
+ * or the command's. */
 static _Noreturn void become_watcher(struct job *j, int command, int report)
 {
     char caller_text[DIGITS], command_text[DIGITS];
@@ -74,7 +75,8 @@ static _Noreturn void become_watcher(struct job *j, int command, int report)
     _exit(127);
 }
 
-/* The watcher's parent ends at once, so that the command has no child which it knows nothing of, and the caller neither. */
+/* Starts the watcher. Its parent ends at once, so that neither the command nor the caller has a child that it
+ * doesn't know of. */
 static _Noreturn void start_watcher(struct job *j, int command, int report)
 {
     pid_t pid = vfork();
@@ -90,13 +92,14 @@ static void reap(pid_t pid)
     struct sigaction now;
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) /* ECHILD: SIGCHLD is ignored */
         continue;
-    /* The signal is pending, and would be in the command, if that blocks it. A default that ignores discards it. */
+    /* The signal is pending, and would be in the command too, if that blocks it. A default action that ignores a
+     * signal discards it. */
     if (sigaction(SIGCHLD, NULL, &now) == 0 && now.sa_handler == SIG_DFL)
         sigaction(SIGCHLD, &now, NULL);
 }
 
-/* Returns when the watcher watches: from then on its events are about us and the caller, whichever processes get our
- * numbers later. And the caller was there all the time, since we are still its child. */
+/* Returns when the watcher watches. From then on its events are about us and the caller, whichever processes get our
+ * numbers later. The caller existed all the time, since we are still its child. */
 int tie_to_caller(struct job *j)
 {
     int ends[2], self = getpid();
@@ -120,7 +123,7 @@ int tie_to_caller(struct job *j)
     close(ends[0]);
     if (ret < 0)
         return ret;
-    if (ret != sizeof r) /* it has ended without a word: it is no helper of ours */
+    if (ret != sizeof r) /* it ended without a report, so it isn't our helper */
         return -ENOEXEC;
     if (r.error) {
         j->step = r.step;
@@ -130,7 +133,7 @@ int tie_to_caller(struct job *j)
     return getppid() == j->caller ? 0 : -ESRCH;
 }
 
-/* Executes the helper, which does the rest. Never returns but with an error. */
+/* Executes the helper, which does the rest. Returns only with an error. */
 int hand_over(struct job *j)
 {
     char report_text[DIGITS], profile_text[DIGITS];

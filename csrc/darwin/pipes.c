@@ -1,11 +1,11 @@
-/* pipes.c: the pipes by which commands report, and which other processes could get to hold them.
+/* pipes.c: the pipes through which commands report, and how other processes are kept from holding them.
  *
- * A pipe's end tells that the command has executed its program, so only the command may keep the write end. macOS has
- * no pipe2(2): between pipe(2) and fcntl(2) another thread can fork a process that would keep it through its exec;
- * and one that is forked and doesn't execute (multiprocessing) keeps all in any case. Python makes the pipe where it
- * keeps its own threads from starting anything; posix_spawn(2) by threads of other libraries can't be helped. So a
- * thread that forks in this program, by fork(3) of the C library, waits until no pipe is half made, and the child
- * closes those of the other threads.
+ * The end of a pipe tells that the command has executed its program, so only the command may keep the write end.
+ * macOS has no pipe2(2): between pipe(2) and fcntl(2) another thread can fork a process, which would keep the pipe
+ * through its exec. One that is forked and doesn't execute (multiprocessing) keeps all pipes in any case. Python
+ * makes the pipe where it keeps its own threads from starting anything; nothing can be done about posix_spawn(2) by
+ * threads of other libraries. So a thread that forks in this program, by the C library's fork(3), waits until no
+ * pipe is half made, and the child closes those of the other threads.
  */
 #include "child.h"
 
@@ -28,7 +28,7 @@ static void after_fork_in_parent(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* The other threads' stacks are there still, as they were, though not the threads. */
+/* Runs in a forked child. The other threads' stacks still exist as they were, though the threads don't. */
 static void after_fork_in_child(void)
 {
     for (struct report_pipe *p = pipes; p; p = p->next)
@@ -49,7 +49,7 @@ int set_cloexec(int fd, int yes)
     return fcntl(fd, F_SETFD, yes ? FD_CLOEXEC : 0) < 0 ? -errno : 0;
 }
 
-/* A descriptor from 3 up in place of one that may be lower, and would be overwritten by the command's stdio. */
+/* Moves a descriptor from 3 up if it is lower, where the command's stdio would overwrite it. */
 int move_high(int *fd)
 {
     if (*fd > 2)
@@ -61,7 +61,7 @@ int move_high(int *fd)
     return ret;
 }
 
-/* Without the lock: in a process with other threads only report_pipe_open() may call it. */
+/* Opens a pipe without the lock: in a process with other threads only report_pipe_open() may call it. */
 int pipe_open(int ends[2])
 {
     if (pipe(ends) < 0)
@@ -83,7 +83,7 @@ int pipe_open(int ends[2])
     return ret;
 }
 
-/* Closes what nobody else may know of yet: the ends that were given. */
+/* Closes ends that no other process can know of yet. */
 void report_pipe_drop(struct report_pipe *p)
 {
     for (int i = 0; i < 2; i++) {
@@ -109,7 +109,8 @@ int report_pipe_open(struct report_pipe *p)
     return ret;
 }
 
-/* With the lock: a child that is forked just then must not close what another thread opens with this number. */
+/* Closes an end under the lock: a child that is forked just then must not close what another thread opens with this
+ * number. */
 void report_pipe_close(struct report_pipe *p, int end)
 {
     pthread_mutex_lock(&lock);

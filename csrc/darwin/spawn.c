@@ -1,7 +1,8 @@
 /* spawn.c: the caller's side of one spawn: before the fork, and after it.
  *
- * The command is a plain fork(2): macOS has no clone(2) that shares memory, and posix_spawn(2) has no place for what has to
- * happen in the child. The profile is compiled before, since that can't be done between fork and exec. */
+ * The command is a plain fork(2): macOS has no clone(2) that shares memory, and posix_spawn(2) has no place for what
+ * must happen in the child. The profile is compiled before, since that can't be done between fork and exec.
+ */
 #include "child.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ uint64_t nsbox_arena_size(uint32_t nops)
 int nsbox_has_ended(int pid, int block)
 {
     siginfo_t info;
-    memset(&info, 0, sizeof info); /* nothing is written when there is nothing to say */
+    memset(&info, 0, sizeof info); /* nothing is written if there is nothing to report */
     if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT | (block ? 0 : WNOHANG)) < 0)
         return -errno;
     return info.si_pid != 0;
@@ -38,7 +39,7 @@ static int is_open(int fd)
     return fd < 0 || fcntl(fd, F_GETFD) >= 0 ? 0 : -errno;
 }
 
-/* The caller's descriptors, before we open any: a number that it has closed would be one of ours. */
+/* Checks the caller's descriptors before we open any: a number that the caller has closed would soon be one of ours. */
 static int check_descriptors(const nsbox_request *r, uint32_t *step)
 {
     *step = NSBOX_STEP_STDIO;
@@ -55,7 +56,7 @@ static int check_descriptors(const nsbox_request *r, uint32_t *step)
     return ret;
 }
 
-/* A command without confinement is only started if the request says so. */
+/* Checks the request. A command without confinement is started only if the request says so. */
 static int check(const nsbox_request *r, uint32_t *step)
 {
     uint32_t flags = r->flags;
@@ -82,7 +83,7 @@ static int open_devnull(struct job *j)
     return j->devnull < 0 ? -errno : move_high(&j->devnull);
 }
 
-/* A copy with a number that is neither the stdio's nor one of pass_fds, which are open. */
+/* Copies the descriptor to a number that is neither the stdio's nor one of pass_fds, which are open. */
 static int copy_profile_fd(struct job *j)
 {
     if (!(j->req->flags & NSBOX_BY_HELPER))
@@ -107,15 +108,15 @@ static int open_own(struct job *j, struct report_pipe *pipe, uint32_t *step)
     return ret;
 }
 
-/* Without SIGCHLD's being ignored. Then the kernel reaps it, and there is nothing to wait for but its end. */
+/* Waits for a child. If SIGCHLD is ignored, the kernel reaps it, and this only waits for its end. */
 static void reap(pid_t pid)
 {
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         continue;
 }
 
-/* Returns when the program has been executed, or there is no process any more. Whatever ends a confined process before the
- * exec is its own end, of which its status tells, as with a plain fork. */
+/* Returns when the program has been executed, or the process is gone. Whatever ends a confined process before the
+ * exec counts as its own end, which its status tells, as with a plain fork. */
 static void hear(int fd, nsbox_result *res)
 {
     struct report r;

@@ -1,5 +1,5 @@
-/* output.c: what processes print that a command has left running. They write to the pipes of that command, which have
- * no other reader any more. Each command has a file, which keeps the beginning and what came last.
+/* output.c: keeps what the processes that a command left running print. They write to that command's pipes, which
+ * nobody else reads any more. Each command has a file, which keeps the beginning and what came last.
  *
  * We may do to the file system what any command may, and no more: the file is a new one, in the session's own /tmp.
  */
@@ -8,11 +8,11 @@
 enum { MOST_NAMES = 1000, HALF = 512 * 1024, CHUNK = 16384 };
 
 struct output {
-    int pipes[2], file; /* or -1: without a file it is read all the same */
+    int pipes[2], file; /* or -1: without a file the pipes are still read */
     int64_t at, left_out;
 };
 
-static struct output outputs[MOST_OUTPUTS]; /* one whose pipes are 0 is free */
+static struct output outputs[MOST_OUTPUTS]; /* free if its pipes are 0 */
 static unsigned last_number;
 
 static int is_free(const struct output *o)
@@ -39,7 +39,7 @@ static char *append(char *to, const char *text)
     return to;
 }
 
-/* Its number, or 0: there is none. */
+/* Returns the number of a new file, or 0 if there is none. */
 static unsigned open_file(int *file)
 {
     char name[64];
@@ -56,7 +56,7 @@ static unsigned open_file(int *file)
     return 0;
 }
 
-/* The number of the file for these pipes, 0 without one; -EMFILE: they aren't taken. */
+/* Returns the number of the file for these pipes, 0 without one; -EMFILE: we can't read any more pipes. */
 int64_t output_keep(const int *pipes, int n, int with_file)
 {
     for (int i = 0; i < MOST_OUTPUTS; i++) {
@@ -86,9 +86,9 @@ static void put(struct output *o, const char *data, int64_t n)
         to = append(to, " bytes left out ...]\n");
         sys_pwrite(o->file, note, (size_t)(to - note), o->at);
         o->at += to - note;
-        o->left_out -= to - note; /* which is left out next time, and was nobody's */
+        o->left_out -= to - note; /* the note, which is left out next time: no process wrote it */
     }
-    sys_pwrite(o->file, data, (size_t)n, o->at); /* no room: then it isn't kept */
+    sys_pwrite(o->file, data, (size_t)n, o->at); /* without room it isn't kept */
     o->at += n;
 }
 
@@ -129,7 +129,7 @@ static void take_from(int fd)
             }
 }
 
-/* One chunk of each, however much there is: there is the caller's end to look for. */
+/* Reads one chunk of each, however much there is: we also have to notice the caller's end. */
 void output_take(const struct pollfd *watched, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)

@@ -1,15 +1,16 @@
-/* session.c: pid 1 of a session; starts commands for the caller, one after the other or at once, in one sandbox.
+/* session.c: pid 1 of a session; starts commands for the caller in one sandbox, one after the other or at once.
  *
- * A static program without a C library, as init.c. It is executed as the command of a sandbox, after all that
- * confines one: what it starts inherits the filters, the namespaces, the ids and the limits. So it has nothing that
- * its commands don't have, except three descriptors: a socket (0) on which the caller asks, a pidfd of the caller
- * (1), and this image (2). It isn't dumpable, and as pid 1 it can't be killed from inside. When the caller ends, or
- * closes its end of the socket, it exits, and the kernel kills all that is left (pid_namespaces(7)).
+ * Like init.c, it is a static program without a C library. It is executed as the command of a sandbox, once
+ * everything that confines a command is in place, so what it starts inherits the filters, the namespaces, the ids
+ * and the limits. It has nothing that its commands don't have, except three descriptors: a socket (0) for the
+ * caller's requests, a pidfd of the caller (1), and this image (2). It isn't dumpable, and as pid 1 it can't be
+ * killed from inside. When the caller ends, or closes its end of the socket, it exits, and the kernel kills all that
+ * is left (pid_namespaces(7)).
  *
- * Each command has a socket of its own to the caller, which gets its pidfd there, says that it may go on, and learns
- * of its end. It also has a pipe that ends with its exec, or says why there was none. Nothing here waits for a
- * command: others in the sandbox can stop it as soon as it is there (SIGSTOP), and could so keep this program from
- * seeing the caller end.
+ * Each command has a socket of its own to the caller. There the caller gets the command's pidfd, lets it go on, and
+ * learns of its end. The command also has a pipe that ends with its exec, or says why there was none. Nothing here
+ * waits for a command: others in the sandbox can stop it as soon as it exists (SIGSTOP), and could so keep this
+ * program from noticing the caller's end.
  */
 #include "session.h"
 
@@ -52,7 +53,7 @@ static void close_all(const int *fds, int n)
         sys_close(fds[i]);
 }
 
-/* How many descriptors have come; 0 at the end, or -errno. asking: what is asked, unless it is to start a command. */
+/* Returns how many descriptors came; 0 at the end, or -errno. asking: the request, unless it is to start a command. */
 static int receive(int *fds, nsbox_asking *asking)
 {
     static struct rights control;
@@ -96,12 +97,12 @@ static const char *text(uint64_t offset)
 
 static _Noreturn void give_up(int error, uint32_t step)
 {
-    const nsbox_told_entry said = {.what = NSBOX_ENTRY_FAILED, .error = -error, .step = step};
-    sys_write(entry.fds[FAILED], &said, sizeof said);
+    const nsbox_told_entry report = {.what = NSBOX_ENTRY_FAILED, .error = -error, .step = step};
+    sys_write(entry.fds[FAILED], &report, sizeof report);
     sys_exit(127);
 }
 
-/* A descriptor of ours that has the number which another is about to get makes room for that. */
+/* If one of our descriptors has the number that another is about to get, moves it out of the way. */
 static int move_away(int i, int number)
 {
     for (int k = TOLD; k < entry.n_fds; k++) {
@@ -134,7 +135,8 @@ static int place_fds(void)
     return ret;
 }
 
-/* Those of 0 to 2 that came are there; the others are ours still, which end with the exec. */
+/* Opens /dev/null for those of 0 to 2 that need it. Those that came are in place; the rest are still ours and end
+ * with the exec. */
 static int open_nulls(void)
 {
     for (int i = 0; i < 3; i++) {
@@ -156,7 +158,7 @@ static int enter_cwd(void)
     return entry.head->flags & NSBOX_ENTRY_CWD_OPTIONAL ? 0 : ret;
 }
 
-/* The first error that says more than "not here" is the one to report, as execvp does. */
+/* Reports the first error that says more than "not here", as execvp does. */
 static int execute(void)
 {
     const char *const *programs = (const char *const *)(const void *)text(entry.head->programs);
@@ -171,7 +173,7 @@ static int execute(void)
     return error ? error : last;
 }
 
-/* Makes pointers of the offsets in one of the request's arrays, which end in 0. */
+/* Turns the offsets in one of the request's arrays, which end in 0, into pointers. */
 static void relocate(uint64_t base, uint64_t at)
 {
     uint64_t *words = (uint64_t *)(uintptr_t)(base + at);
@@ -251,25 +253,25 @@ static struct child *free_place(void)
     return 0;
 }
 
-/* With a copy of our memory, and not waited for. */
+/* Starts the command, in a copy of our memory, and doesn't wait for it. */
 static void start(int n_fds)
 {
     struct child *place = free_place();
-    nsbox_told_entry said = {.what = NSBOX_ENTRY_FAILED, .step = NSBOX_STEP_COMMAND, .error = EAGAIN};
+    nsbox_told_entry report = {.what = NSBOX_ENTRY_FAILED, .step = NSBOX_STEP_COMMAND, .error = EAGAIN};
     int pidfd = -1;
     entry.n_fds = n_fds;
-    said.mark = entry.mark = mark_next();
+    report.mark = entry.mark = mark_next();
     long pid = place ? arch_clone(CLONE_PIDFD | 17 /* SIGCHLD */, stack + STACK, &pidfd, 0, command, 0) : -EAGAIN;
     if (pid > 0)
-        said.what = NSBOX_ENTRY_STARTED;
+        report.what = NSBOX_ENTRY_STARTED;
     else
-        said.error = (int32_t)-pid;
-    int ret = tell(entry.fds[TOLD], &said, pidfd);
+        report.error = (int32_t)-pid;
+    int ret = tell(entry.fds[TOLD], &report, pidfd);
     if (pid > 0 && ret >= 0) {
         place->pid = (int)pid;
         place->told = entry.fds[TOLD];
         entry.fds[TOLD] = -1;
-    } /* else the caller sees that nobody has the other end any more, and so does the child */
+    } /* else the caller notices that the other end is closed, and so does the child */
     close_all(entry.fds, n_fds);
     sys_close(pidfd);
 }
@@ -278,31 +280,31 @@ static int reap(void);
 
 static void answer(const nsbox_asking *asking, const int *fds, int n_fds)
 {
-    nsbox_told_entry said = {.what = NSBOX_ENTRY_SIGNALLED};
+    nsbox_told_entry report = {.what = NSBOX_ENTRY_SIGNALLED};
     if (asking->what == NSBOX_ASKED_SECRET)
         marks_begin(asking->mark);
     else if (asking->what == NSBOX_ASKED_SIGNAL && asking->mark)
-        said.mark = signal_marked(asking->mark, asking->signal, AT_ONCE);
+        report.mark = signal_marked(asking->mark, asking->signal, AT_ONCE);
     else if (asking->what == NSBOX_ASKED_FREEZE && asking->mark) {
-        sys_kill(-1, SIGSTOP); /* a fork that has begun fails with a signal pending, and is tried again */
-        said.mark = signal_marked(asking->mark, asking->signal, ~0UL);
+        sys_kill(-1, SIGSTOP); /* a fork that has begun fails with a signal pending, and is restarted */
+        report.mark = signal_marked(asking->mark, asking->signal, ~0UL);
         sys_kill(-1, SIGCONT);
     }
     int kept = 0;
     if (asking->what == NSBOX_ASKED_KEEP) {
         int64_t number = output_keep(fds + 1, n_fds - 1, asking->signal);
-        said.what = NSBOX_ENTRY_KEPT;
-        said.mark = (uint64_t)(number < 0 ? NSBOX_NOT_KEPT : number);
+        report.what = NSBOX_ENTRY_KEPT;
+        report.mark = (uint64_t)(number < 0 ? NSBOX_NOT_KEPT : number);
         kept = number < 0 ? 0 : n_fds - 1;
     }
-    for (int i = 0; i < REAPED / 64 && said.mark && said.what == NSBOX_ENTRY_SIGNALLED && reap(); i++)
-        continue; /* of what was killed much may be dead by now, and would be looked at once more */
-    tell(fds[0], &said, -1);
+    for (int i = 0; i < REAPED / 64 && report.mark && report.what == NSBOX_ENTRY_SIGNALLED && reap(); i++)
+        continue; /* much of what was killed may be dead by now, and needn't be looked at again */
+    tell(fds[0], &report, -1);
     close_all(fds, 1);
     close_all(fds + 1 + kept, n_fds - 1 - kept);
 }
 
-/* 0: the caller has closed its end, or nothing more can come. */
+/* Serves one request. Returns 0 if the caller has closed its end, or nothing more can come. */
 static int serve(void)
 {
     nsbox_asking asking;
@@ -316,12 +318,12 @@ static int serve(void)
 
 /* ---- the end of commands, and of orphans */
 
-/* 1: there may be more. */
+/* Reaps up to 64 processes. 1: there may be more. */
 static int reap(void)
 {
     struct sys_rusage used;
     int status;
-    for (int n = 0; n < 64; n++) { /* however fast orphans are made: there is the caller's end to look for */
+    for (int n = 0; n < 64; n++) { /* however fast orphans are made: we also have to notice the caller's end */
         int pid = sys_wait_usage(-1, &status, WNOHANG | __WALL, &used);
         if (pid == -EINTR)
             continue;
@@ -330,14 +332,14 @@ static int reap(void)
         for (int i = 0; i < MOST; i++) {
             if (children[i].pid != pid)
                 continue;
-            nsbox_told_entry said = {
+            nsbox_told_entry report = {
                 .what = NSBOX_ENTRY_ENDED,
                 .error = status,
                 .user_us = used.user[0] * 1000000 + used.user[1],
                 .system_us = used.system[0] * 1000000 + used.system[1],
                 .max_rss = used.max_rss * 1024,
             };
-            tell(children[i].told, &said, -1);
+            tell(children[i].told, &report, -1);
             sys_close(children[i].told);
             children[i].pid = 0;
             break;

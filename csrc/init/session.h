@@ -11,7 +11,7 @@ uint64_t mark_next(void);
 int mark_self(uint64_t mark);
 uint64_t signal_marked(uint64_t mark, int number, uint64_t most);
 
-/* output.c: what is printed by what a command has left running. Each may have two descriptors to watch. */
+/* output.c: keeps what the processes that a command left running print. Each may have two descriptors to watch. */
 enum { MOST_OUTPUTS = 64 };
 int64_t output_keep(const int *pipes, int n, int with_file);
 unsigned output_watch(struct pollfd *watched);

@@ -1,10 +1,10 @@
-/* started.c: all that a command of a session has started, whatever its parent, session or group is by now.
+/* started.c: finds all that a command of a session has started, whatever its parent, session or group is by now.
  *
- * Its orphans are our children, as all orphans here are, and nothing that a process may change about itself says
- * whose it was. But a limit is inherited by each child, and the kernel no longer enforces that of file locks (Linux
- * 2.4.25). So the hard limit of these, RLIMIT_LOCKS, is a number of the command's own. Only we can set it: the
- * session's filter answers any process that doesn't know a secret as if it were done. Where that can't be (in a
- * session inside another one, or if a filter refuses prlimit(2)), a command has no mark.
+ * A command's orphans become our children, as all orphans here do, and nothing that a process may change about
+ * itself says whose it was. But a limit is inherited by each child, and the kernel no longer enforces the one on
+ * file locks (Linux 2.4.25). So its hard limit, RLIMIT_LOCKS, holds a number of the command's own. Only we can set
+ * it: to any process that doesn't know a secret, the session's filter pretends to have done so. Where that can't be
+ * (in a session inside another one, or if a filter refuses prlimit(2)), a command has no mark.
  */
 #include "session.h"
 
@@ -24,7 +24,7 @@ int mark_self(uint64_t mark)
     return mark ? sys_limit_by(LOCKS, &limit, secret) : 0;
 }
 
-/* They go down: a hard limit can't be raised. */
+/* Marks go down, since a hard limit can't be raised. */
 void marks_begin(uint64_t number)
 {
     uint64_t top = mark_of(0);
@@ -39,7 +39,7 @@ uint64_t mark_next(void)
     return last > 1 ? --last : 0;
 }
 
-/* The procfs of our own pid namespace, or -1: a policy may have shown another one there, or none. */
+/* Returns the procfs of our own pid namespace, or -1: a policy may have mounted another one there, or none. */
 static int open_procfs(void)
 {
     char self[4];
@@ -60,14 +60,14 @@ static int number(const char *name)
     return *name ? 0 : pid;
 }
 
-/* 1: it is there, if only as a zombie, and got the signal. Looked at again when there is a pidfd: the number can be another
- * process's by now. */
+/* 1: the process exists, if only as a zombie, and got the signal. The mark is checked again through a pidfd: the
+ * number can be another process's by now. */
 static unsigned visit(int pid, uint64_t mark, int sig)
 {
     if (pid < 2 || mark_of(pid) != mark)
         return 0;
     int fd = sys_pidfd_open(pid);
-    if (fd < 0) /* a thread, where we ask for each number; or no descriptor is free, which isn't for long */
+    if (fd < 0) /* it is a thread, if we try each number; or no descriptor is free, which won't last */
         return fd != -EINVAL && fd != -ENOENT;
     if (sig && mark_of(pid) == mark)
         sys_pidfd_send_signal(fd, sig);
@@ -77,9 +77,10 @@ static unsigned visit(int pid, uint64_t mark, int sig)
     return 1;
 }
 
-/* None is missed, however fast they fork and exit: the one that all others descend from is our child, or its children
- * are by now, and we reap none meanwhile. So if there are none, even dead, there will be none. It ends at `most`:
- * otherwise processes that fork while we look would hold us up. */
+/* Signals all processes with this mark; returns how many there are, up to `most`. None is missed, however fast they
+ * fork and exit. The process that all the others descend from is our child, or its children are by now, and we reap
+ * none meanwhile. So if there are none, not even dead ones, there will be none. It stops at `most`: otherwise
+ * processes that fork while we look would hold us up. */
 uint64_t signal_marked(uint64_t mark, int sig, uint64_t most)
 {
     static uint8_t entries[32768] __attribute__((aligned(8)));

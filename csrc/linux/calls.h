@@ -7,35 +7,36 @@
 /* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). */
 int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
 
-/* Waits until the init behind pidfd is gone, or has said at init_says (-1: never mind) that the sandbox is empty, at most
- * timeout_ms (-1: for ever); then reaps it if it is the caller's child. 1: so it is; 0: not yet; -errno. */
+/* Waits until the init behind pidfd is gone, or has reported through init_says (-1: don't look) that the sandbox is
+ * empty; at most timeout_ms (-1: for ever). Then reaps it if it is the caller's child. 1: done; 0: not yet; -errno. */
 int nsbox_wait(int pidfd, int init_says, int timeout_ms);
 
-/* The signal that this process gets when the thread that made it ends (0: none) is another one now. Returns which it was,
- * or -errno. */
+/* Sets the signal that this process gets when the thread that made it ends (0: none). Returns the previous one, or
+ * -errno. */
 int nsbox_death_signal(int number);
 
-/* Opens a path for reading, resolved as in a process whose root is the directory `root`. A descriptor or -errno. */
+/* Opens a path for reading, resolved as in a process whose root is the directory `root`. Returns a descriptor or
+ * -errno. */
 int nsbox_open_in_root(int root, const char *path);
 
-/* openat2(2) of what is there: a descriptor or -errno. */
+/* Opens what exists, by openat2(2): a descriptor or -errno. */
 int nsbox_open_beneath(int dir, const char *path, uint64_t flags, uint64_t resolve);
 
 /* renameat2(2) and syncfs(2): 0 or -errno. */
 int nsbox_rename(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
 int nsbox_sync(int fd);
 
-/* A user namespace with these maps, for idmapped mounts: a descriptor or -errno. stack: for a process that is in it
- * meanwhile. */
+/* Makes a user namespace with these maps, for idmapped mounts: a descriptor or -errno. stack: for a process that is
+ * in it meanwhile. */
 int nsbox_idmap(const char *uids, const char *gids, uint8_t *stack, uint64_t size);
 
-/* Can what is at path, and all that is mounted below, be mounted with this mapping? 0 or -errno: EINVAL when a file
- * system there can't be, EPERM when the caller may not, or it is mapped already. */
+/* Can what is at path, and all that is mounted below it, be mounted with this mapping? 0 or -errno. EINVAL: a file
+ * system there can't be. EPERM: the caller may not, or it is mapped already. */
 int nsbox_try_idmap(const char *path, int userns);
 
-/* Starts the relay of network lists: a process that nobody has for a child, with a null device as 0 to 2 and these
- * descriptors from 3 up. A pidfd of it, from 3 up, or -errno. is_child: after all it is the caller's, since nobody else
- * reaps orphans. stack: for two processes, up to their exec or end. */
+/* Starts the relay of network lists: a process that is nobody's child, with a null device as 0 to 2 and these
+ * descriptors from 3 up. Returns a pidfd of it, from 3 up, or -errno. is_child: make it the caller's child after
+ * all, since nobody else reaps orphans. stack: for two processes, up to their exec or end. */
 enum nsbox_relay { NSBOX_RELAY_FDS = 3 };
 int nsbox_relay_start(const char *program, const int32_t *fds, int devnull, int is_child, uint8_t *stack,
                       uint64_t size);
@@ -57,14 +58,14 @@ enum nsbox_call {
     NSBOX_CALLS
 };
 
-/* Which of them are refused: for each ENOSYS, EPERM, -1 for one that kills, or 0. stack: for a process that tries them.
- * 0, or -errno where there is no user namespace for it. */
+/* Finds out which of them are refused. errors: for each, ENOSYS, EPERM, -1 if the call kills the process, or 0.
+ * stack: for a process that tries them. Returns 0, or -errno where there is no user namespace for it. */
 int nsbox_refused_calls(int32_t *errors, uint8_t *stack, uint64_t size);
 
-/* PR_GET_DUMPABLE, as this process wants it: no spawn changes it just now. Or -EBUSY. */
+/* PR_GET_DUMPABLE as this process set it, not as a spawn has changed it for a moment. Or -EBUSY. */
 int nsbox_dumpable(void);
 
-/* No spawn of this process changes its ids until this thread releases them: 0, or -EBUSY. */
+/* Keeps spawns of this process from changing ids until this thread releases them: 0, or -EBUSY. */
 int nsbox_hold_ids(void);
 void nsbox_release_ids(void);
 void nsbox_forget_ids(void);
@@ -72,7 +73,7 @@ void nsbox_forget_ids(void);
 /* PR_GET_SECUREBITS, capabilities(7) */
 int nsbox_securebits(void);
 
-/* The version of the kernel's Landlock, or -errno (EOPNOTSUPP: switched off at boot, ENOSYS: not built in). */
+/* The kernel's Landlock version, or -errno (EOPNOTSUPP: switched off at boot, ENOSYS: not built in). */
 int nsbox_landlock_abi(void);
 
 /* The machine's name, then each system call that its kernel headers have: "name number", a line each. */

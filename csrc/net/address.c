@@ -1,4 +1,4 @@
-/* address.c: addresses made, compared and taken apart. */
+/* address.c: makes, compares and takes apart addresses. */
 #include "address.h"
 #include <string.h>
 

@@ -19,7 +19,7 @@ union address address_of(uint32_t four); /* in host order */
 socklen_t address_size(const union address *address);
 void address_set_port(union address *address, uint16_t port);
 
-/* An IPv6 address that stands for an IPv4 one is that one. */
+/* Returns the IPv4 address if an IPv6 address stands for one; otherwise the address itself. */
 union address address_unmapped(const union address *address);
 
 /* Is a socket connected to itself? That can happen at a port of this machine's that has no listener (RFC 9293, 3.5). */

@@ -1,11 +1,12 @@
-/* hello.c: the first message of a TLS client. It joins the records, and refuses whatever the standard doesn't have. */
+/* hello.c: the first message of a TLS client. It joins the records, and refuses whatever the standard doesn't
+ * define. */
 #include "hello.h"
 #include <string.h>
 
 enum { HANDSHAKE = 22, CLIENT_HELLO = 1, RECORD_HEAD = 5, MESSAGE_HEAD = 4, RECORD_MOST = 16384 };
 enum { SERVER_NAME = 0, HOST_NAME = 0, ENCRYPTED = 0xfe0d, RANDOM = 32, NAME_MOST = 253 };
 
-/* What is left to read. To read more than that sets is_short, and returns zeros. */
+/* What is left to read. Reading more than that sets is_short, and returns zeros. */
 struct reader {
     const uint8_t *at;
     size_t left;
@@ -34,7 +35,7 @@ static size_t number(struct reader *from, size_t bytes)
     return value;
 }
 
-/* A field that has its length, of so many bytes, before it. */
+/* Reads a field that is preceded by its length, which has this many bytes. */
 static struct reader vector(struct reader *from, size_t bytes)
 {
     return take(from, number(from, bytes));
@@ -56,7 +57,7 @@ static int read_host(struct reader host, char name[HELLO_NAME])
     return 1;
 }
 
-/* One name of a host, and nothing else. */
+/* Reads the extension, which must hold one name of a host and nothing else. */
 static int read_server_name(struct reader extension, char name[HELLO_NAME])
 {
     struct reader list = vector(&extension, 2);
@@ -98,14 +99,14 @@ static size_t length_of(const uint8_t *message)
     return MESSAGE_HEAD + ((size_t)message[1] << 16 | (size_t)message[2] << 8 | message[3]);
 }
 
-/* What the records have. */
+/* The message that the records hold. */
 struct joined {
     uint8_t message[HELLO_MOST];
     size_t size, used; /* used: bytes of records, up to the message's end */
     int is_whole, is_bad;
 };
 
-/* Join the message. Nothing else is in its records: what follows isn't read here. */
+/* Join the message. Its records must hold nothing else; what follows it isn't read here. */
 static void join(struct reader records, struct joined *to)
 {
     const size_t all = records.left;

@@ -1,4 +1,4 @@
-/* lookup.c: the threads that look names up, and what they do. */
+/* lookup.c: the threads that look names up, and their work. */
 #include "lookup.h"
 #include "hosts.h"
 #include <netdb.h>
@@ -12,7 +12,7 @@ enum { MOST_THREADS = 8, THREAD_STACK = 512 * 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_work = PTHREAD_COND_INITIALIZER;
-static struct lookup *todo, *done; /* under the lock, as what follows; todo in the order of their coming */
+static struct lookup *todo, *done; /* under the lock, as all that follows; todo in order of arrival */
 static int n_threads, n_idle;
 static int wake = -1;
 
@@ -31,8 +31,8 @@ static int is_in_hosts(const char *name)
     return is_there;
 }
 
-/* A name is listed as it is: a dot at its end keeps the host's search domains away, resolv.conf(5). The host's table has no
- * names with one. */
+/* Look a name up exactly as it is listed: a dot at its end keeps the host's search domains away, resolv.conf(5). The
+ * host's table has no names with one. */
 static void look_up(struct lookup *lookup)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -54,7 +54,8 @@ static void look_up(struct lookup *lookup)
         freeaddrinfo(all);
 }
 
-/* Where the first lookup stands whose owner hasn't its share of the threads; or where none does. Under the lock. */
+/* Returns the link to the first lookup whose owner hasn't used up its share of the threads; or to the end of the
+ * list. Under the lock. */
 static struct lookup **next_link(void)
 {
     struct lookup **link = &todo;
@@ -95,13 +96,13 @@ static void *work(void *unused)
         lookup->next = done;
         done = lookup;
         if (write(wake, &one, sizeof one) < 0)
-            continue; /* it is full: the other thread is told already */
+            continue; /* it is full, so the other thread has been woken already */
     }
     return unused;
 }
 
-/* One more thread, if there aren't enough. An idle one is enough for one lookup: it may have been woken for another, which
- * still waits. Under the lock. */
+/* Add a thread, if there aren't enough. An idle one is enough for one lookup: it may have been woken for another,
+ * which still waits. Under the lock. */
 static void add_thread(void)
 {
     pthread_t thread;

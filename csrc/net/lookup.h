@@ -1,6 +1,6 @@
-/* lookup.h: names looked up as the host does it (getaddrinfo(3)), in threads, since that may take half a minute.
+/* lookup.h: looks names up as the host does (getaddrinfo(3)), in threads, since that may take half a minute.
  *
- * A thread has one lookup at a time. The thread that asks adds lookups and takes back those that are done.
+ * A thread does one lookup at a time. The thread that asks adds lookups and takes back those that are done.
  */
 #ifndef NSBOX_NET_LOOKUP_H
 #define NSBOX_NET_LOOKUP_H
@@ -12,7 +12,7 @@ enum { LOOKUP_SHARE = 4 }; /* threads for one owner of lookups */
 
 struct lookup {
     struct lookup *next;
-    int *n_busy;  /* how many threads are at its owner's lookups, which is counted here; or NULL: it may have all */
+    int *n_busy;  /* counts the threads that work for its owner; or NULL: the owner may have all */
     int is_taken; /* by a thread */
     char name[HELLO_NAME];
     union address targets[MOST_TARGETS];
@@ -22,13 +22,14 @@ struct lookup {
 /* Begin. wake: where eight bytes are written when a lookup is done, an eventfd or a pipe; it doesn't block. */
 void lookup_start(int wake);
 
-/* Have it done, some time. 0: there is no thread for it. */
+/* Queue a lookup. 0: there is no thread for it. */
 int lookup_add(struct lookup *lookup);
 
-/* All that are done, as a list. */
+/* Returns all that are done, as a list. */
 struct lookup *lookup_done(void);
 
-/* If it waits because its owner has used up its share, another owner that hasn't may have it done. 1: it is that one's now. */
+/* Give a lookup that waits because its owner has used up its share to another owner that hasn't. 1: it belongs to
+ * that one now. */
 int lookup_adopt(struct lookup *lookup, int *n_busy);
 
 #endif

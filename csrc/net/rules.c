@@ -1,4 +1,4 @@
-/* rules.c: entries are read in order; one with "!" wins over all others. */
+/* rules.c: reads entries in order; one with "!" wins over all others. */
 #include "rules.h"
 #include <errno.h>
 #include <string.h>
@@ -59,13 +59,14 @@ static int is_for(const nsbox_net_rule *rule, uint16_t port, int protocol)
     return its == protocol && port >= rule->first_port && port <= rule->last_port;
 }
 
-/* The verdict of so many entries that fit. */
+/* Returns the verdict after one more entry that fits. */
 static enum verdict judge(enum verdict so_far, const nsbox_net_rule *rule)
 {
     return rule->flags & NSBOX_NET_DENY || so_far == VERDICT_DENIED ? VERDICT_DENIED : VERDICT_YES;
 }
 
-/* Is it for this port? If the port isn't known yet: for some port or, to deny a name or an address, for all of them. */
+/* Is the entry for this port? If the port isn't known yet: for some port or, to deny a name or an address, for all
+ * of them. */
 static int may_be_for(const nsbox_net_rule *rule, uint16_t port, int protocol)
 {
     if (port)
@@ -75,14 +76,14 @@ static int may_be_for(const nsbox_net_rule *rule, uint16_t port, int protocol)
 
 enum verdict rules_name(const struct rules *rules, const char *name)
 {
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     size_t size = strlen(name);
     for (uint32_t i = 0; i < rules->head->n_rules; i++) {
         const nsbox_net_rule *rule = &rules->rules[i];
         if (may_be_for(rule, 0, PROTOCOL_TCP) && names(rules, rule, name, size))
-            found = judge(found, rule);
+            outcome = judge(outcome, rule);
     }
-    return found;
+    return outcome;
 }
 
 int rules_spells(const struct rules *rules, const char *name)
@@ -98,15 +99,16 @@ int rules_spells(const struct rules *rules, const char *name)
 
 enum verdict rules_name_port(const struct rules *rules, const char *name, uint16_t port, int protocol)
 {
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     size_t size = strlen(name);
     for (uint32_t i = 0; i < rules->head->n_rules; i++)
         if (is_for(&rules->rules[i], port, protocol) && names(rules, &rules->rules[i], name, size))
-            found = judge(found, &rules->rules[i]);
-    return found;
+            outcome = judge(outcome, &rules->rules[i]);
+    return outcome;
 }
 
-/* An address of the host's is meant only by an entry for nothing else: an entry for a network means the others in it. */
+/* Does the entry mean this address? One of the host's own only if the entry is for that alone: an entry for a
+ * network means the other addresses in it. */
 static int has(const nsbox_net_rule *rule, uint32_t address, int is_own)
 {
     uint32_t mask = rule->bits ? UINT32_MAX << (32 - rule->bits) : 0;
@@ -122,7 +124,7 @@ static void in_network_order(uint8_t to[4], uint32_t address)
 
 enum verdict rules_address(const struct rules *rules, uint32_t address, uint16_t port, int protocol, int is_own)
 {
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     uint8_t bytes[4];
     in_network_order(bytes, address);
     if (address_is_loopback(bytes, sizeof bytes))
@@ -131,18 +133,18 @@ enum verdict rules_address(const struct rules *rules, uint32_t address, uint16_t
     for (uint32_t i = 0; i < rules->head->n_rules; i++) {
         const nsbox_net_rule *rule = &rules->rules[i];
         if (is_for(rule, port, protocol) && (has(rule, address, is_own) || (rule->kind == NSBOX_NET_ANY && is_public)))
-            found = judge(found, rule);
+            outcome = judge(outcome, rule);
     }
-    return found;
+    return outcome;
 }
 
 enum verdict rules_localhost(const struct rules *rules, uint16_t port)
 {
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     for (uint32_t i = 0; i < rules->head->n_rules; i++)
         if (rules->rules[i].kind == NSBOX_NET_LOCALHOST && is_for(&rules->rules[i], port, PROTOCOL_TCP))
-            found = judge(found, &rules->rules[i]);
-    return found;
+            outcome = judge(outcome, &rules->rules[i]);
+    return outcome;
 }
 
 /* ---- addresses that no name may have */
@@ -172,16 +174,17 @@ static int is_in_any(const uint8_t *address, const struct prefix *prefixes, size
 static const struct prefix PRIVATE4[] = {{{10}, 8}, {{100, 64}, 10}, {{172, 16}, 12}, {{192, 168}, 16}};
 static const struct prefix PRIVATE6[] = {{{0xfc}, 7}};
 
-/* Not 198.18.0.0/15, although it is for benchmarks (RFC 2544): names have such addresses in a sandbox in a sandbox. */
+/* Not 198.18.0.0/15, although it is for benchmarks (RFC 2544): in a sandbox inside a sandbox, names have such
+ * addresses. */
 static const struct prefix SPECIAL4[] = {{{0}, 8},          {{127}, 8},          {{169, 254}, 16},
                                          {{192, 0, 0}, 24}, {{192, 88, 99}, 24}, {{224}, 3}};
 static const struct prefix SPECIAL6[] = {{{0xfe, 0x80}, 10}, {{0xfe, 0xc0}, 10}, {{0xff}, 8}, {{0x20, 1, 0, 0}, 32}};
 
-/* These are the host itself: a connection to 0.0.0.0 or to :: is one to its loopback (Linux). */
+/* These are the host itself: on Linux a connection to 0.0.0.0 or to :: goes to its loopback. */
 static const struct prefix LOOPBACK4[] = {{{0}, 8}, {{127}, 8}};
 
-/* IPv6 addresses that stand for IPv4 ones: ::/96 with :: and ::1, ::ffff:0:0/96, ::ffff:0:0:0/96 (RFC 2765), 64:ff9b::/96,
- * 64:ff9b:1::/48, 2002::/16. */
+/* IPv6 addresses that stand for IPv4 ones: ::/96 with :: and ::1, ::ffff:0:0/96, ::ffff:0:0:0/96 (RFC 2765),
+ * 64:ff9b::/96, 64:ff9b:1::/48, 2002::/16. */
 static const struct prefix MAPPED[] = {{{0}, 96},
                                        {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 96},
                                        {{0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 96},
@@ -232,14 +235,14 @@ static enum verdict listed(const struct rules *rules, const uint8_t *address, si
                            int is_own)
 {
     const uint8_t *four = size == 4 ? address : inner(address);
-    enum verdict found = VERDICT_NO;
+    enum verdict outcome = VERDICT_NO;
     if (!four)
-        return found;
+        return outcome;
     uint32_t value = (uint32_t)four[0] << 24 | (uint32_t)four[1] << 16 | (uint32_t)four[2] << 8 | four[3];
     for (uint32_t i = 0; i < rules->head->n_rules; i++)
         if (may_be_for(&rules->rules[i], port, protocol) && has(&rules->rules[i], value, is_own))
-            found = judge(found, &rules->rules[i]);
-    return found;
+            outcome = judge(outcome, &rules->rules[i]);
+    return outcome;
 }
 
 int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t size, uint16_t port, int protocol,
@@ -247,9 +250,9 @@ int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t 
 {
     if (address_is_loopback(address, size))
         return 0;
-    enum verdict said = listed(rules, address, size, port, protocol, is_own);
-    if (said != VERDICT_NO)
-        return said == VERDICT_YES;
+    enum verdict outcome = listed(rules, address, size, port, protocol, is_own);
+    if (outcome != VERDICT_NO)
+        return outcome == VERDICT_YES;
     if (is_own || is_nobodys(address, size))
         return 0;
     return !is_private(address, size) || rules->head->flags & NSBOX_NET_PRIVATE;

@@ -1,4 +1,5 @@
-/* rules.h: a policy's list: which names, addresses and ports are allowed, and which addresses no name may have. Pure. */
+/* rules.h: a policy's list: the names, addresses and ports that are allowed, and the addresses that no name may have.
+ * Pure. */
 #ifndef NSBOX_NET_RULES_H
 #define NSBOX_NET_RULES_H
 
@@ -11,14 +12,14 @@ enum { PROTOCOL_TCP = 0, PROTOCOL_UDP = 1 };
 enum verdict { VERDICT_NO, VERDICT_YES, VERDICT_DENIED }; /* not listed, listed, denied by an entry with "!" */
 
 struct rules {
-    const nsbox_net_rules *head; /* in the blob, which has been checked and stays */
+    const nsbox_net_rules *head; /* in the blob, which has been checked and stays in memory */
     const nsbox_net_rule *rules;
     const char *names;
     int has_any; /* an entry for each address that is public */
     int has_udp; /* an entry for UDP */
 };
 
-/* Read a blob of this size. 0; or -EINVAL: the caller's side doesn't make such a blob. */
+/* Read a blob of this size. 0, or -EINVAL for a blob that the caller's side would never make. */
 int rules_read(struct rules *rules, const void *blob, size_t size);
 
 /* May a name be looked up: does any entry list it, for some port? */
@@ -30,8 +31,8 @@ int rules_spells(const struct rules *rules, const char *name);
 /* May a name be connected to at this port? */
 enum verdict rules_name_port(const struct rules *rules, const char *name, uint16_t port, int protocol);
 
-/* May an address that the command itself names be connected to at this port? own: it is one of the host's, to which only an
- * entry for that address alone leads. Never to loopback, which has entries of its own. */
+/* May the command connect to this address, which it gave itself, at this port? is_own: it is one of the host's, for
+ * which there must be an entry for that address alone. Never to loopback, which has entries of its own. */
 enum verdict rules_address(const struct rules *rules, uint32_t address, uint16_t port, int protocol, int is_own);
 
 /* May 127.0.0.1 of the host be connected to at this port? */
@@ -41,7 +42,8 @@ enum verdict rules_localhost(const struct rules *rules, uint16_t port);
 int rules_may_resolve(const struct rules *rules, const uint8_t *address, size_t size, uint16_t port, int protocol,
                       int is_own);
 
-/* Is it the host's loopback, or does a connection to it lead there? No name may have that, whatever is listed. */
+/* Is it the host's loopback, or does a connection to it lead there? No name may have such an address, whatever is
+ * listed. */
 int address_is_loopback(const uint8_t *address, size_t size);
 
 /* Does it belong to no host on the Internet (RFC 6890 and the like)? */

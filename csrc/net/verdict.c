@@ -1,4 +1,4 @@
-/* verdict.c: a list's entries, and what no entry can allow. */
+/* verdict.c: applies a list's entries, and knows what no entry can allow. */
 #include "verdict.h"
 #include <string.h>
 

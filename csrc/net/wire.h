@@ -1,4 +1,4 @@
-/* wire.h: what the caller's side and the relay tell each other: the list of a policy as a blob, and messages. */
+/* wire.h: what the caller's side and the relay send each other: a policy's list as a blob, and messages. */
 #ifndef NSBOX_NET_WIRE_H
 #define NSBOX_NET_WIRE_H
 
@@ -29,7 +29,7 @@ typedef struct {
     uint32_t first_port, last_port; /* 1 to 65535 */
     uint32_t address;               /* ADDRESSES: in host order, with no bit set behind the prefix */
     uint32_t bits;                  /* 0 to 32 */
-    uint32_t name, name_size;       /* NAME, BELOW: where in the names, without a dot at the end */
+    uint32_t name, name_size;       /* NAME, BELOW: its place among the names, without a dot at the end */
 } nsbox_net_rule;
 
 /* At offset 0; then n_rules entries, then the names. */
@@ -40,37 +40,38 @@ typedef struct {
     uint32_t n_rules;
     uint32_t flags;
     uint32_t tls;
-    uint32_t connections; /* at once, of a sandbox */
+    uint32_t connections; /* how many at once, for each sandbox */
     uint32_t reserved;
-    uint64_t bytes; /* both ways, of a sandbox; 0: no limit */
+    uint64_t bytes; /* how many in both directions, for each sandbox; 0: no limit */
 } nsbox_net_rules;
 
-/* ---- messages, by a socket of type SOCK_SEQPACKET: one packet each, a head and what its kind has after that */
+/* ---- messages, through a socket of type SOCK_SEQPACKET: one packet each, a head and what its kind has after it */
 
 /* To the relay; in brackets the descriptors that come with it. */
 enum {
     /* A new sandbox [its net namespace, its first process as a pidfd, a socket for READY]. */
     NSBOX_NET_OPEN = 1,
-    /* A new list, also for what runs already [the list as a file, a socket for READY]. */
+    /* A new list, also for what is running [the list as a file, a socket for READY]. */
     NSBOX_NET_RULES = 2,
     /* The answer to the ASK of this id: value is 0 for no, 1 for yes, which holds for as long as the sandbox does. */
     NSBOX_NET_VERDICT = 3,
-    /* Clients of a listening socket of the host's come to port `value` of 127.0.0.1 in this sandbox [that socket]. 0 as
-     * the sandbox: in the newest one that listens there. The caller chooses the id. */
+    /* Connect clients of a listening socket of the host's to port `value` of 127.0.0.1 in this sandbox [that
+     * socket]. Sandbox 0: in the newest one that listens there. The caller chooses the id. */
     NSBOX_NET_PUBLISH = 4,
-    /* No more of them: the socket of this id is closed. What is open stays. */
+    /* Close the socket of this id. Open connections stay. */
     NSBOX_NET_UNPUBLISH = 5,
-    /* READY is to come once everything that has happened by now is reported [a socket for READY]. */
+    /* Send READY once everything that has happened by now is reported [a socket for READY]. */
     NSBOX_NET_SETTLE = 6,
-    /* For csrc/proxy alone, which has a stream, without descriptors: the list follows RULES, in `value` bytes; OPEN
-     * has the sandbox's secret as its id; and this sandbox has ended, with all its connections. */
+    /* For csrc/proxy alone, which uses a stream, without descriptors. The list follows RULES, in `value` bytes; OPEN
+     * has the sandbox's secret as its id. END: this sandbox has ended, with all its connections. */
     NSBOX_NET_END = 7,
 };
 
 /* From the relay: each is an event whose head has that kind. */
 enum {
-    NSBOX_NET_READY = 1, /* by the socket that came with OPEN or RULES: value is 0, or -errno; name says at what */
-    NSBOX_NET_EVENT = 2, /* value: how many weren't taken in time so far */
+    NSBOX_NET_READY =
+        1, /* through the socket that came with OPEN or RULES: value is 0, or -errno; name says at which step */
+    NSBOX_NET_EVENT = 2, /* value: how many events were lost so far */
     NSBOX_NET_ASK = 3,   /* of this id: may the sandbox connect to that name or address, at that port? */
 };
 
@@ -87,7 +88,7 @@ enum {
     NSBOX_NET_CONNECT = 2,
     NSBOX_NET_CLOSE = 3,
     NSBOX_NET_DATAGRAM = 4,
-    NSBOX_NET_PUBLISHED = 5 /* a client of a published port: come, failed; its end is a CLOSE with the same id */
+    NSBOX_NET_PUBLISHED = 5 /* a client of a published port: it came, or failed; its end is a CLOSE with the same id */
 };
 enum { NSBOX_NET_ALLOWED = 1, NSBOX_NET_REFUSED = 2, NSBOX_NET_FAILED = 3 };
 enum {

@@ -1,4 +1,4 @@
-/* client.c: a client of the proxy: what it wants, by either protocol, and the reply it gets. */
+/* client.c: a client of the proxy: its request, by either protocol, and the reply it gets. */
 #include "proxy.h"
 #include "proxy/parsers/socks.h"
 #include <errno.h>
@@ -11,7 +11,8 @@ enum { PATIENCE = 10 * SECOND, PARTING = 2 * SECOND, TEXT = 1024 };
 
 static uint64_t last;
 
-/* A client that hasn't said whose it is has a short time and few places: any process on the machine can connect. */
+/* Make room for a client. One that hasn't said whose it is has little time and few places: any process on the
+ * machine can connect. */
 static void make_room(void)
 {
     struct client *oldest = NULL;
@@ -99,7 +100,7 @@ void client_say(struct client *c, const void *bytes, size_t size)
     c->server.reply += size;
 }
 
-/* It gets this reply, and nothing else. */
+/* End the connection: the client gets the reply, and nothing else. */
 static void part(struct client *c)
 {
     close_side(&c->server);
@@ -190,7 +191,7 @@ static enum socks_reply socks_of(int error)
     }
 }
 
-/* ENOENT, EAGAIN: there is no such name, or that can't be told now. */
+/* Tell the client why it failed. ENOENT, EAGAIN: the name doesn't exist, or that can't be found out now. */
 void client_fail(struct client *c, int error)
 {
     char why[512];
@@ -219,7 +220,7 @@ void client_connected(struct client *c)
     pump_start(c);
 }
 
-/* ---- what it wants */
+/* ---- the request */
 
 static void drop(struct client *c, size_t size)
 {
@@ -235,7 +236,7 @@ static int enter(struct client *c, uint64_t user, uint64_t secret)
     return !!c->account;
 }
 
-/* It belongs to a sandbox, and has said where it wants to go. */
+/* Begin with a client that belongs to a sandbox, and has said where it wants to go. */
 static void arrive(struct client *c)
 {
     int is_spent = list.head->bytes && c->account->bytes >= list.head->bytes;
@@ -274,7 +275,7 @@ static void read_http(struct client *c)
     arrive(c);
 }
 
-/* One message; 0: it isn't whole yet. */
+/* Read one message; 0: it isn't complete yet. */
 static int read_socks(struct client *c)
 {
     uint64_t found[2];

@@ -1,4 +1,5 @@
-/* connect.c: from what a client wants to a server: judged, looked up, and connected to, the first address that answers. */
+/* connect.c: leads a client to its server: the destination is judged, looked up and connected to, at the first
+ * address that answers. */
 #include "proxy.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -112,7 +113,7 @@ static void drop_try(struct client *c, int n, int error)
         close(c->tries[n]);
     c->tries[n] = -1;
     if (!c->error || n == 0)
-        c->error = error; /* of the address that was best */
+        c->error = error; /* the error of the preferred address */
 }
 
 void client_try(struct client *c)

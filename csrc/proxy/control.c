@@ -1,7 +1,8 @@
-/* control.c: messages from and to the caller, by a stream: macOS's Unix sockets don't keep packets apart.
+/* control.c: messages from and to the caller, through a stream: macOS's Unix sockets don't keep packets apart.
  *
- * To us: nsbox_net_message, and after one of RULES `value` bytes, the list. From us: nsbox_net_event, whose size is always
- * the same. We never wait for the caller: events that it doesn't read in time are only counted. */
+ * To us: nsbox_net_message, and after one of RULES `value` bytes, the list. From us: nsbox_net_event, whose size is
+ * always the same. We never wait for the caller: events that it doesn't read in time are only counted.
+ */
 #include "proxy.h"
 #include <errno.h>
 #include <poll.h>
@@ -17,12 +18,12 @@ struct account *accounts;
 
 static int control;
 static uint16_t port;
-static uint32_t lost; /* events so far that weren't taken in time */
+static uint32_t lost; /* how many events so far weren't read in time */
 static nsbox_net_event waiting[MOST_EVENTS];
-static size_t sent; /* bytes of the first */
+static size_t sent; /* how many bytes of the first one */
 static int n_waiting;
 
-static uint64_t settling[MOST_SETTLING]; /* those that wait until all is reported */
+static uint64_t settling[MOST_SETTLING]; /* requests that wait until everything is reported */
 static int n_settling;
 
 static nsbox_net_message message;
@@ -208,7 +209,7 @@ static void obey(void)
         tell_ready(message.id, replace_list());
         break;
     case NSBOX_NET_OPEN:
-        open_account(message.sandbox, message.id); /* a sandbox that isn't known has no clients */
+        open_account(message.sandbox, message.id); /* a sandbox without an account has no clients */
         break;
     case NSBOX_NET_END:
         end_account(message.sandbox);
@@ -228,13 +229,13 @@ static void obey(void)
     got = 0;
 }
 
-/* What follows the message. */
+/* Returns the size of what follows the message. */
 static size_t extra(void)
 {
     return message.kind == NSBOX_NET_RULES ? (size_t)(uint32_t)message.value : 0;
 }
 
-/* Read a part; 0: the caller has gone, or isn't one. */
+/* Read a part; 0: the caller has gone, or sends something else. */
 static int take(int *is_more)
 {
     uint8_t *to = (uint8_t *)&message + got;

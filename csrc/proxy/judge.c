@@ -1,4 +1,4 @@
-/* judge.c: what the list says of a destination; where it is silent, what the caller says, which is asked once for a
+/* judge.c: the verdict on a destination: the list's or, if it is silent, the caller's, who is asked once for a
  * sandbox. */
 #include "proxy.h"
 #include "net/verdict.h"

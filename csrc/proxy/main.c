@@ -1,6 +1,6 @@
-/* main.c: nsbox-proxy, started with nothing but a socket to its caller, as descriptor 3. It ends when the caller has.
+/* main.c: nsbox-proxy, started with only a socket to its caller, as descriptor 3. It ends when the caller has ended.
  *
- * It has no parent among the caller's processes: the one that was started ends at once.
+ * Its parent isn't one of the caller's processes: the one that was started ends at once.
  */
 #include "proxy.h"
 #include <errno.h>
@@ -88,13 +88,14 @@ static void add(int fd, short events, size_t *n)
     polled[(*n)++] = (struct pollfd){.fd = fd, .events = events};
 }
 
-/* One side of a connection that is relayed: an end that nothing can be done about now would be reported for ever. */
+/* Watch one side of a relayed connection. If nothing can be done about it now, it isn't watched: its end would be
+ * reported again and again. */
 static void add_side(int fd, short events, size_t *n)
 {
     add(events ? fd : -1, events, n);
 }
 
-/* What each client waits for. Returns how many there are, or 0: no memory. */
+/* Gather what each client waits for. Returns how many there are, or 0: no memory. */
 static size_t gather(void)
 {
     size_t n = 0, most = OWN;
@@ -131,7 +132,7 @@ static void serve(struct client *c)
 {
     const struct pollfd *client = &polled[c->polled[0]], *server = &polled[c->polled[1]];
     int n = c->n_tries;
-    if (c->polled_in != c->state) /* by the caller's answer: what came is reported again */
+    if (c->polled_in != c->state) /* the caller's answer changed it: what came is reported again */
         return;
     if (c->state == CONNECTING)
         for (int i = 0; i < n && c->state == CONNECTING; i++)
@@ -141,7 +142,7 @@ static void serve(struct client *c)
         pump(c, client->revents, c->state == RELAYING ? server->revents : 0);
 }
 
-/* Names that were looked up; the client that wanted one may have gone. */
+/* Pass names that were looked up to their clients, which may have gone. */
 static void take_names(void)
 {
     union address targets[MOST_TARGETS];
@@ -161,14 +162,14 @@ static void accept_clients(void)
     for (int i = 0; i < 64; i++) {
         int fd = accept(listener, NULL, NULL);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
-            paused_until = now() + PAUSE; /* poll(2) would report what waits for ever */
+            paused_until = now() + PAUSE; /* poll(2) would report what waits again and again */
         if (fd < 0)
             return;
         n_clients += client_new(fd);
     }
 }
 
-/* What the clock demands. Returns the milliseconds until it is to be called again. */
+/* Do what is due. Returns the milliseconds until the next call. */
 static int tick(int64_t time)
 {
     int next = paused_until > time ? PAUSE : TICK;
@@ -201,7 +202,7 @@ void clients_judge(void)
         else if (reason)
             client_refuse(c, reason);
         else if (c->state == ASKING && judge(&c->to) == VERDICT_YES) {
-            c->ask = NULL; /* the caller need not be asked any more */
+            c->ask = NULL; /* the caller needn't be asked any more */
             client_proceed(c);
         }
     }
@@ -231,7 +232,7 @@ static void loop(void)
             continue;
         }
         const short arrivals = polled[0].revents, of_caller = polled[1].revents, names = polled[2].revents;
-        if (of_caller && !control_ready(of_caller)) /* first: it announces a sandbox before that has a client */
+        if (of_caller && !control_ready(of_caller)) /* comes first: it announces a sandbox before that has a client */
             return;
         for (struct client *c = clients; c; c = c->next)
             if (c->state != OVER)

@@ -1,4 +1,4 @@
-/* own.c: which addresses are this machine's. */
+/* own.c: tells which addresses are this machine's. */
 #include "proxy.h"
 #include <ifaddrs.h>
 #include <string.h>

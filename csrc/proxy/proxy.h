@@ -1,8 +1,8 @@
 /* proxy.h: what the parts of the proxy share: accounts, clients, and the loop.
  *
- * nsbox-proxy enforces a network list where nsbox can't control a command's packets. It listens at a port of 127.0.0.1, as
- * an HTTP proxy and as SOCKS5, and the command may connect to nothing else. One thread serves all clients; others look up
- * names. It uses POSIX alone: it is for macOS, and also tested on Linux.
+ * nsbox-proxy enforces a network list where nsbox can't control a command's packets. It listens at a port of
+ * 127.0.0.1, as an HTTP proxy and as SOCKS5, and the command can connect to nothing else. One thread serves all
+ * clients; others look up names. It uses only POSIX: it is for macOS, and is also tested on Linux.
  */
 #ifndef NSBOX_PROXY_H
 #define NSBOX_PROXY_H
@@ -19,7 +19,7 @@
 
 enum { BUFFER = 65536, SECOND = 1000, MOST_STRANGERS = 64, MOST_CLIENTS = 10240 };
 
-/* What the caller was asked once for a sandbox, and what it said. */
+/* A question to the caller, asked once for a sandbox, and its answer. */
 struct ask {
     uint64_t id;
     struct destination to;
@@ -46,11 +46,11 @@ struct side {
     int is_read; /* to its end */
     int is_shut; /* nothing more is sent to it */
     int error;
-    size_t reply;   /* how many of the bytes, the first ones, are a reply of ours */
+    size_t reply;   /* how many of the first bytes are a reply of ours */
     uint64_t count; /* bytes that came from it, and were passed on */
 };
 
-/* HEAD: it isn't known yet what the client wants. ENDING: it gets a reply, and no more. */
+/* HEAD: the client hasn't said yet what it wants. ENDING: it gets a reply, and nothing more. */
 enum state { HEAD, ASKING, RESOLVING, CONNECTING, RELAYING, ENDING, OVER };
 enum dialect { UNKNOWN, HTTP_CONNECT, HTTP_PLAIN, SOCKS_GREETING, SOCKS_SECRET, SOCKS_REQUEST };
 
@@ -68,11 +68,11 @@ struct client {
     int64_t started, deadline, next_try;
     struct watch watch;
     struct body body;
-    size_t passable; /* bytes of the client's that the server may have */
-    char *first;     /* what the server gets before all else; or NULL */
+    size_t passable; /* how many of the client's bytes the server may have */
+    char *first;     /* what the server gets first; or NULL */
     size_t first_size, first_at;
     enum state polled_in;
-    int polled[2]; /* where they are in the loop's array: the client, the server or the first of the tries */
+    int polled[2]; /* their places in the loop's array: the client; the server or the first of the tries */
     struct client *next;
 };
 
@@ -101,27 +101,27 @@ struct ask *ask_about(struct account *account, const struct destination *to, uin
 void ask_answer(uint64_t id, int is_allowed);
 void asks_tick(int64_t time);
 void asks_end(struct account *account);
-uint32_t revoked(const struct client *c); /* why it may not go on by the list in force; 0: it may */
+uint32_t revoked(const struct client *c); /* why the list in force ends it; 0: it may go on */
 
 /* own.c */
-int is_own_address(const union address *target); /* one of this machine's, or it can't be told */
+int is_own_address(const union address *target); /* one of this machine's, or unknown */
 
 /* resolve.c */
-int resolve_start(void); /* a descriptor that can be read when a name was looked up; or -errno */
+int resolve_start(void); /* a descriptor that becomes readable when a name has been looked up; or -errno */
 int resolve(uint64_t client, const char *name);
 int resolve_next(uint64_t *client, union address targets[MOST_TARGETS], int *n, int *error); /* 0: there is none */
 
 /* client.c */
 int client_new(int fd);             /* 0: there is no memory */
-void client_read(struct client *c); /* in HEAD: what has come may be whole */
+void client_read(struct client *c); /* in HEAD: the request may be complete */
 void client_refuse(struct client *c, uint32_t reason);
 void client_fail(struct client *c, int error);
-void client_connected(struct client *c);                         /* it gets its reply */
+void client_connected(struct client *c);                         /* the client gets its reply */
 void client_end(struct client *c);                               /* both sides are closed at once */
 void client_reset(struct client *c, uint32_t reason);            /* both sides get ECONNRESET */
 void client_close(struct client *c, uint32_t reason, int error); /* it was relayed */
 void client_say(struct client *c, const void *bytes, size_t size);
-void clients_judge(void); /* there is another list */
+void clients_judge(void); /* the list has changed */
 int clients_tick(int64_t time);
 
 /* connect.c */

@@ -1,4 +1,4 @@
-/* pump.c: bytes from a client to its server, once it is known that they are meant for that, and back. */
+/* pump.c: moves bytes from a client to its server, once it is known that they are meant for it, and back. */
 #include "proxy.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -8,18 +8,18 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOLD = 30 * SECOND /* that a client has to say which server it wants */, PARTING = 2 * SECOND };
+enum { HOLD = 30 * SECOND /* the time a client has to say which server it wants */, PARTING = 2 * SECOND };
 
 int set_nonblocking(int fd)
 {
     const int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* what isn't TCP has none */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* only TCP has this */
     if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
     return 0;
 }
 
-/* The client's hello isn't as it must be. */
+/* End a connection whose client's hello isn't as it must be. */
 static void abort_handshake(struct client *c, uint32_t reason)
 {
     uint8_t alert[8];
@@ -36,7 +36,7 @@ static void abort_handshake(struct client *c, uint32_t reason)
     c->deadline = now() + PARTING;
 }
 
-/* See how many of the client's bytes the server may have. */
+/* Find out how many of the client's bytes the server may have. */
 static void judge_bytes(struct client *c)
 {
     size_t held = c->client.size - c->passable;
@@ -160,7 +160,8 @@ static void answered(struct client *c)
 
 static void finish(struct client *c)
 {
-    if (c->client.error || (c->server.error && !c->server.size)) { /* what it said before is the client's */
+    if (c->client.error ||
+        (c->server.error && !c->server.size)) { /* what the server said before belongs to the client */
         client_reset(c, 0);
         return;
     }
@@ -207,7 +208,7 @@ static void relay(struct client *c, short client, short server)
         finish(c);
 }
 
-/* Our reply, and then nothing. What still comes is read and dropped, so that the reply isn't lost. */
+/* Send our reply, and then nothing. What still comes is read and dropped, so that the reply isn't lost. */
 static void end_slowly(struct client *c, short events)
 {
     if (c->server.size)

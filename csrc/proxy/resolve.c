@@ -1,4 +1,4 @@
-/* resolve.c: names looked up for clients, which may have gone when the answer comes. */
+/* resolve.c: looks names up for clients, which may have gone when the answer comes. */
 #include "proxy.h"
 #include "net/lookup.h"
 #include <errno.h>

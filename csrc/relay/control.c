@@ -1,4 +1,4 @@
-/* control.c: messages of the caller's, and what they ask for. */
+/* control.c: the caller's messages, and what they ask for. */
 #include "control.h"
 #include "relay/base/events.h"
 #include "relay/base/relay.h"
@@ -14,7 +14,7 @@ enum { MOST_WAITING = 64, BATCHES = 2, MOST_DESCRIPTORS = 3 };
 
 static struct source control = {.fd = -1}, caller = {.fd = -1};
 
-/* The descriptors that came with a message; those that aren't wanted are closed. */
+/* Take the descriptors that came with a message; those that aren't wanted are closed. Returns how many there are. */
 static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
 {
     int n = 0;
@@ -33,8 +33,8 @@ static int take(struct msghdr *message, int fds[MOST_DESCRIPTORS])
     return n;
 }
 
-/* Sockets that wait until all is reported. What has happened by then comes in this batch of events or in the next
- * one. */
+/* Sockets that wait until everything so far is reported. What has happened by then arrives in this batch of events
+ * or in the next one. */
 static struct {
     int answer, batches;
 } waiting[MOST_WAITING];

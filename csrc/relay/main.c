@@ -23,7 +23,7 @@ static int fail(const char *step, int error)
     return 1;
 }
 
-/* A connection has two descriptors or so: as many as the user may have. */
+/* Allow as many descriptors as the user may have: each connection has about two. */
 static void raise_descriptors(void)
 {
     struct rlimit limit;

@@ -1,4 +1,4 @@
-/* replacement.c: a new list in place of the one in force: what that doesn't allow any more ends. */
+/* replacement.c: puts a new list in place of the one in force, and ends what it no longer allows. */
 #include "control.h"
 #include "relay/base/events.h"
 #include "relay/base/relay.h"
@@ -8,9 +8,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-/* ---- connections that there are */
+/* ---- existing connections */
 
-/* Why it may not go on; 0: it may. Its address is judged again too, since another entry may have allowed that. */
+/* Returns why the connection may not go on, or 0 if it may. Its address is judged again too, since another entry may
+ * have allowed that. */
 static uint32_t revoked(struct connection *c, enum verdict verdict, const struct destination *to)
 {
     uint32_t reason;
@@ -37,7 +38,7 @@ static void rejudge(struct connection *c)
     else if (reason)
         connection_fail(c, error_of_refusal(&c->syn, c->name), NSBOX_NET_REFUSED, reason);
     else if (verdict == VERDICT_YES && c->state == ASKING) {
-        c->ask = NULL; /* the caller need not be asked any more */
+        c->ask = NULL; /* the caller needn't be asked any more */
         connection_proceed(c);
     }
 }
@@ -64,7 +65,7 @@ static int is_listed(uint16_t port)
     return 0;
 }
 
-/* What the old tap has seen isn't lost. */
+/* Replace the tap, without losing what the old one has seen. */
 static void replace_tap(struct sandbox *s, int old)
 {
     int fd = s->tap.fd;
@@ -86,7 +87,7 @@ static void tell_port_taken(const struct sandbox *s, uint16_t port)
                          .target = &target});
 }
 
-/* Ports at which the command listens itself; it goes on. */
+/* Report the ports at which the command itself listens; it goes on. */
 static void tell_ports_taken(const struct sandbox *s)
 {
     for (uint32_t i = 0; i < list.head->n_rules; i++) {
@@ -102,7 +103,7 @@ static void tell_ports_taken(const struct sandbox *s)
 static int update(struct sandbox *s, const struct rules *old, const char **step)
 {
     int old_tap = s->tap.fd, had_udp = s->udp_tap.fd >= 0;
-    connections_revoke(s); /* before their routes go, by which their clients learn of it */
+    connections_revoke(s); /* before the routes go, since their clients learn of it through these */
     flows_revoke(s);
     for (int i = 0; i < s->n_localhost; i++)
         if (!is_listed(s->localhost[i].port))

@@ -1,4 +1,4 @@
-/* sandbox.c: the sandboxes that are served, each from the message that announces it to the end of its first process. */
+/* sandbox.c: serves each sandbox, from the message that announces it to the end of its first process. */
 #include "control.h"
 #include "relay/base/events.h"
 #include "relay/base/judge.h"
@@ -43,7 +43,8 @@ static void sandbox_end(struct sandbox *s)
     sandbox_free(s);
 }
 
-/* Nothing of the sandbox runs any more: the kernel has ended everything with its first process (pid_namespaces(7)). */
+/* Nothing of the sandbox runs any more: when its first process ended, the kernel ended all others
+ * (pid_namespaces(7)). */
 static void on_end(struct source *source, uint32_t events)
 {
     (void)events;

@@ -1,7 +1,7 @@
 /* fuzz_plan.c: whatever nsbox_plan_check() accepts, the handlers can read. For libFuzzer, or with fuzz_main.c.
  *
- * An input is a blob. One whose header isn't right gets a right header and is tried again, so that the fuzzer needn't
- * guess it: what is worth finding lies behind it. corpus/ holds plans to begin with.
+ * An input is a blob. If its header isn't right, it gets a right one and is tried again, so that the fuzzer needn't
+ * guess the header: what is worth finding lies behind it. corpus/ holds plans to begin with.
  */
 #include "walk.h"
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static void judge(const uint8_t *plan, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    /* A copy: aligned, and of exactly this size, so that a byte read too far is seen. */
+    /* A copy that is aligned, and has exactly this size, so that a byte read too far is noticed. */
     uint8_t *plan = calloc(size ? size : 1, 1);
     if (!plan)
         return 0;

@@ -22,7 +22,7 @@ static void check_target(const struct destination *to)
     must(strspn(to->name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == strlen(to->name));
 }
 
-/* A head that is whole is whole whatever comes behind it, and what is written of it is one again. */
+/* A complete head is complete whatever follows it, and what is written from it is a head again. */
 static void a_request(const char *bytes, size_t size)
 {
     static char written[HTTP_HEAD_MOST * 2];
@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!size)
         return 0;
-    uint8_t *copy = malloc(size); /* so that a read behind the end is seen */
+    uint8_t *copy = malloc(size); /* so that a read behind the end is noticed */
     must(copy != NULL);
     memcpy(copy, data + 1, size - 1);
     switch (data[0] % 4) {

@@ -53,7 +53,7 @@ static void a_question(const uint8_t *bytes, size_t size)
     }
 }
 
-/* What is found in a part is found in the whole: nobody can be told one name and send another. */
+/* The result for a part is the result for the whole: a client can't show one name and send another. */
 static void a_hello(const uint8_t *bytes, size_t size)
 {
     char part[HELLO_NAME], whole[HELLO_NAME];
@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!size)
         return 0;
-    /* A copy of exactly this size, so that a byte read too far is seen. */
+    /* A copy of exactly this size, so that a byte read too far is noticed. */
     uint8_t *copy = malloc(size - 1 ? size - 1 : 1);
     must(copy != NULL);
     memcpy(copy, data + 1, size - 1);

@@ -1,14 +1,16 @@
-/* stub_libsandbox.c: stands in the place of macOS's libsandbox in tests of the core on Linux.
+/* stub_libsandbox.c: replaces macOS's libsandbox in tests of the core on Linux.
  *
- * It confines nothing, but each call of one of its functions is a line of JSON in the file that the environment variable
- * NSBOX_STUB_LOG named when it was loaded: {"call": ..., "pid": ..., "tid": ..., "live": ..., "args": [...]}. "live" is how
- * many parameter sets, profiles and errors there are after it. NSBOX_STUB_FAIL names a function that fails, or is "death":
- * then who is to be confined is killed. With
+ * It confines nothing, but logs each call of one of its functions as a line of JSON. The log is the file that the
+ * environment variable NSBOX_STUB_LOG named when the library was loaded: {"call": ..., "pid": ..., "tid": ...,
+ * "live": ..., "args": [...]}. "live" is the number of parameter sets, profiles and errors that exist after the
+ * call.
+ *
+ * NSBOX_STUB_FAIL names a function that fails, or is "death": then the process to be confined is killed. With
  * NSBOX_STUB_CONFINED=1 this process is in a sandbox already. Our helper program has an empty environment: there the
- * parameters STUB_LOG, STUB_FAIL and STUB_LEAK (leave a descriptor open) of the profile say the same.
+ * profile's parameters STUB_LOG, STUB_FAIL and STUB_LEAK (leave a descriptor open) say the same.
  *
- * What is applied shows in /proc/PID/status as NoNewPrivs, which a process inherits, as it would a sandbox. A second time it
- * is refused, as there. Whatever is misused aborts.
+ * What is applied shows in /proc/PID/status as NoNewPrivs, which a process inherits, as it would a sandbox. A second
+ * time is refused, as on macOS. Any misuse aborts.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,7 +29,7 @@
 
 enum kind { PARAMS = 0x70617261, PROFILE = 0x70726f66, ERROR = 0x6572726f, FREED = 0x66726565 };
 
-/* In front of everything that is given away. */
+/* Precedes every object that is handed out. */
 struct object {
     uint64_t kind;
     size_t n; /* PARAMS: how many strings */
@@ -76,7 +78,7 @@ static void put_number(struct line *l, long number)
     put(l, at);
 }
 
-/* Bytes that aren't plain ASCII as \u00XX: read as Latin-1 they are the bytes again. */
+/* Writes bytes that aren't plain ASCII as \u00XX: read as Latin-1 they are the same bytes. */
 static void put_string(struct line *l, const char *text)
 {
     static const char hex[] = "0123456789abcdef";
@@ -111,7 +113,7 @@ static void note(const char *call, const char *const *args, size_t n)
         put_string(&l, args[i]);
     }
     put(&l, "]}\n");
-    /* Each time anew: a command closes what isn't its own before it is confined. */
+    /* Open it each time: a command closes what isn't its own before it is confined. */
     int fd = open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0 || write(fd, l.text, l.n) != (ssize_t)l.n)
         abort();
@@ -167,7 +169,7 @@ static struct object *expect(void *object, enum kind kind, const char *how)
     return o;
 }
 
-/* The memory stays, so that a second time is noticed. */
+/* Keeps the memory, so that a second time is noticed. */
 static void drop(struct object *o, const char *call)
 {
     o->kind = FREED;
@@ -233,7 +235,7 @@ void *sandbox_compile_string(const char *data, void *params, char **error)
     if (atomic_fetch_add(&compiling, 1))
         misused("two threads compile at a time");
     for (int i = 0; i < 100; i++)
-        sched_yield(); /* there would be time for another */
+        sched_yield(); /* gives another thread time to come in */
     const char *args[1 + sizeof o->strings / sizeof o->strings[0]] = {data};
     memcpy(args + 1, o->strings, o->n * sizeof *args);
     if (*error)

@@ -4,7 +4,7 @@
 #include "relay/base/events.h"
 #include <stdlib.h>
 
-/* ---- what ask.c stands on */
+/* ---- what ask.c needs */
 
 static int64_t time_now = 1000000;
 static int is_over, is_full, n_sent, n_answered;
@@ -119,7 +119,7 @@ int main(void)
     CHECK(pending && about(&two, 1) == NULL);
     asks_end(&one);
     asks_end(&two);
-    asks_tick(INT64_MAX); /* nothing of theirs is left */
+    asks_tick(INT64_MAX); /* nothing is left of them */
     fprintf(stderr, "%d checks, %d failed\n", checks, failures);
     return failures != 0;
 }

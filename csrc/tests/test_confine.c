@@ -1,4 +1,4 @@
-/* test_confine.c: what the relay takes from itself, each in a process of its own: files by Landlock, calls by seccomp. */
+/* test_confine.c: what the relay denies itself, each in a process of its own: files by Landlock, calls by seccomp. */
 #include "check.h"
 #include "relay/kernel/confine.h"
 #include <arpa/inet.h>

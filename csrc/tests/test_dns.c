@@ -52,7 +52,7 @@ static void names(void)
         longest[i] = i % 50 == 49 ? '.' : 'a';
     ask(longest, DNS_A, 0);
     CHECK(!strcmp(read_it().name, longest));
-    bytes[12] = 64; /* a label longer than RFC 1035 has it, or a pointer */
+    bytes[12] = 64; /* a label longer than RFC 1035 allows, or a pointer */
     CHECK(read_it().code == DNS_FORMERR);
     bytes[12] = 0xc0;
     CHECK(read_it().code == DNS_FORMERR);
@@ -75,7 +75,7 @@ static void no_question(void)
     for (size_t n = 12; n < size; n++)
         CHECK(dns_read(bytes, n, &question) && question.code == DNS_FORMERR && question.end == 12);
     bytes[2] = 0x81;
-    CHECK(!dns_read(bytes, size, &question)); /* an answer: two that answer each other would never end */
+    CHECK(!dns_read(bytes, size, &question)); /* an answer: two programs that answer each other would never end */
 }
 
 static void other_questions(void)

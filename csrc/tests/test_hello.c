@@ -189,7 +189,7 @@ static void hidden(void)
     CHECK(read_it() == HELLO_ECH && !strcmp(name, "front.example"));
 }
 
-/* Each length, one too long and one too short: never a name that isn't there, and never the wrong one. */
+/* Each length, too long or too short by one: never a name that isn't there, and never the wrong one. */
 static void lengths(void)
 {
     for (size_t at = 3; at < 90; at++) {
@@ -204,7 +204,7 @@ static void lengths(void)
     }
 }
 
-/* Another message in the record of the hello: nobody would look at it. */
+/* Another message in the hello's record, which nobody would look at. */
 static void not_alone(void)
 {
     hello("a.example");

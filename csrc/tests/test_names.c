@@ -43,7 +43,7 @@ static void forgotten(void)
     CHECK(name_by_text("n-1.example") == NULL);
 }
 
-/* An address that somebody was told is nobody else's, while that sandbox lives. */
+/* An address that a sandbox was told belongs to no other name while that sandbox lives. */
 static void told(void)
 {
     struct name *kept = add(1), *gone = add(2);
@@ -68,12 +68,12 @@ static void too_many(void)
     for (struct name *name; (name = add(100000 + n)); n++)
         name_tell(&sandbox, name);
     CHECK(n == MOST_NAMES - 1 && add(1) && !add(99999));
-    /* What sandboxes asked for that have ended isn't in the way; what one that lives was told stays. */
+    /* Names of sandboxes that have ended don't block others; those that a living one was told stay. */
     struct name *kept = name_by_text("n1.example"), *busy = name_by_text("n100001.example");
     newest = &other;
     name_use(&other, name_by_text("n100002.example"));
     busy->is_busy = 1;
-    CHECK(!add(99999)); /* it has just been looked for */
+    CHECK(!add(99999)); /* a sweep has just been done */
     clock_of_test += SECOND;
     struct name *name = add(99999);
     CHECK(name && add(99998) && !name_by_text("n100000.example"));

@@ -23,7 +23,7 @@ static int takes_with(size_t at, uint8_t value)
     return takes(bytes, sizeof bytes);
 }
 
-/* Written out once more: the sum of all words of a part with its checksum is 0xffff. */
+/* Computed independently: the sum of all words of a part with its checksum is 0xffff. */
 static unsigned sum(const uint8_t *bytes, size_t size, unsigned start)
 {
     for (size_t i = 0; i < size; i += 2)

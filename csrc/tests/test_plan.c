@@ -1,5 +1,5 @@
-/* test_plan.c: what nsbox_plan_check() takes for a plan and what it doesn't, and the accessors of plan.h.
- * Each blob lies in a piece of the heap of exactly its size, so that AddressSanitizer sees a byte read too far.
+/* test_plan.c: what nsbox_plan_check() accepts as a plan and what it doesn't, and the accessors of plan.h. Each blob
+ * lies in a piece of the heap of exactly its size, so that AddressSanitizer notices a byte read too far.
  */
 #include "blob.h"
 #include "check.h"
@@ -224,7 +224,7 @@ static void flags(void)
     }
 }
 
-/* Mounts that go along: as many as there is room for, each with a path; and their way back. */
+/* Lifted mounts: as many as there is room for, each with a path; and how they get back. */
 static void lifted(void)
 {
     const uint32_t covering[] = {NSBOX_OP_TMPFS, NSBOX_OP_PROC};
@@ -324,7 +324,7 @@ static void layers(void)
     CHECK(!takes(op));
 }
 
-/* The index that is reported is that of the first bad op. */
+/* The reported index is that of the first bad op. */
 static void which(void)
 {
     nsbox_op ops[MOST_OPS];

@@ -208,7 +208,7 @@ static const struct address LOOPBACK[] = {
     {{0x20, 2, 127, 0, 0, 1}, 16, 0, 1},
 };
 
-/* Whatever is listed, even all of it: no name has the host's loopback, and no number leads there. */
+/* Whatever is listed, even everything: no name has the host's loopback, and no number leads there. */
 static void loopback(void)
 {
     clear();

@@ -1,11 +1,11 @@
 /* walk.h: reads a plan as the handlers do, to the last byte. What nsbox_plan_check() has accepted must survive this
- * under AddressSanitizer; every rule that a handler relies on is checked once more, in other words. */
+ * under AddressSanitizer. Every rule that a handler relies on is checked again here, written differently. */
 #ifndef NSBOX_TESTS_WALK_H
 #define NSBOX_TESTS_WALK_H
 
 #include "linux/root/plan.h"
 
-/* Where the bytes that were read go, so that no compiler leaves the reading out. */
+/* The bytes that were read go here, so that no compiler leaves the reading out. */
 static volatile unsigned char walk_sink;
 
 static inline int walk_bytes(const uint8_t *p, uint32_t n)

@@ -1,7 +1,7 @@
-"""What cffi-gen-src reads: the module nsbox._nsbox, declared by abi.h and the calls.h of one system.
+"""The module nsbox._nsbox for cffi-gen-src, as abi.h and the calls.h of one system declare it.
 
-NSBOX_CORE says which system's: "linux" or "darwin"; without it, that of the machine which this runs on. The compiler
-gets these headers as they are. cffi has no preprocessor: it gets the same text without the lines that start with '#'.
+NSBOX_CORE names the system: "linux" or "darwin"; by default it is the one that this runs on. The compiler gets these
+headers as they are. cffi has no preprocessor: it gets the same text without the lines that start with '#'.
 """
 
 import os
@@ -15,7 +15,7 @@ SYSTEM = os.environ.get("NSBOX_CORE", sys.platform)
 
 
 def declarations(path: Path) -> str:
-    """Return a header's text with empty lines in the place of directives, so that line numbers stay."""
+    """Return a header's text with empty lines instead of directives, so that line numbers stay the same."""
     return "\n".join("" if line.lstrip().startswith("#") else line for line in path.read_text().splitlines())
 
 

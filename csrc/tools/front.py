@@ -1,9 +1,9 @@
-"""Makes one Python module of all that bwrap's command line imports: front.py PACKAGE SYSCALLS OUTPUT DEPFILE.
+"""Make one Python module of all that bwrap's command line imports: front.py PACKAGE SYSCALLS OUTPUT DEPFILE.
 
-To find, read and check thirty modules takes longer than to make a sandbox. In OUTPUT each of them is a function, which
-is called with the variables of a module of its own, under its own name: what is imported later finds it as ever. What
-nobody looks at in a short run is left out: docstrings, annotations, and what is only for type checkers. The filter that
-every command of bwrap's gets is assembled here. SYSCALLS: what syscalls.py wrote of the machine's system calls.
+Finding, reading and checking thirty modules takes longer than making a sandbox. In OUTPUT each of them is a function.
+It is called with the variables of a module of its own, under that module's name, so that later imports find it as
+usual. What a short run doesn't need is left out: docstrings, annotations, and what is only for type checkers. The
+filter that every command of bwrap's gets is assembled here. SYSCALLS: the table of system calls that syscalls.py wrote.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-# All that these import is in it; the second one is imported by a function, but always.
+# OUTPUT has all that these import. A function imports the second one, but always does so.
 ROOTS = ("nsbox._bwrap.run", "nsbox._backends.namespaces")
 
 ABOUT = '"""Made by csrc/tools/front.py of the modules that it lists at its end, which are what to read."""'
 
-# A function's variables are those of the module that it is made anew for.
+# Each function is made again for a module, whose variables are then its own.
 TAIL = """
 import sys
 
@@ -45,7 +45,7 @@ GUARD = "bpf.Program(seccomp.profile('off', nested=True, for_net=False), with_co
 
 
 class Short(ast.NodeTransformer):
-    """Leaves out what isn't run, and what only says something."""
+    """Leaves out what isn't run, and what is only for readers."""
 
     def __init__(self) -> None:
         self.in_class = False
@@ -77,7 +77,7 @@ class Short(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
-        """Keep annotations of classes, whose fields they are, as the strings that they are by the __future__ import."""
+        """Keep annotations in classes, which define fields, as strings: the __future__ import makes them that."""
         self.generic_visit(node)
         if self.in_class:
             node.annotation = ast.Constant(ast.unparse(node.annotation))
@@ -93,22 +93,22 @@ class Short(ast.NodeTransformer):
 
 
 def imports(tree: ast.Module) -> list[str]:
-    """Return what may be modules among that which is imported at once, not by functions."""
-    found = []
+    """Return the names that may be modules among the imports outside of functions."""
+    names = []
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop(0)
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
             waiting += ast.iter_child_nodes(node)
-    return found
+    return names
 
 
 class Modules:
-    """The modules of the package that others import, each after those that it imports itself."""
+    """The package's modules that are needed, each after those that it imports itself."""
 
     def __init__(self, package: Path) -> None:
         self.top = package.parent
@@ -135,7 +135,7 @@ def unparsed(body: list[ast.stmt]) -> str:
 
 
 def function(name: str, tree: ast.Module) -> str:
-    """Return a module as a function, whose variables are global."""
+    """Return the source of a module as a function whose variables are global."""
     table = symtable.symtable(unparsed(tree.body), name, "exec")
     bound = sorted(s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported())
     made = ast.parse(f"def {name}(): pass").body[0]
@@ -145,9 +145,9 @@ def function(name: str, tree: ast.Module) -> str:
 
 
 def guard(package: Path, syscalls: str) -> bytes:
-    """Return the filter of all commands, assembled for the machine."""
+    """Return the filter that all commands get, assembled for the machine."""
     sys.dont_write_bytecode = True
-    # Not by the package's own __init__, which refuses a source tree that isn't built.
+    # Not through the package's own __init__, which refuses a source tree that isn't built.
     sys.modules["nsbox"] = source = ModuleType("nsbox")
     source.__path__ = [str(package)]
     from nsbox._core import wire
@@ -173,7 +173,7 @@ def main() -> None:
     ready = f"{names}_request.ready.append(({GUARD}, CODE))\n"
     code = f"CODE = {guard(package, syscalls.read_text())!r}\n"
     text = "\n\n".join((ABOUT, *made, tables + TAIL, code + ready))
-    compile(text, str(output), "exec")  # not every statement of a module's may be in a function
+    compile(text, str(output), "exec")  # some statements of a module may not be in a function
     output.write_text(text, encoding="utf-8")
     escaped = [re.sub(r"([ #])", r"\\\1", str(path)).replace("$", "$$") for path in (output, *modules.paths.values())]
     depfile.write_text(f"{escaped[0]}: {' '.join(escaped[1:])}\n")

@@ -1,6 +1,6 @@
-"""Write the table of system calls of the machine that is compiled for: syscalls.py OUTPUT MACHINE COMPILER...
+"""Write the target machine's table of system calls: syscalls.py OUTPUT MACHINE COMPILER...
 
-The names and numbers are those of the kernel's headers, as the compiler's preprocessor sees them.
+The names and numbers come from the kernel's headers, as the compiler's preprocessor sees them.
 """
 
 import re

@@ -6,39 +6,22 @@ one to /usr/bin/bwrap. _plan.bwrap_words translates the plan; _spawn.bwrap carri
 
 from __future__ import annotations
 
+from nsbox._backends import sentences
 from nsbox._backends.filters import left_behind, programs, refused, unkillable
 from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, rlimits
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._layout.layout import completed, home, layout, pinned_paths, wants_full, without_list
+from nsbox._plan import ops
 from nsbox._plan.host import Host
-from nsbox._plan.ops import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    Dev,
-    DevBind,
-    Dir,
-    File,
-    Hostname,
-    Loopback,
-    Mask,
-    Mqueue,
-    Op,
-    Proc,
-    RemountRo,
-    RoBind,
-    Symlink,
-    Tmpfs,
-)
 from nsbox._plan.plan import Identity, Plan
 from nsbox._policy.policy import Policy
 
 NAME = "bwrap"
 _FLOOR = (0, 8)  # it brought --disable-userns; what older versions lack hasn't been studied
 _SPOKEN = (
-    *(Bind, RoBind, DevBind, BindFd, Tmpfs, Proc, Dev, Mqueue, Dir, File, BindData, Symlink, RemountRo, Chmod),
-    *(Mask, Hostname, Loopback),
+    *(ops.Bind, ops.RoBind, ops.DevBind, ops.BindFd, ops.Tmpfs, ops.Proc, ops.Dev, ops.Mqueue),
+    *(ops.Dir, ops.File, ops.BindData, ops.Symlink, ops.RemountRo, ops.Chmod),
+    *(ops.Mask, ops.Hostname, ops.Loopback),
 )
 
 
@@ -67,8 +50,8 @@ def compile(policy: Policy, host: Host) -> Plan:
     own_ops = policy.ops
     policy, no_list = without_list(policy, "bwrap: network: no list: its net namespace can't be set up from outside")
     policy = completed(policy, host)
-    ops = layout(policy, host)
-    _check_possible(policy, own_ops, ops)
+    plan_ops = layout(policy, host)
+    _check_possible(policy, own_ops, plan_ops)
     in_cgroup, lacking = cgroup_limits(policy, host, own=2, own_userns=False)
     not_granted = check_lacking(policy, _lacking(policy, host) | lacking | no_list)
     limits = rlimits(policy, host, own_userns=False)
@@ -76,7 +59,7 @@ def compile(policy: Policy, host: Host) -> Plan:
     gid = host.egid if policy.gid is None else policy.gid
     namespaces = policy.unshare | (frozenset({"net"}) if policy.network == "none" else frozenset())
     return Plan(
-        ops=ops,
+        ops=plan_ops,
         namespaces=namespaces,
         identity=Identity(uid, gid, "", "", deny_setgroups=False),
         rlimits=limits,
@@ -91,8 +74,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         backend=NAME,
         enforced=(
             *_enforced(policy),
-            *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits),
-            *(f"limits: {name} {value}" for name, value in in_cgroup),
+            *sentences.limits(limits, in_cgroup),
         ),
         not_enforced=(
             *_not_enforced(policy, host),
@@ -111,14 +93,14 @@ def _options(policy: Policy, namespaces: frozenset[str], uid: int, gid: int) -> 
     return (*words, "--new-session") if policy.new_session else tuple(words)
 
 
-def _check_possible(policy: Policy, given: tuple[Op, ...], ops: tuple[Op, ...]) -> None:
+def _check_possible(policy: Policy, given: tuple[ops.Op, ...], plan_ops: tuple[ops.Op, ...]) -> None:
     """Raise UnavailableError for a wish that bwrap can't grant and that can't be left out either.
 
     given: the policy's own ops. A mask among these is refused: what is at its place need not be the host's, so it is
         unknown whether that is a file or a directory.
     """
-    for op in (*given, *ops):
-        if not isinstance(op, _SPOKEN) or (isinstance(op, Mask) and op in given):
+    for op in (*given, *plan_ops):
+        if not isinstance(op, _SPOKEN) or (isinstance(op, ops.Mask) and op in given):
             raise UnavailableError(Reason(f"bwrap: {op.describe()}: it has no option for that"))
     if "time" in policy.unshare:
         raise UnavailableError(Reason("bwrap: unshare: it makes no time namespaces"))
@@ -147,35 +129,35 @@ def _lacking(policy: Policy, host: Host) -> dict[str, Reason]:
 
 
 def _enforced(policy: Policy) -> tuple[str, ...]:
-    sentences = ["processes: own pid namespace; all are killed when the command ends"]
-    sentences.append("privileges: no capabilities, no new privileges, own user namespace")
-    sentences.append(f"system calls: {refused(policy)}")
+    lines = [sentences.own_processes("when the command ends")]
+    lines.append(sentences.privileges(userns="own"))
+    lines.append(refused(policy))
     if policy.base != "host":
-        sentences.append("files: only what the plan mounts; the host's mounts are gone")
+        lines.append(sentences.FILES_OF_THE_PLAN)
     if not policy.inherit_env:
-        sentences.append("environment: built, not inherited")
+        lines.append(sentences.BUILT_ENVIRONMENT)
     if policy.network == "none":
-        sentences.append("network: own net namespace, loopback only")
-    return tuple(sentences)
+        lines.append(sentences.OWN_NETWORK)
+    return tuple(lines)
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    gaps = ["system calls: flaws of the kernel in those that are allowed"]
+    gaps = [sentences.KERNEL_FLAWS]
     if policy.base == "host":
-        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
+        gaps.append(sentences.ALL_FILES)
     gaps.append("mounts: what the host mounts later below a visible directory appears in the sandbox")
-    gaps.append("descriptors: a file passed to the command can be reopened with any mode that its permissions allow")
+    gaps.append(sentences.DESCRIPTORS)
     if policy.network == "host":
-        gaps.append("network: the host's, with its abstract unix sockets")
-    gaps.append("sockets: unix sockets in visible directories can be connected to")
-    gaps.append("FIFOs: those in visible directories can be written to, even where these are read-only")
+        gaps.append(sentences.host_network(abstract=True))
+    gaps.append(sentences.unix_sockets())
+    gaps.append(sentences.FIFOS)
     gaps.append(left_behind(policy))
     if pinned_paths(policy):
-        gaps.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
+        gaps.append(sentences.MOVED_PATHS)
     gaps.append("pid 1: bwrap's own, which a command can take over (ptrace); then the caller's death needn't end it")
     gaps.append("the caller's thread: when the one that started the command ends, so does the sandbox")
     if not host.can_set_groups:
-        gaps.append("groups: the caller's supplementary groups stay in force")
+        gaps.append(sentences.CALLERS_GROUPS)
     if not policy.new_session:
-        gaps.append("terminal and signals: the caller's session and process group can be reached")
+        gaps.append(sentences.CALLERS_SESSION)
     return tuple(gaps)

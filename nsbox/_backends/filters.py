@@ -68,7 +68,7 @@ def _refuses_set_ids(policy: Policy) -> bool:
 
 
 def refused(policy: Policy, *, has_init: bool = True) -> str:
-    """Say what the seccomp filters refuse. has_init: whether the command is in a pid namespace of its own."""
+    """Return a sentence: what the seccomp filters refuse. has_init: if the command is in a pid namespace of its own."""
     wish = policy.filter
     words = ["keyrings"] if has_init and policy.may_give_children else ["keyrings", "children of the caller"]
     words += ["exit tracing"] if "ptrace" not in wish.allow else []
@@ -78,7 +78,7 @@ def refused(policy: Policy, *, has_init: bool = True) -> str:
         words += [] if policy.may_nest else ["namespaces", "mounts"]
     if wish.base == "hardened":
         words += ["tracing", "file locks", "inotify"]
-    text = f"no {', '.join(words)}"
+    text = f"system calls: no {', '.join(words)}"
     text += f", but {', '.join(wish.allow)} allowed" if wish.allow else ""
     own = len(wish.rules), len(wish.programs)
     return text + (f"; {own[0]} rules and {own[1]} programs of the policy's own" if any(own) else "")

@@ -6,6 +6,7 @@ lists what the backend can't do, by the names in best_effort.
 
 from __future__ import annotations
 
+from nsbox._backends import sentences
 from nsbox._backends.filters import left_behind, refused, unkillable
 from nsbox._backends.limits import cgroup_caveats, cgroup_limits, check_lacking, core_caveats, core_stays, rlimits
 from nsbox._base.errors import Reason, UnavailableError
@@ -70,8 +71,7 @@ def compile(policy: Policy, host: Host) -> Plan:
         backend=NAME,
         enforced=(
             *_enforced(policy, host),
-            *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits),
-            *(f"limits: {name} {value}" for name, value in in_cgroup),
+            *sentences.limits(limits, in_cgroup),
         ),
         not_enforced=(
             *_not_enforced(policy, host),
@@ -263,41 +263,41 @@ def _programs(policy: Policy, host: Host) -> tuple[Program, ...]:
 
 
 def _enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    sentences = ["privileges: no capabilities, no new privileges", f"system calls: {refused(policy, has_init=False)}"]
+    lines = [sentences.privileges(), refused(policy, has_init=False)]
     if policy.base == "workspace":
-        sentences.append("files: the contents of those that the policy names, the system's, and no others (Landlock)")
-        sentences.append("environment: built, not inherited")
+        lines.append("files: the contents of those that the policy names, the system's, and no others (Landlock)")
+        lines.append(sentences.BUILT_ENVIRONMENT)
         if host.landlock_abi < landlock.TRUNCATE_ABI:
-            sentences.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
+            lines.append(sentences.NO_TRUNCATE)
     if policy.network == "none":
-        sentences.append("network: no sockets, not even on loopback or unix sockets, except pairs of streams (seccomp)")
+        lines.append("network: no sockets, not even on loopback or unix sockets, except pairs of streams (seccomp)")
         if host.landlock_abi >= landlock.TCP_ABI:
-            sentences.append("network: no bind(2) and no connect(2) of TCP sockets that are passed (Landlock)")
+            lines.append("network: no bind(2) and no connect(2) of TCP sockets that are passed (Landlock)")
     elif policy.base == "workspace":
-        sentences.append("sockets: no unix sockets except pairs of streams (seccomp)")
+        lines.append("sockets: no unix sockets except pairs of streams (seccomp)")
     if "ipc" in policy.unshare:
-        sentences.append("ipc: no System V ipc and no message queues (seccomp)")
-    sentences.append("memory and tracing: none of processes outside (Landlock)")
+        lines.append("ipc: no System V ipc and no message queues (seccomp)")
+    lines.append("memory and tracing: none of processes outside (Landlock)")
     if host.landlock_abi >= landlock.SCOPES_ABI:
-        sentences.append("signals: none to processes outside (Landlock)")
-    return tuple(sentences)
+        lines.append("signals: none to processes outside (Landlock)")
+    return tuple(lines)
 
 
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
-    gaps = ["system calls: flaws of the kernel in those that are allowed"]
+    gaps = [sentences.KERNEL_FLAWS]
     if policy.base == "host":
-        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
+        gaps.append(sentences.ALL_FILES)
     else:
         gaps.append("files: names, sizes and owners of all files can be seen; their contents can't")
         if policy.home == PRIVATE or is_of_box(policy.home):
             gaps.append(f"home: there is none of its own: HOME is {_tmpdir(policy)}")
     if policy.network == "host":
-        gaps.append("network: the host's")
+        gaps.append(sentences.host_network())
     gaps.append(left_behind(policy))
     gaps.append("namespaces: none of its own; /proc is the machine's, with the names of keys")
-    gaps.append("the caller's end: only what the main thread started is killed with it, unless it objects (prctl(2))")
+    gaps.append(f"{sentences.CALLERS_END}, unless it objects (prctl(2))")
     if not host.can_set_groups:
-        gaps.append("groups: the caller's supplementary groups stay in force")
+        gaps.append(sentences.CALLERS_GROUPS)
     if not policy.new_session:
-        gaps.append("terminal and signals: the caller's session and process group can be reached")
+        gaps.append(sentences.CALLERS_SESSION)
     return tuple(gaps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from nsbox._backends import sentences
 from nsbox._backends.filters import left_behind, programs, refused, unkillable
 from nsbox._backends.limits import (
     cgroup_caveats,
@@ -30,7 +31,7 @@ from nsbox._layout.layout import (
 from nsbox._plan.capabilities import Capabilities
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Bind, Dev, Devpts, Op, RoBind
-from nsbox._plan.plan import Identity, Plan, Rlimit
+from nsbox._plan.plan import UNCHANGED, Identity, Plan, Rlimit
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from nsbox._seccomp.bpf import Rule
 
 NAME = "namespaces"
-_UNCHANGED = 2**32 - 1  # setresuid(2)
 _TRUNCATE = 1 << 14  # <linux/landlock.h>; here, so that commands without Landlock don't import _landlock
 _CLOSED = ("/run", "/var/tmp")  # but not /tmp, where every program makes files
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
@@ -215,8 +215,8 @@ def _has_second(policy: Policy) -> bool:
 
 def _joined(policy: Policy, host: Host) -> Identity:
     """Return the ids in a user namespace that another process made; the kernel checks that they are mapped there."""
-    uid = _UNCHANGED if policy.uid is None else policy.uid
-    gid = _UNCHANGED if policy.gid is None else policy.gid
+    uid = UNCHANGED if policy.uid is None else policy.uid
+    gid = UNCHANGED if policy.gid is None else policy.gid
     return Identity(
         uid,
         gid,
@@ -319,40 +319,39 @@ def _enforced(
     details = policy.details
     if not details.die_with_parent:
         end = "when the command ends" if policy.kill_on_exit else "when nothing runs there any more"
-    sentences = [f"processes: own pid namespace; all are killed {end}"] if "pid" in policy.unshare else []
+    lines = [sentences.own_processes(end)] if "pid" in policy.unshare else []
     privileges = (
         "only the requested capabilities over its own namespaces" if details.capabilities else "no capabilities"
     )
     privileges += " except CAP_SETFCAP" if _may_map_root(policy, host, identity) else ""
     whose = "own" if "user" in policy.unshare else "joined"
-    sentences.append(f"privileges: {privileges}, no new privileges, {whose} user namespace")
+    lines.append(sentences.privileges(privileges, whose))
     if host.kernel_id:
-        sentences.append(
+        lines.append(
             "ids: outside an unused uid and gid, not the caller's 0; there the files of each path's owner are its own"
         )
-    sentences.append(f"system calls: {refused(policy)}")
+    lines.append(refused(policy))
     if policy.base == "workspace":
-        sentences.append("files: only what the plan mounts; the host's mounts are gone")
-        sentences.append("environment: built, not inherited")
+        lines.append(sentences.FILES_OF_THE_PLAN)
+        lines.append(sentences.BUILT_ENVIRONMENT)
     elif policy.base == "layers":
-        sentences.append("files: only what the plan mounts; the host's mounts are gone")
+        lines.append(sentences.FILES_OF_THE_PLAN)
     if policy.network == "none":
-        sentences.append("network: own net namespace, loopback only")
+        lines.append(sentences.OWN_NETWORK)
     elif policy.network != "host":
         from nsbox._layout.network import enforced  # seldom needed
 
-        sentences += enforced(policy)
+        lines += enforced(policy)
     if ruleset is not None and ruleset.scoped:
-        sentences.append("sockets: no abstract unix sockets from outside (Landlock)")
+        lines.append("sockets: no abstract unix sockets from outside (Landlock)")
     if ruleset is not None and ruleset.files:
-        sentences.append("files: the same again by Landlock, even those passed as descriptors")
+        lines.append("files: the same again by Landlock, even those passed as descriptors")
         if not ruleset.files & _TRUNCATE:
-            sentences.append("files: no truncate(2), which this kernel's Landlock doesn't know (seccomp)")
-    sentences += [f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in rlimits]
-    sentences += [f"limits: {name} {value}" for name, value in cgroup]
+            lines.append(sentences.NO_TRUNCATE)
+    lines += sentences.limits(rlimits, cgroup)
     if most := inotify_instances(policy, host):
-        sentences.append(f"limits: {most} instances of inotify")
-    return tuple(sentences)
+        lines.append(f"limits: {most} instances of inotify")
+    return tuple(lines)
 
 
 def _reached(ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str, ...]:
@@ -364,35 +363,27 @@ def _reached(ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str, ...]:
 def _not_enforced(
     policy: Policy, host: Host, identity: Identity, ops: tuple[Op, ...], ruleset: Ruleset | None
 ) -> tuple[str, ...]:
-    gaps = [
-        "system calls: all others"
-        if policy.filter.base == "off"
-        else "system calls: flaws of the kernel in those that are allowed"
-    ]
+    gaps = ["system calls: all others" if policy.filter.base == "off" else sentences.KERNEL_FLAWS]
     if "pid" not in policy.unshare:
         whose = "the caller's" if policy.details.pidns is None else "a joined"
         gaps.append(f"processes: {whose} pid namespace; what the command leaves running goes on")
         if policy.details.die_with_parent:
-            gaps.append("the caller's end: only what the main thread started is killed with it")
+            gaps.append(sentences.CALLERS_END)
     if policy.details.host_writes:
         gaps.append("the host: mount points, files and modes that ops lack are made there, where it is writable")
     if policy.base == "host":
-        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
+        gaps.append(sentences.ALL_FILES)
     if ruleset is None or not ruleset.files:
-        gaps.append(
-            "descriptors: a file passed to the command can be reopened with any mode that its permissions allow"
-        )
+        gaps.append(sentences.DESCRIPTORS)
     if policy.network == "host":
-        abstract = "" if ruleset is not None and ruleset.scoped else ", with its abstract unix sockets"
-        gaps.append(f"network: the host's{abstract}")
+        gaps.append(sentences.host_network(abstract=ruleset is None or not ruleset.scoped))
     elif policy.network != "none":
         from nsbox._layout.network import not_enforced  # seldom needed
 
         gaps += not_enforced(policy)
-    vsock = ", and AF_VSOCK," if policy.filter.base == "off" else ""
-    gaps.append(f"sockets: unix sockets in visible directories{vsock} can be connected to")
+    gaps.append(sentences.unix_sockets(vsock=policy.filter.base == "off"))
     if ruleset is None or not ruleset.files:
-        gaps.append("FIFOs: those in visible directories can be written to, even where these are read-only")
+        gaps.append(sentences.FIFOS)
     else:
         places = _reached(ops, ruleset)
         below = f"; below {', '.join(places)} they can be written to, also in read-only directories" if places else ""
@@ -403,7 +394,7 @@ def _not_enforced(
     if policy.base != "workspace" and may_be_kernel_root(policy, host) and _may_map_root(policy, host, identity):
         gaps.append("kernel settings, file capabilities: the command has them in a user namespace of its own, as root")
     if pinned_paths(policy):
-        gaps.append("hidden and read-only paths inside of writable ones: if a process outside replaces or moves them")
+        gaps.append(sentences.MOVED_PATHS)
     if policy.nested and (pinned_paths(policy) or may_be_kernel_root(policy, host)):
         gaps.append(
             "nested namespaces: in one of its own the command can rename what is hidden, for a later command to see"
@@ -414,7 +405,7 @@ def _not_enforced(
     if host.unmapped:
         gaps.append(f"ids: outside the command is the caller's uid 0: {host.unmapped}")
     if not host.can_set_groups:
-        gaps.append("groups: the caller's supplementary groups stay in force")
+        gaps.append(sentences.CALLERS_GROUPS)
     if not policy.new_session:
-        gaps.append("terminal and signals: the caller's session and process group can be reached")
+        gaps.append(sentences.CALLERS_SESSION)
     return tuple(gaps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsbox._backends import sentences
 from nsbox._base.errors import Reason, UnavailableError
 from nsbox._plan.host import Host
 from nsbox._plan.plan import Identity, Plan
@@ -29,6 +30,6 @@ def compile(policy: Policy, host: Host) -> Plan:
         kill_on_exit=False,
         plain=True,
         backend=NAME,
-        enforced=("environment: built, not inherited",) if builds else (),
+        enforced=(sentences.BUILT_ENVIRONMENT,) if builds else (),
         not_enforced=("everything else: the command can do whatever the caller can",),
     )

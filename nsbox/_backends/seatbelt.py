@@ -7,6 +7,7 @@ rules about files name the same operations, and stand from the root down: the lo
 
 from __future__ import annotations
 
+from nsbox._backends import sentences
 from nsbox._backends.limits import check_lacking, rlimits
 from nsbox._backends.seatbelt_rules import CLOSED, COMMON, DEVICES, EXCEPTIONS, NETWORK, PRESETS, Set
 from nsbox._base.errors import Reason, UnavailableError
@@ -361,35 +362,35 @@ def _open_profile(policy: Policy, host: Host) -> Seatbelt:
 
 
 def _enforced(policy: Policy, limits: tuple[Rlimit, ...]) -> tuple[str, ...]:
-    sentences = ["privileges: set-user-ID programs don't run (Seatbelt)"]
+    lines = ["privileges: set-user-ID programs don't run (Seatbelt)"]
     if policy.base == "workspace":
-        sentences.append(
+        lines.append(
             "files: only those that the policy names, the system's, and a directory for temporary ones (Seatbelt)"
         )
-        sentences.append("processes: no signals to, and nothing about, those outside (Seatbelt)")
-        sentences.append("services: no launchd jobs, Launch Services, Apple Events, pasteboard or keychain (Seatbelt)")
-        sentences.append("afterwards: no set-user-ID files can be made (Seatbelt)")
+        lines.append("processes: no signals to, and nothing about, those outside (Seatbelt)")
+        lines.append("services: no launchd jobs, Launch Services, Apple Events, pasteboard or keychain (Seatbelt)")
+        lines.append("afterwards: no set-user-ID files can be made (Seatbelt)")
     if not policy.inherit_env:
-        sentences.append("environment: built, not inherited")
+        lines.append(sentences.BUILT_ENVIRONMENT)
     if policy.network == "none" and policy.base == "host":
-        sentences.append("network: no sockets")
+        lines.append("network: no sockets")
     elif policy.network == "none":
-        sentences.append(
+        lines.append(
             "network: none, not even on loopback"
             + ("; unix sockets where files may be written" if policy.base == "workspace" else "")
         )
     elif (network := listed(policy)) is not None:
-        sentences.append(
+        lines.append(
             "network: one port of 127.0.0.1, where a proxy outside is; no other connection, no server (Seatbelt)"
         )
-        sentences += enforced_by_proxy(network)
+        lines += enforced_by_proxy(network)
     elif policy.base == "workspace":
-        sentences.append(
+        lines.append(
             "sockets: no unix sockets except where files may be written, and the one that resolves names of hosts"
         )
     if policy.base == "workspace":
-        sentences.append(f"the caller's end: {_ended(policy)} with it")
-    return (*sentences, *(f"limits: RLIMIT_{limit.name} {limit.soft}" for limit in limits))
+        lines.append(f"the caller's end: {_ended(policy)} with it")
+    return (*lines, *sentences.limits(limits))
 
 
 def _ended(policy: Policy) -> str:
@@ -399,7 +400,7 @@ def _ended(policy: Policy) -> str:
 def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     gaps = ["Linux has more: no namespaces here, and no filter of system calls"]
     if policy.base == "host":
-        gaps.append("files: the whole file system is visible and writable by the user's own permissions")
+        gaps.append(sentences.ALL_FILES)
         gaps.append(f"the caller's end: {_ended(policy)}, unless it has killed the process that waits for that")
         if policy.network == "none":
             gaps.append("network: services outside, which can be asked to use it")
@@ -415,7 +416,7 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
             "hidden and read-only paths inside of writable ones: if a process outside moves them, or what is above"
         )
     if policy.network == "host":
-        gaps.append("network: the host's")
+        gaps.append(sentences.host_network())
     if (network := listed(policy)) is not None:
         gaps.append(
             "network: for programs that don't use a proxy there is none: names are unknown, connections refused"
@@ -428,10 +429,10 @@ def _not_enforced(policy: Policy, host: Host) -> tuple[str, ...]:
     left = "outside of its process group" if policy.new_session and policy.kill_on_exit else "in the background"
     gaps.append(f"processes: what the command leaves running {left} goes on, in the sandbox")
     gaps.append("afterwards: scripts that the command leaves in writable places")
-    gaps.append("groups: the caller's supplementary groups stay in force")
+    gaps.append(sentences.CALLERS_GROUPS)
     gaps.append("system calls: flaws of the kernel, and of the services that can be asked")
     if "compiled" not in host.seatbelt_ways:
         gaps.append(f"speed: each start needs another program ({host.seatbelt_ways[0]})")
     if not policy.new_session:
-        gaps.append("terminal and signals: the caller's session and process group can be reached")
+        gaps.append(sentences.CALLERS_SESSION)
     return tuple(gaps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket
+import _socket  # gevent replaces socket's class: see pair()
 import errno
 import fcntl
 import os
@@ -48,6 +48,13 @@ def close(*fds: int) -> None:
                 os.close(fd)
             except OSError:
                 pass
+
+
+def write_all(fd: int, content: bytes) -> None:
+    """Write to a file, however many calls that takes."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
 
 
 def walked(above: int, path: str, flags: int) -> int:

@@ -57,16 +57,16 @@ def field(*, default: Any = _MISSING, init: bool = True, repr: bool = True, comp
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
     """Make a subclass of Frozen a class of frozen values, whose fields are its annotations: @dataclass(frozen=True)."""
-    return _made(cls, by_name=False)
+    return _prepare(cls, by_name=False)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def frozen_by_name(cls: type[T]) -> type[T]:
     """Do what frozen() does, with fields that are keyword-only, even those of a base class."""
-    return _made(cls, by_name=True)
+    return _prepare(cls, by_name=True)
 
 
-def _made(cls: Any, *, by_name: bool) -> type[Any]:
+def _prepare(cls: Any, *, by_name: bool) -> type[Any]:
     # Nothing is compiled, and the class isn't made a second time, as it would be for __slots__: to make classes is most
     # of the cost of an import.
     if Frozen not in cls.__mro__:

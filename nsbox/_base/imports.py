@@ -13,7 +13,7 @@ import sys  # but not __future__, which the caller's directory could have too
 
 from nsbox._base.paths import PACKAGE
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # as in _base.frozen, which isn't imported before the guard stands
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from importlib.machinery import ModuleSpec
@@ -154,12 +154,12 @@ class _Finder:
             return None
         spec = None
         if path is None and top in sys.stdlib_module_names:
-            spec = self._found(name, path, self.places.stdlib, target)
+            spec = self._spec(name, path, self.places.stdlib, target)
         if spec is None:
             entries = sys.path if path is None else path
-            spec = self._found(name, path, self.places.safe(entries), target)
+            spec = self._spec(name, path, self.places.safe(entries), target)
         if spec is None and top == "_cffi_backend":  # nsbox needs it, and itself comes from there
-            spec = self._found(name, path, [self.places.above], target, may_be_open=True)
+            spec = self._spec(name, path, [self.places.above], target, may_be_open=True)
         if spec is not None:
             if spec.has_location and spec.origin is not None:
                 self._is_library[spec.origin] = True  # its later imports are on nsbox's behalf too
@@ -173,7 +173,7 @@ class _Finder:
                 )
         return None
 
-    def _found(
+    def _spec(
         self,
         name: str,
         path: "Sequence[str] | None",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False
+from nsbox._base.frozen import TYPE_CHECKING
+
 if TYPE_CHECKING or "os" in sys.modules or "posix" not in sys.builtin_module_names:
     import os as os
 else:
@@ -18,7 +19,9 @@ else:
         """Has what posix has; anything else comes from the real os when it is first used."""
 
         def __getattr__(self, name):
-            value = getattr(__import__("os"), name)
+            import os as real
+
+            value = getattr(real, name)
             setattr(self, name, value)
             return value
 

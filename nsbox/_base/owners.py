@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import select
 from itertools import chain, compress, repeat
 from operator import itemgetter, methodcaller

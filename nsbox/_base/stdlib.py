@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False
+# Not threading's: under gevent that is written in Python, and a signal handler that interrupts its acquire() waits for
+# itself (bpo-13697). With this one, all greenlets of a thread are one owner.
+from _thread import RLock as RLock
+
+from nsbox._base.frozen import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any

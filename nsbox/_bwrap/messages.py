@@ -10,27 +10,8 @@ from typing import Any
 from nsbox._bwrap.asked import Asked
 from nsbox._core import command
 from nsbox._core.abi import constants as c
+from nsbox._plan import ops
 from nsbox._plan.host import Host
-from nsbox._plan.ops import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    DevBind,
-    Dir,
-    File,
-    Hostname,
-    Mqueue,
-    Op,
-    Overlay,
-    Proc,
-    RemountRo,
-    RoBind,
-    RoOverlay,
-    Symlink,
-    Tmpfs,
-    TmpOverlay,
-)
 from nsbox._spawn.failure import exception
 from nsbox._spawn.start import Start
 
@@ -38,10 +19,10 @@ from nsbox._spawn.start import Start
 _OF_THE_MACHINE = {
     getattr(c, f"STEP_{name}") for name in ("UNSHARE", "UID_MAP", "GID_MAP", "SETGROUPS", "SECOND_USERNS", "ROOT", "FS")
 }
-_MOUNTED: dict[type[Op], str] = {Proc: "proc", Tmpfs: "tmpfs", Mqueue: "mqueue"}
+_MOUNTED: dict[type[ops.Op], str] = {ops.Proc: "proc", ops.Tmpfs: "tmpfs", ops.Mqueue: "mqueue"}
 _PLACED = (
-    *(Bind, RoBind, DevBind, BindFd, BindData, File, Dir, Symlink),
-    *(Proc, Tmpfs, Mqueue, Overlay, RoOverlay, TmpOverlay),
+    *(ops.Bind, ops.RoBind, ops.DevBind, ops.BindFd, ops.BindData, ops.File, ops.Dir, ops.Symlink),
+    *(ops.Proc, ops.Tmpfs, ops.Mqueue, ops.Overlay, ops.RoOverlay, ops.TmpOverlay),
 )
 
 
@@ -81,15 +62,15 @@ def _beginning(result: command.Result, why: str) -> str:
     return ""
 
 
-def _about(op: Op, step: int, why: str, result: command.Result) -> str:
+def _about(op: ops.Op, step: int, why: str, result: command.Result) -> str:
     there = result.detail.decode(errors="surrogateescape")
-    if isinstance(op, Symlink) and result.error == errno.EEXIST:
+    if isinstance(op, ops.Symlink) and result.error == errno.EEXIST:
         other = f"existing destination is {there}" if there else "destination exists and is not a symlink"
         return f"Can't make symlink at {op.dest}: {other}"
-    if step == c.STEP_SOURCE and isinstance(op, Bind | RoBind | DevBind):
+    if step == c.STEP_SOURCE and isinstance(op, ops.Bind | ops.RoBind | ops.DevBind):
         return f"Can't find source path {op.src}: {why}"
     if isinstance(op, _PLACED):
-        is_below_file = result.error == errno.ENOTDIR and (step == c.STEP_DEST or isinstance(op, Symlink))
+        is_below_file = result.error == errno.ENOTDIR and (step == c.STEP_DEST or isinstance(op, ops.Symlink))
         if (step == c.STEP_CREATE and there) or is_below_file:
             return f"Can't mkdir parents for {op.dest}: {why}"
         if step == c.STEP_CREATE or (step == c.STEP_ATTACH and result.error in (errno.EINVAL, errno.ENOTDIR)):
@@ -100,30 +81,32 @@ def _about(op: Op, step: int, why: str, result: command.Result) -> str:
 
 def _not_made(op: Any, step: int, why: str) -> str:
     """Return a message: there is no place to put it, or (STEP_ATTACH) what is there is of the wrong kind."""
-    if isinstance(op, Symlink):
+    if isinstance(op, ops.Symlink):
         return f"Can't make symlink at {op.dest}: {why}"
-    if isinstance(op, File):
+    if isinstance(op, ops.File):
         return f"Can't create file {op.dest}: {why}"
-    source = op.src if isinstance(op, Bind | RoBind | DevBind) else op.fd if isinstance(op, BindFd) else "/"
-    is_file = isinstance(op, BindData) or not os.path.isdir(source)
+    source = (
+        op.src if isinstance(op, ops.Bind | ops.RoBind | ops.DevBind) else op.fd if isinstance(op, ops.BindFd) else "/"
+    )
+    is_file = isinstance(op, ops.BindData) or not os.path.isdir(source)
     if step == c.STEP_CREATE:
         return f"Can't create file at {op.dest}: {why}" if is_file else f"Can't mkdir {op.dest}: {why}"
-    if isinstance(op, Bind | RoBind | DevBind):  # the words of 0.12, whose tests we pass
+    if isinstance(op, ops.Bind | ops.RoBind | ops.DevBind):  # the words of 0.12, whose tests we pass
         return f"Can't bind mount {op.src} on {op.dest}: the destination is not a {'file' if is_file else 'directory'}"
     if is_file:
         return f"Can't create file at {op.dest}: {os.strerror(errno.EISDIR)}"
     return f"Can't mkdir {op.dest}: {os.strerror(errno.ENOTDIR)}"
 
 
-_SAID: tuple[tuple[type[Op] | tuple[type[Op], ...], Callable[..., str]], ...] = (
-    ((Bind, RoBind, DevBind), lambda op: f"Can't bind mount {op.src} on {op.dest}"),
-    (BindFd, lambda op: f"Can't bind mount fd {op.fd} on {op.dest}"),
+_SAID: tuple[tuple[type[ops.Op] | tuple[type[ops.Op], ...], Callable[..., str]], ...] = (
+    ((ops.Bind, ops.RoBind, ops.DevBind), lambda op: f"Can't bind mount {op.src} on {op.dest}"),
+    (ops.BindFd, lambda op: f"Can't bind mount fd {op.fd} on {op.dest}"),
     (tuple(_MOUNTED), lambda op: f"Can't mount {_MOUNTED[type(op)]} on {op.dest}"),
-    ((Overlay, RoOverlay, TmpOverlay), lambda op: f"Can't make overlay mount on {op.dest}"),
-    (RemountRo, lambda op: f"Can't remount readonly on {op.dest}"),
-    (Dir, lambda op: f"Can't mkdir {op.dest}"),
-    ((File, BindData), lambda op: f"Can't create file {op.dest}"),
-    (Symlink, lambda op: f"Can't make symlink at {op.dest}"),
-    (Chmod, lambda op: f"Can't chmod {'0' if op.mode else ''}{op.mode:o} {op.dest}"),
-    (Hostname, lambda op: f"Can't set hostname to {op.name}"),
+    ((ops.Overlay, ops.RoOverlay, ops.TmpOverlay), lambda op: f"Can't make overlay mount on {op.dest}"),
+    (ops.RemountRo, lambda op: f"Can't remount readonly on {op.dest}"),
+    (ops.Dir, lambda op: f"Can't mkdir {op.dest}"),
+    ((ops.File, ops.BindData), lambda op: f"Can't create file {op.dest}"),
+    (ops.Symlink, lambda op: f"Can't make symlink at {op.dest}"),
+    (ops.Chmod, lambda op: f"Can't chmod {'0' if op.mode else ''}{op.mode:o} {op.dest}"),
+    (ops.Hostname, lambda op: f"Can't set hostname to {op.name}"),
 )

@@ -15,28 +15,8 @@ from nsbox._base.lean_os import os
 from nsbox._bwrap.asked import Asked, Refused, Usage, Version
 from nsbox._bwrap.options import STRAY_LAYER, Option
 from nsbox._bwrap.options import option as option_of
+from nsbox._plan import ops
 from nsbox._plan.capabilities import CAPABILITIES
-from nsbox._plan.ops import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    Dev,
-    DevBind,
-    Dir,
-    File,
-    Hostname,
-    Mqueue,
-    Op,
-    Overlay,
-    Proc,
-    RemountRo,
-    RoBind,
-    RoOverlay,
-    Symlink,
-    Tmpfs,
-    TmpOverlay,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +83,7 @@ class _Line:
         self.command: tuple[str, ...] = ()
         self.counted = 0
         self.env = dict(environ)
-        self.ops: list[Op] = []
+        self.ops: list[ops.Op] = []
         self.unshare: set[str] = set()
         self.attempts: set[str] = set()
         self.flags: set[str] = set()
@@ -259,7 +239,7 @@ class _Line:
     def hostname(self, option: Option, name: str) -> None:
         self.warn_if(option.name in self.texts, option)
         self.texts[option.name] = name
-        self.ops.append(Hostname(name))
+        self.ops.append(ops.Hostname(name))
 
     def clearenv(self, option: Option) -> None:
         self.env.clear()
@@ -284,31 +264,31 @@ class _Line:
             self.ops.append(_BINDS[option.name.removesuffix("-try")](path, _inside(dest), optional))
 
     def bind_fd(self, option: Option, fd: str, dest: str) -> None:
-        self.ops.append(BindFd(self.fd(fd), _inside(dest), read_only=option.name == "--ro-bind-fd"))
+        self.ops.append(ops.BindFd(self.fd(fd), _inside(dest), read_only=option.name == "--ro-bind-fd"))
 
     def mount(self, option: Option, dest: str) -> None:
         self.ops.append(_MOUNTS[option.name](_inside(dest)))
 
     def tmpfs(self, option: Option, dest: str) -> None:
         size, self.size = self.size, None
-        self.ops.append(Tmpfs(_inside(dest), size, self.mode(0o755)))
+        self.ops.append(ops.Tmpfs(_inside(dest), size, self.mode(0o755)))
 
     def dir(self, option: Option, dest: str) -> None:
-        self.ops.append(Dir(_inside(dest), self.mode(0o755)))
+        self.ops.append(ops.Dir(_inside(dest), self.mode(0o755)))
 
     def file(self, option: Option, fd: str, dest: str) -> None:
-        self.ops.append(File(_inside(dest), self.fd(fd), self.mode(0o666)))
+        self.ops.append(ops.File(_inside(dest), self.fd(fd), self.mode(0o666)))
 
     def bind_data(self, option: Option, fd: str, dest: str) -> None:
         read_only = option.name == "--ro-bind-data"
-        self.ops.append(BindData(_inside(dest), self.fd(fd), self.mode(0o600), read_only))
+        self.ops.append(ops.BindData(_inside(dest), self.fd(fd), self.mode(0o600), read_only))
 
     def symlink(self, option: Option, target: str, dest: str) -> None:
-        self.ops.append(Symlink(target, _inside(dest)))
+        self.ops.append(ops.Symlink(target, _inside(dest)))
 
     def chmod(self, option: Option, mode: str, path: str) -> None:
         bits = self.octal(option, mode)
-        self.ops.append(Chmod(_inside(path), bits))
+        self.ops.append(ops.Chmod(_inside(path), bits))
 
     def overlay_src(self, option: Option, src: str) -> None:
         self.layers.append(src)
@@ -320,9 +300,9 @@ class _Line:
         lower, self.layers = tuple(map(self.source, self.layers)), []
         dest = _inside(paths[-1])
         if option.name == "--overlay":
-            self.ops.append(Overlay(lower, dest, *map(self.source, paths[:2])))
+            self.ops.append(ops.Overlay(lower, dest, *map(self.source, paths[:2])))
         else:
-            self.ops.append((RoOverlay if option.name == "--ro-overlay" else TmpOverlay)(lower, dest))
+            self.ops.append((ops.RoOverlay if option.name == "--ro-overlay" else ops.TmpOverlay)(lower, dest))
 
     def seccomp(self, option: Option, fd: str) -> None:
         if self.filters:
@@ -457,8 +437,17 @@ def _inside(path: str) -> str:
     return "/" + path.lstrip("/")
 
 
-_BINDS: dict[str, type[Bind | RoBind | DevBind]] = {"--bind": Bind, "--ro-bind": RoBind, "--dev-bind": DevBind}
-_MOUNTS: dict[str, Callable[[str], Op]] = {"--remount-ro": RemountRo, "--proc": Proc, "--dev": Dev, "--mqueue": Mqueue}
+_BINDS: dict[str, type[ops.Bind | ops.RoBind | ops.DevBind]] = {
+    "--bind": ops.Bind,
+    "--ro-bind": ops.RoBind,
+    "--dev-bind": ops.DevBind,
+}
+_MOUNTS: dict[str, Callable[[str], ops.Op]] = {
+    "--remount-ro": ops.RemountRo,
+    "--proc": ops.Proc,
+    "--dev": ops.Dev,
+    "--mqueue": ops.Mqueue,
+}
 
 _HANDLERS: dict[str, Callable[..., None]] = {
     "help": _Line.help,

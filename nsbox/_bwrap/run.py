@@ -22,8 +22,8 @@ from nsbox._core import abi, buffers, call, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
 from nsbox._machine import minimal
-from nsbox._plan.ops import Bind, BindData, DevBind, File, Op, Overlay, RoBind, RoOverlay, TmpOverlay
-from nsbox._plan.plan import Identity
+from nsbox._plan import ops
+from nsbox._plan.plan import UNCHANGED, Identity
 from nsbox._policy.policy import Policy
 from nsbox._spawn.prepare import Prepared, prepare, with_plan
 from nsbox._spawn.start import Start, request_of
@@ -37,8 +37,6 @@ VERSION = "0.11.1"  # whose behaviour this is; clients ask for it
 
 _FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1, _signal.SIGUSR2)
 _S_IFMT, _S_IFDIR = 0o170000, 0o040000  # inode(7)
-_WALL = 0x40000000  # also a command that was killed before its exec
-_AS_MAPPED = 2**32 - 1  # the ids that it has, whatever they are called inside: (uid_t)-1, setresuid(2)
 _BY_KERNEL = 0x80  # SI_KERNEL, <asm-generic/siginfo.h>: such as a terminal's key, which the whole group gets
 _LONGEST = 30.0  # seconds that a killed command may take to end
 
@@ -157,7 +155,7 @@ def run(asked: Asked) -> int:
         raise Failed("it makes namespaces, which only Linux has")
     if asked.exec_label is not None or asked.file_label is not None:
         raise Failed("labeling not supported on this system")
-    contents = {op.data for op in asked.ops if isinstance(op, File | BindData)}
+    contents = {op.data for op in asked.ops if isinstance(op, ops.File | ops.BindData)}
     for fd in asked.fds:
         if fd not in contents:  # for those, the error of reading says more
             _check_open(fd)
@@ -192,20 +190,20 @@ def run(asked: Asked) -> int:
     return code
 
 
-def _found(op: Op, said: Mapping[str, str]) -> Op | None:
+def _found(op: ops.Op, said: Mapping[str, str]) -> ops.Op | None:
     """Return an op with its sources resolved in this process, and its contents; None if an optional source is missing.
 
     The child that mounts them is another process with other descriptors: a path through /proc/self, such as /dev/fd,
     would lead elsewhere there.
     """
-    if isinstance(op, Bind | RoBind | DevBind):
+    if isinstance(op, ops.Bind | ops.RoBind | ops.DevBind):
         src = _followed(op.src, said, op.optional)
         return replace(op, src=src, nofollow=True) if src else None  # a link put there in the meantime isn't followed
-    if isinstance(op, Overlay | RoOverlay | TmpOverlay):
+    if isinstance(op, ops.Overlay | ops.RoOverlay | ops.TmpOverlay):
         op = replace(op, lower=tuple(_followed(path, said) for path in op.lower))
-        if isinstance(op, Overlay):
+        if isinstance(op, ops.Overlay):
             op = replace(op, upper=_followed(op.upper, said), work=_followed(op.work, said))
-    if isinstance(op, File | BindData) and isinstance(op.data, int):
+    if isinstance(op, ops.File | ops.BindData) and isinstance(op.data, int):
         try:
             return replace(op, data=read_all(op.data))
         except OSError as error:
@@ -287,7 +285,7 @@ def _prepared(asked: Asked) -> tuple[Policy, Prepared]:
         raise Failed(str(error)) from None
     if asked.userns_block_fd is not None:  # another process writes the maps
         plan = prepared.plan
-        identity = Identity(_AS_MAPPED, _AS_MAPPED, "", "")
+        identity = Identity(UNCHANGED, UNCHANGED, "", "")
         prepared = with_plan(prepared, replace(plan, identity=identity))
     return policy, prepared
 
@@ -381,7 +379,7 @@ def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
     watched = {_signal.SIGCHLD, *_FORWARDED}
     _signal.pthread_sigmask(_signal.SIG_BLOCK, watched)
     while True:
-        ended, status = os.waitpid(pid, os.WNOHANG | _WALL)
+        ended, status = os.waitpid(pid, os.WNOHANG | abi.WALL)
         if ended:
             killed = fatal or os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             return 128 + killed if killed else os.WEXITSTATUS(status), killed if killed in got else 0

@@ -1,4 +1,12 @@
-"""The nsbox command: its subcommands and their options. A subcommand's module is imported when it is called."""
+"""The nsbox command: its subcommands and their options. A subcommand's module is imported when it is called.
+
+run.py is `nsbox run` and `nsbox shell`. It hands the command to direct.py or, for a pseudo-terminal, to bridge.py. That
+forks a second process, monitor.py; link.py has the messages between the two. job.py handles the command as a shell's
+job. keys.py and signals.py have the signals for it, network.py a log and ports of its network.
+
+config.py is `nsbox check`, `init` and `schema`. doctor.py, completion.py and bench/ are named as their subcommands.
+options.py has the options that make a policy, messages.py what is printed on standard error.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +17,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._cli.messages import Parser, complain, flushed, unwritten
 from nsbox._cli.network import add_options as add_network_options
 from nsbox._cli.options import add_policy_options, policy_of
-from nsbox._cli.said import Parser, complain, flushed, unwritten
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -23,8 +23,8 @@ from nsbox._cli import link as l
 from nsbox._cli.direct import controlling_terminal, end_as_typed
 from nsbox._cli.job import Job
 from nsbox._cli.link import Link
+from nsbox._cli.messages import flush_streams
 from nsbox._cli.monitor import Monitor, raw
-from nsbox._cli.said import flush_streams
 from nsbox._cli.signals import FORWARDED, Signals, stop_self
 from nsbox._popen import pty
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._config.formats import FORMATS, format_of, toml_value, write
 from nsbox._config.keys import KEYS, Key, default, listed
 from nsbox._config.load import Config, ConfigError, load, schema
@@ -19,7 +20,6 @@ from nsbox._policy.limits import Limits
 from nsbox._policy.policy import Policy
 from nsbox._policy.variables import LOCALE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

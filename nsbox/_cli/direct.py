@@ -15,7 +15,7 @@ from collections.abc import Callable
 from nsbox._base.descriptors import high
 from nsbox._cli.job import Job
 from nsbox._cli.keys import Keys
-from nsbox._cli.said import flush_streams
+from nsbox._cli.messages import flush_streams
 from nsbox._cli.signals import FORWARDED, Signals, stop_self
 
 

@@ -8,7 +8,7 @@ typed.
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import contextlib
 import fcntl
 import os

@@ -10,7 +10,8 @@ from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._base.frozen import replace
 from nsbox._paths.resolution import current_directory
 from nsbox._policy.limits import Limits
-from nsbox._policy.policy import Policy, default_workspace
+from nsbox._policy.policy import BACKENDS, REQUIRE, Policy, default_workspace
+from nsbox._seccomp.filter import PROFILES
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
@@ -87,17 +88,15 @@ def _add_containment(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--backend",
-        choices=("auto", "namespaces", "bwrap", "seatbelt", "landlock", "passthrough"),
+        choices=("auto", *BACKENDS),
         help="what contains the command",
     )
     parser.add_argument(
         "--require",
-        choices=("isolated", "filesystem", "nothing"),
+        choices=tuple(REQUIRE),
         help="the least that has to be contained (default: filesystem)",
     )
-    parser.add_argument(
-        "--seccomp", choices=("default", "hardened", "off"), help="which system calls are allowed (default: default)"
-    )
+    parser.add_argument("--seccomp", choices=PROFILES, help="which system calls are allowed (default: default)")
     parser.add_argument(
         "--nested", action="store_true", help="let the command make sandboxes of its own, as Chromium does"
     )

@@ -10,9 +10,9 @@ from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
 from nsbox._cli.job import Job, NotStarted, started
+from nsbox._cli.messages import complain, say
 from nsbox._cli.network import Extras, Wiring, extras_of, refusals, wiring
 from nsbox._cli.options import policy_of
-from nsbox._cli.said import complain, say
 from nsbox._policy.policy import Policy
 
 _STREAMS = ("stdin", "stdout", "stderr")

@@ -5,32 +5,7 @@ from __future__ import annotations
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
 from nsbox._core.abi import constants as c
-from nsbox._plan.ops import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    Console,
-    DevBind,
-    Device,
-    Devpts,
-    Dir,
-    File,
-    Freeze,
-    Hostname,
-    Loopback,
-    Mask,
-    Mqueue,
-    Op,
-    Overlay,
-    Proc,
-    RemountRo,
-    RoBind,
-    RoOverlay,
-    Symlink,
-    Tmpfs,
-    TmpOverlay,
-)
+from nsbox._plan import ops
 from nsbox._seccomp.bpf import COMPATIBLE, LAST, Program, Table, assemble
 from nsbox._seccomp.filter import COMPATIBLE_NUMBERS
 
@@ -75,89 +50,87 @@ def _text(value: str) -> bytes:
     return os.fsencode(value) + b"\0"
 
 
-def _data(op: File | BindData) -> bytes:
+def _data(op: ops.File | ops.BindData) -> bytes:
     if not isinstance(op.data, bytes):
         raise TypeError("a descriptor's contents are read before encoding")
     return op.data
 
 
-def _bind(op: Bind | RoBind | DevBind) -> _Row:
-    flags = {Bind: 0, RoBind: c.RDONLY, DevBind: c.DEVICES}[type(op)]
+def _bind(op: ops.Bind | ops.RoBind | ops.DevBind) -> _Row:
+    flags = {ops.Bind: 0, ops.RoBind: c.RDONLY, ops.DevBind: c.DEVICES}[type(op)]
     flags |= (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
     return _Row(c.OP_BIND, op.dest, _text(op.src), flags=flags)
 
 
-def _renewed(op: Op) -> _Row:
-    from nsbox._plan.ops import Lifted, Over  # only kept sandboxes have them
-
-    if isinstance(op, Lifted):
+def _renewed(op: ops.Op) -> _Row:
+    if isinstance(op, ops.Lifted):
         return _Row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
-    if not isinstance(op, Over):
+    if not isinstance(op, ops.Over):
         raise TypeError(f"no encoding for {op!r}")
     row = _op(op.op)
     row.src, row.count = b"".join(map(_text, op.lifted)), len(op.lifted)
     return row
 
 
-def _overlay(op: Overlay | RoOverlay | TmpOverlay) -> _Row:
-    paths = [*op.lower, op.upper, op.work] if isinstance(op, Overlay) else list(op.lower)
-    flags = c.OVL_TMP if isinstance(op, TmpOverlay) else c.OVL_RO if isinstance(op, RoOverlay) else 0
+def _overlay(op: ops.Overlay | ops.RoOverlay | ops.TmpOverlay) -> _Row:
+    paths = [*op.lower, op.upper, op.work] if isinstance(op, ops.Overlay) else list(op.lower)
+    flags = c.OVL_TMP if isinstance(op, ops.TmpOverlay) else c.OVL_RO if isinstance(op, ops.RoOverlay) else 0
     return _Row(c.OP_OVERLAY, op.dest, b"".join(map(_text, paths)), flags=flags, count=len(paths))
 
 
-def _op(op: Op) -> _Row:
+def _op(op: ops.Op) -> _Row:
     match op:
-        case Bind() | RoBind() | DevBind():
+        case ops.Bind() | ops.RoBind() | ops.DevBind():
             return _bind(op)
-        case Device():
+        case ops.Device():
             return _Row(c.OP_BIND, op.dest, _text(op.src), flags=c.RDONLY | c.DEVICES)
-        case BindFd():
+        case ops.BindFd():
             return _Row(c.OP_BIND, op.dest, flags=c.FROM_FD | (c.RDONLY if op.read_only else 0), fd=op.fd)
-        case Console():
+        case ops.Console():
             return _Row(c.OP_BIND, op.dest, b"/dev/console\0", flags=c.PROBE_TTY | c.RDONLY | c.DEVICES)
-        case Tmpfs():
+        case ops.Tmpfs():
             return _Row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
-        case Proc():
+        case ops.Proc():
             flags = {False: 0, True: c.COVER, "sys": c.COVER_SYS}[op.cover] | (c.NESTS if op.nests else 0)
             return _Row(c.OP_PROC, op.dest, flags=flags)
-        case Devpts():
+        case ops.Devpts():
             return _Row(c.OP_DEVPTS, op.dest)
-        case Mqueue():
+        case ops.Mqueue():
             return _Row(c.OP_MQUEUE, op.dest)
-        case Dir():
+        case ops.Dir():
             return _Row(c.OP_DIR, op.dest, mode=op.mode)
-        case File():
+        case ops.File():
             return _Row(c.OP_FILE, op.dest, _data(op), mode=op.mode, count=len(_data(op)))
-        case BindData():
+        case ops.BindData():
             flags = c.RDONLY if op.read_only else 0
             return _Row(c.OP_DATA, op.dest, _data(op), flags=flags, mode=op.mode, count=len(_data(op)))
-        case Symlink():
+        case ops.Symlink():
             return _Row(c.OP_SYMLINK, op.dest, _text(op.target))
-        case RemountRo():
+        case ops.RemountRo():
             return _Row(c.OP_REMOUNT_RO, op.dest)
-        case Freeze():
+        case ops.Freeze():
             return _Row(c.OP_REMOUNT_RO, op.dest, flags=c.THAW if op.thaw else c.FREEZE)
-        case Chmod():
+        case ops.Chmod():
             return _Row(c.OP_CHMOD, op.dest, mode=op.mode)
-        case Overlay() | RoOverlay() | TmpOverlay():
+        case ops.Overlay() | ops.RoOverlay() | ops.TmpOverlay():
             return _overlay(op)
-        case Mask():
+        case ops.Mask():
             flags = (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
             return _Row(c.OP_MASK, op.dest, flags=flags)
-        case Hostname():
+        case ops.Hostname():
             return _Row(c.OP_HOSTNAME, src=_text(op.name))
-        case Loopback():
+        case ops.Loopback():
             return _Row(c.OP_LOOPBACK)
         case _:
             return _renewed(op)
 
 
-def encode(ops: Sequence[Op], idmaps: Mapping[str, int] | None = None) -> bytes:
+def encode(plan_ops: Sequence[ops.Op], idmaps: Mapping[str, int] | None = None) -> bytes:
     """Return the blob for these primitive ops. Equal bytes are stored once: ops often share a path.
 
     idmaps: the number, from 1 up, of the id mapping of a bind's files, by its destination.
     """
-    start = sum(_HEAD) + len(ops) * sum(_OP)
+    start = sum(_HEAD) + len(plan_ops) * sum(_OP)
     pool = bytearray()
     known: dict[bytes, int] = {}
 
@@ -169,13 +142,13 @@ def encode(ops: Sequence[Op], idmaps: Mapping[str, int] | None = None) -> bytes:
         return offset
 
     packed = bytearray()
-    for op in ops:
+    for op in plan_ops:
         row = _op(op)
-        if idmaps and isinstance(op, Bind | RoBind):
+        if idmaps and isinstance(op, ops.Bind | ops.RoBind):
             row.count = idmaps.get(row.dest, 0)
         src, dest = put(row.src), put(_text(row.dest) if row.dest else b"")
         packed += _pack(_OP, row.code, row.flags, row.mode, row.fd, src, dest, row.count, 0, row.size)
-    return _pack(_HEAD, c.MAGIC, c.VERSION, start + len(pool), len(ops)) + bytes(packed) + bytes(pool)
+    return _pack(_HEAD, c.MAGIC, c.VERSION, start + len(pool), len(plan_ops)) + bytes(packed) + bytes(pool)
 
 
 def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[str, int]) -> list[bytes]:

@@ -11,7 +11,7 @@ import itertools
 import os
 import stat
 import time
-from _collections_abc import Iterator
+from collections.abc import Iterator
 
 from nsbox._base.descriptors import walked
 from nsbox._core import abi

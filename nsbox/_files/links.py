@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
-from _collections_abc import Iterator
+from collections.abc import Iterator
 
 from nsbox._base.paths import is_below
-
-_MOST_LINKS = 40  # path_resolution(7)
+from nsbox._paths.resolution import Walk
 
 
 def ways(path: str) -> Iterator[str]:
     """Yield everything that is looked up on the way to a path, links and what is on their ways too. Raises OSError."""
-    at, rest, links = "/", path.split("/")[::-1], 0
-    while rest:
-        name = rest.pop()
-        if name in ("", ".", ".."):
-            at = os.path.dirname(at) if name == ".." else at
-            continue
-        at = os.path.join(at, name)
+    for at, _ in Walk(path):
         yield at
-        try:
-            target = os.readlink(at)
-        except OSError:  # no link, or not there yet
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        at = "/" if target.startswith("/") else os.path.dirname(at)
-        rest += target.split("/")[::-1]
 
 
 def detours(path: str, real: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from _collections_abc import Iterator
+from collections.abc import Iterator
 
 from nsbox._base.paths import is_below
 

@@ -63,7 +63,7 @@ def are_there(policy: Policy, host: Host, source: str) -> bool:
         is_made = all(_fits(os.lstat(f"{source}/{name}").st_mode, is_file) for name, is_file in kinds.items())
     except OSError:
         return False
-    return is_made and kinds.keys() <= _known(policy, host)
+    return is_made and kinds.keys() <= _point_names(policy, host)
 
 
 def make(policy: Policy, host: Host, fd: int) -> None:
@@ -84,7 +84,7 @@ def make(policy: Policy, host: Host, fd: int) -> None:
 
 def foreign(policy: Policy, host: Host) -> tuple[str, ...]:
     """Return the names of other policies' points in this one's home, as far as they still exist."""
-    names = _known(policy, host)
+    names = _point_names(policy, host)
     if not names:
         return ()
     own = _parts(policy, host)
@@ -103,7 +103,7 @@ def forget(name: str) -> None:
     of_boxes.pop(name, None)
 
 
-def _known(policy: Policy, host: Host) -> set[str]:
+def _point_names(policy: Policy, host: Host) -> set[str]:
     if is_of_box(policy.home):
         return of_boxes.get(name_of(policy.home) or "", set())
     try:
@@ -114,7 +114,7 @@ def _known(policy: Policy, host: Host) -> set[str]:
 
 def _remember(policy: Policy, host: Host, names: Iterable[str]) -> None:
     """Keep the names; raises OSError, and PolicyError if there are too many."""
-    known = _known(policy, host)
+    known = _point_names(policy, host)
     new = {*names} - known
     if len(known | new) > _MOST:
         where = f"{host.state}/{POINTS}/{name_of(policy.home)}"

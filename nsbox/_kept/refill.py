@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import start_new_thread  # threading.Thread.start() also waits until the thread runs
+from threading import Lock, get_ident
 
 from nsbox._base.frozen import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class Refiller:
         self._asked: list[weakref.ref[KeptTree]] = []
         self._threads: set[int] = set()
         self._is_running = False
-        self._woken = allocate_lock()
+        self._woken = Lock()
         self._woken.acquire()
 
     def ask(self, kept: KeptTree) -> None:

@@ -7,7 +7,7 @@ Each command has a socket, by which pid 1 sends its pidfd and reports its end (s
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import array
 import contextlib
 import errno
@@ -16,12 +16,12 @@ import os
 import select
 import signal
 import stat
-from _thread import RLock
 
-from nsbox._base.descriptors import high, pair
+from nsbox._base.descriptors import high, pair, write_all
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._core import buffers, linux
+from nsbox._base.stdlib import RLock
+from nsbox._core import abi, buffers, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
 from nsbox._core.entry import ASKING, TOLD, encode_entry
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from nsbox._spawn.prepare import Prepared
     from nsbox._tools.verdicts import Fate
 
-_WALL = 0x40000000
 _MFD_EXEC = 0x10  # since Linux 6.3, in case vm.memfd_noexec is set
 _MOST_FDS = 240  # SCM_MAX_FD is 253
 
@@ -64,8 +63,7 @@ def _sealed(name: str, content: bytes, mode: int) -> int:
             raise
         fd = high(os.memfd_create(name, flags))
     try:
-        while content:
-            content = content[os.write(fd, content) :]
+        write_all(fd, content)
         os.fchmod(fd, mode)
         seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
@@ -280,7 +278,7 @@ class SessionWay(Way):
                 self._close_line()
             kills.outlast(pidfd, self.pid)
             with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PIDFD, pidfd, os.WEXITED | _WALL)
+                os.waitid(os.P_PIDFD, pidfd, os.WEXITED | abi.WALL)
         finally:
             os.close(pidfd)
             if self._leaf is not None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import array
 import contextlib
 import errno
 import os
 import select
 import signal
-from _thread import RLock
 
 from nsbox._base.descriptors import high
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Result, Used
 from nsbox._core.entry import TOLD

@@ -21,19 +21,19 @@ KeptWay makes a new sandbox.
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import errno
 import os
 import select
 import sys
 import weakref
-from _thread import RLock, allocate_lock
+from threading import Lock
 
 from nsbox._base.descriptors import pair
 from nsbox._base.errors import NsboxError, SetupError, StaleError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.owners import high, opened, own_received
-from nsbox._base.stdlib import original
+from nsbox._base.stdlib import RLock, original
 from nsbox._core import buffers, call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
@@ -138,7 +138,7 @@ class KeptTree:
         self._mounts: _MountWatch | None = None
         self.stale = False
         self.reference = weakref.ref(self)
-        self.filling = allocate_lock()  # while a copy is being made ready
+        self.filling = Lock()  # while a copy is being made ready
         _all.add(self)
         self.prepared = prepared
         self._plan = plan = prepared.plan

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import time
-from _thread import RLock
 
 from nsbox._base.errors import NsboxError, SetupError, StaleError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
 from nsbox._kept.tree import KeptTree
 from nsbox._spawn.start import spawn
 from nsbox._spawn.way import Way

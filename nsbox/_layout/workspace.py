@@ -12,17 +12,11 @@ from nsbox._base.paths import is_below
 from nsbox._layout.layout import common, may_be_kernel_root
 from nsbox._layout.user import accounts, home_links, home_ops, home_path, ssh_ops
 from nsbox._plan.host import Host
-from nsbox._plan.ops import Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
+from nsbox._plan.ops import PROC_SECRETS, Bind, Dev, Device, Mask, Op, Proc, RemountRo, RoBind, Symlink, Tmpfs
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-# Files of procfs that tell uid 0 about the machine, even without capabilities; container runtimes mask them too.
-_PROC_SECRETS = (
-    *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
-    *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
-)
 
 
 def _depth(path: str) -> int:
@@ -63,7 +57,7 @@ def _masked(policy: Policy, host: Host) -> dict[str, Op]:
         paths.append("/proc/1/autogroup")  # the init's niceness: a command could starve it
         paths += ["/proc/keys", "/proc/key-users"]  # the names of the keys in the session keyring
     if may_be_kernel_root(policy, host):
-        paths += [f"/proc/{name}" for name in _PROC_SECRETS]
+        paths += [f"/proc/{name}" for name in PROC_SECRETS]
     masks: dict[str, Op] = {path: Mask(path, optional=True) for path in paths}
     return masks | {path: Mask(path, optional=True, nofollow=True) for path in policy.deny}
 

@@ -21,12 +21,11 @@ import select
 import signal
 import subprocess
 import time
-from _thread import RLock
 
 from nsbox._base.errors import KillError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened, own
-from nsbox._base.stdlib import has_gevent, popen
+from nsbox._base.stdlib import RLock, has_gevent, popen
 from nsbox._core import abi, call, linux, orphans
 from nsbox._lifetime import kills
 from nsbox._lifetime.grace import Grace

@@ -115,7 +115,7 @@ def _check_hides(denied: str, found: tuple[str, ...] | None) -> None:
         raise PolicyError("deny", f"{denied} isn't there, so that it hides nothing")
 
 
-def told(policy: Policy) -> list[str]:
+def notes(policy: Policy) -> list[str]:
     """Return lines for explain(): what patterns match, and which entries of deny hide nothing."""
     paths = matches(policy)
     lines = []

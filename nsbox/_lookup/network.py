@@ -10,14 +10,13 @@ from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
 from nsbox._layout.network import HOSTS, RESOLV_CONF
 from nsbox._machine.minimal import check_scarcity
-from nsbox._paths.resolution import links_on
+from nsbox._paths.resolution import Walk, links_on
 from nsbox._plan.ops import BindData, BindFd, Dir, File, Op, Symlink
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
 
-_MOST_LINKS = 40  # path_resolution(7)
 _MOST_KEPT = 64
 
 _hosts: dict[tuple[object, ...], Host] = {}
@@ -72,29 +71,26 @@ def _is_file(path: str) -> bool:
 
 def _in_layers(path: str, policy: Policy) -> str | None:
     """Return where a path leads in the sandbox, with links followed; None if there is no file."""
-    done, todo, links = "", path.split("/")[:0:-1], 0
-    while todo:
-        part = todo.pop()
-        if part in ("", "."):
-            continue
-        if part == "..":
-            done = done.rpartition("/")[0]
-            continue
-        kind, target = _found(f"{done}/{part}", policy.ops)
-        if kind == "link":
-            links += 1
-            if links > _MOST_LINKS:
+    kind = ""
+
+    def target(at: str) -> str | None:
+        nonlocal kind
+        kind, text = _entry(at, policy.ops)
+        return text if kind == "link" else None
+
+    walk = Walk(path, target)
+    try:
+        for _ in walk:
+            if not (kind in ("link", "directory") or (kind == "file" and not walk.rest)):
                 return None
-            done = "" if target.startswith("/") else done
-            todo += target.split("/")[::-1]
-        elif kind == "directory" or (kind == "file" and not todo):
-            done = f"{done}/{part}"
-        else:
-            return None
-    return done if _found(done, policy.ops)[0] == "file" else None
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # a loop leads to no file; anything else is no answer
+            raise
+        return None
+    return walk.at if _entry(walk.at, policy.ops)[0] == "file" else None
 
 
-def _found(path: str, ops: tuple[Op, ...]) -> tuple[str, str]:
+def _entry(path: str, ops: tuple[Op, ...]) -> tuple[str, str]:
     """Return what is at a path without links on the way: "file", "directory", "link" and its target, or ""."""
     for op in reversed(ops):
         dest = getattr(op, "dest", None)
@@ -124,7 +120,7 @@ def _mounts(op: Op) -> bool:
 
 
 def _of_sources(op: Op, rest: str) -> tuple[str, str]:
-    """Return what a mount has at a path in it, as _found() does; the topmost layer of an overlay that has it counts."""
+    """Return what a mount has at a path in it, as _entry() does; the topmost layer of an overlay that has it counts."""
     upper = getattr(op, "upper", None)
     lower = (*reversed(getattr(op, "lower", ())), getattr(op, "src", None))
     sources = [f"/proc/self/fd/{op.fd}"] if isinstance(op, BindFd) else [s for s in (upper, *lower) if s is not None]

@@ -10,6 +10,7 @@ import os
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
+from nsbox._paths.resolution import Walk, link_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +37,6 @@ _PROGRAMS = (
     *("/etc/profiles/per-user/{user}/bin", "/nix/var/nix/profiles/default/bin"),
     *("/home/linuxbrew/.linuxbrew/bin", "/home/linuxbrew/.linuxbrew/sbin", "/snap/bin"),
 )
-_MOST_LINKS = 40  # path_resolution(7)
 _TOO_MUCH = ("/", "/dev", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/home", "/var/lib")
 
 
@@ -63,35 +63,19 @@ class _Root:
         self._root = root.rstrip("/")
 
     def link(self, path: str) -> str | None:
-        try:
-            return os.readlink(self._root + path)
-        except OSError:
-            return None
+        return link_target(self._root + path)
 
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(self._root + path) and not os.path.islink(self._root + path)
 
     def walk(self, path: str) -> tuple[str, list[tuple[str, str]]]:
         """Return where a path leads, and the links on the way with their targets; a loop of links leads to ""."""
-        links: list[tuple[str, str]] = []
-        at, todo = "/", path.split("/")[::-1]
-        while todo:
-            name = todo.pop()
-            if name == "..":
-                at = os.path.dirname(at)
-            if name in ("", ".", ".."):
-                continue
-            inner = os.path.join(at, name)
-            target = self.link(inner)
-            if target is None:
-                at = inner
-                continue
-            links.append((inner, target))
-            if len(links) > _MOST_LINKS:
-                return "", []
-            at = "/" if target.startswith("/") else at
-            todo += target.split("/")[::-1]
-        return at, links
+        walk = Walk(path, self.link)
+        try:
+            links = [(at, target) for at, target in walk if target is not None]
+        except OSError:
+            return "", []
+        return walk.at, links
 
 
 def _is_shown(path: str, shown: Iterable[str]) -> bool:

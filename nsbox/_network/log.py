@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import allocate_lock  # this package must not import threading: pyproject.toml
 from collections import deque
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen

@@ -142,7 +142,7 @@ def _several(texts: Iterable[str]) -> tuple[str, bool]:
 # ---- what the policy refuses
 
 
-def _shown(entry: Entry) -> str:
+def _spelling(entry: Entry) -> str:
     """Return an entry with its ports."""
     target = {"name": entry.name, "below": f"*.{entry.name}", "any": "*", "localhost": "localhost"}.get(entry.kind)
     if target is None:
@@ -178,7 +178,7 @@ def _others(network: Network, event: NetworkEvent) -> list[str]:
 
 
 def _listed(network: Network) -> str:
-    shown = list(dict.fromkeys(_shown(entry) for entry in network.entries if not entry.is_denied))
+    shown = list(dict.fromkeys(_spelling(entry) for entry in network.entries if not entry.is_denied))
     return ", ".join([*shown[:_MOST_SHOWN], *(["..."] if shown[_MOST_SHOWN:] else [])])
 
 

@@ -150,7 +150,7 @@ def _core_worktree(config: str) -> str | None:
     return worktree
 
 
-def told(write: tuple[str, ...], deny: tuple[str, ...]) -> list[str]:
+def notes(write: tuple[str, ...], deny: tuple[str, ...]) -> list[str]:
     """Return lines for explain(): what a policy shows of git outside of its workspace, or why it doesn't.
 
     write, deny: the policy's; the workspace is the first path of write.

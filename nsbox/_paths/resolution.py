@@ -19,35 +19,73 @@ from nsbox._base.lean_os import os
 from nsbox._base.paths import is_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any, AnyStr
 
 _KIND, _FIFO = 0o170000, 0o010000  # inode(7)
 _MOST_LINKS = 40  # the kernel's own limit: MAXSYMLINKS, path_resolution(7)
 
 
+def link_target(path: str) -> str | None:
+    """Return a symlink's target; None for what is no link, or isn't there."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+class Walk:
+    """The kernel's walk along an absolute path, through links and ".."; what isn't there stays as written.
+
+    Iterate over it once. It yields each path that is looked up, and the target if that is a link, else None. No link is
+    above any of these paths. After one link more than the kernel follows, it raises OSError (ELOOP).
+
+    at: where the walk is now, without links.
+    rest: the names that are left, the next one last.
+    names: how many names it has read.
+    """
+
+    def __init__(self, path: str, target: Callable[[str], str | None] = link_target) -> None:
+        self.at, self.rest, self.names = "/", path.split("/")[::-1], 0
+        self._path, self._target = path, target
+
+    def __iter__(self) -> Iterator[tuple[str, str | None]]:
+        links = 0
+        while self.rest:
+            name = self.rest.pop()
+            self.names += 1
+            if name == "..":
+                self.at = os.path.dirname(self.at)
+            if name in ("", ".", ".."):
+                continue
+            inner = os.path.join(self.at, name)
+            target = self._target(inner)
+            if target is None:
+                self.at = inner
+                yield inner, None
+                continue
+            yield inner, target
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self._path)
+            if target.startswith("/"):
+                self.at = "/"
+            self.rest += target.split("/")[::-1]
+
+
 def links_on(path: str) -> tuple[str, list[str]]:
-    """Return where an absolute path leads, and the symlinks on the way; none of these paths has a link in it."""
-    links: list[str] = []
-    at, todo = "/", path.split("/")[::-1]
-    while todo:
-        name = todo.pop()
-        if name == "..":
-            at = os.path.dirname(at)
-        if name in ("", ".", ".."):
-            continue
-        inner = os.path.join(at, name)
-        try:
-            target = os.readlink(inner)
-        except OSError:  # not a link, or nothing there
-            at = inner
-            continue
-        links.append(inner)
-        if len(links) > _MOST_LINKS:
-            break
-        at = "/" if target.startswith("/") else at
-        todo += target.split("/")[::-1]
-    return at, links
+    """Return where an absolute path leads, and the symlinks on the way; none of these paths has a link in it.
+
+    A loop leads nowhere: it has one link more than the kernel follows.
+    """
+    walk, links = Walk(path), []
+    try:
+        for at, target in walk:
+            if target is not None:
+                links.append(at)
+    except OSError:
+        pass
+    return walk.at, links
 
 
 @frozen
@@ -76,17 +114,17 @@ class Resolution:
 
     def existing(self, field: str, path: object) -> str:
         """Return a path without links, as programs inside will see it; raises PolicyError if it doesn't exist."""
-        return self._found(field, *_absolute(field, path))
+        return self._real(field, *_absolute(field, path))
 
     def denied(self, field: str, path: object) -> str:
         """Return a path without links, as far as it exists: a mask over the link itself would hide nothing."""
-        return self._found(field, *_absolute(field, path), must_exist=False)
+        return self._real(field, *_absolute(field, path), must_exist=False)
 
     def entry(self, field: str, path: str, *, at: Any = None, must_exist: bool = True) -> str:
         """Return an absolute path without links; ".." in it applies after links. at: a label for problems()."""
-        return self._found(field, path, False, at, must_exist)
+        return self._real(field, path, False, at, must_exist)
 
-    def _found(self, field: str, text: str, is_relative: bool, at: Any = None, must_exist: bool = True) -> str:
+    def _real(self, field: str, text: str, is_relative: bool, at: Any = None, must_exist: bool = True) -> str:
         if is_relative or text == _current():
             self.add_links(_links_to_here())
         try:
@@ -136,10 +174,7 @@ def _target(link: str) -> str:
 
     That is the target as it is written, unless ".." in it leads through directories that need not exist inside.
     """
-    try:
-        target = os.readlink(link)
-    except OSError:
-        return ""
+    target = link_target(link) or ""
     parts = [part for part in target.split("/") if part not in ("", ".")]
     while parts[:1] == [".."]:
         del parts[0]

@@ -4,31 +4,9 @@ from __future__ import annotations
 
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._plan import ops
 from nsbox._plan.capabilities import CAPABILITIES
-from nsbox._plan.ops import (
-    Bind,
-    BindData,
-    BindFd,
-    Chmod,
-    Dev,
-    DevBind,
-    Dir,
-    File,
-    Hostname,
-    Loopback,
-    Mask,
-    Mqueue,
-    Op,
-    Overlay,
-    Proc,
-    RemountRo,
-    RoBind,
-    RoOverlay,
-    Symlink,
-    Tmpfs,
-    TmpOverlay,
-)
-from nsbox._plan.plan import Plan
+from nsbox._plan.plan import UNCHANGED, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +46,7 @@ def _namespaces(plan: Plan) -> list[str]:
     for name, fd in (("--userns", identity.userns), ("--userns2", identity.userns2), ("--pidns", plan.pidns)):
         words += [name, str(fd)] if fd is not None else []
     for name, number in (("--uid", identity.uid), ("--gid", identity.gid)):
-        words += [name, str(number)] if number != 2**32 - 1 else []  # (uid_t) -1: no change, in a joined namespace
+        words += [name, str(number)] if number != UNCHANGED else []  # in a joined namespace
     words += ["--cap-drop", "ALL"]
     permitted = plan.capabilities.permitted if plan.capabilities else 0
     for number, name in enumerate(CAPABILITIES):
@@ -79,67 +57,70 @@ def _namespaces(plan: Plan) -> list[str]:
     return [*words, "--assert-userns-disabled"] if plan.no_userns and not plan.limit_userns else words
 
 
-def arguments(ops: tuple[Op, ...], kind: Callable[[str], Kind], put: Callable[[bytes | int], int]) -> list[str]:
+def arguments(
+    plan_ops: tuple[ops.Op, ...], kind: Callable[[str], Kind], put: Callable[[bytes | int], int]
+) -> list[str]:
     """Return the ops as arguments.
 
     kind: returns what is at a path.
     put: returns a descriptor from which bwrap can read contents.
     """
     words: list[str] = []
-    for op in ops:
+    for op in plan_ops:
         words += _words(op, kind, put)
     return words
 
 
-def _words(op: Op, kind: Callable[[str], Kind], put: Callable[[bytes | int], int]) -> list[str]:
+def _words(op: ops.Op, kind: Callable[[str], Kind], put: Callable[[bytes | int], int]) -> list[str]:
     match op:
-        case Bind() | RoBind() | DevBind():
-            name = {Bind: "--bind", RoBind: "--ro-bind", DevBind: "--dev-bind"}[type(op)]
+        case ops.Bind() | ops.RoBind() | ops.DevBind():
+            name = {ops.Bind: "--bind", ops.RoBind: "--ro-bind", ops.DevBind: "--dev-bind"}[type(op)]
             return [f"{name}-try" if op.optional else name, op.src, op.dest]
-        case BindFd():
+        case ops.BindFd():
             return ["--ro-bind-fd" if op.read_only else "--bind-fd", str(put(op.fd)), op.dest]
-        case Tmpfs():
+        case ops.Tmpfs():
             size = ["--size", str(op.size)] if op.size else []
             return ["--perms", f"{op.mode:04o}", *size, "--tmpfs", op.dest]
-        case File():
+        case ops.File():
             return ["--perms", f"{op.mode:04o}", "--file", str(put(op.data)), op.dest]
-        case BindData():
+        case ops.BindData():
             name = "--ro-bind-data" if op.read_only else "--bind-data"
             return ["--perms", f"{op.mode:04o}", name, str(put(op.data)), op.dest]
-        case Dir():
+        case ops.Dir():
             return ["--perms", f"{op.mode:04o}", "--dir", op.dest]
-        case Chmod():
+        case ops.Chmod():
             return ["--chmod", f"{op.mode:04o}", op.dest]
-        case Symlink():
+        case ops.Symlink():
             return ["--symlink", op.target, op.dest]
-        case Mask():
+        case ops.Mask():
             return _mask(op, kind(op.dest))
-        case Hostname():
+        case ops.Hostname():
             return ["--hostname", op.name]
-        case Loopback():  # comes with the namespace
+        case ops.Loopback():  # comes with the namespace
             return []
-        case Dev() if op.size:
+        case ops.Dev() if op.size:
             at = op.dest.rstrip("/")
             shm = ["--perms", "1777", "--size", str(op.size), "--tmpfs", f"{at}/shm"]
             return ["--dev", op.dest, *shm, "--remount-ro", op.dest]
-        case Overlay() | RoOverlay() | TmpOverlay():
+        case ops.Overlay() | ops.RoOverlay() | ops.TmpOverlay():
             return _overlay(op)
-        case Proc() if op.cover:  # bwrap itself covers settings that it could write to as uid 0 of its user namespace
+        case ops.Proc() if op.cover:
+            # bwrap itself covers settings that it could write to as uid 0 of its user namespace
             return ["--proc", op.dest, "--ro-bind", "/proc/sys", f"{op.dest.rstrip('/')}/sys"]
-        case Proc() | Dev() | Mqueue() | RemountRo():
+        case ops.Proc() | ops.Dev() | ops.Mqueue() | ops.RemountRo():
             return [f"--{op.row()[0]}", op.dest]
         case _:
             raise TypeError(f"no argument for {op!r}")
 
 
-def _overlay(op: Overlay | RoOverlay | TmpOverlay) -> list[str]:
+def _overlay(op: ops.Overlay | ops.RoOverlay | ops.TmpOverlay) -> list[str]:
     layers = [word for path in op.lower for word in ("--overlay-src", path)]
-    if isinstance(op, Overlay):
+    if isinstance(op, ops.Overlay):
         return [*layers, "--overlay", op.upper, op.work, op.dest]
-    return [*layers, "--ro-overlay" if isinstance(op, RoOverlay) else "--tmp-overlay", op.dest]
+    return [*layers, "--ro-overlay" if isinstance(op, ops.RoOverlay) else "--tmp-overlay", op.dest]
 
 
-def _mask(op: Mask, kind: Kind) -> list[str]:
+def _mask(op: ops.Mask, kind: Kind) -> list[str]:
     """Return options that hide a directory behind an empty one, or a file behind a device that nodev keeps closed."""
     if kind == "missing":
         if not op.optional:

@@ -208,6 +208,11 @@ class Console(Op):
 
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+# Files of procfs that tell uid 0 about the machine, even without capabilities; container runtimes mask them too.
+PROC_SECRETS = (
+    *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
+    *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
+)
 
 
 @frozen

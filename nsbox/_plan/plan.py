@@ -23,6 +23,9 @@ class Rlimit(Frozen):
     hard: int
 
 
+UNCHANGED = 2**32 - 1  # (uid_t)-1, setresuid(2): the ids that a command has, whatever they are called inside
+
+
 @frozen
 class Identity(Frozen):
     """Who the command is, and how its user namespaces map ids (user_namespaces(7)).

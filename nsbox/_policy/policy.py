@@ -27,7 +27,7 @@ from nsbox._plan.ops import OPS, Hostname, Loopback, Mqueue, Op, Proc
 from nsbox._policy.details import NO_DETAILS, Details
 from nsbox._policy.limits import Limits
 from nsbox._policy.questions import Questions
-from nsbox._policy.variables import check_env, check_pass_env, taken
+from nsbox._policy.variables import callers_variables, check_env, check_pass_env
 from nsbox._seccomp.filter import PROFILES, Filter
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Policy(Questions, Frozen):
             "new_session": False,
             "seccomp": "default",
         }
-        return cls(base="host", **(defaults | _known({**wishes})))
+        return cls(base="host", **(defaults | _check_wishes({**wishes})))
 
     @classmethod
     def layers(cls, *ops: Op, unshare: Iterable[str] = (), **wishes: Unpack[Layered]) -> Policy:
@@ -241,7 +241,9 @@ class Policy(Questions, Frozen):
             "inherit_env": True,
             "new_session": False,
         }
-        return cls(base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _known({**wishes})))
+        return cls(
+            base="layers", ops=ops, unshare=(names - {"net"}) | _ALWAYS, **(defaults | _check_wishes({**wishes}))
+        )
 
     def with_(self, **wishes: Unpack[Changes]) -> Policy:
         """Return a copy with these fields changed; raises PolicyError as the constructors do.
@@ -249,7 +251,7 @@ class Policy(Questions, Frozen):
         wishes: fields of Policy. In a workspace policy, paths in read, write and deny are treated as by workspace():
         relative ones count from the current directory, symlinks are resolved, and all except denied ones must exist.
         """
-        changes = _known({**wishes}, *_FIELDS)
+        changes = _check_wishes({**wishes}, *_FIELDS)
         if self.base == "workspace":
             changed(self, changes)
         policy = replace(self, **changes)
@@ -437,7 +439,7 @@ class Policy(Questions, Frozen):
 
     def taken_from_caller(self) -> tuple[str, ...]:
         """Return the names of the variables that a built environment takes from the caller."""
-        own = taken(self.network) if self.base == "workspace" else ("USER", "LANG", "TERM")
+        own = callers_variables(self.network) if self.base == "workspace" else ("USER", "LANG", "TERM")
         return (*own, *self.pass_env)
 
     def environment(
@@ -481,7 +483,7 @@ def _workspace(
     wishes: dict[str, Any],
 ) -> Policy:
     files = workspace(names, path, read, write, deny, wishes)
-    policy = kind(base="workspace", **files, **_known(wishes, "read", "write", "deny"))
+    policy = kind(base="workspace", **files, **_check_wishes(wishes, "read", "write", "deny"))
     if policy.strict:
         policy.check_deny()
     return policy
@@ -491,7 +493,7 @@ def _rebuild(values: dict[str, Any]) -> Policy:
     return Policy(**values)
 
 
-def _known(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
+def _check_wishes(wishes: dict[str, Any], *more: str) -> dict[str, Any]:
     """Return the wishes; raises PolicyError, with a list of the fields, for a name that isn't one."""
     allowed = {*_FIELDS, *more} - ({"base", "write", "read", "deny", "ops", "links"} - {*more})
     for name in wishes:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from nsbox._base.checks import check_path, check_size, check_text, is_iterable
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.paths import is_below
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @frozen
@@ -46,6 +47,11 @@ class PathRule(Frozen):
     def takes(self, name: str) -> bool:
         """Say if the rule allows a file of this name."""
         return not self.suffixes or name.lower().endswith(self.suffixes)
+
+
+def innermost(rules: Iterable[PathRule], path: str) -> PathRule | None:
+    """Return the rule whose root is nearest above a path without symlinks, or at it; None if there is none."""
+    return max((rule for rule in rules if is_below(path, rule.root)), key=lambda rule: len(rule.root), default=None)
 
 
 def check_rules(rules: Sequence[object], roots: Sequence[str]) -> None:

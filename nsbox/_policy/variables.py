@@ -18,7 +18,7 @@ STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 VENVS = (".venv", "venv")  # in a workspace
 
 
-def taken(network: object) -> tuple[str, ...]:
+def callers_variables(network: object) -> tuple[str, ...]:
     """Return the variables that are taken from the caller, besides those that a policy names. network: the policy's."""
     if network == "none":
         return TAKEN

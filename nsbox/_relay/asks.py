@@ -6,13 +6,12 @@ interpreter, and don't exist in a forked child. A thread ends as soon as there i
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 
+from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -235,12 +234,4 @@ def report(error: BaseException) -> None:
         sys.excepthook(type(worse), worse, worse.__traceback__)
 
 
-_all: weakref.WeakSet[Answers] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for answers in list(_all):
-        answers.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_all = Alive()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import array
 import errno
 import os
@@ -10,16 +10,17 @@ import select
 import struct
 import time
 import weakref
-from _thread import RLock, allocate_lock, start_new_thread
+from _thread import start_new_thread  # threading.Thread.start() also waits until the thread runs
 from contextlib import suppress
 from queue import SimpleQueue
+from threading import Lock
 
-from nsbox._base.descriptors import pair
+from nsbox._base.descriptors import pair, write_all
 from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened
 from nsbox._base.paths import PACKAGE
-from nsbox._base.stdlib import original
+from nsbox._base.stdlib import RLock, original
 from nsbox._core import linux, orphans
 from nsbox._network import events
 from nsbox._relay.asks import report
@@ -121,7 +122,7 @@ class Process:
             while goes_on and (packet := _packet(self.socket)) is not None:
                 goes_on = packet != b""
                 with suppress(ValueError):  # our relay sends nothing that raises it
-                    call = relay.hear(packet) if goes_on else None
+                    call = relay.receive(packet) if goes_on else None
                     if call is not None:
                         calls.append(call)
         for call in calls:
@@ -171,8 +172,7 @@ def _started(content: bytes, control: int) -> Any:
 def _memory(content: bytes) -> Any:
     """Return the owner of a memfd with this content."""
     file = high(opened(os.memfd_create, "nsbox-network", os.MFD_CLOEXEC))
-    while content:
-        content = content[os.write(file.fileno(), content) :]
+    write_all(file.fileno(), content)
     return file
 
 
@@ -213,7 +213,7 @@ def _read(copy: Any, its: weakref.ref[Process], owner: weakref.ref[Relay], pause
     start_new_thread(read, ())
 
 
-class Hearer:
+class Observer:
     """Passes events to an on_network, in a thread of its own."""
 
     def __init__(self, call: Callable[[NetworkEvent], object]) -> None:
@@ -221,7 +221,7 @@ class Hearer:
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self._is_running = False
 
-    def tell(self, event: NetworkEvent | None) -> bool:
+    def put(self, event: NetworkEvent | None) -> bool:
         """Queue an event, or None to end the thread. Never blocks; False if too many are waiting already."""
         if event is not None and self._queue.qsize() >= _MOST_WAITING:
             return False
@@ -234,7 +234,7 @@ class Hearer:
     def flush(self) -> None:
         """Wait until it has got every event so far; give up after a while."""
         if self._is_running:
-            done = allocate_lock()
+            done = Lock()
             done.acquire()
             self._queue.put(done)
             done.acquire(timeout=_PATIENCE)

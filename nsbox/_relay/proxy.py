@@ -8,13 +8,13 @@ network.
 
 from __future__ import annotations
 
-import _socket
+import _socket  # as in _base.descriptors
 import errno
 import os
 import select
 import struct
 import time
-from _thread import RLock, start_new_thread
+from _thread import start_new_thread  # threading.Thread.start() also waits until the thread runs
 from collections import deque
 from contextlib import suppress
 
@@ -22,7 +22,7 @@ from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import high, opened
 from nsbox._base.paths import PACKAGE
-from nsbox._base.stdlib import original
+from nsbox._base.stdlib import RLock, original
 from nsbox._network import events
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Process:
                 if head.kind == events.READY:
                     port = events.PACKET.unpack(packet)[_PORT]
                     self._answers[head.id] = head.value, port
-                elif relay is not None and (call := relay.hear(packet)) is not None:
+                elif relay is not None and (call := relay.receive(packet)) is not None:
                     calls.append(call)
         for call in calls:
             call()

@@ -12,11 +12,11 @@ import errno
 import os
 import sys
 import weakref
-from _thread import RLock
 from contextlib import suppress
 
 from nsbox._base.errors import PolicyError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
 from nsbox._core import abi, command
 from nsbox._layout.network import listed
 from nsbox._network import events, messages
@@ -24,7 +24,7 @@ from nsbox._network.log import NetworkLog
 from nsbox._network.network import nothing
 from nsbox._relay import wire
 from nsbox._relay.asks import Answers
-from nsbox._relay.process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERDICT, Hearer, Process
+from nsbox._relay.process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERDICT, Observer, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ class Relay:
         self.network = network
         self.problem = ""  # what the process reported that it fails at
         self._asks = None if on_connect is None else Answers(on_connect)
-        self._hearer = None if on_network is None else Hearer(on_network)
+        self._observer = None if on_network is None else Observer(on_network)
         self._lock = RLock()  # a signal's handler may use it too
         self.process: Process | Proxy | None = None
         self._lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
@@ -200,10 +200,10 @@ class Relay:
 
     def flush(self) -> None:
         """Wait until on_network has got every event handled so far. It must not call this itself."""
-        if self._hearer is not None:
-            self._hearer.flush()
+        if self._observer is not None:
+            self._observer.flush()
 
-    def hear(self, packet: bytes) -> Callable[[], object] | None:
+    def receive(self, packet: bytes) -> Callable[[], object] | None:
         """Handle one message; return a function to call when no lock is held, or None. Raises ValueError."""
         head = events.head(packet)
         if head.kind == events.READY:  # about the process itself: only a failure matters
@@ -220,11 +220,11 @@ class Relay:
             for known in list(self._lines.values()):  # nobody knows which sandboxes these were about
                 known.log.lose(head.value - self._lost)
             self._lost = head.value
-        hearer = self._hearer
-        return None if hearer is None else lambda: self._tell(hearer, event, line)
+        observer = self._observer
+        return None if observer is None else lambda: self._notify(observer, event, line)
 
-    def _tell(self, hearer: Hearer, event: NetworkEvent, line: Line | None) -> None:
-        if not hearer.tell(event) and line is not None:
+    def _notify(self, observer: Observer, event: NetworkEvent, line: Line | None) -> None:
+        if not observer.put(event) and line is not None:
             line.log.lose(1)
 
     def _question(self, event: NetworkEvent, sandbox: int, number: int) -> Callable[[], object]:
@@ -259,8 +259,8 @@ class Relay:
         process, self.process = self.process, None
         if process is not None:
             process.forget()
-        if self._hearer is not None:
-            self._hearer = Hearer(self._hearer.call)
+        if self._observer is not None:
+            self._observer = Observer(self._observer.call)
         self._lines.clear()
 
     def close(self) -> None:
@@ -268,8 +268,8 @@ class Relay:
         self._let_go()
         if self._asks is not None:
             self._asks.close()
-        if self._hearer is not None:
-            self._hearer.tell(None)
+        if self._observer is not None:
+            self._observer.put(None)
 
     def _let_go(self) -> None:
         process, self.process = self.process, None

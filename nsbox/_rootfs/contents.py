@@ -10,12 +10,13 @@ import contextlib
 import errno
 import os
 import stat
-from _collections_abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
 from nsbox._files.files import Tree, join
+from nsbox._paths.resolution import Walk
 from nsbox._rootfs import elf as rootfs_elf
 from nsbox._rootfs.libraries import Libraries, Library, opened
 from nsbox._rootfs.policy import MANIFEST, MOUNT_POINTS, PATH
@@ -27,7 +28,6 @@ _DIRECTORIES = ("/etc", "/root", "/usr", "/var")
 # Links of a machine with merged directories. The root gets them before anything is put below them.
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr/bin", "usr/sbin", "usr/lib32", "usr/lib64")
 _NOT_FILES = ("/proc", "/sys", "/dev")
-_MOST_LINKS = 40  # as path_resolution(7)
 _SHEBANG = 256  # BINPRM_BUF_SIZE
 _ENV_TAKES_ONE = ("-u", "--unset", "-C", "--chdir")
 
@@ -119,7 +119,7 @@ class Contents:
     def add_programs(self, wished: Iterable[tuple[str | None, str]]) -> None:
         """Add programs: the path in the root (None: the same as here), and the path or the name here."""
         self._field = "programs"
-        todo = [(inside, self._found(name)) for inside, name in wished]
+        todo = [(inside, self._program(name)) for inside, name in wished]
         while todo:
             inside, host = todo.pop()
             real, place = self._add_file(inside, host)
@@ -155,7 +155,7 @@ class Contents:
 
     # ---- programs
 
-    def _found(self, name: str) -> str:
+    def _program(self, name: str) -> str:
         """Return the path of a program. A name without "/" is looked up."""
         if "/" in name:
             return os.path.abspath(name)
@@ -193,7 +193,7 @@ class Contents:
 
     def _interpreter(self, name: str, script: str) -> str:
         try:
-            path = self._found(name)
+            path = self._program(name)
             os.stat(path)
         except FileNotFoundError as error:
             raise FileNotFoundError(
@@ -288,56 +288,42 @@ class Contents:
                 self._put(parent, Dir())
             self.entries[path] = entry
         elif not _is_same(have, entry):
-            raise PolicyError(self._field, f"{path} would be two things: {_said(have)}, and {_said(entry)}")
+            raise PolicyError(
+                self._field, f"{path} would be two things: {_description(have)}, and {_description(entry)}"
+            )
 
     def _follow(self, path: str) -> str:
         """Add the links on the way to a path of this machine, and return the real path."""
-        done: list[str] = []
-        todo, links = path.split("/")[::-1], 0
-        while todo:
-            part = todo.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                done = done[:-1]
-                continue
-            here = "/" + "/".join([*done, part])
+
+        def link_here(at: str) -> str | None:
             try:
-                target = os.readlink(here)
+                return os.readlink(at)
             except OSError as error:
                 if error.errno != errno.EINVAL:  # it is no link
                     raise OSError(error.errno, error.strerror, path) from None
-                done.append(part)
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            _check_source(here)
-            self._put(here, Link(target))
-            done = [] if target.startswith("/") else done
-            todo += target.split("/")[::-1]
-        return "/" + "/".join(done)
+                return None
+
+        walk = Walk(path, link_here)
+        for at, target in walk:
+            if target is not None:
+                _check_source(at)
+                self._put(at, Link(target))
+        return walk.at
 
     def _resolved(self, path: str) -> str:
         """Return where a path of the root leads, by the links that the root has so far."""
-        done: list[str] = []
-        todo, links = path.split("/")[::-1], 0
-        while todo:
-            part = todo.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                done = done[:-1]
-                continue
-            done.append(part)
-            entry = self.entries.get("/" + "/".join(done))
-            if isinstance(entry, Link):
-                links += 1
-                if links > _MOST_LINKS:
-                    raise PolicyError(self._field, f"{path}: {os.strerror(errno.ELOOP)}")
-                done = [] if entry.target.startswith("/") else done[:-1]
-                todo += entry.target.split("/")[::-1]
-        return "/" + "/".join(done)
+
+        def link_inside(at: str) -> str | None:
+            entry = self.entries.get(at)
+            return entry.target if isinstance(entry, Link) else None
+
+        walk = Walk(path, link_inside)
+        try:
+            for _ in walk:
+                pass
+        except OSError as error:
+            raise PolicyError(self._field, f"{path}: {error.strerror}") from None
+        return walk.at
 
 
 @contextlib.contextmanager
@@ -364,7 +350,7 @@ def _is_same(have: Entry, entry: Entry) -> bool:
     return have == entry
 
 
-def _said(entry: Entry) -> str:
+def _description(entry: Entry) -> str:
     match entry:
         case Dir():
             return "a directory"

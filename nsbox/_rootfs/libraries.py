@@ -11,7 +11,7 @@ import glob
 import os
 import re
 import stat
-from _collections_abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._rootfs import elf as rootfs_elf

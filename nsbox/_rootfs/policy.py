@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from _collections_abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nsbox._base.checks import check_path, check_size
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import PACKAGE, is_below
 from nsbox._paths.resolution import Resolution
-from nsbox._plan.ops import Bind, Dev, Dir, Mask, Op, Proc, RemountRo, RoBind, Tmpfs
+from nsbox._plan import ops
 from nsbox._policy.limits import Limits, with_small
 from nsbox._policy.policy import Policy
 
@@ -32,11 +32,7 @@ MOUNT_POINTS = (*_NEEDED, "/agent")
 _RUN_SIZE = 64 << 10
 _USERS = {0: "root", 1000: "sandbox"}
 # What a workspace hides of procfs, for any uid: see _layout.workspace.
-_MASKED = (
-    *("1/autogroup", "keys", "key-users"),
-    *("acpi", "kcore", "latency_stats", "timer_list", "sched_debug", "scsi"),
-    *("slabinfo", "vmallocinfo", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "dynamic_debug"),
-)
+_MASKED = ("1/autogroup", "keys", "key-users", *ops.PROC_SECRETS)
 
 
 def policy(
@@ -89,28 +85,30 @@ def policy(
         others = {"/": root} | {other: host for other, host in binds.items() if other != path}
         _check_mount_point("agent" if path == "/agent" else "runtime", path, others)
     size = None if tmp_size is None else check_size("tmp_size", tmp_size)
-    ops = _ops(root, work, binds, socket, size, has_host_network=network == "host")
+    layers = _ops(root, work, binds, socket, size, has_host_network=network == "host")
     names = {"ipc", "uts", "cgroup"} | (set() if network == "host" else {"net"})
     chosen = _wishes(wishes, network) | {"network": network, "uid": uid, "gid": gid, "hostname": hostname}
-    return Policy.layers(*ops, unshare=names, env=_environment(env, binds, uid, wishes.get("pass_env", ())), **chosen)
+    return Policy.layers(
+        *layers, unshare=names, env=_environment(env, binds, uid, wishes.get("pass_env", ())), **chosen
+    )
 
 
 def _ops(
     root: str, work: str, binds: Mapping[str, str], socket: str | None, size: int | None, *, has_host_network: bool
-) -> list[Op]:
-    ops: list[Op] = [RoBind(root, "/", nofollow=True), Proc("/proc", cover="sys"), *_dev(size)]
-    ops += [Tmpfs("/tmp", size=size, mode=0o1777), Tmpfs("/run", size=_RUN_SIZE)]
+) -> list[ops.Op]:
+    layers: list[ops.Op] = [ops.RoBind(root, "/", nofollow=True), ops.Proc("/proc", cover="sys"), *_dev(size)]
+    layers += [ops.Tmpfs("/tmp", size=size, mode=0o1777), ops.Tmpfs("/run", size=_RUN_SIZE)]
     if socket is not None:  # connect(2) needs no writable mount, and chmod(2) of the host's socket would
-        ops.append(RoBind(socket, "/run/bridge.sock", nofollow=True))
-    ops.append(RemountRo("/run"))
-    ops += [RoBind(host, path, nofollow=True) for path, host in sorted(binds.items())]
-    ops.append(Bind(work, "/workspace", nofollow=True))
+        layers.append(ops.RoBind(socket, "/run/bridge.sock", nofollow=True))
+    layers.append(ops.RemountRo("/run"))
+    layers += [ops.RoBind(host, path, nofollow=True) for path, host in sorted(binds.items())]
+    layers.append(ops.Bind(work, "/workspace", nofollow=True))
     if has_host_network and os.path.isfile("/etc/resolv.conf") and _is_file(f"{root}/etc/resolv.conf"):
-        ops.append(RoBind(os.path.realpath("/etc/resolv.conf"), "/etc/resolv.conf", optional=True))
-    ops += [Mask(f"/proc/{name}", optional=True) for name in _MASKED]
+        layers.append(ops.RoBind(os.path.realpath("/etc/resolv.conf"), "/etc/resolv.conf", optional=True))
+    layers += [ops.Mask(f"/proc/{name}", optional=True) for name in _MASKED]
     if _is_file(f"{root}/{MANIFEST}"):
-        ops.append(Mask(f"/{MANIFEST}", optional=True))
-    return ops
+        layers.append(ops.Mask(f"/{MANIFEST}", optional=True))
+    return layers
 
 
 def _wishes(wishes: dict[str, Any], network: object) -> dict[str, Any]:
@@ -149,10 +147,13 @@ def _environment(env: Any, binds: Mapping[str, str], uid: object, passed: Any) -
     return (*(pair for pair in built.items() if pair[0] not in taken), *given)
 
 
-def _dev(size: int | None) -> tuple[Op, ...]:
+def _dev(size: int | None) -> tuple[ops.Op, ...]:
     """Return a /dev in which only shm can be written to."""
-    ops = (Tmpfs("/dev/shm", size=size, mode=0o1777) if isinstance(op, Dir) else op for op in Dev("/dev").primitives())
-    return (*ops, RemountRo("/dev"))
+    layers = (
+        ops.Tmpfs("/dev/shm", size=size, mode=0o1777) if isinstance(op, ops.Dir) else op
+        for op in ops.Dev("/dev").primitives()
+    )
+    return (*layers, ops.RemountRo("/dev"))
 
 
 # ---- the paths that are given

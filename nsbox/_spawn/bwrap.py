@@ -16,7 +16,7 @@ import os
 import signal
 import stat
 
-from nsbox._base.descriptors import high
+from nsbox._base.descriptors import high, write_all
 from nsbox._base.errors import IdsError, Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.paths import is_below
@@ -61,9 +61,7 @@ def _kind_in(ops: Sequence[Op]) -> Callable[[str], Kind]:
 def _memory(data: bytes) -> int:
     fd = high(os.memfd_create("nsbox"))
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
         os.lseek(fd, 0, os.SEEK_SET)
     except BaseException:
         os.close(fd)

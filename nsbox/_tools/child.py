@@ -7,9 +7,11 @@ import os
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, fields, replace
 from nsbox._base.paths import is_below
+from nsbox._network.network import Network
+from nsbox._network.network import wished as as_list
 from nsbox._policy.limits import SMALL_LIMITS, Limits
 from nsbox._policy.policy import BACKENDS, REQUIRE
-from nsbox._policy.rules import PathRule
+from nsbox._policy.rules import PathRule, innermost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,9 +80,6 @@ def _network(policy: Policy, wished: Any) -> Any:
     """Return a child's list with everything that the parent's denies, and with the parent's amounts by default."""
     if wished in ("none", "host") or policy.network in ("none", "host"):
         return wished
-    from nsbox._network.network import Network
-    from nsbox._network.network import wished as as_list
-
     made, parents = as_list(wished, policy.base), policy.network
     assert isinstance(parents, Network)
     denied = tuple(entry.text for entry in parents.entries if entry.is_denied)
@@ -131,8 +130,6 @@ def _check_network(parent: Policy, policy: Policy) -> None:
         raise PolicyError("network", f"{wish} is more than the parent's 'none'")
     if isinstance(policy.network, str):
         raise PolicyError("network", f"{wish} is more than the parent's list")
-    from nsbox._network.network import Network
-
     assert isinstance(parent.network, Network)
     assert isinstance(policy.network, Network)
     more = parent.network.covers(policy.network)
@@ -156,7 +153,7 @@ def _check_paths(parent: Policy, policy: Policy) -> None:
             raise PolicyError("read", f"{path} is read-only for the parent, in a directory that is writable")
     inside = [rule.root for rule in parent.paths if policy.sees(rule.root)]
     for path in (*policy.write, *policy.read, *inside):
-        theirs, ours = _rule(parent.paths, path), _rule(policy.paths, path)
+        theirs, ours = innermost(parent.paths, path), innermost(policy.paths, path)
         if theirs is not None and (ours is None or not _is_stricter(ours, theirs)):
             raise PolicyError("paths", f"the parent's rule {theirs.name} has to hold for {path} too")
     for name in parent.protected:
@@ -164,17 +161,12 @@ def _check_paths(parent: Policy, policy: Policy) -> None:
             raise PolicyError("protected", f"{name} is protected by the parent")
 
 
-def _rule(rules: Iterable[PathRule], path: str) -> PathRule | None:
-    """Return the innermost rule for a path."""
-    return max((rule for rule in rules if is_below(path, rule.root)), key=lambda rule: len(rule.root), default=None)
-
-
 def _carried(rules: Iterable[PathRule], named: Iterable[str]) -> tuple[PathRule, ...]:
     """Return the rules of the named paths. A path below a rule's root gets a rule of its own that says the same."""
     rules, named = tuple(rules), tuple(named)
     carried = {rule.root: rule for rule in rules if rule.root in named}
     for path in named:
-        rule = _rule(rules, path)
+        rule = innermost(rules, path)
         if rule is not None and path not in carried:
             carried[path] = PathRule(f"{rule.name}{path[len(rule.root) :]}", path, rule.suffixes, rule.max_file_bytes)
     return tuple(carried.values())

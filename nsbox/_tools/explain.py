@@ -6,10 +6,16 @@ import os
 
 from nsbox import _backends
 from nsbox._base.display import printable
+from nsbox._layout.user import home_words, user_of
 from nsbox._lookup.host import host_for
+from nsbox._lookup.matches import notes
+from nsbox._paths.git import notes as notes_of_git
 from nsbox._plan.host import Host
 from nsbox._plan.plan import Plan
+from nsbox._plan.sbpl import Seatbelt
 from nsbox._policy.policy import Policy
+from nsbox._policy.variables import CERTIFICATES, PROXIES
+from nsbox._spawn.environment import Environment
 
 
 def explain(policy: Policy, host: Host | None = None) -> str:
@@ -52,11 +58,8 @@ def _network(plan: Plan) -> list[str]:
 
 def _names(policy: Policy) -> list[str]:
     """Return what the policy's patterns match, where its links lead, and what of git's is followed or not."""
-    from nsbox._lookup.matches import told
-    from nsbox._paths.git import told as told_of_git
-
-    lines = [*told(policy), *(f"link {link} -> {target}" for link, target in policy.links)]
-    lines += told_of_git(policy.write, policy.deny)
+    lines = [*notes(policy), *(f"link {link} -> {target}" for link, target in policy.links)]
+    lines += notes_of_git(policy.write, policy.deny)
     return [f"names       {printable(line)}" for line in lines]
 
 
@@ -64,11 +67,6 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
     """Return a workspace's home, its entry in passwd, and where programs and certificates come from."""
     if policy.base != "workspace" or plan.backend == "passthrough":
         return []
-    from nsbox._base.display import printable
-    from nsbox._layout.user import home_words, user_of
-    from nsbox._policy.variables import CERTIFICATES, PROXIES
-    from nsbox._spawn.environment import Environment
-
     has_own = any(getattr(op, "dest", "") == "/etc/passwd" and type(op).__name__ == "BindData" for op in plan.ops)
     whose = f"the sandbox's own: {user_of(policy, host)}, {plan.home}" if has_own else "the host's"
     lines = [
@@ -90,8 +88,6 @@ def _user(policy: Policy, host: Host, plan: Plan, *, is_here: bool) -> list[str]
 
 def _parameters(plan: Plan) -> list[str]:
     """Return the paths in a profile, which are its parameters. The op has the text."""
-    from nsbox._plan.sbpl import Seatbelt
-
     pairs = [pair for op in plan.ops if isinstance(op, Seatbelt) for pair in op.params]
     width = max((len(name) for name, _ in pairs), default=0)
     return [f"   {name:<{width}}  {value or 'a fresh directory for temporary files'}" for name, value in pairs]

@@ -14,7 +14,7 @@ import fnmatch
 import io
 import os
 import stat
-from _collections_abc import Iterator
+from collections.abc import Iterator
 
 from nsbox._base.checks import check_size
 from nsbox._base.errors import AccessError, Reason, UnavailableError
@@ -272,13 +272,13 @@ class Files:
             except FileNotFoundError:
                 if not parents:
                     raise
-                fd = self._made(target, above)
+                fd = self._make_above(target, above)
             yield fd, self._check_opened(fd, target, above, write=True)
         finally:
             if fd >= 0:
                 os.close(fd)
 
-    def _made(self, target: _Target, above: str) -> int:
+    def _make_above(self, target: _Target, above: str) -> int:
         fd = self._open(target, "", _DIRECTORY)
         try:
             names = above.split("/")

@@ -89,9 +89,9 @@ def reasons(
     if not any(hint.kind in ("outside", "read-only") for hint in found):
         found += [Hint(*row) for row in [symptoms.in_home(seen, text)] if row is not None]
     if "not a git repository" in text and policy.base == "workspace":
-        from nsbox._paths.git import told  # seldom needed
+        from nsbox._paths.git import notes  # seldom needed
 
-        found += [Hint("git", line) for line in told(policy.write, policy.deny)]
+        found += [Hint("git", line) for line in notes(policy.write, policy.deny)]
     found += _of_owner(policy, text, start)
     if _NOT_PERMITTED.search(text) and not found and seen.refuses_by_eperm:
         message = (

@@ -35,31 +35,45 @@ class FileTools:
 
     def can_read(self, path: Path) -> bool:
         """Return whether commands can read what this process finds at a path; as Policy.can_read()."""
-        return self.policy.can_read(path)
+        from nsbox._tools import view
+
+        return view.can_read(self.policy, path)
 
     def can_write(self, path: Path) -> bool:
         """Return whether commands can change what this process finds at a path; as Policy.can_write()."""
-        return self.policy.can_write(path)
+        from nsbox._tools import view
+
+        return view.can_write(self.policy, path)
 
     def resolve(self, path: Path, *, write: bool = False) -> pathlib.Path:
         """Return this process's path of a file that commands can read, or write; as Policy.resolve()."""
-        return self.policy.resolve(path, write=write)
+        from nsbox._tools import view
+
+        return view.view(self.policy).resolve(path, write=write)
 
     def check_suffix(self, path: Path) -> None:
         """Raise AccessError if the rules accept no file with such a name; as Policy.check_suffix()."""
-        self.policy.check_suffix(path)
+        from nsbox._tools import view
+
+        view.check_suffix(self.policy, path)
 
     def check_size(self, path: Path) -> None:
         """Raise AccessError if a file has more bytes than the rules allow; as Policy.check_size()."""
-        self.policy.check_size(path)
+        from nsbox._tools import view
+
+        view.check_size(self.policy, path)
 
     def list_readable(self) -> list[str]:
         """List the paths that the policy names as readable; as Policy.list_readable()."""
-        return self.policy.list_readable()
+        from nsbox._tools import view
+
+        return view.view(self.policy).readable()
 
     def list_writable(self) -> list[str]:
         """List the paths that the policy names as writable; as Policy.list_writable()."""
-        return self.policy.list_writable()
+        from nsbox._tools import view
+
+        return view.view(self.policy).writable()
 
     # ---- files
 

@@ -18,15 +18,16 @@ from nsbox._base.paths import is_below
 from nsbox._layout.layout import completed, layout, with_matches
 from nsbox._lookup.host import host_for
 from nsbox._paths.patterns import hides
-from nsbox._paths.resolution import absolute
+from nsbox._paths.resolution import Walk, absolute
 from nsbox._plan.ops import BindData, Mask, Op, RemountRo, RoBind, Symlink, _Bind
+from nsbox._policy.rules import innermost
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
     from nsbox._policy.rules import PathRule
 
-_MOST_LINKS = 40  # path_resolution(7)
+_MOST_LINKS = 40  # of the sandbox's own that lead to one another
 _MOST_BYTES = 4095  # that the kernel allows in a path
 _MOST_NAMES = 4096  # on a path, with those of all the links in it
 _HIDDEN = "is hidden in the sandbox"
@@ -141,31 +142,17 @@ class View:
 
     def place(self, path: str | os.PathLike[str]) -> Place:
         """Return where a path leads for a command, through links and "..". What doesn't exist stays as written."""
-        rest, at, links = self.absolute(path).split("/")[::-1], "/", 0
-        for _ in range(_MOST_NAMES):
-            if not rest:
-                break
-            name = rest.pop()
-            if not self._is_known(at):
-                break
-            if name in ("", "."):
-                continue
-            if name == "..":
-                at = os.path.dirname(at)
-                continue
-            at = f"{at.rstrip('/')}/{name}"
-            target = self._link(at)
-            if target is None:
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise AccessError(os.fspath(path), "is a chain of symlinks without an end")
-            at = "/" if target.startswith("/") else os.path.dirname(at)
-            rest += target.split("/")[::-1]
-        else:
+        walk = Walk(self.absolute(path), self._link)
+        try:
+            for at, target in walk:
+                if walk.names >= _MOST_NAMES or (target is None and not self._is_known(at)):
+                    break
+        except OSError:
+            raise AccessError(os.fspath(path), "is a chain of symlinks without an end") from None
+        if walk.names >= _MOST_NAMES:
             raise AccessError(os.fspath(path), "leads through too many symlinks")
-        mount = self.mount_of(at)
-        return Place(at, self._here(at, mount), mount)
+        mount = self.mount_of(walk.at)
+        return Place(walk.at, self._here(walk.at, mount), mount)
 
     def _is_known(self, inside: str) -> bool:
         """Return whether names below a path are known. They aren't if it is hidden, or if only commands make names."""
@@ -269,8 +256,7 @@ class View:
 
     def rule(self, path: str) -> PathRule | None:
         """Return the innermost rule for a path without symlinks."""
-        rules = [rule for rule in self.policy.paths if is_below(path, rule.root)]
-        return max(rules, key=lambda rule: len(rule.root), default=None)
+        return innermost(self.policy.paths, path)
 
     def check_suffix(self, inside: str, shown: str) -> None:
         """Raise AccessError for a name that the rules don't accept."""

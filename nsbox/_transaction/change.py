@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from _collections_abc import Iterator
+from collections.abc import Iterator
 
 from nsbox._base.display import c_quoted, shown
 from nsbox._base.frozen import Frozen, field, frozen

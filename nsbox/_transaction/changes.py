@@ -12,8 +12,8 @@ import errno
 import hashlib
 import os
 import stat
-from _collections_abc import Collection
 from collections import deque
+from collections.abc import Collection
 
 from nsbox._base.frozen import replace
 from nsbox._files.comparison import digest, same_contents

@@ -22,7 +22,7 @@ import errno
 import logging
 import os
 import stat
-from _collections_abc import Callable
+from collections.abc import Callable
 
 from nsbox._base.display import shown
 from nsbox._base.errors import CommitError, ConflictError
@@ -180,7 +180,7 @@ def commit(
             _carry_out(worker, steps, at)
         except BaseException as error:
             _take_back(store, worker, steps, at[-1], error)
-            reported = _told(error, at[-1], worker)
+            reported = _commit_error(error, at[-1], worker)
             if reported is error:
                 raise
             raise reported from error
@@ -221,7 +221,7 @@ def _take_back(store: Store, worker: Steps, steps: list[Step], at: str, cause: B
         raise CommitError(error, f"{at} failed ({cause}), and so did undoing it", is_undone=False) from cause
 
 
-def _told(error: BaseException, at: str, worker: Steps) -> BaseException:
+def _commit_error(error: BaseException, at: str, worker: Steps) -> BaseException:
     """Return the error that commit() raises for this one, and log what undoing has left beside another's files."""
     if worker.kept:
         _log.warning(
@@ -307,6 +307,8 @@ def _redo(store: Store, real: Tree, journal: dict[str, object]) -> None:
             _take_back(store, worker, steps, at[-1], error)
             if not isinstance(error, OSError):
                 raise
-            _log.warning("it can't be completed any more, and has been undone: %s", _told(error, at[-1], worker))
+            _log.warning(
+                "it can't be completed any more, and has been undone: %s", _commit_error(error, at[-1], worker)
+            )
             return
         _finish(store)

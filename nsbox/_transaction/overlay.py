@@ -12,9 +12,8 @@ import itertools
 import os
 import signal
 import stat
-from _collections_abc import Iterator
-from _thread import RLock
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 
 from nsbox._backends.filters import programs
@@ -22,6 +21,7 @@ from nsbox._base.display import shown
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
+from nsbox._base.stdlib import RLock
 from nsbox._core import buffers, call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result

@@ -23,7 +23,7 @@ import re
 import stat
 import struct
 import time
-from _collections_abc import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from nsbox._base.errors import ConflictError, PolicyError
 from nsbox._files import files

@@ -10,7 +10,7 @@ import threading
 from nsbox_client import Client
 
 from nsbox import NetworkEvent
-from nsbox._relay.process import Hearer
+from nsbox._relay.process import Observer
 
 OWN_SOCKETS = """
 def own():
@@ -153,16 +153,16 @@ def test_more_events_than_anybody_hears() -> None:
         held.wait()
         heard.append(event)
 
-    hearer = Hearer(slow)
+    observer = Observer(slow)
     event = NetworkEvent(0, 1, "dns", "x.example", verdict="refused", reason="not-listed")
-    taken = [hearer.tell(event) for _ in range(10_050)]
+    taken = [observer.put(event) for _ in range(10_050)]
     assert taken[:10_000] == [True] * 10_000 and taken.count(False) >= 49
     held.set()
-    hearer.flush()
+    observer.flush()
     assert len(heard) == taken.count(True)
-    assert hearer.tell(event)
-    hearer.flush()
-    hearer.tell(None)
+    assert observer.put(event)
+    observer.flush()
+    observer.put(None)
     assert len(heard) == taken.count(True) + 1
 
 

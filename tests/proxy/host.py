@@ -32,7 +32,7 @@ class Proxy:
         self.process.change(self.blob(entries, wishes))
     def take(self):
         return self.process.take(self)
-    def hear(self, packet):
+    def receive(self, packet):
         head, event = _network_events.head(packet), _network_events.decode(packet)
         if head.kind == _network_events.ASK:
             self.asked.append(f"{event.name or event.address}:{event.port}")

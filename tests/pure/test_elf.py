@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from nsbox_testing.elves import elf
 
 from nsbox import UnavailableError
-from nsbox._layout import workspace
 from nsbox._rootfs import elf as rootfs_elf
-from nsbox._rootfs import policy
 from nsbox._rootfs.contents import _interpreters
 from nsbox._rootfs.elf import Elf
 from nsbox._rootfs.libraries import Libraries, configured, opened
@@ -305,11 +303,3 @@ def test_no_interpreter(line: str) -> None:
     with pytest.raises(OSError, match="names no interpreter") as caught:
         _interpreters(line.encode(), "/script")
     assert caught.value.filename == "/script"
-
-
-# ---- the policy
-
-
-def test_masks_are_those_of_a_workspace() -> None:
-    """Whatever a workspace hides of /proc is hidden in a root file system too."""
-    assert {*workspace._PROC_SECRETS, "1/autogroup", "keys", "key-users"} <= {*policy._MASKED}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import nsbox
+from nsbox._policy.policy import BACKENDS
 
 PACKAGE = Path(nsbox.__file__).parent
 # Methods of Policy whose work is done on higher floors, by imports in their bodies: the one way up.
@@ -77,3 +79,22 @@ def test_charters_import_nothing() -> None:
         if any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(tree)):
             importing.add(path.parent.name)
     assert importing == {"_backends", "_bwrap", "_cli", "bench", "_pyinstaller"}
+
+
+def _sayings(path: Path) -> set[str]:
+    """Return the texts of a backend, or of what they share, that say of a topic what is enforced, or what isn't."""
+    functions = ("compile", "_enforced", "_not_enforced")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parts = [node for node in tree.body if isinstance(node, ast.Assign) or getattr(node, "name", "") in functions]
+    values = [node.value for part in parts for node in ast.walk(part) if isinstance(node, ast.Constant)]
+    return {value for value in values if isinstance(value, str) and re.match(r"[\w', -]+: ", value)}
+
+
+def test_no_sentence_stands_in_two_backends() -> None:
+    """What several backends say of a plan stands once, in _backends/sentences.py: users compare these sentences."""
+    places: dict[str, list[str]] = {}
+    for name in (*BACKENDS, "sentences"):
+        for text in _sayings(PACKAGE / "_backends" / f"{name}.py"):
+            places.setdefault(text, []).append(name)
+    assert len(places) > 50
+    assert {text: names for text, names in places.items() if len(names) > 1} == {}

@@ -1,5 +1,5 @@
-/* helper.c: our helper program. It runs outside the sandbox, so it listens only to the process that has executed it:
- * by its arguments and one file, as helper.h says. */
+/* helper.c: our helper program. It runs outside the sandbox, so it obeys only the process that executed it: its
+ * arguments and one file, as helper.h says. */
 #include "darwin/system/system.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 enum { FAILED = 127, MOST_LOOKED_AT = 1024 };
 enum whom { ITSELF, GROUP, ALL };
 
-/* A number that isn't negative, as the process that starts us writes it; or -1. */
+/* Reads a number that isn't negative, as the process that starts us writes it; or -1. */
 static int decimal(const char *text)
 {
     char *end;
@@ -35,12 +35,12 @@ static void note_open(char is_open[MOST_LOOKED_AT])
         is_open[fd] = fcntl(fd, F_GETFD) >= 0;
 }
 
-/* What the system's libraries have opened while we were free isn't the command's. */
+/* Keeps from the command what the system's libraries opened while we were unconfined. */
 static void keep_from_command(const char was_open[MOST_LOOKED_AT])
 {
     for (int fd = 3; fd < MOST_LOOKED_AT; fd++)
         if (!was_open[fd])
-            set_cloexec(fd, 1); /* EBADF: it isn't open now either */
+            set_cloexec(fd, 1); /* EBADF: it isn't open now */
 }
 
 static int confine(const struct told *t)
@@ -52,7 +52,7 @@ static int confine(const struct told *t)
     return ret;
 }
 
-/* Never returns but with an error. */
+/* Returns only with an error. */
 static int apply(int report, int profile, uint32_t *step)
 {
     struct told t;
@@ -76,7 +76,7 @@ static int apply_main(const char *report_text, const char *profile_text)
 {
     int report = decimal(report_text), profile = decimal(profile_text);
     uint32_t step = NSBOX_STEP_HELPER;
-    /* Without the first nobody would hear of it; and the command would have it. */
+    /* Without the report descriptor nobody would learn of an error; left open, the command would have it. */
     if (report < 3 || set_cloexec(report, 1) < 0)
         return FAILED;
     int ret = profile < 3 || profile == report ? -EBADF : set_cloexec(profile, 1);
@@ -86,8 +86,8 @@ static int apply_main(const char *report_text, const char *profile_text)
     return FAILED;
 }
 
-/* A process of the group may be forking just then, and its child be missed: until nothing more is found, but not for
- * ever, since the dead that nobody reaps are found too. */
+/* Kills the group. A process in it may be forking just then, and its child be missed: so repeat it until nothing is
+ * found, but not for ever, since dead processes that nobody reaps are found too. */
 static void kill_group(int command)
 {
     static const struct timespec ms = {0, 1000000};
@@ -95,10 +95,10 @@ static void kill_group(int command)
         nanosleep(&ms, NULL);
 }
 
-/* Neither number can have been given to a stranger. The command's: it is alive as far as we know, and even as a
- * zombie it has its number until the caller, or the process that inherits it, reaps it; there was only the time
- * between the event and this for that. Its group's: no process gets the number of a group that exists; and if the
- * group has gone since, all numbers would have to be used up in that time for another to have it. */
+/* Ends the command. Neither number can belong to another process by now. The command's: it is alive as far as we
+ * know, and even as a zombie it keeps its number until it is reaped by the caller, or by the process that inherits
+ * it. That had only the time between the event and this call. Its group's: no process gets the number of a group
+ * that exists; and if the group has gone since, all numbers would have to be used up in that time. */
 static void end(int command, int gone, enum whom whom)
 {
     if (whom == ALL || (whom == GROUP && gone & WATCH_CALLER))
@@ -114,22 +114,22 @@ static int watch_main(const char *caller_text, const char *command_text, enum wh
     if (caller < 1 || command < 2) /* -1 would be everybody's group */
         return FAILED;
     int gone = system_watch(&w, caller, command);
-    if (gone > 0) /* before we tell: the command is there, waiting for our word */
+    if (gone > 0) /* before we report: the command exists, and waits for our report */
         end(command, gone, whom);
     if (report_send(1, gone < 0 ? -gone : gone ? ESRCH : 0, gone < 0 ? NSBOX_STEP_HELPER : NSBOX_STEP_LIFELINE) < 0)
         return FAILED;
-    if (dup2(0, 1) < 0 || chdir("/") < 0) /* /dev/null; and nobody's directory */
+    if (dup2(0, 1) < 0 || chdir("/") < 0) /* /dev/null; and a directory that nobody needs */
         return FAILED;
     if (gone)
         return gone < 0 ? FAILED : 0;
     gone = system_await(&w);
-    if (gone < 0) /* can't be: rather too early than never */
+    if (gone < 0) /* can't happen; if it does, better end it too early than never */
         gone = WATCH_CALLER;
     end(command, gone, whom);
     return 0;
 }
 
-/* What is killed besides the command, as a fifth argument says; or -1. */
+/* Returns what a fifth argument says is killed besides the command; or -1. */
 static int whom_of(const char *text)
 {
     return !text ? ITSELF : strcmp(text, HELPER_GROUP) == 0 ? GROUP : strcmp(text, HELPER_ALL) == 0 ? ALL : -1;

@@ -24,17 +24,17 @@
 #define HELPER_ALL "all"
 #define HELPER_MAGIC "nsbox 1"
 
-/* Through a pipe to the caller. error 0: it is confined, and whatever ends the process from now on is the command's own
- * affair; then the pipe ends, with the exec, or there is another one. */
+/* A report through a pipe to the caller. error 0: the process is confined, and whatever ends it from now on is the
+ * command's own affair. Then the pipe ends with the exec, or another report follows. */
 struct report {
     int32_t error;
     uint32_t step; /* enum nsbox_step */
 };
 
-/* 0, or -errno. Safe between fork and exec, as all here. */
+/* Sends a report: 0 or -errno. Safe between fork and exec, like all functions here. */
 int report_send(int fd, int error, uint32_t step);
 
-/* The number of bytes: that of a report, 0 at the pipe's end, or less where the sender was killed. Or -errno. */
+/* Returns the number of bytes: a report's size, 0 at the pipe's end, or fewer if the sender was killed. Or -errno. */
 int report_receive(int fd, struct report *r);
 
 /* Tries one after another, and returns the first error that says more than "not here", as execvp(3) does: -errno. */

@@ -1,4 +1,4 @@
-/* report.c: what a process says to the one that waits for it, and the exec. The command and our helper program do
+/* report.c: a process's report to the one that waits for it, and the exec. The command and our helper program do
  * both. */
 #include "darwin/system/system.h"
 
@@ -7,7 +7,7 @@
 
 #include "helper.h"
 
-/* So few bytes come in one piece or not at all (PIPE_BUF). */
+/* So few bytes arrive in one piece or not at all (PIPE_BUF). */
 int report_send(int fd, int error, uint32_t step)
 {
     const struct report r = {error, step};

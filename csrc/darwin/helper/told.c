@@ -1,4 +1,4 @@
-/* told.c: reads the helper program's instructions, and trusts none of it: each count and each end is checked. */
+/* told.c: reads the helper program's instructions, and trusts none of them: each count and each end is checked. */
 #include "darwin/system/system.h"
 
 #include <errno.h>
@@ -9,16 +9,16 @@
 #include "helper.h"
 #include "told.h"
 
-/* More than any system lets a program be given (ARG_MAX), and a profile. */
+/* More than any system accepts for a program (ARG_MAX), plus a profile. */
 enum { MOST_BYTES = 64 << 20 };
 
-/* The rest of the text. */
+/* What is left of the text. */
 struct rest {
     char *at;
     size_t size;
 };
 
-/* The next string, or NULL where none ends. */
+/* Returns the next string, or NULL if none ends. */
 static char *next(struct rest *rest)
 {
     char *text = rest->at, *end = rest->size ? memchr(text, 0, rest->size) : NULL;
@@ -29,7 +29,7 @@ static char *next(struct rest *rest)
     return text;
 }
 
-/* A decimal number without a sign or leading zeros, at most `most`; or -1. */
+/* Returns a decimal number without a sign or leading zeros, at most `most`; or -1. */
 static int64_t number(const char *text, size_t most)
 {
     size_t n = 0;
@@ -45,10 +45,10 @@ static int64_t number(const char *text, size_t most)
     return (int64_t)n;
 }
 
-/* A list of at least `least` strings. */
-static int list(struct rest *rest, size_t least, char ***found, size_t *n)
+/* Reads a list of at least `least` strings: 0 or -errno. */
+static int list(struct rest *rest, size_t least, char ***strings, size_t *n)
 {
-    int64_t count = number(next(rest), rest->size); /* a string has a byte at least */
+    int64_t count = number(next(rest), rest->size); /* a string has at least one byte */
     if (count < 0 || (size_t)count < least)
         return -EINVAL;
     char **items = calloc((size_t)count + 1, sizeof *items);
@@ -57,7 +57,7 @@ static int list(struct rest *rest, size_t least, char ***found, size_t *n)
     for (int64_t i = 0; i < count; i++)
         if (!(items[i] = next(rest)))
             return -EINVAL;
-    *found = items;
+    *strings = items;
     *n = (size_t)count;
     return 0;
 }
@@ -81,8 +81,8 @@ int told_parse(char *text, size_t size, struct told *t)
     return ret < 0 ? ret : rest.size ? -EINVAL : 0;
 }
 
-/* By pread(2): the offset is shared with the process that has written it. And without mmap(2): if a mapped file is
- * made shorter, that kills us. */
+/* Reads by pread(2), since the offset is shared with the process that wrote the file. It doesn't use mmap(2): if a
+ * mapped file is made shorter, that kills us. */
 int told_read(int fd, struct told *t)
 {
     size_t size = 0, room = 1 << 16;

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Each list ends in NULL. Their strings are in one piece of memory, as it was read. */
+/* Each list ends in NULL. The strings are in one piece of memory, as they were read. */
 struct told {
     char **profile; /* its text; then its parameters: key, value, ... */
     char **programs;
@@ -12,10 +12,11 @@ struct told {
     char **envp;
 };
 
-/* 0 or -errno, -EINVAL for what isn't such a file. What is allocated stays: the process becomes another program. */
+/* Reads such a file: 0 or -errno, -EINVAL if it isn't one. What is allocated stays: the process becomes another
+ * program. */
 int told_read(int fd, struct told *t);
 
-/* The same of `size` bytes in memory, which the lists point into. */
+/* The same for `size` bytes in memory, which the lists point into. */
 int told_parse(char *text, size_t size, struct told *t);
 
 #endif

@@ -1,5 +1,5 @@
-/* op_seatbelt.c: libsandbox: found, asked, and told. Its functions are private ones of macOS, older than most programs, and
- * in no header: each may be missing. */
+/* op_seatbelt.c: finds libsandbox and uses it. Its functions are private to macOS, older than most programs, and in
+ * no header: each may be missing. */
 #include "system.h"
 
 #include <dlfcn.h>
@@ -22,30 +22,30 @@ static struct {
     void (*free_error)(char *error);
     int (*init_with_parameters)(const char *profile, uint64_t flags, const char *const params[], char **error);
     int (*check)(pid_t pid, const char *operation, int type,
-                 ...); /* arm64 passes what `...` stands for in another way */
+                 ...); /* arm64 passes the arguments for `...` differently */
 } lib;
 
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 
-/* Nobody has promised that two threads may compile at a time. */
+/* There is no promise that two threads may compile at the same time. */
 static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER;
 
-/* In a child that another thread of this program has forked meanwhile nobody would ever unlock it. */
+/* Frees the lock in a child that another thread of this program forked meanwhile: nobody would ever unlock it there. */
 static void forget_lock(void)
 {
     static const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
     compiling = unlocked;
 }
 
-/* `function` is the address of a pointer to a function, which C lets dlsym(3) fill in only by its bytes. */
+/* Finds a function. `function` is the address of a pointer to it, which C lets dlsym(3) fill in only as bytes. */
 static void *find(void *library, const char *name, void *function)
 {
-    void *found = dlsym(library, name);
-    memcpy(function, &found, sizeof found);
-    return found;
+    void *symbol = dlsym(library, name);
+    memcpy(function, &symbol, sizeof symbol);
+    return symbol;
 }
 
-/* Also where libsandbox hands them on to: libSystem. */
+/* Searches libsandbox, then where it may pass them on to: libSystem. */
 static void find_anywhere(void *library, const char *name, void *function)
 {
     if (!library || !find(library, name, function))
@@ -94,7 +94,7 @@ static void say(char *message, uint64_t size, const char *what, const char *whic
         message[n] = 0;
 }
 
-/* The functions that it takes are there. */
+/* Compiles a profile; the functions for that exist. */
 static void *compile(const char *profile, const char *const *params, char *message, uint64_t size)
 {
     char *error = NULL;
@@ -139,7 +139,7 @@ void nsbox_seatbelt_free(void *profile)
 
 int seatbelt_apply(const void *profile)
 {
-    if (!lib.apply) /* which made the profile, so it was found in the caller */
+    if (!lib.apply) /* this library made the profile, so the function was found in the caller */
         return -ENOSYS;
     errno = 0;
     if (lib.apply((void *)(uintptr_t)profile) == 0)

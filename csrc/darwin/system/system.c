@@ -1,8 +1,9 @@
-/* system.c: the open descriptors of this process, and the end of others. Once for macOS, by libproc and kqueue; once for
- * Linux, where the tests run. The part for macOS was written without a Mac: compiled and linked for it, but never run. */
+/* system.c: the open descriptors of this process, and the end of others. It exists once for macOS, by libproc and
+ * kqueue, and once for Linux, where the tests run. The part for macOS was written without a Mac: compiled and linked
+ * for it, but never run. */
 #include "system.h"
 
-/* The first descriptor from `from` up that stays; INT32_MAX if there is none. */
+/* Returns the first descriptor from `from` up that stays open; INT32_MAX if there is none. */
 static int next_kept(const struct kept *kept, int from)
 {
     int least = INT32_MAX;
@@ -33,10 +34,10 @@ static int next_kept(const struct kept *kept, int from)
 #include <sys/types.h>
 #include <unistd.h>
 
-/* Numbers above are not tried one by one: a quarter of a million calls take some ten milliseconds. */
+/* Numbers above aren't tried one by one: a quarter of a million calls take some ten milliseconds. */
 enum { MOST_TRIED = 1 << 18 };
 
-/* Each number that could be open. The limit may have been lowered since, so it is the hard one that counts. */
+/* Closes each number that could be open. The soft limit may have been lowered since, so the hard one counts. */
 static void close_each(const struct kept *kept)
 {
     struct rlimit limit;
@@ -48,8 +49,9 @@ static void close_each(const struct kept *kept)
             close(fd);
 }
 
-/* There is no close_range(2). The kernel's list of what is open comes by a bare system call, in bytes; where it is refused,
- * which a profile can do, and where so much stays open that nothing else finds room in the list, number by number. */
+/* Closes all others, without close_range(2), which macOS lacks. The kernel's list of open descriptors comes from a
+ * bare system call, in bytes. A profile can refuse that call; and so much may stay open that nothing else fits into
+ * the list. Then they are closed number by number. */
 void system_close(const struct kept *kept, void *space, size_t size)
 {
     struct proc_fdinfo *list = space;
@@ -72,7 +74,7 @@ void system_close(const struct kept *kept, void *space, size_t size)
     close_each(kept);
 }
 
-/* There the effective group is the first of the list, and setregid(2) replaces that: it would be lost. */
+/* On macOS the effective group is the first of the list, and setregid(2) replaces that one: it would be lost. */
 int system_set_groups(uint32_t gid, const uint32_t *groups, uint32_t n)
 {
     gid_t list[NGROUPS_MAX];
@@ -88,7 +90,8 @@ int system_set_groups(uint32_t gid, const uint32_t *groups, uint32_t n)
     return setgroups(count, list) < 0 ? -errno : 0;
 }
 
-/* The event belongs to the process, not to its number. One that has ended isn't found any more, reaped or not. */
+/* Watches a process. The event belongs to the process, not to its number. One that has ended isn't found any more,
+ * reaped or not. */
 static int add(int queue, int pid)
 {
     struct kevent change;
@@ -128,7 +131,7 @@ int system_await(const struct watch *w)
 
 #else
 
-#include "linux/kernel/sys.h" /* the one place where this project makes system calls on Linux; without the C library's headers */
+#include "linux/kernel/sys.h" /* the only place where this project makes system calls on Linux; no C library headers */
 
 void system_close(const struct kept *kept, void *space, size_t size)
 {

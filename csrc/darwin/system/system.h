@@ -1,4 +1,5 @@
-/* system.h: what macOS and Linux, on which the tests run, do differently. Nothing else here knows which of them it is. */
+/* system.h: what differs between macOS and Linux, on which the tests run. No other file here knows which of them it
+ * is on. */
 #ifndef NSBOX_SYSTEM_H
 #define NSBOX_SYSTEM_H
 
@@ -9,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* As setrlimit(2) takes it. */
+/* The type of setrlimit(2)'s first argument. */
 #ifdef __APPLE__
 typedef int limit_name;
 #else
@@ -23,13 +24,14 @@ typedef unsigned limit_name;
 /* setgroups(2), for a process whose group is to be `gid`. */
 int system_set_groups(uint32_t gid, const uint32_t *groups, uint32_t n);
 
-/* No file on macOS: it is in the loader's cache of libraries, where dlopen(3) finds it. The tests' build has a path of its
- * own here. Never an environment variable: a command's caller would decide by it what confines the command. */
+/* Not a file on macOS: it is in the loader's cache of libraries, where dlopen(3) finds it. The tests' build has a
+ * path of its own here. It is never an environment variable: with one, a command's caller would decide what confines
+ * the command. */
 #ifndef NSBOX_LIBSANDBOX
 #define NSBOX_LIBSANDBOX "/usr/lib/libsandbox.1.dylib"
 #endif
 
-/* Descriptors that stay open: an ascending array, and two more, or -1. */
+/* Descriptors that stay open: an ascending array, and two more, each may be -1. */
 struct kept {
     const int32_t *fds;
     uint32_t n;
@@ -46,11 +48,11 @@ struct watch {
 };
 enum { WATCH_CALLER = 1, WATCH_COMMAND = 2 };
 
-/* Those of the two that are gone already, or -errno. From then on the processes themselves are meant, not those that
- * get their numbers after them. */
+/* Returns those of the two that are gone already, or -errno. From then on it means the processes themselves, not
+ * later ones with their numbers. */
 int system_watch(struct watch *w, int caller, int command);
 
-/* Waits until there is one that is gone: all that are by then. */
+/* Waits until one is gone, and returns all that are gone by then. */
 int system_await(const struct watch *w);
 
 #endif

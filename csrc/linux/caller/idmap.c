@@ -1,5 +1,5 @@
-/* idmap.c: user namespaces for idmapped mounts, in which the files of one user are the sandbox's own (mount_setattr(2), Linux
- * 5.12). For the caller, before a spawn.
+/* idmap.c: user namespaces for idmapped mounts, which make the files of one user the sandbox's own
+ * (mount_setattr(2), Linux 5.12). For the caller, before a spawn.
  */
 #include "calls.h"
 #include "isolation/isolation.h"
@@ -11,7 +11,7 @@ struct waiter {
     char name[16];     /* its number in /proc, or "" */
 };
 
-/* Is in the namespace while the caller writes its maps. */
+/* Stays in the namespace while the caller writes its maps. */
 static void wait_for_maps(void *arg)
 {
     struct waiter *w = arg;
@@ -24,7 +24,7 @@ static void wait_for_maps(void *arg)
     sys_exit(0);
 }
 
-/* Returns when the process has said its name, or has been killed. */
+/* Returns when the process has written its name, or has been killed. */
 static void await_name(const struct waiter *w)
 {
     const int64_t moment[2] = {0, 10000000}; /* struct timespec: 10 ms */
@@ -32,8 +32,8 @@ static void await_name(const struct waiter *w)
         sys_futex_wait(&w->is_named, 0, moment);
 }
 
-/* name: the process's in /proc, which may be of another pid namespace than the caller is in, so that it has another number
- * there. */
+/* Returns a descriptor of the mapped namespace, or -errno. name: the process's in /proc. That may belong to another
+ * pid namespace than the caller's, in which the process has another number. */
 static int mapped(const char *name, const char *uids, const char *gids)
 {
     uint32_t step;

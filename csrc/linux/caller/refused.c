@@ -1,7 +1,8 @@
-/* refused.c: which of the calls that a sandbox is made of does a filter refuse? For the caller, when something has failed.
+/* refused.c: finds out which of the calls that a sandbox needs are refused by a filter. For the caller, when
+ * something has failed.
  *
- * Each is made with arguments that do nothing. It is done by a process in namespaces of its own, where it may mount: what
- * is EPERM there comes from a filter. One that kills, kills that process, and has been noted before.
+ * Each call is made with arguments that do nothing, by a process in namespaces of its own, where it may mount: an
+ * EPERM there comes from a filter. A filter that kills, kills that process; the call has been noted before.
  */
 #include "calls.h"
 #include "kernel/sys.h"

@@ -1,5 +1,5 @@
-/* relay.c: the relay's process. It is nobody's child: no wait of the caller's sees it, and it goes on after an exec of
- * the caller's, as long as sandboxes need it.
+/* relay.c: the relay's process. It is nobody's child: no wait of the caller's sees it, and it survives an exec of
+ * the caller's, for as long as sandboxes need it.
  */
 #include "calls.h"
 #include "isolation/isolation.h"
@@ -19,10 +19,11 @@ struct start {
 static int copy_above(int fd)
 {
     int ret = sys_dupfd_cloexec(fd, ABOVE);
-    return ret == -EINVAL ? -EMFILE : ret; /* there are no such numbers, under this limit */
+    return ret == -EINVAL ? -EMFILE : ret; /* under this limit there are no such numbers */
 }
 
-/* 0 to 2: the null device. Then what it is given, without gaps, and nothing else. */
+/* Sets up the descriptors: 0 to 2 are the null device, then come those it was given, without gaps, and nothing else.
+ * 0 or -errno. */
 static int take_fds(const struct start *s)
 {
     int own[N_FDS], ret = 0;
@@ -37,13 +38,14 @@ static int take_fds(const struct start *s)
     return null < 0 ? null : ret < 0 ? ret : sys_close_range(FIRST_FD + N_FDS, ~0U);
 }
 
-/* Handlers are the caller's code, and what it ignores is nothing to the relay, which waits for children. */
+/* Resets all signals: handlers are the caller's code, and the relay, which waits for children, must not ignore what
+ * the caller does. */
 static void reset_signals(void)
 {
     const struct sys_sigaction reset = {.handler = SIG_DFL};
     const sys_sigset none = 0;
     for (int sig = 1; sig <= 8 * SYS_SIGSET_BYTES; sig++)
-        sys_sigaction(sig, &reset, 0); /* two can't be, and needn't */
+        sys_sigaction(sig, &reset, 0); /* two signals can't be reset, and needn't be */
     sys_sigprocmask(SIG_SETMASK, &none, 0);
 }
 
@@ -66,7 +68,8 @@ static void relay(void *arg)
     sys_exit(127);
 }
 
-/* Between: with its end the relay is an orphan. It has the caller's descriptors, so the pidfd is one of these. */
+/* The process between the caller and the relay: when it ends, the relay is an orphan. It has the caller's
+ * descriptors, so the pidfd is one of these. */
 static void between(void *arg)
 {
     struct start *s = arg;

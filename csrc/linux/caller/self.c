@@ -1,4 +1,4 @@
-/* self.c: what the calling process is to the kernel: its death signal, its securebits; and what the kernel has for it. */
+/* self.c: the calling process in the kernel's eyes: its death signal, its securebits; and what the kernel offers it. */
 #include "calls.h"
 #include "kernel/sys.h"
 

@@ -1,17 +1,17 @@
-/* kernel_id.c: kernel ids of the sandbox's own, for a caller that may have any. They are taken before there is a user
- * namespace, so that all that follows belongs to an ordinary user.
+/* kernel_id.c: kernel ids of the sandbox's own, for a caller that may choose any. They are set before there is a
+ * user namespace, so that everything made later belongs to an ordinary user.
  *
  * Credentials are each process's own, but commit_creds() resets the dumpable flag, which belongs to the memory, and
- * that is the caller's. So the flag is put back at once. It is wrong for the time of three system calls, which only
- * one process at a time makes: another that looked meanwhile would mistake what it finds for the caller's wish.
+ * the memory is the caller's. So the flag is put back at once. It is wrong for three system calls, which only one
+ * process makes at a time: another that looked meanwhile would take it for the caller's wish.
  */
 #include "isolation.h"
 #include "calls.h"
 
 enum { DUMPABLE = 1 };
 
-/* Which process changes its ids, or 0: the caller in the upper half; in the lower, its mediator or one of its
- * threads. In a copy of the caller's memory, by fork(2), the word belongs to no process any more. */
+/* Which process is changing its ids, or 0. The upper half is the caller; the lower is its mediator or one of its
+ * threads. In a copy of the caller's memory, made by fork(2), the word belongs to no process any more. */
 static uint64_t holder;
 
 static int is_of(uint64_t word, int caller)
@@ -19,8 +19,8 @@ static int is_of(uint64_t word, int caller)
     return word >> 32 == (uint32_t)caller;
 }
 
-/* Between two looks at what another process has for a moment. At first it lets others run. Where many wait for a
- * processor that isn't enough, and it sleeps: five seconds in all. */
+/* The pause between two looks at something that another process holds for a moment. At first it yields to others.
+ * Where many wait for a processor that isn't enough, so it sleeps: five seconds in all. */
 void pause_look(int look)
 {
     static const int64_t one_ms[2] = {0, 1000000};
@@ -34,9 +34,9 @@ static int take(int caller, int pid)
 {
     uint64_t mine = (uint64_t)(uint32_t)caller << 32 | (uint32_t)pid;
     for (int i = 0; i < LOOKS; i++) {
-        uint64_t found = __atomic_load_n(&holder, __ATOMIC_ACQUIRE);
-        int is_free = !is_of(found, caller);
-        if (is_free && __atomic_compare_exchange_n(&holder, &found, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        uint64_t value = __atomic_load_n(&holder, __ATOMIC_ACQUIRE);
+        int is_free = !is_of(value, caller);
+        if (is_free && __atomic_compare_exchange_n(&holder, &value, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             return 0;
         pause_look(i);
     }
@@ -48,7 +48,7 @@ static void let_go(void)
     __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
 }
 
-/* Around a fork by this thread: the child would keep the flag as it is at this moment, for good. */
+/* For a fork by this thread: the child would keep the flag as it is at this moment, for good. */
 int nsbox_hold_ids(void)
 {
     return take(sys_getpid(), sys_gettid());
@@ -61,7 +61,7 @@ void nsbox_release_ids(void)
         let_go();
 }
 
-/* In a forked child, which may have its parent's number in a pid namespace of its own. */
+/* For a forked child, which may have its parent's number in a pid namespace of its own. */
 void nsbox_forget_ids(void)
 {
     let_go();
@@ -77,8 +77,8 @@ int nsbox_dumpable(void)
     return ret;
 }
 
-/* SECBIT_NO_SETUID_FIXUP: the capabilities stay, with which namespaces are made, or entered, next; there they are replaced
- * (set_cred_user_ns), and so are the bits. */
+/* SECBIT_NO_SETUID_FIXUP keeps the capabilities, which are needed next to make or enter namespaces. There they are
+ * replaced (set_cred_user_ns), and so are the bits. */
 static int change(const nsbox_request *r)
 {
     int ret = sys_prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0);
@@ -89,7 +89,8 @@ static int change(const nsbox_request *r)
     return ret;
 }
 
-/* In the mediator. Files of its own in procfs are another's if the memory isn't dumpable: then it can't write its maps. */
+/* Runs in the mediator. If the memory isn't dumpable, the mediator's own files in procfs belong to another user, and
+ * it can't write its maps. */
 int take_kernel_ids(struct job *j)
 {
     if (!j->req->kernel_uid)
@@ -104,7 +105,7 @@ int take_kernel_ids(struct job *j)
     return ret;
 }
 
-/* In the caller, when its mediator has gone: did that end, killed, before it had put the flag back? */
+/* Runs in the caller, when its mediator has gone. Puts the flag back if the mediator was killed before it could. */
 void restore_dumpable(const struct job *j, int mediator)
 {
     uint64_t word = (uint64_t)(uint32_t)j->caller << 32 | (uint32_t)mediator;
@@ -114,10 +115,10 @@ void restore_dumpable(const struct job *j, int mediator)
     let_go();
 }
 
-/* A pipe that the caller has made belongs to it, mode 0600: "> /dev/stderr" opens it again, which any other user is
- * refused. The only names that lead to it are in /proc/PID/fd, and to use those one must be allowed to trace the
- * process that has it. So the mode adds only this: a process with one end can open the other. Another user's pipe
- * therefore stays as it is. */
+/* A pipe that the caller made belongs to it, mode 0600. "> /dev/stderr" opens it again, which is refused to any
+ * other user. The only names that lead to it are in /proc/PID/fd, and using those requires permission to trace the
+ * process that has the pipe. So the mode adds only this: a process with one end can open the other. Another user's
+ * pipe stays as it is. */
 static void open_to_all(int fd)
 {
     struct statx st;
@@ -131,9 +132,9 @@ void share_pipes(const nsbox_request *r)
 {
     if (!r->kernel_uid)
         return;
-    const int32_t given[] = {r->stdin_fd, r->stdout_fd, r->stderr_fd};
+    const int32_t stdio[] = {r->stdin_fd, r->stdout_fd, r->stderr_fd};
     for (int i = 0; i < 3; i++)
-        open_to_all(given[i] == -1 ? i : given[i]);
+        open_to_all(stdio[i] == -1 ? i : stdio[i]);
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         open_to_all(r->pass_fds[i]);
 }

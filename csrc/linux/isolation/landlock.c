@@ -1,5 +1,5 @@
-/* landlock.c: a second wall behind the mounts (landlock(7)). What the plan's paths and the command's own descriptors
- * don't allow is refused by where the file is, whichever way leads to it. */
+/* landlock.c: a second wall behind the mounts (landlock(7)). A file that neither the plan's paths nor the command's
+ * own descriptors allow is refused, whichever way leads to it. */
 #include "isolation.h"
 #include "kernel/resolve.h"
 
@@ -7,10 +7,10 @@ enum { RULE_PATH_BENEATH = 1 };
 enum { EXECUTE = 1, WRITE_FILE = 2, READ_FILE = 4, TRUNCATE = 1 << 14, IOCTL_DEV = 1 << 15 };
 enum {
     FOR_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-}; /* others: EINVAL, except for directories */
+}; /* any other is EINVAL, except for directories */
 
-/* The kernel's struct landlock_ruleset_attr and landlock_path_beneath_attr. Older kernels know less of the first; what
- * is 0 there doesn't trouble them. */
+/* The kernel's struct landlock_ruleset_attr and landlock_path_beneath_attr. Older kernels know fewer fields of the
+ * first, and accept the others if they are 0. */
 struct attributes {
     uint64_t files;
     uint64_t net;
@@ -33,8 +33,8 @@ static int is_directory(int fd)
     return is_of_kind(fd, SYS_S_IFDIR);
 }
 
-/* An absolute path without links, as by openat2(2) with RESOLVE_NO_SYMLINKS. The command's filters refuse that already:
- * its mode, which may be set-user-ID, is behind a pointer. */
+/* Opens an absolute path without following links, as openat2(2) does with RESOLVE_NO_SYMLINKS. The command's filters
+ * refuse that call already: its mode, which may be set-user-ID, is behind a pointer. */
 static int open_without_links(const char *path)
 {
     return walk_plainly(sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY, 0), path);
@@ -51,8 +51,9 @@ static int add_rule(int ruleset, int fd, uint64_t rights)
     return rule.rights ? sys_landlock_add_rule(ruleset, RULE_PATH_BENEATH, &rule) : 0;
 }
 
-/* Paths that nobody has named are the system's, or destinations of the plan's: whatever links are there, no command has
- * planted. A path that the command can't reach needs no rule: without one it has no rights there. */
+/* Adds the rules for paths; *at says which one failed. Paths without NOFOLLOW are the system's, or destinations of
+ * the plan: no command planted the links there. A path that the command can't reach needs no rule: without one it
+ * has no rights there. */
 static int add_paths(int ruleset, const nsbox_ruleset *r, int32_t *at)
 {
     for (uint32_t i = 0; i < r->n_paths; i++) {
@@ -72,8 +73,9 @@ static int add_paths(int ruleset, const nsbox_ruleset *r, int32_t *at)
     return 0;
 }
 
-/* What was passed open may be opened again (/dev/stdout is the usual way), with no more rights than it was passed
- * with. What lies in no file system that paths lead to, such as a pipe, is free anyway: EBADFD. */
+/* Adds a rule for a descriptor that was passed. The command may open it again (usually as /dev/stdout), with no more
+ * rights than it was passed with. What is in no file system that paths lead to, such as a pipe, isn't restricted
+ * anyway: EBADFD. */
 static int add_descriptor(int ruleset, int fd, uint64_t files)
 {
     int mode = sys_get_status_flags(fd);

@@ -1,4 +1,5 @@
-/* maps.c: which ids of a user namespace are which outside: written by the process itself, by a helper, or by newuidmap(1). */
+/* maps.c: maps a user namespace's ids to those outside; the maps are written by the process itself, by a helper, or
+ * by newuidmap(1). */
 #include "isolation.h"
 
 int write_file(int dir, const char *path, const char *text)
@@ -9,7 +10,7 @@ int write_file(int dir, const char *path, const char *text)
     int fd = sys_openat(dir, path, O_WRONLY, 0);
     if (fd < 0)
         return fd;
-    /* The kernel takes a map in one write only. */
+    /* The kernel accepts a map only in a single write. */
     long done = sys_write(fd, text, n);
     sys_close(fd);
     if (done < 0)
@@ -17,8 +18,8 @@ int write_file(int dir, const char *path, const char *text)
     return (size_t)done == n ? 0 : -EIO;
 }
 
-/* While another thread's mediator changes its ids, our memory isn't dumpable for a moment, and a process's files in
- * procfs belong to root: see kernel_id.c. */
+/* Writes one map. While another thread's mediator changes its ids, our memory isn't dumpable for a moment, and a
+ * process's files in procfs belong to root: see kernel_id.c. So a patient caller tries again. */
 static int write_map(int dir, const char *path, const char *text, int is_patient)
 {
     int ret = write_file(dir, path, text);
@@ -29,7 +30,8 @@ static int write_map(int dir, const char *path, const char *text, int is_patient
     return ret;
 }
 
-/* Writes the maps of the process whose /proc directory is at `path`, below dir. */
+/* Writes the maps of the process whose /proc directory is at `path`, below dir. 0 or -errno; *step says which file
+ * failed. */
 int write_maps(int dir, const char *path, const char *uids, const char *gids, unsigned how, uint32_t *step)
 {
     int is_patient = (how & MAPS_PATIENT) != 0;
@@ -105,7 +107,7 @@ static int map_by_programs(struct map_helper *h, uint32_t *step)
     return run_map_program(h, h->job->req->gid_map_program);
 }
 
-/* Maps of more than one id need capabilities in the parent namespace: this process stays there. */
+/* Maps of more than one id need capabilities in the parent namespace, so this process stays there. */
 static void map_helper(void *arg)
 {
     struct map_helper *h = arg;

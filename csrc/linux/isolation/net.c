@@ -1,12 +1,12 @@
 /* net.c: the sandbox's net namespace: making it, bringing its lo up, joining it.
  *
- * It takes the kernel longer than everything else, so the init makes it while the mediator mounts, and the command
- * joins it there. Without an init the mediator makes it, and the command is in it from the beginning.
+ * Making it takes the kernel longer than everything else. So the init makes it while the mediator mounts, and the
+ * command joins it there. Without an init the mediator makes it, and the command is in it from the beginning.
  */
 #include "isolation.h"
 
-/* No port is reserved in the net namespace that we are in, as in containers: there are no other users' services.
- * Where the setting can't be written, ports below 1024 stay what they are elsewhere. */
+/* Lets the command use all ports of the net namespace that we are in, as in containers: no other user has services
+ * there. Where the setting can't be written, ports below 1024 stay what they are elsewhere. */
 static void open_ports(struct job *j)
 {
     int fd = j->net.settings < 0 ? -1 : sys_openat(j->net.settings, "ipv4/ip_unprivileged_port_start", O_WRONLY, 0);
@@ -16,7 +16,7 @@ static void open_ports(struct job *j)
     sys_close(j->net.settings); /* the number stays known: the command closes its copy, which it may have by now */
 }
 
-/* lo up in the net namespace that we are in, if the plan says so. */
+/* Brings lo up in the net namespace that we are in, if the plan says so. */
 static int set_lo(struct job *j, uint32_t *step, int32_t *op)
 {
     for (uint32_t i = 0, n = plan_nops(j->req->plan); i < n; i++) {
@@ -37,7 +37,7 @@ static int make_bare_net(struct job *j)
     return sys_unshare(CLONE_NEWNET);
 }
 
-/* A net namespace of its own, with lo up if the plan says so. */
+/* Makes a net namespace, and brings its lo up if the plan says so. */
 int make_net(struct job *j)
 {
     int ret = make_bare_net(j);
@@ -50,7 +50,7 @@ static int takes_lo(struct job *j)
     return !__atomic_exchange_n(&j->net.lo_is_taken, 1, __ATOMIC_ACQ_REL);
 }
 
-/* Ours, by a socket in it (Linux 4.9; capable in it we are). */
+/* Returns a descriptor of our net namespace, through a socket in it (Linux 4.9; we have the capability in it). */
 static int own_net(void)
 {
     int fd = sys_socket(2 /* AF_INET */, 2 /* SOCK_DGRAM */ | SYS_O_CLOEXEC, 0);
@@ -60,7 +60,7 @@ static int own_net(void)
     return ret;
 }
 
-/* The same, by the init; without lo, if the mediator takes that. */
+/* The same, for the init; leaves lo to the mediator if that has claimed it. */
 int make_net_early(struct job *j)
 {
     int ret = make_bare_net(j);
@@ -75,13 +75,14 @@ int make_net_early(struct job *j)
     return ret < 0 ? ret : 0;
 }
 
-/* Returns when the net namespace has been made, or couldn't be: net_join() tells. */
+/* Returns when the net namespace has been made, or couldn't be: net_join() says which. */
 int net_await(struct job *j)
 {
     return j->req->namespaces & CLONE_NEWPID && makes_net(j->req) ? await_made(j, MADE_NET) : 0;
 }
 
-/* Why it couldn't be made, for one that waits for nothing else of it; 0 where it was made, or where there is none. */
+/* Returns why it couldn't be made, for a caller that waits for nothing else of it; 0 if it was made, or there is
+ * none. */
 int net_outcome(struct job *j, int32_t *op)
 {
     if (!makes_net(j->req) || j->net.error >= 0)
@@ -91,7 +92,7 @@ int net_outcome(struct job *j, int32_t *op)
     return 0;
 }
 
-/* Without an init the mediator makes it, and so shares it with the command. */
+/* Without an init, the mediator makes it and shares it with the command. */
 int net_without_init(struct job *j, int32_t *op)
 {
     if (!makes_net(j->req))
@@ -118,8 +119,8 @@ int net_join(struct job *j, uint32_t *step, int32_t *op)
     *op = -1;
     int fd = j->net.fd >= 0 ? j->net.fd : j->init.pidfd;
     ret = sys_setns(fd, CLONE_NEWNET);
-    /* Up to its exec the init has the caller's memory. Where that isn't dumpable, for good or while a mediator takes
-     * other ids (kernel_id.c), the init can't be looked at until its exec. */
+    /* Up to its exec the init has the caller's memory. If that isn't dumpable, for good or while a mediator changes
+     * its ids (kernel_id.c), the init can't be looked at until its exec. */
     for (int i = 0; i < LOOKS && ret == -EPERM; i++) {
         pause_look(i);
         ret = sys_setns(fd, CLONE_NEWNET);
@@ -127,7 +128,7 @@ int net_join(struct job *j, uint32_t *step, int32_t *op)
     return ret;
 }
 
-/* The command then is in it from its first moment. */
+/* Joins it in the mediator, so that the command is in it from its first moment. */
 int net_join_first(struct job *j, int32_t *op)
 {
     int ret = joins_net_first(j) ? net_join(j, &j->b.step, op) : 0;
@@ -139,8 +140,8 @@ int net_join_first(struct job *j, int32_t *op)
     return 0;
 }
 
-/* For a mediator that would next wait for the init: is the latter still at its net namespace, and so lo ours?
- * Bringing it up takes nearly as long as the init's exec, and happens at the same time. */
+/* Is the init still busy with its net namespace, so that lo is ours to bring up? For a mediator that would otherwise
+ * wait for the init. Bringing lo up takes nearly as long as the init's exec, and happens at the same time. */
 int net_leaves_lo(struct job *j)
 {
     return makes_net(j->req) && has_init(j) && !has_no_command(j->req) && takes_lo(j);

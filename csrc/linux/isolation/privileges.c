@@ -1,13 +1,13 @@
 /* privileges.c: what the command may not have or ask for: capabilities, ids, system calls, limits. command.c decides
- * when. */
+ * when each is taken away. */
 #include "isolation.h"
 
 #define RLIMIT_CORE_NUMBER 4 /* <sys/resource.h>, which is a C library's */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 
-/* Each new user namespace comes with a full bounding set, and exec as uid 0 would refill the permitted
- * set from it (capabilities(7)): all but what is to be kept goes before the ids change. */
+/* Each new user namespace comes with a full bounding set, and an exec as uid 0 would refill the permitted set from
+ * it (capabilities(7)). So all capabilities but those to keep are dropped from it before the ids change. */
 int limit_bounding_set(uint64_t keep, int plain, uint32_t *step)
 {
     *step = NSBOX_STEP_CAPS;
@@ -15,12 +15,12 @@ int limit_bounding_set(uint64_t keep, int plain, uint32_t *step)
         if (keep >> cap & 1)
             continue;
         int ret = sys_prctl(PR_CAPBSET_DROP, cap, 0);
-        /* A process that may not change the set, outside of a user namespace of its own, gains nothing by it: an exec
-         * under no_new_privs gives no capability that wasn't permitted before (cap_bprm_creds_from_file). */
+        /* A process that may not change the set, outside of a user namespace of its own, gains nothing by it: under
+         * no_new_privs an exec gives no capability that wasn't permitted before (cap_bprm_creds_from_file). */
         if (ret == -EPERM && plain)
             return 0;
         if (ret == -EINVAL && cap > CAP_LAST_CAP)
-            return 0; /* beyond this kernel's last */
+            return 0; /* beyond the last one this kernel knows */
         if (ret == -EINVAL && cap > CAP_AUDIT_READ)
             return 0;
         if (ret < 0)
@@ -29,8 +29,8 @@ int limit_bounding_set(uint64_t keep, int plain, uint32_t *step)
     return 0;
 }
 
-/* Real, saved and effective ids: the caller's may differ, and access(2) goes by the real ones. Those that the command has
- * already are set as well; that changes nothing of the shared memory. */
+/* Sets real, saved and effective ids: the caller's may differ, and access(2) goes by the real ones. Ids that the
+ * command has already are set as well; that changes nothing of the shared memory. */
 int set_ids(const struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
@@ -47,7 +47,7 @@ int set_ids(const struct job *j, uint32_t *step)
         *step = NSBOX_STEP_UID;
         ret = sys_setresuid(r->uid, r->uid, r->uid);
     }
-    /* That has cleared the death signal (commit_creds), and entering a user namespace too. */
+    /* Setting ids clears the death signal (commit_creds), and so does entering a user namespace. */
     if (ret >= 0 && r->flags & NSBOX_DIE_WITH_THREAD) {
         *step = NSBOX_STEP_LIFELINE;
         ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
@@ -68,7 +68,7 @@ int install_filters(const nsbox_request *r, uint32_t from, uint32_t to)
             .len = (unsigned short)f->len,
             .filter = (struct sock_filter *)(uintptr_t)f->code,
         };
-        /* Instead of seccomp(2): a filter that allows little, such as systemd's sets of calls, allows this. */
+        /* Not seccomp(2): a filter that allows little, such as systemd's sets of calls, still allows prctl(2). */
         int ret = sys_prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (unsigned long)(uintptr_t)&program);
         if (ret < 0)
             return ret;
@@ -97,7 +97,7 @@ int set_limits(const nsbox_request *r)
     return ret;
 }
 
-/* Before the filters, of which one may answer that it is done and do nothing. */
+/* Sets the core limit before the filters, since one of them may pretend to do it and do nothing. */
 int limit_core(const nsbox_request *r, uint32_t *step)
 {
     int ret = 0;
@@ -108,7 +108,8 @@ int limit_core(const nsbox_request *r, uint32_t *step)
     return ret;
 }
 
-/* What we are until the exec is never dumped. At 0 a core_pattern that is a pipe would get it, at 1 it doesn't (core(5)). */
+/* Keeps this process from being dumped before its exec. With a limit of 0 a core_pattern that is a pipe would get
+ * the dump; with 1 it doesn't (core(5)). */
 void limit_own_core(void)
 {
     struct sys_rlimit core = {0, 0};
@@ -117,8 +118,9 @@ void limit_own_core(void)
     sys_prlimit(RLIMIT_CORE_NUMBER, &core, 0);
 }
 
-/* Translating a filter for the processor takes longer than everything else that the command does before its exec.
- * These are translated while the mediator mounts. A command without any filter doesn't start. */
+/* Installs the filters that the set-up itself can live with, while the mediator mounts: translating a filter for the
+ * processor takes longer than everything else that the command does before its exec. A command without any filter
+ * doesn't start. */
 int install_early_filters(const nsbox_request *r, uint32_t *step)
 {
     *step = NSBOX_STEP_NNP;
@@ -131,8 +133,8 @@ int install_early_filters(const nsbox_request *r, uint32_t *step)
     return install_filters(r, 0, r->n_filters - r->n_last_filters - r->n_confined_filters);
 }
 
-/* All of them, except for those that the command keeps. A user other than 0 keeps them through the exec as ambient
- * ones. */
+/* Drops all capabilities except those that the command keeps. A user other than 0 keeps them through the exec as
+ * ambient ones. */
 int drop_capabilities(const nsbox_request *r, uint32_t *step)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};

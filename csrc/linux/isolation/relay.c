@@ -1,8 +1,8 @@
-/* relay.c: a sandbox with a network list is shown to the relay, a process of the caller's that makes its side of the
- * net namespace: see csrc/relay.
+/* relay.c: shows a sandbox with a network list to the relay. The relay, a process of the caller's, makes its side of
+ * the net namespace: see csrc/relay.
  *
  * The process that makes the net namespace shows it at once, so that the relay works while the mounts are made. Its
- * answer is there before the command may look anything up.
+ * answer arrives before the command may look anything up.
  */
 #include "net/wire.h"
 #include "isolation.h"
@@ -11,7 +11,8 @@
 
 enum { PATIENCE = 30 /* seconds, for a relay that was stopped */ };
 
-/* The socket for its answer, before there is an init: that shares our descriptors while it uses it. */
+/* Makes the socket for the relay's answer before there is an init: while the init uses the socket, it shares our
+ * descriptors. */
 int relay_prepare(struct job *j)
 {
     if (!j->req->relay_later)
@@ -34,19 +35,19 @@ static int send_open(const struct job *j, const int fds[3], unsigned n)
     return ret < 0 ? ret : 0;
 }
 
-/* By pid 1, which is in the net namespace. Before its exec no other process may open that. */
+/* Runs in pid 1, which is in the net namespace. Before its exec no other process may open that namespace. */
 int relay_show(struct job *j, int net)
 {
     const int fds[3] = {net, sys_pidfd_open(sys_getpid()), j->net.answer[1]};
     int ret = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : send_open(j, fds, j->req->relay_later ? 2 : 3);
     j->net.answer[1] = -1;
-    for (unsigned i = 0; i < 3; i++) /* ours of the answer too: without the relay's it ends */
+    for (unsigned i = 0; i < 3; i++) /* our end for the answer too, so that it closes with the relay's */
         if (fds[i] >= 0)
             sys_close(fds[i]);
     return ret;
 }
 
-/* 0, or what the relay says; its words become the result's detail. */
+/* Returns 0, or the error that the relay reports; its words become the result's detail. */
 static int read_answer(struct job *j)
 {
     nsbox_net_event ready;
@@ -57,7 +58,7 @@ static int read_answer(struct job *j)
         return ret < 0 ? ret : ret == 0 ? -ETIMEDOUT : -ESRCH;
     long n = sys_read(j->net.answer[0], &ready, sizeof ready);
     if (n != sizeof ready || ready.head.kind != NSBOX_NET_READY)
-        return n < 0 ? (int)n : -EPIPE; /* it has ended */
+        return n < 0 ? (int)n : -EPIPE; /* the relay has ended */
     unsigned i = 0;
     for (; ready.head.value < 0 && i < sizeof j->res->detail - 1 && ready.name[i]; i++)
         j->res->detail[i] = ready.name[i];

@@ -1,18 +1,18 @@
-/* sources.c: what is bound, opened before the sandbox has ids of its own.
+/* sources.c: opens the sources of binds before the sandbox has ids of its own.
  *
- * Those ids can't search what only the caller may. And only the caller, before there is a user namespace, has the power to
- * map the files of one user to the sandbox's own (idmapped mounts, mount_setattr(2), Linux 5.12). As detached mounts the
- * sources then go along.
+ * Those ids can't search what only the caller may. And only the caller, before there is a user namespace, has the
+ * power to map the files of one user to the sandbox's own (idmapped mounts, mount_setattr(2), Linux 5.12). So the
+ * sources come along as detached mounts.
  */
 #include "isolation.h"
 
-/* Is it a name of the caller's, which is looked up in the root that the caller has? */
+/* Is the source a name, to be looked up in the caller's root? */
 static int is_early(const nsbox_op *op)
 {
     return op->code == NSBOX_OP_BIND && !(op->flags & (NSBOX_FROM_FD | NSBOX_LIFTED | NSBOX_PROBE_TTY));
 }
 
-/* The sources of a new root, a descriptor or -errno each. In a copy of a kept tree there is nothing of the caller's. */
+/* Opens the sources of a new root: for each, a descriptor or -errno. A copy of a kept tree has none of the caller's. */
 int open_sources(struct job *j, int32_t *at)
 {
     const nsbox_request *r = j->req;

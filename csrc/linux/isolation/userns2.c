@@ -1,4 +1,4 @@
-/* userns2.c: the command's last user namespace, the second one: made, mapped, entered. */
+/* userns2.c: makes, maps and enters the command's last user namespace, the second one. */
 #include "isolation.h"
 
 static void await_word(const uint32_t *word, uint32_t as_long_as)
@@ -14,7 +14,7 @@ static void set_userns2(struct job *j, enum userns2 how_far)
     sys_futex_wake(&j->userns2.state);
 }
 
-/* Is the command dead, or has it given up? Its number is the one that it has here, in a namespace that counts from 1. */
+/* Is the command dead, or has it given up? In a namespace that counts from 1, it is looked up by its number there. */
 static int command_is_gone(const struct job *j, int *pidfd)
 {
     static const int64_t at_once[2] = {0, 0};
@@ -22,14 +22,14 @@ static int command_is_gone(const struct job *j, int *pidfd)
     if (__atomic_load_n(&j->res->error, __ATOMIC_ACQUIRE) ||
         (made && !__atomic_load_n(&j->command.tid, __ATOMIC_ACQUIRE)))
         return 1;
-    if (*pidfd < 0 && j->res->pid > 0 && j->req->pid_fd < 0) /* in one that was joined its number isn't known */
+    if (*pidfd < 0 && j->res->pid > 0 && j->req->pid_fd < 0) /* in a joined namespace its number isn't known */
         *pidfd = sys_pidfd_open(j->req->flags & NSBOX_AS_INIT ? 1 : has_init(j) ? 3 : j->res->pid);
     struct pollfd fd = {.fd = *pidfd, .events = POLLIN};
     return *pidfd >= 0 && sys_ppoll(&fd, 1, at_once) > 0;
 }
 
-/* Once the command is in its second user namespace, mapping several ids for it takes capabilities in the first: this
- * process has them. */
+/* Once the command is in its second user namespace, mapping several ids for it requires capabilities in the first.
+ * This process has them. */
 static void map2_helper(void *arg)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
@@ -38,7 +38,8 @@ static void map2_helper(void *arg)
     sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
     while (__atomic_load_n(&j->userns2.state, __ATOMIC_ACQUIRE) == USERNS2_NONE) {
         int given_up = __atomic_load_n(&j->gate, __ATOMIC_ACQUIRE) == GATE_ABORT;
-        if (given_up || command_is_gone(j, &command) || caller_is_gone(j)) /* before our death signal was set, too */
+        if (given_up || command_is_gone(j, &command) ||
+            caller_is_gone(j)) /* also if it ended before our death signal was set */
             sys_exit(0);
         sys_futex_wait(&j->userns2.state, USERNS2_NONE, fifty_ms);
     }
@@ -65,7 +66,7 @@ void await_map2_helper(struct job *j)
 {
     if (!(j->req->flags & NSBOX_MAP2_BY_HELPER) || j->helper.pid <= 0)
         return;
-    if (forks(j->req)) { /* then that has executed, or ended */
+    if (forks(j->req)) { /* then the command has executed, or ended */
         uint32_t none = USERNS2_NONE;
         __atomic_compare_exchange_n(&j->userns2.state, &none, USERNS2_MAPPED, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
         sys_futex_wake(&j->userns2.state);
@@ -118,8 +119,8 @@ static int map_userns2(struct job *j)
     return ret < 0 ? ret : sys_openat(j->b.proc, path, O_RDONLY, 0);
 }
 
-/* The last user namespace of one command. Each must have its own. In a shared one, a process that sees another by
- * whatever procfs or pidfd may trace it, and before its exec that is the caller's memory. */
+/* Makes the last user namespace of one command. Each must have its own: in a shared one, a process that sees another
+ * through any procfs or pidfd may trace it, and before the other's exec that would be the caller's memory. */
 int make_userns2(struct job *j)
 {
     TRY(&j->b, NSBOX_STEP_SECOND_USERNS, clone_sharer(&j->helper, 0, j->stacks.helper, userns2_maker, j));
@@ -131,25 +132,26 @@ int make_userns2(struct job *j)
     return ret < 0 ? ret : 0;
 }
 
-/* The wished ids in a namespace of their own, since some mounts (devpts) need uid 0 in the first. What was
- * mounted there can't be changed from here, whatever capabilities a process may get; one that keeps some gets its
- * mounts as a copy, in which what they are is locked (mount_namespaces(7)). "self" in the caller's procfs is the
- * command, though the root that it was mounted in has gone. */
+/* Enters a user namespace with the wished ids. It is a second one, since some mounts (devpts) need uid 0 in the
+ * first. What was mounted there can't be changed from here, whatever capabilities a process may get. A command that
+ * keeps some gets a copy of its mounts, in which their properties are locked (mount_namespaces(7)). "self" in the
+ * caller's procfs is the command, though the root where that was mounted has gone. */
 int enter_second_userns(struct job *j, uint32_t *step)
 {
     const nsbox_request *r = j->req;
     *step = NSBOX_STEP_SECOND_USERNS;
-    int given = j->userns2.fd >= 0 ? j->userns2.fd : r->user2_fd;
-    int ret = given >= 0 ? sys_setns(given, CLONE_NEWUSER)
-                         : sys_unshare(CLONE_NEWUSER | (r->caps ? (unsigned long)CLONE_NEWNS : 0));
-    if (ret < 0 || given >= 0)
+    int userns = j->userns2.fd >= 0 ? j->userns2.fd : r->user2_fd;
+    int ret = userns >= 0 ? sys_setns(userns, CLONE_NEWUSER)
+                          : sys_unshare(CLONE_NEWUSER | (r->caps ? (unsigned long)CLONE_NEWNS : 0));
+    if (ret < 0 || userns >= 0)
         return ret;
     if (r->flags & NSBOX_MAP2_BY_HELPER)
         return await_maps(j, step);
     return write_maps(j->b.proc, "self/", r->uid_map2, r->gid_map2, how_to_map(r) & MAPS_PATIENT, step);
 }
 
-/* Tried, since a limit may be set anywhere above; with the ids that the command has, since others could be refused. */
+/* Checks that no user namespace can be made, by trying: a limit may be set anywhere above. It tries with the
+ * command's ids, since others could be refused. */
 int check_no_userns(const nsbox_request *r, uint32_t *step)
 {
     *step = NSBOX_STEP_LIMIT_USERNS;

@@ -1,4 +1,4 @@
-/* clone.h: processes made in the caller's memory: how, and how to tell that one has left it. */
+/* clone.h: makes processes in the caller's memory, and tells when one has left it. */
 #ifndef NSBOX_CLONE_H
 #define NSBOX_CLONE_H
 
@@ -7,12 +7,12 @@
 /* A process in the caller's memory. */
 struct sharer {
     int pid;
-    uint32_t tid; /* not 0 as long as it is there: see await_exec() */
+    uint32_t tid; /* not 0 as long as the process is there: see await_exec() */
 };
 
-/* Waits until the child whose CLONE_CHILD_CLEARTID word this is has left our memory, by exec or exit: true then,
+/* Waits until the child whose CLONE_CHILD_CLEARTID word this is has left our memory, by exec or exit. True then,
  * false after ten milliseconds. The kernel can fail to write the word of a process that is being killed (it gives up
- * a page fault then), so a process that waits on also looks whether the other is there at all. */
+ * a page fault then), so a process that goes on waiting also checks whether the other still exists. */
 static inline int await_exec(uint32_t *tid)
 {
     static const int64_t ten_ms[2] = {0, 10000000};
@@ -42,12 +42,12 @@ struct clone_more {
 #define CLEAR_SIGHAND                                                                                                  \
     0x100000000ULL /* CLONE_CLEAR_SIGHAND (Linux 5.5): handlers become the default, nothing else does */
 
-/* As arch_clone(), with what only clone3(2) takes: handlers that are cleared in one go, or another cgroup from the first
- * moment, since moving a process would wait for a lock that all forks of the machine share. */
+/* Like arch_clone(), with what only clone3(2) can do: it clears all handlers in one go, or starts the process in
+ * another cgroup. Moving a process later would wait for a lock that all forks of the machine share. */
 static inline long clone_by_args(uint64_t flags, uint8_t *top, const struct clone_more *more, void (*fn)(void *),
                                  void *arg)
 {
-    enum { BELOW = 4096 }; /* of its stack, as much as the kernel is told about */
+    enum { BELOW = 4096 }; /* the part of its stack that the kernel is told about */
     void **sp = (void **)(void *)top;
     *--sp = arg;
     *--sp = (void *)fn;

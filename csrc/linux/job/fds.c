@@ -1,4 +1,5 @@
-/* fds.c: which descriptors each process of a spawn has: the mediator, which makes room; the command, which keeps its own alone. */
+/* fds.c: which descriptors each process of a spawn has: the mediator, which makes room; the command, which keeps
+ * only its own. */
 #include "job.h"
 
 static int is_open(const struct job *j, int fd)
@@ -10,7 +11,7 @@ static int is_open(const struct job *j, int fd)
     return fd < 0 ? 0 : is_ours ? -EBADF : sys_get_fd_flags(fd);
 }
 
-/* The caller's descriptors, before we open any more: a number that it has closed would soon be one of ours. */
+/* Checks the caller's descriptors before we open any: a number that the caller has closed would soon be one of ours. */
 static int check_fds(struct job *j, int32_t *op)
 {
     const nsbox_request *r = j->req;
@@ -47,17 +48,17 @@ static int next_needed(const struct job *j, int from)
     lower(&least, j->lifeline, from);
     lower(&least, j->init.says[0], from);
     lower(&least, j->init.says[1], from);
-    lower(&least, j->b.proc, from); /* these only in the command's table */
+    lower(&least, j->b.proc, from); /* these are needed only in the command's table */
     lower(&least, j->command.devnull, from);
     lower(&least, r->stdin_fd, from);
     lower(&least, r->stdout_fd, from);
     lower(&least, r->stderr_fd, from);
     for (uint32_t i = 0; i < r->n_idmaps; i++)
         lower(&least, r->idmaps[i].userns_fd, from);
-    const int32_t given[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,     r->mnt_fd,
-                             r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1], r->relay_fd};
-    for (unsigned i = 0; i < sizeof given / sizeof given[0]; i++)
-        lower(&least, given[i], from);
+    const int32_t requested[] = {r->user_fd, r->user2_fd, r->pid_fd, r->hold_fd,       r->report_fd,     r->mnt_fd,
+                                 r->null_fd, r->park_fd,  r->go_fd,  j->setup_pipe[0], j->setup_pipe[1], r->relay_fd};
+    for (unsigned i = 0; i < sizeof requested / sizeof requested[0]; i++)
+        lower(&least, requested[i], from);
     for (uint32_t i = 0; i < r->n_pass_fds; i++)
         lower(&least, r->pass_fds[i], from);
     for (uint32_t i = 0, n = plan_nops(r->plan); i < n; i++)
@@ -66,12 +67,13 @@ static int next_needed(const struct job *j, int from)
     return least;
 }
 
-/* Our table is a copy, but its size is limited too: what the command won't get makes room for ours. The command then
- * closes what it has of ours. */
+/* Our table is a copy, but its size is limited too. So what the command won't get makes room for our descriptors;
+ * the command then closes those of ours that it has. */
 int close_unneeded(struct job *j)
 {
     const nsbox_request *r = j->req;
-    if (!(r->flags & NSBOX_CLOSE_FDS) || r->flags & NSBOX_PREEXEC) /* which may use them: they are closed after it */
+    if (!(r->flags & NSBOX_CLOSE_FDS) ||
+        r->flags & NSBOX_PREEXEC) /* preexec_fn may use them: they are closed after it */
         return 0;
     for (int from = 3;;) {
         int needed = next_needed(j, from);
@@ -86,8 +88,8 @@ int close_unneeded(struct job *j)
     }
 }
 
-/* No descriptor of ours may have a number that the command's stdio takes: what the caller has closed there is filled up
- * to the exec. */
+/* Fills up what the caller has closed of 0 to 2, up to the exec: no descriptor of ours may have a number that the
+ * command's stdio gets. */
 static int fill_standard_fds(const struct job *j)
 {
     int ret = 0;
@@ -119,7 +121,7 @@ int open_devnull(struct job *j)
     return 0;
 }
 
-/* As they are in the command's table; they change in ours. */
+/* Remembers our descriptors as they are in the command's table; in ours they change. */
 void remember_own(struct job *j)
 {
     const int own[] = {j->b.root, j->b.base, j->b.scratch, j->b.masked, j->b.parent};
@@ -175,7 +177,7 @@ static void close_each(const int *fds, unsigned count)
             sys_close(fds[i]);
 }
 
-/* Directories of the sandbox's own, which nothing needs that is still to come. */
+/* Closes directories of the sandbox's own, which no later step needs. */
 void close_own_places(struct job *j)
 {
     close_each(j->command.own, sizeof j->command.own / sizeof j->command.own[0]);
@@ -183,9 +185,9 @@ void close_own_places(struct job *j)
         j->command.own[i] = -1;
 }
 
-/* The set-up's descriptors, when the caller's stay open: exec would close them, but looks the program up first. With
- * PREEXEC those of the request stay open until exec: Python runs here, knows them by number, and closes what is its
- * own. A number that C had freed could be another file's by then. */
+/* Closes the set-up's descriptors if the caller's stay open: exec would close them, but looks the program up first.
+ * With PREEXEC those of the request stay open until exec: Python runs here, knows them by number, and closes what is
+ * its own. A number that C had freed could be another file's by then. */
 void close_own(struct job *j)
 {
     const nsbox_request *r = j->req;
@@ -209,7 +211,7 @@ void close_own(struct job *j)
             sys_set_fd_flags(borrowed[i], FD_CLOEXEC);
 }
 
-/* Closes what isn't 0..2 or in pass_fds, by the gaps between them; those in it survive exec. */
+/* Closes what isn't 0..2 or in pass_fds, one gap between them at a time; those in pass_fds survive the exec. */
 int descriptors(struct job *j)
 {
     const nsbox_request *r = j->req;

@@ -4,7 +4,7 @@
 
 enum { MOST_FDS = 7 };
 
-/* Sends a byte, and descriptors with it, by a unix socket (unix(7)). */
+/* Sends a byte, and descriptors with it, through a unix socket (unix(7)). */
 int send_fds(int socket, const int *fds, unsigned n)
 {
     struct {
@@ -24,8 +24,8 @@ int send_fds(int socket, const int *fds, unsigned n)
     return ret < 0 ? ret : 0;
 }
 
-/* The command's root and namespaces. The holder may not open them itself as long as the command shares memory that
- * isn't dumpable; each process may open its own. */
+/* Sends the command's root and namespaces. The holder may not open them itself as long as the command shares memory
+ * that isn't dumpable; each process may open its own. */
 static int show(struct job *j)
 {
     static const char *const names[NSBOX_SHOWN] = {
@@ -42,8 +42,9 @@ static int show(struct job *j)
     return ret;
 }
 
-/* Tells the holder of the request that this much is done, and waits for its word, for as long as it and the caller
- * are there. The death signal is set again: a change of ids, or of the user namespace, has cleared it (commit_creds). */
+/* Tells the holder of the request that the set-up has come this far, and waits for its word as long as the holder
+ * and the caller are there. The death signal is set again: a change of ids, or of the user namespace, has cleared it
+ * (commit_creds). */
 int hold(struct job *j, int is_command, uint32_t *step)
 {
     char byte = 0;

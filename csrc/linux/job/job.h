@@ -15,10 +15,10 @@ enum userns2 { USERNS2_NONE, USERNS2_ENTERED, USERNS2_MAPPED };
 enum { MAX_PROCS = 8 };  /* ops that mount a procfs */
 enum { MAX_SHARES = 4 }; /* file systems that the command may make for the mediator */
 
-/* A word of what has another type. */
+/* A word that may alias any type. */
 typedef uint64_t __attribute__((may_alias)) any_word;
 
-/* A file system that either the mediator or the command makes, whichever comes to it first. */
+/* A file system that the mediator or the command makes, whichever gets to it first. */
 struct share {
     uint32_t state; /* futex: enum share_state */
     int fd;         /* a detached mount, or -errno */
@@ -34,15 +34,15 @@ struct job {
     } stacks;
 
     int caller;                  /* its pid */
-    sys_sigset mask;             /* its signal mask, to be given back to the command */
+    sys_sigset mask;             /* its signal mask, which the command gets back */
     unsigned umask;              /* its umask */
     int lifeline;                /* pidfd of it */
     struct arch_context context; /* of the caller, to which a command with PREEXEC returns */
 
     uint32_t mediator;                 /* futex: enum mediator; cleared by the kernel when it has ended */
     uint32_t gate;                     /* futex: enum gate; the command looks paths up when it is open */
-    int setup_pipe[2];                 /* ends when the mediator has gone; a byte in it: enum nsbox_told */
-    int parked_pipe[2];                /* the same, when it is the caller's: its descriptors, or -1 */
+    int setup_pipe[2];                 /* ends when the mediator has gone; carries a byte: enum nsbox_told */
+    int parked_pipe[2];                /* the same if it belongs to the caller: its descriptors, or -1 */
     struct sharer helper, map_program; /* of userns2.c and maps.c; pidns_below.c has the second too */
 
     struct {
@@ -57,7 +57,7 @@ struct job {
         uint32_t tid; /* cleared by the kernel when the command has executed or died */
         int is_made;
         int has_handlers;         /* it begins with the caller's signal handlers */
-        int own[5 + MAX_PROCS];   /* the set-up's descriptors that it has as well */
+        int own[5 + MAX_PROCS];   /* the set-up's descriptors that the command has too */
         int devnull;              /* for its stdio, or -1 */
         const nsbox_place *place; /* where it starts, when there was a choice */
         int is_watched;           /* the caller ignores SIGCHLD, and wants a pidfd */
@@ -69,7 +69,7 @@ struct job {
         int procs[MAX_PROCS]; /* detached mounts of procfs, or -errno */
         unsigned n_procs;     /* how many are used */
         struct share shares[MAX_SHARES];
-        unsigned n_shares; /* how many the mediator has come to */
+        unsigned n_shares; /* how many the mediator has reached */
         uint32_t cpu;      /* the mediator's processor, when it made the command */
     } parallel;
 
@@ -103,7 +103,7 @@ static inline struct job *job_of(struct builder *b)
     return (struct job *)(void *)((char *)b - offsetof(struct job, b));
 }
 
-/* The command sleeps on the other word, which also changes when nobody is left to open the gate. */
+/* The command sleeps on the mediator's word, which also changes when no process is left to open the gate. */
 static inline void set_gate(struct job *j, enum gate gate)
 {
     __atomic_store_n(&j->gate, gate, __ATOMIC_RELEASE);
@@ -112,13 +112,14 @@ static inline void set_gate(struct job *j, enum gate gate)
     sys_futex_wake(&j->mediator);
 }
 
-/* Is there an init of ours? Without a pid namespace of its own, a sandbox has none; and the command may be it. */
+/* Is there an init of ours? Without a pid namespace of its own a sandbox has none; and the command itself may be pid
+ * 1. */
 static inline int has_init(const struct job *j)
 {
     return (j->req->namespaces & CLONE_NEWPID) && !(j->req->flags & NSBOX_AS_INIT);
 }
 
-/* Is the sandbox's pid namespace below one that the caller has given? */
+/* Is the sandbox's pid namespace below one that the caller named? */
 static inline int is_below(const nsbox_request *r)
 {
     return r->pid_fd >= 0 && r->namespaces & CLONE_NEWPID;
@@ -160,13 +161,13 @@ static inline int makes_net(const nsbox_request *r)
     return (r->namespaces & CLONE_NEWNET) && !is_parked(r);
 }
 
-/* Is that one to be shown to the relay, which makes its side of it? */
+/* Is it to be shown to the relay, which makes its side of it? */
 static inline int wants_relay(const nsbox_request *r)
 {
     return r->relay_fd >= 0 && !is_parked(r);
 }
 
-/* The most that the command may ever have of capabilities. */
+/* The capabilities that the command could ever have, at most. */
 static inline uint64_t bounding_set(const nsbox_request *r)
 {
     return r->caps ? r->caps->bounding : r->flags & NSBOX_MAP_ROOT && r->uid == 0 ? 1ULL << CAP_SETFCAP : 0;
@@ -180,13 +181,13 @@ static inline int caller_is_gone(const struct job *j)
     return sys_ppoll(&fd, 1, at_once) > 0;
 }
 
-/* A pid 1 always shares our memory: it was there first. */
+/* Is the command a copy of the caller's memory? A pid 1 never is: it shares our memory, as it is made first. */
 static inline int forks(const nsbox_request *r)
 {
     return r->flags & NSBOX_FORK_COMMAND && !(r->flags & NSBOX_AS_INIT);
 }
 
-/* A descriptor from 3 up in place of one that may be lower, or -errno. */
+/* Returns a descriptor from 3 up for one that may be lower, or -errno. */
 static inline int move_high(int fd)
 {
     if (fd < 0 || fd > 2)
@@ -201,7 +202,7 @@ static inline int open_pidfd(int pid)
     return move_high(sys_pidfd_open(pid));
 }
 
-/* Records where a child gave up. The first error stays, also between two children. */
+/* Records where a child gave up. The first error wins, also between two children. */
 static inline void report(nsbox_result *res, int error, uint32_t step, int32_t op)
 {
     int32_t none = 0;
@@ -211,16 +212,18 @@ static inline void report(nsbox_result *res, int error, uint32_t step, int32_t o
     res->op = op;
 }
 
-/* Is the net namespace joined by the mediator, before there is a command? To join it by a pidfd one must be allowed to look
- * at the init, with power over the user namespace of its memory: before its exec the caller's, where a given one has
- * none; after it that of its image, which may be an outer one if the ids mean nothing in the given one. */
+/* Does the mediator join the net namespace before there is a command? Joining it through a pidfd requires permission
+ * to look at the init, which is power over the user namespace of its memory. Before its exec that is the caller's,
+ * where a given user namespace has no power. After it, it is its image's, which may be an outer one if the ids mean
+ * nothing in the given one. */
 static inline int joins_net_first(const struct job *j)
 {
     int is_foreign = j->req->user_fd >= 0 || is_below(j->req);
     return is_foreign && makes_net(j->req) && has_init(j) && !is_warm(j->req) && !has_no_command(j->req);
 }
 
-/* In a copy of a kept tree the last user namespace is there already: it is joined before everything else. */
+/* Does the command enter a second user namespace? In a copy of a kept tree the last one exists already, and is
+ * joined before everything else. */
 static inline int has_second_userns(const nsbox_request *r)
 {
     return (r->uid_map2 || r->user2_fd >= 0) && !is_warm(r);
@@ -229,11 +232,12 @@ static inline int has_second_userns(const nsbox_request *r)
 static inline int needs_root_first(const nsbox_request *r)
 {
     int is_early = has_second_userns(r) || r->flags & (NSBOX_FORK_COMMAND | NSBOX_NO_USERNS);
-    return !(r->flags & NSBOX_PLAIN) && (is_early || r->hold_fd >= 0); /* it is shown to the holder of the request */
+    return !(r->flags & NSBOX_PLAIN) &&
+           (is_early || r->hold_fd >= 0); /* the root is shown to the holder of the request */
 }
 
 /* fds.c */
-int take_descriptors(struct job *j, int32_t *op); /* at the start: those of the request are there, and no others */
+int take_descriptors(struct job *j, int32_t *op); /* at the start: checks those of the request, and makes room */
 int open_devnull(struct job *j);
 int close_unneeded(struct job *j);
 void remember_own(struct job *j);

@@ -1,10 +1,11 @@
-/* kernel.h: the kernel's numbers and structures that its headers don't give to us, or the C library has otherwise. */
+/* kernel.h: numbers and structures of the kernel that its headers don't give us, or that the C library defines
+ * otherwise. */
 #ifndef NSBOX_KERNEL_H
 #define NSBOX_KERNEL_H
 
 #include <stdint.h>
 
-/* Facts that headers older than the kernel floor, or guarded by the C library, don't give. */
+/* Constants that are missing in headers older than the kernel floor, or guarded by the C library. */
 #ifndef AT_RECURSIVE
 #define AT_RECURSIVE 0x8000
 #endif
@@ -38,7 +39,7 @@ struct sys_ifreq {
     short flags;
     char rest[22];
 };
-/* The kernel's struct rusage, of which the last fields don't matter here. */
+/* The kernel's struct rusage; its last fields don't matter here. */
 struct sys_rusage {
     int64_t user[2]; /* seconds, microseconds */
     int64_t system[2];

@@ -1,4 +1,4 @@
-/* message.h: what sendmsg(2) and recvmsg(2) take, as the kernel has it. */
+/* message.h: the argument of sendmsg(2) and recvmsg(2) as the kernel defines it. */
 #ifndef NSBOX_MESSAGE_H
 #define NSBOX_MESSAGE_H
 

@@ -1,8 +1,10 @@
-/* resolve.c: openat2(2) for a path of the sandbox or of the policy; where a filter refuses that call, the same step by step.
+/* resolve.c: openat2(2) for a path of the sandbox or of the policy; where a filter refuses that call, the same step
+ * by step.
  *
- * systemd's RestrictSUIDSGID= makes it ENOSYS, older profiles of containers EPERM. Each step opens one name in a descriptor,
- * and no link: a link's text is taken apart like the path, and counts from the root that the walk began in. "..", which a
- * rename could let out of it, is never given to the kernel. So nothing is found that openat2() would have refused.
+ * systemd's RestrictSUIDSGID= makes it fail with ENOSYS, older profiles of containers with EPERM. Each step opens
+ * one name in a descriptor, and never a link: a link's text is split like the path, and counts from the root that
+ * the walk began in. "..", which a rename could let out of that root, is never passed to the kernel. So nothing is
+ * found that openat2() would have refused.
  */
 #include "resolve.h"
 
@@ -13,7 +15,7 @@ static int is_refused(int fd)
     return fd == -ENOSYS || fd == -EPERM;
 }
 
-/* One name: its descriptor, or -ELOOP for a link, whose text goes to `link` unless that is NULL. */
+/* Opens one name. Returns its descriptor, or -ELOOP for a link, whose text goes to `link` unless that is NULL. */
 static int step_into(int at, const char *part, size_t n, char *link, long *length)
 {
     char name[256]; /* NAME_MAX and the 0 */
@@ -69,7 +71,7 @@ struct walk {
     int root;
     int fd;
     size_t have;                   /* of done */
-    char done[NSBOX_PATH_MAX];     /* the names on the way from the root to fd, each after a slash */
+    char done[NSBOX_PATH_MAX];     /* the names on the way from the root to fd, each preceded by a slash */
     char *rest;                    /* in room */
     char room[2 * NSBOX_PATH_MAX]; /* what is still to be walked, at its end */
     char link[NSBOX_PATH_MAX];
@@ -83,7 +85,7 @@ static int go_to(struct walk *w, int fd)
     return fd;
 }
 
-/* From the root, to where the names of done lead. */
+/* Starts again from the root, and goes to where the names in done lead. */
 static int restart(struct walk *w)
 {
     w->done[w->have] = 0;
@@ -97,7 +99,7 @@ static int go_up(struct walk *w)
     return restart(w);
 }
 
-/* Puts a link's text before what is still to be walked. */
+/* Inserts a link's text before what is still to be walked. */
 static int put_before(struct walk *w, long n)
 {
     if (n <= 0)
@@ -169,7 +171,7 @@ static int walk_in_root(int root, const char *path, int nofollow)
 int open_inside(int root, const char *path, int nofollow)
 {
     uint64_t how = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | (nofollow ? RESOLVE_NO_SYMLINKS : 0);
-    int fd = -EAGAIN; /* when a rename elsewhere raced with a ".." in a link: try again, a few times */
+    int fd = -EAGAIN; /* when a rename elsewhere races with a ".." in a link: try again, a few times */
     for (int i = 0; i < 32 && fd == -EAGAIN; i++)
         fd = sys_openat2(root, path, O_PATH, 0, how);
     return is_refused(fd) ? walk_in_root(root, path, nofollow) : fd;

@@ -1,4 +1,4 @@
-/* resolve.h: descriptors (O_PATH) or -errno of paths that links may have been planted on. */
+/* resolve.h: opens paths on which links may have been planted: a descriptor (O_PATH) or -errno. */
 #ifndef NSBOX_RESOLVE_H
 #define NSBOX_RESOLVE_H
 

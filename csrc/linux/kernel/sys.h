@@ -1,7 +1,7 @@
-/* sys.h: every system call that the children of a spawn may make, one inline function each. This is the audit list: a
- * call that isn't here isn't made between clone and exec. Each returns what the kernel returns, -errno on failure; errno,
- * the C library and its locks are never touched, since the children run in the caller's memory while its other threads
- * go on. */
+/* sys.h: every system call that the children of a spawn may make, one inline function each. This is the audit list:
+ * a call that isn't here isn't made between clone and exec. Each function returns what the kernel returns, -errno on
+ * failure. They never touch errno, the C library or its locks, since the children run in the caller's memory while
+ * its other threads go on. */
 #ifndef NSBOX_SYS_H
 #define NSBOX_SYS_H
 
@@ -114,7 +114,7 @@ static inline int sys_statx(int fd, const char *path, int flags, unsigned mask, 
 {
     return (int)S5(__NR_statx, fd, path, flags, mask, st);
 }
-/* Of pipe(2): fstatfs(2) says pipefs, PIPEFS_MAGIC of <linux/magic.h>. */
+/* Is it from pipe(2)? Then fstatfs(2) says pipefs, PIPEFS_MAGIC of <linux/magic.h>. */
 static inline int sys_is_anonymous_pipe(int fd)
 {
     int64_t statfs[16];
@@ -190,7 +190,7 @@ static inline int sys_open_tree_attr(int dir, const char *path, unsigned flags, 
 {
     return (int)S5(__NR_open_tree_attr, dir, path, flags | OPEN_TREE_CLOEXEC, attr, sizeof *attr);
 }
-/* Without a path, on what dir itself is. A link at its end isn't followed. */
+/* Without a path, mounts on what dir itself refers to. A link at the path's end isn't followed. */
 static inline int sys_move_mount(int from, int dir, const char *path)
 {
     unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | (*path ? 0 : MOVE_MOUNT_T_EMPTY_PATH);
@@ -332,7 +332,7 @@ static inline int sys_getcpu(uint32_t *cpu)
 {
     return (int)S3(__NR_getcpu, cpu, 0, 0);
 }
-/* Returns how many bytes of a mask the kernel has. */
+/* Returns the size of the kernel's mask in bytes. */
 static inline int sys_sched_getaffinity(int pid, size_t size, uint64_t *mask)
 {
     return (int)S3(__NR_sched_getaffinity, pid, size, mask);

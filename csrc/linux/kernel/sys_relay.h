@@ -4,7 +4,7 @@
 
 #include "sys.h"
 
-/* Of type SOCK_SEQPACKET, of the family AF_UNIX. */
+/* Type SOCK_SEQPACKET, family AF_UNIX. */
 static inline int sys_packet_pair(int ends[2])
 {
     return (int)S4(__NR_socketpair, 1, 5 | SYS_O_CLOEXEC, 0, ends);

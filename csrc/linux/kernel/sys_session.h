@@ -1,4 +1,4 @@
-/* sys_session.h: the system calls that only pid 1 of a session makes, besides those of sys.h; part of the audit list. */
+/* sys_session.h: the system calls that only pid 1 of a session makes, in addition to sys.h; part of the audit list. */
 #ifndef NSBOX_SYS_SESSION_H
 #define NSBOX_SYS_SESSION_H
 
@@ -28,7 +28,7 @@ static inline int sys_limits_of(int pid, unsigned resource, struct sys_rlimit *n
 {
     return (int)S4(__NR_prlimit64, pid, resource, 0, now);
 }
-/* The kernel doesn't look at a sixth argument; a filter does. */
+/* Passes the secret as a sixth argument, which the kernel ignores but a filter sees. */
 static inline int sys_limit_by(unsigned resource, const struct sys_rlimit *limit, uint64_t secret)
 {
     return (int)arch_syscall(__NR_prlimit64, 0, resource, (long)(uintptr_t)limit, 0, 0, (long)secret);

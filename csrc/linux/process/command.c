@@ -12,8 +12,8 @@ static int session(const nsbox_request *r, uint32_t *step)
     return sys_setpgid(0, r->pgid);
 }
 
-/* Before the exec, so that the program finds itself in the foreground. SIGTTOU, which a group in the background earns by
- * this, is blocked (tcsetpgrp(3)). */
+/* Gives the command its terminal before the exec, so that the program finds itself in the foreground. A background
+ * group that does this gets SIGTTOU, so that is blocked (tcsetpgrp(3)). */
 static int terminal(const nsbox_request *r, uint32_t *step)
 {
     if (!r->terminal)
@@ -25,7 +25,8 @@ static int terminal(const nsbox_request *r, uint32_t *step)
     return sys_ioctl(fd, 0x5410 /* TIOCSPGRP */, &group);
 }
 
-/* As execvp(3): the shell's arguments are its name, the script and the command's own. Before argv there is room for one. */
+/* As in execvp(3), the shell's arguments are its name, the script and the command's own. argv has room for one more
+ * before it. */
 static int execute_script(const char *program, const char *const *argv, const char *const *envp)
 {
     const char **args = (const char **)(uintptr_t)argv - 1, *name = args[1];
@@ -36,7 +37,8 @@ static int execute_script(const char *program, const char *const *argv, const ch
     return ret;
 }
 
-/* The first error that says more than "not here" is the one to report, as execvp does. */
+/* Executes the program; returns the error if it can't. The first error that says more than "not here" is the one to
+ * report, as execvp does. */
 static int execute(struct job *j, uint32_t *step)
 {
     int error = 0, last = -ENOENT;
@@ -46,11 +48,11 @@ static int execute(struct job *j, uint32_t *step)
     int ret = r->flags & NSBOX_PREEXEC ? death_signal_after_preexec(j) : death_signal(j);
     if (ret < 0)
         return ret;
-    if (!(r->flags & NSBOX_PREEXEC)) /* which may have changed it */
+    if (!(r->flags & NSBOX_PREEXEC)) /* preexec_fn may have changed it */
         unblock_signals(j);
     *step = NSBOX_STEP_SECCOMP;
-    /* A filter may kill us at the exec. Our memory is a copy of the caller's, of which nobody gets a dump; the program
-     * that is executed is dumpable again (PR_SET_DUMPABLE(2const)). */
+    /* A filter may kill us at the exec. Our memory is a copy of the caller's, so nobody must get a dump of it; the
+     * program that is executed is dumpable again (PR_SET_DUMPABLE(2const)). */
     if (r->flags & NSBOX_FORK_COMMAND && r->n_last_filters)
         sys_prctl(PR_SET_DUMPABLE, 0, 0);
     ret = install_filters(r, r->n_filters - r->n_last_filters, r->n_filters);
@@ -64,7 +66,7 @@ static int execute(struct job *j, uint32_t *step)
         last = sys_execve(*program, r->argv, envp);
         if (last == -ENOEXEC && r->flags & NSBOX_SHELL)
             last = execute_script(*program, r->argv, envp);
-        if (last >= 0) /* a filter's word: it didn't happen */
+        if (last >= 0) /* a filter only pretended: there was no exec */
             last = -EPERM;
         if (last != -ENOENT && last != -ENOTDIR && !error)
             error = last;
@@ -85,11 +87,13 @@ static int enter_cwd(struct job *j, uint32_t *step)
     return r->flags & NSBOX_CWD_OPTIONAL ? 0 : ret;
 }
 
-/* Waits for the root: no path may be looked up before, since the old one still lies on "/". pivot_root(2) has changed
- * ours, as it does for each process that had the old one. A mediator that has gone without a word was killed, and the
- * caller reports it. Perhaps that was when the caller's thread ended, by an exec of another one: then we end here, if
- * we asked for a death signal too late. The root and we are ready at about the same time: a sleep and its wake take
- * longer than the looks. */
+/* Waits for the new root. No path may be looked up before, since the old root still lies on "/". pivot_root(2) has
+ * changed our root, as it does for each process that had the old one.
+ *
+ * If the mediator has gone without a word it was killed, and the caller reports it. Perhaps the caller's thread had
+ * ended, by an exec of another one: then we end here, in case we asked for a death signal too late. The root and we
+ * are ready at about the same time, so look a while before sleeping: a sleep and its wake take longer.
+ */
 static int pass_gate(struct job *j)
 {
     static const int64_t twenty_us[2] = {0, 20000};
@@ -99,7 +103,7 @@ static int pass_gate(struct job *j)
         int gone = gate == GATE_OPEN ? old_root_is_gone(&j->b) : 0;
         if (gone)
             return gone < 0 ? gone : sys_chdir("/");
-        if (gate == GATE_ABORT || mediator == MEDIATOR_GONE) /* the root was looked at after that */
+        if (gate == GATE_ABORT || mediator == MEDIATOR_GONE) /* we looked at the root after reading that */
             return -ECANCELED;
         if (looks < 200 /* some 60 us */)
             sys_sched_yield();
@@ -110,15 +114,16 @@ static int pass_gate(struct job *j)
     }
 }
 
-/* What can be done before there is a root, and doesn't depend on the last user namespace. */
+/* Does what can be done before there is a root, and doesn't depend on the last user namespace. */
 static int prepare(struct job *j, uint32_t *step, int32_t *op)
 {
     const nsbox_request *r = j->req;
-    /* Our parent is the thread that waits for us. When that ends, also by an exec of the caller, so do we: up to ours. */
+    /* Our parent is the thread that waits for us. Until our exec, we end when it does, even by an exec of the
+     * caller. */
     *step = NSBOX_STEP_LIFELINE;
     int ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
-    /* The caller may have ended before. With an init that ends with the caller, so do we; an init that may outlive it
-     * knows that by now. */
+    /* The caller may have ended before. With an init that ends with the caller, so do we; an init that may outlive
+     * it knows that by now. */
     int ends_with_init = has_init(j) && !(r->flags & NSBOX_OUTLIVE);
     if (ret >= 0 && !(r->flags & NSBOX_PLAIN) && !ends_with_init && caller_is_gone(j))
         ret = -ESRCH;
@@ -127,7 +132,7 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     *step = NSBOX_STEP_COMMAND;
     if ((ret = help_set_up(j)) < 0)
         return ret;
-    /* Only the mediator may hold this end, since its end tells the init that the mediator has gone. */
+    /* Only the mediator may hold this end: when it closes, the init knows that the mediator has gone. */
     sys_close(j->setup_pipe[1]);
     *step = NSBOX_STEP_STDIO;
     ret = stdio(j);
@@ -141,7 +146,7 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     if (ret < 0 || r->flags & NSBOX_UNCONFINED)
         return ret;
     if (is_warm(r)) {
-        ret = net_join(j, step, op); /* by power over the first user namespace */
+        ret = net_join(j, step, op); /* this requires power over the first user namespace */
         if (ret >= 0)
             ret = enter_second_userns(j, step);
         if (ret < 0)
@@ -154,8 +159,8 @@ static int prepare(struct job *j, uint32_t *step, int32_t *op)
     return ret < 0 ? ret : install_early_filters(r, step);
 }
 
-/* Power over a host name and a net namespace is power in the user namespace that they were made in. So the command
- * gets fresh ones. The name comes along; pid 1 stays in those before, since all may read its /proc/1/net. */
+/* Gives the command a fresh host name and net namespace, since power over these is power in the user namespace that
+ * they were made in. The name is carried over. Pid 1 stays in the old ones, since all may read its /proc/1/net. */
 static int renew_namespaces(struct job *j, uint32_t *step, int32_t *op)
 {
     const nsbox_request *r = j->req;
@@ -171,12 +176,12 @@ static int renew_namespaces(struct job *j, uint32_t *step, int32_t *op)
     return ret;
 }
 
-/* From privileges to none. */
+/* Takes away all privileges. */
 static int confine(struct job *j, uint32_t *step, int32_t *op)
 {
     const nsbox_request *r = j->req;
     int ret = needs_root_first(r) ? pass_gate(j) : 0;
-    /* The kernel takes a root with something mounted on it for a chroot, and refuses user namespaces there. */
+    /* The kernel mistakes a root with something mounted on it for a chroot, and refuses user namespaces there. */
     if (ret >= 0 && has_second_userns(r)) {
         ret = enter_second_userns(j, step);
         if (ret >= 0)
@@ -189,7 +194,7 @@ static int confine(struct job *j, uint32_t *step, int32_t *op)
         *step = NSBOX_STEP_SECCOMP;
         ret = install_filters(r, last - r->n_confined_filters, last);
     }
-    /* A command that will have other ids enters with those that it has now, as CPython does. */
+    /* A command that will get other ids enters its directory with its present ones, as CPython does. */
     if (ret >= 0 && r->flags & NSBOX_FORK_COMMAND) {
         close_own_places(j);
         ret = enter_cwd(j, step);
@@ -223,7 +228,7 @@ static int start_program(struct job *j, uint32_t *step, int32_t *op)
 
 static _Noreturn void give_up(struct job *j, int error, uint32_t step, int32_t op)
 {
-    if (error != -ECANCELED) /* else the mediator tells */
+    if (error != -ECANCELED) /* else the mediator reports it */
         report(j->res, error, step, op);
     sys_exit(127);
 }
@@ -260,7 +265,7 @@ void command_after_preexec(struct job *j, int failed)
     int32_t op = -1;
     int ret = failed ? -EINVAL : 0;
     if (ret >= 0 && j->req->flags & NSBOX_SETSID_LAST && sys_setsid() < 0 && sys_getsid(0) != sys_getpid()) {
-        step = NSBOX_STEP_SESSION; /* it leads a process group; else it was done there */
+        step = NSBOX_STEP_SESSION; /* it leads a process group; otherwise setsid(2) was done there */
         ret = -EPERM;
     }
     if (ret >= 0)

@@ -1,8 +1,9 @@
-/* end.c: the end of what a spawn has started: awaited, seen, or brought about when the spawn has failed. */
+/* end.c: the end of what a spawn has started: waits for it, detects it, or brings it about when the spawn has
+ * failed. */
 #include "process.h"
 
-/* The init's word comes some microseconds after the command's end: a sleep and its wake take longer than a few looks,
- * which leave the processor to the init if it waits for it. */
+/* Looks a few times before sleeping. The init's word comes some microseconds after the command's end: a sleep and
+ * its wake take longer than a few looks, which leave the processor to the init if it waits for it. */
 static int look_before_sleep(struct pollfd *fds)
 {
     static const int64_t at_once[2] = {0, 0};
@@ -15,7 +16,7 @@ static int look_before_sleep(struct pollfd *fds)
     return n;
 }
 
-/* 1: gone (and reaped, if it was ours), 0: not within the time, -errno. */
+/* 1: gone (and reaped, if it was our child), 0: not in time, -errno. */
 int nsbox_wait(int pidfd, int init_says, int timeout_ms)
 {
     struct pollfd fds[2] = {{.fd = pidfd, .events = POLLIN}, {.fd = init_says, .events = POLLIN}};
@@ -30,13 +31,13 @@ int nsbox_wait(int pidfd, int init_says, int timeout_ms)
     int ret = sys_waitid(P_PIDFD, pidfd, info, WEXITED | WNOHANG | __WALL);
     if (info[SI_PID] || fds[0].revents || (ret < 0 && fds[1].revents & POLLIN))
         return 1;
-    /* It is our child (we are a subreaper) and about to end: to be reaped. Or it was killed before it could say more. */
+    /* It is our child (we are a subreaper) and about to end, so reap it. Or it was killed before it could say more. */
     return nsbox_wait(pidfd, -1, timeout_ms);
 }
 
-/* A descriptor for the init, which is an orphan and may be gone and reaped by now (-ESRCH). Its number can't have been
- * given away again unless all numbers were used meanwhile; where the kernel gives pidfds inodes (6.9) even
- * that is noticed. */
+/* Returns a descriptor for the init, or -ESRCH: it is an orphan, and may be gone and reaped by now. Its number can't
+ * have been reused unless all numbers were used meanwhile; where the kernel gives pidfds inodes (6.9) even that is
+ * noticed. */
 static int open_init(const nsbox_result *res)
 {
     int fd = open_pidfd(res->init_pid);
@@ -49,7 +50,7 @@ static int open_init(const nsbox_result *res)
     return -ESRCH;
 }
 
-/* Is a child of ours a zombie, or nobody's? */
+/* Is this child of ours a zombie, or has it gone altogether? */
 int is_dead(int pid)
 {
     int32_t info[SI_WORDS];
@@ -58,8 +59,9 @@ int is_dead(int pid)
     return ret < 0 ? sys_kill(pid, 0) == -ESRCH : info[SI_PID] != 0;
 }
 
-/* Ends a process that may use our memory. Needs no descriptor: there may be none left. Without a pid
- * (CLONE_PARENT_SETTID: it comes with the process) there is none, or the kernel couldn't write it: see clean_up(). */
+/* Ends a process that may use our memory. Needs no descriptor: there may be none left. If its pid isn't known
+ * (CLONE_PARENT_SETTID writes it together with the process), there is no process, or the kernel couldn't write it:
+ * see clean_up(). */
 static void end_sharer(int pid, uint32_t *tid)
 {
     if (pid <= 0)
@@ -82,8 +84,8 @@ static void end_command(struct job *j)
     res->pid = 0;
 }
 
-/* Kills the init and returns when it is gone, and reaped if it is our child. Without a descriptor, when this process has
- * none left, one that nobody reaps looks alive: a second must do. */
+/* Kills the init and returns when it is gone, and reaped if it is our child. If this process has no descriptor left,
+ * an init that nobody reaps looks alive: a second must suffice. */
 static void end_init(struct job *j)
 {
     static const int64_t one_ms[2] = {0, 1000000};
@@ -102,9 +104,9 @@ static void end_init(struct job *j)
     }
 }
 
-/* Nothing of a spawn that failed goes on. The command before the init: pid 1 can't end while its zombie is there. A
- * process whose pid isn't known (its mediator was killed in clone(2)) finds the gate closed for ever, and the caller never
- * uses this memory again: NSBOX_STEP_KILLED. */
+/* Ends all that a failed spawn has started. The command goes before the init: pid 1 can't end while the command's
+ * zombie exists. A process whose pid isn't known (its mediator was killed in clone(2)) finds the gate closed for
+ * ever, and the caller never uses this memory again: NSBOX_STEP_KILLED. */
 void clean_up(struct job *j)
 {
     set_gate(j, GATE_ABORT);
@@ -117,11 +119,14 @@ void clean_up(struct job *j)
     j->res->pidfd = -1;
 }
 
-/* A sandbox whose end can't be awaited is not to be: another thread took the number that was kept for this. */
+/* Opens the descriptor for the init, or ends the sandbox: one whose end can't be waited for must not exist. It fails
+ * if another thread has used the number that was reserved for it. */
 void hold_init(struct job *j)
 {
     int fd = has_init(j) ? open_init(j->res) : -ESRCH;
-    if (fd < 0 && (fd != -ESRCH || j->req->flags & NSBOX_PARK)) { /* gone with a command is fine, but not before one */
+    if (fd < 0 &&
+        (fd != -ESRCH ||
+         j->req->flags & NSBOX_PARK)) { /* an init that ended after its command is fine, before one it isn't */
         report(j->res, fd, NSBOX_STEP_LIFELINE, -1);
         clean_up(j);
     }
@@ -136,7 +141,7 @@ void reap(struct sharer *s)
     s->pid = 0;
 }
 
-/* Waits for the mediator. True when it was killed from outside, so that its children may be anywhere. */
+/* Waits for the mediator. True if it was killed from outside, so that its children may be at any step. */
 int mediator_killed(int pid)
 {
     int32_t info[SI_WORDS];

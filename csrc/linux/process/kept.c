@@ -1,7 +1,7 @@
-/* kept.c: a kept tree: a finished root, made once for many commands, of which each enters a copy.
+/* kept.c: a kept tree: a finished root, made once for many commands, each of which enters a copy.
  *
- * It is kept by descriptors of its namespaces, not by a process: there is nothing to be killed or looked at. What its
- * ops have found and made is kept as well (stamps.c), and compared before a command enters: a copy is what a new
+ * It is kept by descriptors of its namespaces, not by a process: there is nothing to kill or to look at. What its
+ * ops found and made is kept as well (stamps.c), and compared before a command enters. So a copy is what a new
  * sandbox would be, or it isn't used.
  */
 #include "process.h"
@@ -14,7 +14,7 @@ static int caller_root(uint64_t *id)
     return ret;
 }
 
-/* While we are still where the caller is: what can't be had, or asked, from inside. */
+/* Done while we are still in the caller's namespaces: what can't be had, or asked, from inside. */
 int kept_prepare(struct job *j)
 {
     uint64_t root = 0;
@@ -62,7 +62,7 @@ int kept_finish(struct job *j, int32_t *op)
     return 0;
 }
 
-/* The copy is as it was, except for what is new in it. */
+/* Parks a copy of the tree: it stays as it was, except for what each command gets fresh. */
 int park(struct job *j, int32_t *op)
 {
     const nsbox_request *r = j->req;
@@ -76,7 +76,7 @@ int park(struct job *j, int32_t *op)
     if (ret >= 0)
         ret = net_await(j);
     if (ret >= 0)
-        ret = net_outcome(j, op); /* which a command would look at, and there is none */
+        ret = net_outcome(j, op); /* a command would look at this, but there is none */
     if (ret < 0)
         return ret;
     TRY(&j->b, NSBOX_STEP_HOLD, send_fds(r->report_fd, &j->userns2.fd, 1));

@@ -1,9 +1,9 @@
-/* mediator.c: the chronology of the mediator. This file decides when something happens; how it happens is decided
+/* mediator.c: the order of events in the mediator. This file decides when something happens; how is decided
  * elsewhere. */
 #include "process.h"
 
-/* PR_SET_PDEATHSIG suits the mediator alone: the thread that it watches is the one that waits for us. All others are
- * tied to the caller by the pidfd that the init has of it. */
+/* Makes the mediator end with the caller. PR_SET_PDEATHSIG suits it alone: the thread that it watches is the one
+ * that waits for us. All other processes are tied to the caller by the init's pidfd of it. */
 static int die_with_caller(struct job *j)
 {
     TRY(&j->b, NSBOX_STEP_LIFELINE, sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0));
@@ -18,7 +18,8 @@ static int create_command(struct job *j)
         flags |= CLONE_FILES;
         sys_getcpu(&j->parallel.cpu);
     }
-    /* setresuid(2) to another kernel id would make the shared memory, so the caller, non-dumpable: then a copy. */
+    /* setresuid(2) to another kernel id would make the shared memory, and so the caller, non-dumpable: then use a
+     * copy. */
     flags |= j->req->flags & NSBOX_FORK_COMMAND ? CLONE_VFORK : CLONE_VM | CLONE_CHILD_CLEARTID;
     j->command.tid = j->req->flags & NSBOX_FORK_COMMAND ? 0 : 1;
     j->b.step = NSBOX_STEP_COMMAND;
@@ -29,7 +30,7 @@ static int create_command(struct job *j)
         j->command.has_handlers = 0;
         pid = clone_by_args(flags | CLEAR_SIGHAND, j->stacks.command, &more, command, j);
     }
-    if (pid < 0) { /* a filter of the caller's may refuse clone3(2) */
+    if (pid < 0) { /* a filter that the caller is under may refuse clone3(2) */
         j->command.has_handlers = 1;
         pid = arch_clone(flags, j->stacks.command, &j->res->pid, (int *)(void *)&j->command.tid, command, j);
     }
@@ -38,26 +39,26 @@ static int create_command(struct job *j)
     return pid < 0 ? (int)pid : 0;
 }
 
-/* What the command waits for, where there never was an old root. */
+/* Checks what the command waits for, where there never was an old root. */
 static int no_other_root(struct builder *b)
 {
     int gone = old_root_is_gone(b);
     return gone ? gone : -EXDEV;
 }
 
-/* Before the command can run: then the caller may be killed as it likes, and we with it. The init doesn't act on it
- * before we have gone, except in a parked sandbox, which holds the pipe longer. */
+/* Sends the init its byte before the command can run: from then on the caller may be killed, and we with it. The
+ * init acts on it only when we have gone; in a parked sandbox, which holds the pipe longer, it acts at once. */
 static void tell_init(struct job *j)
 {
     uint32_t flags = j->req->flags;
-    uint8_t told = (is_parked(j->req) ? NSBOX_GO : 0) | (flags & NSBOX_STAY ? NSBOX_STAYS : 0) |
+    uint8_t byte = (is_parked(j->req) ? NSBOX_GO : 0) | (flags & NSBOX_STAY ? NSBOX_STAYS : 0) |
                    (flags & NSBOX_OUTLIVE ? NSBOX_OUTLIVES : 0) | (flags & NSBOX_MAP2_BY_HELPER ? NSBOX_IS_THIRD : 0) |
                    (flags & NSBOX_ADOPT_INIT ? NSBOX_IS_ADOPTED : 0);
-    if (told && has_init(j))
-        sys_write(is_parked(j->req) ? j->req->go_fd : j->setup_pipe[1], &told, 1);
+    if (byte && has_init(j))
+        sys_write(is_parked(j->req) ? j->req->go_fd : j->setup_pipe[1], &byte, 1);
 }
 
-/* The relay's side of the net namespace is there when it says so. */
+/* Waits until the relay says that its side of the net namespace is ready. */
 static int await_relay(struct job *j, int32_t *op)
 {
     if (!wants_relay(j->req))
@@ -67,11 +68,12 @@ static int await_relay(struct job *j, int32_t *op)
     return ret < 0 ? ret : relay_await(j);
 }
 
-/* From the pivot on. The command may go on when the init is up (until its exec it could be traced, as the caller's memory
- * can be) and the old root has gone. The latter it sees for itself: umount2(2) has detached it long before it returns. */
+/* From the pivot on. The command may go on when the init is up and the old root has gone. (Until its exec the init
+ * could be traced, as the caller's memory can be.) The command sees for itself that the root has gone: umount2(2)
+ * has detached it long before it returns. */
 static int close_up(struct job *j, int32_t *op)
 {
-    int fork = forks(j->req); /* with a copy of our memory: it comes when all is settled */
+    int fork = forks(j->req); /* it has a copy of our memory, so it comes when all is settled */
     int later = fork || has_no_command(j->req);
     if (is_warm(j->req))
         TRY(&j->b, NSBOX_STEP_STALE, no_other_root(&j->b));
@@ -122,26 +124,26 @@ static int enter(struct job *j, int32_t *op)
         ret = take_kernel_ids(j);
     if (ret >= 0)
         ret = enter_namespaces(j);
-    int is_void = j->req->user_fd >= 0 || j->req->kernel_uid; /* the death signal, by joining and by other ids */
+    int is_void = j->req->user_fd >= 0 || j->req->kernel_uid; /* joining, and other ids, cleared the death signal */
     return ret < 0 || !is_void ? ret : die_with_caller(j);
 }
 
 static int create_command_early(struct job *j)
 {
-    if (is_warm(j->req) && !(j->req->flags & NSBOX_CLOSE_FDS)) /* it would have what is lifted just then */
+    if (is_warm(j->req) && !(j->req->flags & NSBOX_CLOSE_FDS)) /* it would inherit what is lifted just then */
         return 0;
     if (j->command.is_made || forks(j->req) || has_no_command(j->req) || !(precedes_init(j->req) || init_is_up(j)))
         return 0;
     return create_command(j);
 }
 
-/* As early as possible: it prepares itself while the mounts are made. */
+/* Makes the command as early as possible: it prepares itself while the mounts are made. */
 int after_op(struct builder *b)
 {
     return create_command_early(job_of(b));
 }
 
-/* What everything else needs: pid 1 where there is one, and the maps, if another process writes them. */
+/* Starts what everything else needs: pid 1 where there is one, and the maps, if another process writes them. */
 static int start_first(struct job *j, int32_t *op)
 {
     int ret = 0;
@@ -157,7 +159,7 @@ static int start_first(struct job *j, int32_t *op)
         ret = net_join_first(j, op);
     if (ret < 0 || !(j->req->flags & NSBOX_HOLD_MAPS))
         return ret;
-    j->b.step = NSBOX_STEP_INIT; /* all namespaces must be there when they are shown */
+    j->b.step = NSBOX_STEP_INIT; /* all namespaces must exist when they are shown */
     ret = net_await(j);
     if (ret >= 0)
         ret = hold(j, 0, &j->b.step);
@@ -197,15 +199,15 @@ static int build(struct job *j, int32_t *op)
     return ret < 0 ? ret : close_up(j, op);
 }
 
-/* Everything is there except the command. Whatever is wrong with it, a fresh sandbox gets it right, or says what it
- * is. */
+/* Joins a parked sandbox, where everything exists except the command. If anything is wrong with it, a fresh sandbox
+ * gets it right, or reports what it is. */
 static int join_parked(struct job *j)
 {
     int ret = open_devnull(j);
     if (ret >= 0)
         ret = here(&j->b);
     if (ret >= 0 && !forks(j->req))
-        ret = create_command(j); /* which prepares itself meanwhile */
+        ret = create_command(j); /* it prepares itself meanwhile */
     if (ret >= 0)
         ret = kept_check(j);
     if (ret >= 0)
@@ -215,7 +217,7 @@ static int join_parked(struct job *j)
     set_gate(j, GATE_OPEN);
     if (forks(j->req) && (ret = create_command(j)) < 0)
         return ret;
-    tell_init(j); /* which looks for the command now */
+    tell_init(j); /* the init looks for the command now */
     return 0;
 }
 
@@ -237,7 +239,7 @@ void mediator(void *arg)
     int32_t op = -1;
     j->res->set_up_pid = sys_getpid();
     int ret = is_parked(j->req) ? enter_parked(j, &op) : build(j, &op);
-    /* When the namespace's pid 1 has ended, so has the command, and alloc_pid() says ENOMEM. */
+    /* When the namespace's pid 1 has ended, so has the command, and alloc_pid() fails with ENOMEM. */
     if ((ret == -ENOMEM || ret == -ESRCH) && init_failed(j) < 0) {
         ret = init_failed(j);
         j->b.step = NSBOX_STEP_INIT;
@@ -245,7 +247,7 @@ void mediator(void *arg)
     if (j->b.step == NSBOX_STEP_INIT || j->b.step == NSBOX_STEP_COMMAND) /* no op's fault */
         op = -1;
     if (ret < 0) {
-        report(j->res, ret, j->b.step, op); /* before the command can say anything else */
+        report(j->res, ret, j->b.step, op); /* before the command can report anything else */
         set_gate(j, GATE_ABORT);
     }
     /* No process may go on in the caller's memory after us. */

@@ -1,16 +1,16 @@
-/* pid1.c: from the mediator to pid 1 of the sandbox.
+/* pid1.c: makes pid 1 of the sandbox, from the mediator.
  *
- * The init is created first, before any mount, so that the slow things, the net namespace and its own exec, overlap
- * with the mediator's mounts. Until its exec it shares the mediator's memory, and until shortly before that, its
- * descriptor table.
+ * The init is created first, before any mount, so that the slow steps, the net namespace and its own exec, overlap
+ * with the mediator's mounts. It shares the mediator's memory until its exec, and its descriptor table until shortly
+ * before that.
  */
 #include "process.h"
 #include "job/images.h"
 
 enum { IMAGE_FD = 3 };
 
-/* The image in a sealed memfd, executable but not readable, which makes the kernel run it non-dumpable from
- * its first instruction (would_dump): the command can neither ptrace it nor read its /proc entries. */
+/* Puts the image into a sealed memfd. It is executable but not readable, which makes the kernel run it non-dumpable
+ * from its first instruction (would_dump): the command can neither ptrace it nor read its /proc entries. */
 static int image_memfd(void)
 {
     unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -30,7 +30,7 @@ static int image_memfd(void)
     return ret;
 }
 
-/* Where vm.memfd_noexec or a filter forbids that: an unlinked file in a tmpfs of our own. */
+/* Where vm.memfd_noexec or a filter forbids a memfd: puts it into an unlinked file in a tmpfs of our own. */
 static int image_file(struct builder *b)
 {
     int mount = fs_make(b, "tmpfs", (const char *const[]){0}, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
@@ -52,7 +52,7 @@ static int open_image(struct builder *b)
     return fd == -EACCES || fd == -EPERM || fd == -ENOSYS ? image_file(b) : fd;
 }
 
-/* Its descriptors, 0 to 2, and its image as 3; in a table of its own. */
+/* Places the init's descriptors, 0 to 2, and its image as 3, in a table of its own. */
 static int take_fds(struct job *j, int image)
 {
     int own[] = {j->lifeline, j->setup_pipe[0], j->init.says[1], image};
@@ -65,7 +65,7 @@ static int take_fds(struct job *j, int image)
     return ret < 0 ? ret : sys_close_range((unsigned)n, ~0U);
 }
 
-/* No capability now, and none gained by executing as uid 0 (SECBIT_NOROOT). */
+/* Drops all capabilities; executing as uid 0 then gives none either (SECBIT_NOROOT). */
 static int drop_privileges(void)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -92,7 +92,7 @@ static int become_init(struct job *j, int image)
     return ret;
 }
 
-/* Has the set-up been given up? A mediator that has said that all is there may have ended by now. */
+/* Has the set-up been given up? A mediator that has said that everything is ready may have ended by now. */
 static int is_given_up(const struct job *j)
 {
     int has_gone = __atomic_load_n(&j->mediator, __ATOMIC_ACQUIRE) == MEDIATOR_GONE;
@@ -100,11 +100,12 @@ static int is_given_up(const struct job *j)
     return gate == GATE_ABORT || (has_gone && gate != GATE_OPEN) || caller_is_gone(j);
 }
 
-/* The command as pid 1. It has shared the mediator's descriptors to here; when the gate opens there will be no more. */
+/* Goes on as the command, which is pid 1 here. So far it has shared the mediator's descriptors; when the gate opens
+ * there will be no more. */
 static _Noreturn void become_command(struct job *j, int ret)
 {
     static const int64_t fifty_ms[2] = {0, 50000000};
-    if (ret >= 0 && j->net.error < 0) { /* nobody else looks */
+    if (ret >= 0 && j->net.error < 0) { /* no other process looks at it */
         report(j->res, j->net.error, j->net.step, j->net.op);
         sys_exit(127);
     }
@@ -133,9 +134,10 @@ static void await_first_maps(struct job *j)
     }
 }
 
-/* With our exec we belong to the user namespace that has our image, and in a pid namespace below another one others
- * see us. A process with power over that one could reach the old root, as /proc/PID/root, for as long as it is ours
- * (as with CVE-2016-9962). Until then we have the caller's memory, which they may not look at. */
+/* Waits for the new root where others see us, in a pid namespace below another one. With our exec we belong to the
+ * user namespace that owns our image. A process with power over that one could reach the old root, as
+ * /proc/PID/root, for as long as it is ours (as with CVE-2016-9962). Until then we have the caller's memory, which
+ * they may not look at. */
 static void await_new_root(struct job *j)
 {
     static const int64_t one_ms[2] = {0, 1000000};
@@ -160,7 +162,7 @@ static void init_main(void *arg)
         ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
     if (!precedes_init(j->req)) {
         make_procs(j);
-        if (publish(j, MADE_PROC)) /* the mediator goes first where it has the same processor */
+        if (publish(j, MADE_PROC)) /* the mediator goes first if it has the same processor */
             sys_sched_yield();
     }
     if (makes_net(j->req)) {
@@ -171,8 +173,8 @@ static void init_main(void *arg)
         become_command(j, ret);
     await_first_maps(j);
     await_new_root(j);
-    /* The table is the mediator's up to here; from here on it has a copy of its own. Before the image is opened: the
-     * command, which the mediator may make just now, would have it, under a number that isn't known yet. */
+    /* Up to here we share the mediator's table; from here on we have a copy. That comes before the image is opened:
+     * the command, which the mediator may make just now, would inherit it, under a number that isn't known yet. */
     if (ret >= 0)
         ret = sys_unshare(CLONE_FILES);
     int image = ret < 0 ? ret : open_image(&own);
@@ -180,20 +182,21 @@ static void init_main(void *arg)
     sys_exit(127);
 }
 
-/* In the pid namespace that is ours, or that of our children. told: gets its number, or with CLONE_PIDFD a pidfd. */
-static long clone_init(struct job *j, unsigned long flags, int *told)
+/* Clones pid 1 into our pid namespace, or that of our children. out: gets its number, or with CLONE_PIDFD a pidfd. */
+static long clone_init(struct job *j, unsigned long flags, int *out)
 {
     uint32_t *word = init_word(j);
     uint8_t *stack = j->req->flags & NSBOX_AS_INIT ? j->stacks.command : j->stacks.init;
     flags |= CLONE_VM | CLONE_FILES | CLONE_CHILD_CLEARTID | (flags & CLONE_PIDFD ? 0 : CLONE_PARENT_SETTID);
     *word = 1;
-    long pid = arch_clone(flags, stack, told, (int *)(void *)word, init_main, j);
+    long pid = arch_clone(flags, stack, out, (int *)(void *)word, init_main, j);
     if (pid < 0)
         *word = 0;
     return pid;
 }
 
-/* The caller opens its own pidfd when we are gone; by the inode it can tell that it is the same process. */
+/* Keeps a pidfd and its inode. The caller opens its own pidfd when we are gone; the inode tells it that it is the
+ * same process. */
 static int hold_init_pidfd(struct job *j)
 {
     struct statx st;
@@ -206,20 +209,20 @@ static int hold_init_pidfd(struct job *j)
 
 int init_start(struct job *j)
 {
-    uint32_t asked = j->req->flags;
-    if (!(asked & NSBOX_PARK)) /* then it is the caller's */
+    uint32_t wishes = j->req->flags;
+    if (!(wishes & NSBOX_PARK)) /* the pipe is the caller's then */
         TRY(&j->b, NSBOX_STEP_INIT, sys_pipe2(j->setup_pipe, SYS_O_CLOEXEC));
-    unsigned long flags = asked & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT) ? CLONE_PARENT : 0;
-    int *number = asked & NSBOX_AS_INIT ? &j->res->pid : &j->res->init_pid;
-    if (asked & NSBOX_AS_INIT)
+    unsigned long flags = wishes & (NSBOX_ADOPT_INIT | NSBOX_AS_INIT) ? CLONE_PARENT : 0;
+    int *number = wishes & NSBOX_AS_INIT ? &j->res->pid : &j->res->init_pid;
+    if (wishes & NSBOX_AS_INIT)
         j->command.is_made = j->init.is_up = 1;
-    j->b.step = asked & NSBOX_AS_INIT ? NSBOX_STEP_COMMAND : NSBOX_STEP_INIT;
+    j->b.step = wishes & NSBOX_AS_INIT ? NSBOX_STEP_COMMAND : NSBOX_STEP_INIT;
     int ret = is_below(j->req) ? clone_below(j, flags, number, clone_init) : (int)clone_init(j, flags, number);
     if (ret < 0)
         return ret;
-    if (!(asked & NSBOX_AS_INIT)) {
+    if (!(wishes & NSBOX_AS_INIT)) {
         uint32_t cpu;
-        if (makes_net(j->req) && !is_below(j->req) && sys_getcpu(&cpu) >= 0) /* there it may have another number */
+        if (makes_net(j->req) && !is_below(j->req) && sys_getcpu(&cpu) >= 0) /* it may have another number there */
             move_away(j->res->init_pid, cpu);
         return hold_init_pidfd(j);
     }
@@ -234,7 +237,7 @@ static void procs_maker(void *arg)
     sys_exit(0);
 }
 
-/* Of a pid namespace that was joined: our children are in it, but we aren't. */
+/* Makes procfs of a joined pid namespace: our children are in it, but we aren't. */
 static int procs_of_joined(struct job *j)
 {
     if (j->parallel.n_procs)
@@ -252,7 +255,7 @@ int init_new_proc(struct builder *b)
     if (j->parallel.n_procs == MAX_PROCS)
         return -EBUSY;
     int fd = j->parallel.procs[j->parallel.n_procs];
-    j->parallel.procs[j->parallel.n_procs++] = -EBUSY; /* a detached mount is attached once */
+    j->parallel.procs[j->parallel.n_procs++] = -EBUSY; /* a detached mount can be attached only once */
     return fd;
 }
 
@@ -266,7 +269,7 @@ int init_is_up(struct job *j)
     return j->init.is_up;
 }
 
-/* Is it dead? Its pidfd tells, unless it waits for the command to be reaped, which is the caller's zombie then. */
+/* Is it dead? Its pidfd tells, unless it waits for the command to be reaped, which is then the caller's zombie. */
 static int init_is_gone(struct job *j)
 {
     static const int64_t at_once[2] = {0, 0};
@@ -278,7 +281,7 @@ static int init_is_gone(struct job *j)
     return sys_ppoll(&fd, 1, at_once) > 0;
 }
 
-/* Why it ended before it was up; 0 when it didn't. */
+/* Returns why it ended before it was up; 0 if it didn't. */
 int init_failed(const struct job *j)
 {
     return has_init(j) && !__atomic_load_n(&j->init.tid, __ATOMIC_ACQUIRE) ? j->init.error : 0;
@@ -300,7 +303,7 @@ int init_await(struct job *j)
     return 0;
 }
 
-/* Returns when it doesn't use our memory any more, if it ever did. */
+/* Returns when it no longer uses our memory, if it ever did. */
 void init_await_leave(struct job *j)
 {
     static const int64_t at_once[2] = {0, 0};

@@ -1,9 +1,10 @@
-/* pidns_below.c: a pid namespace below one that was joined, instead of below the caller's.
+/* pidns_below.c: makes a pid namespace below one that was joined, instead of below the caller's.
  *
- * A process that joins a pid namespace stays outside; only its children are inside. Nor can it create a pid namespace
- * nested in any but its own (EINVAL, pid_namespaces(7)). So a helper in the joined one makes the new one, and pid 1
- * in it. The mediator then has its further children there, and learns their numbers in its own namespace, which is
- * the caller's. Only pid 1's number is given to the helper, as it is in the joined one; so pid 1 comes with a pidfd.
+ * A process that joins a pid namespace stays outside; only its children are inside. Nor can it create a pid
+ * namespace nested in any but its own (EINVAL, pid_namespaces(7)). So a helper in the joined one makes the new one,
+ * and pid 1 in it. The mediator then has its further children there, and learns their numbers in its own namespace,
+ * which is the caller's. Only pid 1's number arrives at the helper, as a number in the joined namespace; so pid 1
+ * comes with a pidfd.
  */
 #include "process.h"
 
@@ -16,7 +17,7 @@ struct below {
     int fd; /* of the new namespace, or -1 */
 };
 
-/* In the joined namespace, with the mediator's memory and descriptors. */
+/* Runs in the joined namespace, with the mediator's memory and descriptors. */
 static int make_below(struct below *b)
 {
     b->step = NSBOX_STEP_UNSHARE;
@@ -25,7 +26,7 @@ static int make_below(struct below *b)
         return ret;
     b->step = NSBOX_STEP_INIT;
     ret = (int)b->make(b->job, CLONE_PARENT | CLONE_PIDFD, &b->job->init.pidfd);
-    /* By our own entry: pid 1's is refused, as long as it shares memory that isn't dumpable. */
+    /* Through our own entry: pid 1's is refused as long as it shares memory that isn't dumpable. */
     if (ret >= 0)
         ret = b->fd = sys_openat(AT_FDCWD, "/proc/self/ns/pid_for_children", O_RDONLY, 0);
     return ret < 0 ? ret : 0;
@@ -39,7 +40,7 @@ static void below_main(void *arg)
     sys_exit(0);
 }
 
-/* 0 for what is no pid: pids end at 2^22 (PID_MAX_LIMIT). */
+/* Reads a pid; 0 if it is none: pids end at 2^22 (PID_MAX_LIMIT). */
 static int digits(const char *text)
 {
     int number = 0;
@@ -48,7 +49,7 @@ static int digits(const char *text)
     return number <= 1 << 22 ? number : 0;
 }
 
-/* Is /proc of our pid namespace? Then the numbers in it are. */
+/* Does /proc belong to our pid namespace? Then the numbers in it do too. */
 static int check_proc(void)
 {
     char self[16];
@@ -57,8 +58,8 @@ static int check_proc(void)
     return digits(self) == sys_getpid() ? 0 : -ENOENT;
 }
 
-/* What is the number of a process in our pid namespace? A pidfd's entry has a line of it: "Pid:\t12" (proc_pid_fdinfo(5)),
- * 0 for one that is in another, -1 for one that has gone. */
+/* Returns a process's number in our pid namespace. The entry of a pidfd has a line for it: "Pid:\t12"
+ * (proc_pid_fdinfo(5)), 0 for a process in another namespace, -1 for one that has gone. */
 static int number_of(int pidfd)
 {
     static const char name[] = "\nPid:\t";
@@ -80,12 +81,12 @@ static int number_of(int pidfd)
     return -ESRCH;
 }
 
-/* pid 1's number first: if anything else fails, the caller is to end it. */
+/* Takes pid 1's number first: if anything else fails, the caller has to end it. */
 static int take_over(struct job *j, const struct below *b, int *number)
 {
-    int found = j->init.pidfd < 0 ? 0 : number_of(j->init.pidfd);
-    TRY(&j->b, NSBOX_STEP_INIT, found);
-    *number = found;
+    int own_number = j->init.pidfd < 0 ? 0 : number_of(j->init.pidfd);
+    TRY(&j->b, NSBOX_STEP_INIT, own_number);
+    *number = own_number;
     TRY(&j->b, b->step, b->error);
     TRY(&j->b, NSBOX_STEP_JOIN, sys_setns(b->fd, CLONE_NEWPID));
     return 0;
@@ -93,8 +94,7 @@ static int take_over(struct job *j, const struct below *b, int *number)
 
 int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *make)
 {
-    j->map_program.pid =
-        0; /* the process that it was has been reaped, and must not be awaited again if there is no helper */
+    j->map_program.pid = 0; /* that process has been reaped, and must not be waited for again if there is no helper */
     TRY(&j->b, NSBOX_STEP_INIT, check_proc());
     struct below b;
     b.job = j;
@@ -109,7 +109,7 @@ int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *mak
     TRY(&j->b, NSBOX_STEP_INIT, (int)pid);
     if (!whose)
         sys_waitid(P_PID, (int)pid, 0, WEXITED | __WALL);
-    if (!b.is_over && j->init.pidfd < 0) /* it was killed before there was a process that could clear this */
+    if (!b.is_over && j->init.pidfd < 0) /* it was killed before any process could clear this */
         *init_word(j) = 0;
     int ret = take_over(j, &b, number);
     sys_close(b.fd);

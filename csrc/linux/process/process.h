@@ -1,7 +1,4 @@
-/* process.h: the processes of a spawn, and which does what when.
- *
- * The caller (spawn.c, end.c) makes the mediator, which builds the sandbox (mediator.c) and makes pid 1 (pid1.c) and
- * the command (command.c).
+/* process.h: the processes of a spawn, and which of them does what, and when.
  */
 #ifndef NSBOX_PROCESS_H
 #define NSBOX_PROCESS_H
@@ -35,7 +32,7 @@ void init_await_leave(struct job *j);
 int init_new_proc(struct builder *b);
 
 /* pidns_below.c. make: clones pid 1 into the namespace for children of the process that calls it. */
-typedef long pid1_maker(struct job *j, unsigned long flags, int *told);
+typedef long pid1_maker(struct job *j, unsigned long flags, int *out);
 int clone_below(struct job *j, unsigned long flags, int *number, pid1_maker *make);
 
 /* kept.c */

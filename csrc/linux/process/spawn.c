@@ -5,7 +5,8 @@ enum { JOB_BYTES = (sizeof(struct job) + 63) & ~63U };
 
 static uint64_t own_bytes(uint32_t nops)
 {
-    /* Devices, one for each op that makes a file system, the base and scratch; sources; aligned as the stacks. */
+    /* Devices (one for each op that makes a file system, the base and scratch), then sources; aligned as the stacks
+     * are. */
     return (((uint64_t)nops + 4) * sizeof(uint64_t) + nops * sizeof(int) + 63) & ~63ULL;
 }
 
@@ -20,15 +21,16 @@ static int open_pipe(int ends[2], int flags)
     int ret = sys_pipe2(fds, SYS_O_CLOEXEC | flags);
     if (ret < 0)
         return ret;
-    /* One page: of an ordinary user's pipes only so many may be larger (pipe-user-pages-soft, pipe(7)). A refusal
-     * changes nothing but that. */
+    /* One page is enough: an ordinary user may have only so many larger pipes (pipe-user-pages-soft, pipe(7)). If
+     * this is refused, nothing else changes. */
     sys_set_pipe_size(fds[0], 4096);
     ends[0] = move_high(fds[0]);
     ends[1] = move_high(fds[1]);
     return ends[0] < 0 ? ends[0] : ends[1] < 0 ? ends[1] : 0;
 }
 
-/* Returns when it has gone. exit_signal 0, of which no SIGCHLD comes: no waitpid(-1) elsewhere in the program sees it. */
+/* Starts the mediator, and returns when it has gone. Its exit_signal is 0, so no SIGCHLD comes, and no waitpid(-1)
+ * elsewhere in the program sees it. */
 static void start_mediator(struct job *j)
 {
     unsigned long flags = CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID;
@@ -50,8 +52,9 @@ static void start_mediator(struct job *j)
             continue;
 }
 
-/* Returns when it has executed its program, or ended. No mediator: nothing is to be built, and in a sandbox a filter may
- * refuse the CLONE_PARENT that one needs. exit_signal 0 here too: it becomes SIGCHLD with the exec. */
+/* Starts a plain command, and returns when it has executed its program, or ended. There is no mediator: there is
+ * nothing to build, and in a sandbox a filter may refuse the CLONE_PARENT that one needs. The exit_signal is 0 here
+ * too: it becomes SIGCHLD at the exec. */
 static void start_plain(struct job *j)
 {
     unsigned long flags = CLONE_VFORK | (j->req->flags & NSBOX_FORK_COMMAND ? 0 : CLONE_VM);
@@ -100,13 +103,13 @@ static int start(struct job *j)
     return 0;
 }
 
-/* Not on the stack: a command with PREEXEC needs it when its nsbox_spawn() has returned. */
+/* The job isn't on the stack: a command with PREEXEC needs it after its nsbox_spawn() has returned. */
 static struct job *job_in(const nsbox_request *req)
 {
     return (struct job *)(void *)(req->arena + own_bytes(plan_nops(req->plan)));
 }
 
-/* No initializer, and no loop that is seen through: compilers make these a call of memset. */
+/* Neither an initializer nor a loop that the compiler recognizes: it would make either a call of memset. */
 static void clear(void *what, size_t n)
 {
     volatile any_word *words = what;
@@ -160,7 +163,7 @@ int nsbox_spawn(const nsbox_request *req)
         report(res, -EINVAL, NSBOX_STEP_PLAN, bad);
         return 0;
     }
-    /* In the user namespace that the mounts belong to they would be power over these. */
+    /* In the user namespace that owns the mounts, these would be power over them. */
     if (req->caps && req->caps->permitted && !req->uid_map2) {
         report(res, -EINVAL, NSBOX_STEP_CAPS, -1);
         return 0;
@@ -185,9 +188,9 @@ int nsbox_spawn(const nsbox_request *req)
     }
     struct job *j = job_in(req);
     set_up(j, req, nops);
-    /* The init speaks on it. Neither end blocks: what it says fits in, and a reader has polled. */
+    /* The init reports through it. Neither end blocks: what it writes fits in, and a reader has polled. */
     int ret = is_parked(req) ? 0 : open_pipe(j->init.says, O_NONBLOCK);
-    /* Its end tells the init that the set-up is over; that of one which is parked is the caller's. */
+    /* The end of this pipe tells the init that the set-up is over. The caller has the pipe of a parked one. */
     if (ret >= 0 && req->flags & NSBOX_PARK)
         ret = open_pipe(j->setup_pipe, 0);
     j->parked_pipe[0] = j->setup_pipe[0];

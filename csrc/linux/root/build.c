@@ -1,4 +1,5 @@
-/* build.c: the sandbox's root, from an empty tmpfs to the pivot; the table of ops and their handlers. */
+/* build.c: builds the sandbox's root, from an empty tmpfs to the pivot and the end of the old root; the table of ops
+ * and their handlers. */
 #include "ops.h"
 
 typedef int (*handler)(struct builder *, const nsbox_op *);
@@ -14,9 +15,9 @@ static const handler handlers[NSBOX_OP_END] = {
     [NSBOX_OP_LOOPBACK] = op_loopback,
 };
 
-/* An empty tmpfs on "/". The mediator's own root stays what it was, beneath: paths go on resolving there,
- * so no staging directory of the host is needed. Unbindable, so that a recursive bind of the host's
- * "/" doesn't contain it. */
+/* Mounts an empty tmpfs on "/". The mediator's own root stays what it was, beneath: paths go on resolving there, so
+ * no staging directory of the host is needed. It is unbindable, so that a recursive bind of the host's "/" doesn't
+ * contain it. */
 static int start_root(struct builder *b)
 {
     struct mount_attr all_private = {.propagation = SYS_MS_PRIVATE};
@@ -32,8 +33,8 @@ static int start_root(struct builder *b)
     return 0;
 }
 
-/* Moves scratch onto the old tree's /proc, to be detached with it: an unmount of its own would wait for RCU.
- * Then removes its mount point, also from a base that an op has made read-only. */
+/* Moves scratch onto the old tree's /proc, to be detached with it: an unmount of its own would wait for RCU. Then
+ * removes its mount point, even if an op has made the base read-only. */
 static int drop_scratch(struct builder *b)
 {
     if (b->scratch < 0)
@@ -48,7 +49,8 @@ static int drop_scratch(struct builder *b)
     return 0;
 }
 
-/* Which mount path leads to. Of "/.." it is the topmost one on the root: ".." at the root steps onto what is mounted there. */
+/* Finds the id of the mount that path leads to. For "/.." it is the topmost one on the root: ".." at the root steps
+ * onto what is mounted there. */
 static int mount_id(int dir, const char *path, uint64_t *id)
 {
     struct statx st;
@@ -57,9 +59,10 @@ static int mount_id(int dir, const char *path, uint64_t *id)
     return ret;
 }
 
-/* pivot_root(2): "." for both stacks the old root on the new one. All tasks of the namespace whose root it was
- * (the init, the command) move along. Until drop_old_root() a ".." that arrives at "/" would step onto it. Which mount
- * the new root is is said after it: before, "/.." leads there from the old root, on which it lies. */
+/* Makes the new root "/", by pivot_root(2): "." twice puts the old root on top of the new one. All tasks of the
+ * namespace that had the old root (the init, the command) move along. Until drop_old_root(), a ".." that arrives at
+ * "/" would step onto it. The id of the new root's mount is published only after the pivot: before, "/.." leads to
+ * it from the old root, on which it lies. */
 int enter_root(struct builder *b)
 {
     uint64_t id;
@@ -77,9 +80,10 @@ int old_root_is_gone(struct builder *b)
     return ret < 0 ? ret : root && top == root;
 }
 
-/* Detaches the old root, and with it every way to the host. Each umount2(".") takes the topmost mount on our root: when
- * ops have mounted on "/", the mounts they covered lie over the old root. Believed only when seen: nothing may be left
- * there. Each detaches at once, and then waits for an RCU grace period (namespace_unlock). */
+/* Detaches the old root, and with it every way to the host. Each umount2(".") detaches the topmost mount on our
+ * root: if ops have mounted on "/", the mounts they covered lie over the old root. Only a look proves that it is
+ * done: nothing may be left there. Each call detaches at once, and then waits for an RCU grace period
+ * (namespace_unlock). */
 int drop_old_root(struct builder *b)
 {
     for (uint32_t i = 0; i <= plan_nops(b->plan) + 1; i++) {
@@ -94,11 +98,12 @@ int drop_old_root(struct builder *b)
     return -EXDEV;
 }
 
-/* The way to something that others have no access to isn't open to them either, as bubblewrap has it. */
+/* Returns the mode of directories on the way to the op's destination. If others have no access to that, the way
+ * isn't open to them either, as in bubblewrap. */
 static unsigned parent_mode(const nsbox_op *op)
 {
     int counts = op->code == NSBOX_OP_DIR || op->code == NSBOX_OP_FILE || op->code == NSBOX_OP_TMPFS ||
-                 (op->code == NSBOX_OP_DATA && op->mode != 0600); /* what nobody has asked for */
+                 (op->code == NSBOX_OP_DATA && op->mode != 0600); /* that mode is the default */
     if (!counts)
         return 0755;
     return 0755U & ~(op->mode & 0070 ? 0U : 0050U) & ~(op->mode & 0007 ? 0U : 0005U);
@@ -132,7 +137,7 @@ int build_root(struct builder *b, int32_t *op)
     if (ret < 0)
         return ret;
     TRY(b, NSBOX_STEP_ROOT, drop_scratch(b));
-    /* The root may be bound again, by a sandbox in this one. */
+    /* A sandbox inside this one may bind the root again. */
     TRY(b, NSBOX_STEP_ROOT, mount_attrs(b->base, 0, 0));
     return 0;
 }

@@ -1,9 +1,10 @@
 /* dest.c: where in the sandbox? Destinations resolve here and nowhere else.
  *
- * A plan binds directories that untrusted commands have written to, so any component of a destination
- * may be a planted symlink. Paths resolve inside the new root (resolve.c), and nothing is ever created but in file systems made for this sandbox: CVE-2026-87766 was
- * mkdir and open following a link out of bubblewrap's half-built root, onto the host. (With NSBOX_HOST_WRITES, for
- * bubblewrap's own command line, also in what is bound writable; still never outside of what the new root shows.)
+ * A plan binds directories that untrusted commands have written to, so any component of a destination may be a
+ * planted symlink. Paths resolve inside the new root (resolve.c), and things are created only in file systems made
+ * for this sandbox. In CVE-2026-87766, mkdir and open followed a link out of bubblewrap's half-built root, onto the
+ * host. (With NSBOX_HOST_WRITES, for bubblewrap's own command line, things are also created in what is bound
+ * writable; still never outside of what the new root shows.)
  */
 #include "ops.h"
 #include "kernel/resolve.h"
@@ -49,7 +50,7 @@ static int is_own(const struct builder *b, int fd)
 int own_check(struct builder *b, int fd)
 {
     if (b->host_writes || fd == b->parent)
-        return 0; /* the latter was checked when it was kept */
+        return 0; /* the parent was checked when it was kept */
     int ret = is_own(b, fd);
     if (ret != 0)
         return ret < 0 ? ret : 0;
@@ -69,7 +70,7 @@ int dest_find_plain(struct builder *b, const char *path)
     return open_inside(b->root, path, 1);
 }
 
-/* The length of path without its last component and the slashes before it; 0 stands for the root. */
+/* Returns the length of path without its last component and the slashes before it; 0 stands for the root. */
 static size_t parent_length(const char *path, size_t len)
 {
     while (len > 0 && path[len - 1] == '/')
@@ -81,15 +82,15 @@ static size_t parent_length(const char *path, size_t len)
     return len;
 }
 
-/* A directory, or an empty file to mount something on, which nobody without capabilities can write to. */
+/* Creates a directory, or an empty file to mount something on, which nobody without capabilities can write to. */
 static int create(struct builder *b, int dir, const char *name, enum dest_kind kind, unsigned mode)
 {
     TRY(b, NSBOX_STEP_CREATE, own_check(b, dir));
     return kind == DEST_FILE ? sys_mknodat(dir, name, SYS_S_IFREG | 0444) : sys_mkdirat(dir, name, mode);
 }
 
-/* Makes one directory below *dir, and swaps *dir for it. EEXIST means that a dangling link or a racing process
- * sits there: an error, never followed. */
+/* Makes one directory below *dir, and swaps *dir for it. EEXIST means that there is a dangling link or a racing
+ * process: an error, never followed. */
 static int make_step(struct builder *b, int *dir, const char *name, unsigned mode)
 {
     int ret = create(b, *dir, name, DEST_DIR, mode);
@@ -113,7 +114,7 @@ static int open_prefix(struct builder *b, char *path, size_t *have)
     }
 }
 
-/* Says which directory on the way to a destination can't be made. */
+/* Reports which directory on the way to a destination can't be made. */
 static void tell(struct builder *b, const char *path)
 {
     unsigned i = 0;
@@ -122,14 +123,14 @@ static void tell(struct builder *b, const char *path)
     b->detail[i] = 0;
 }
 
-/* Opens the directory at path, making what is missing. path is work space; nothing longer than its first
- * `have` bytes is there. */
+/* Opens the directory at path, making what is missing. path is work space; beyond its first `have` bytes nothing
+ * exists. */
 static int open_dirs(struct builder *b, char *path, size_t len, size_t have, unsigned mode)
 {
     int dir = open_prefix(b, path, &have);
     if (dir < 0)
         return dir;
-    /* Each cut replaced one slash: forward again, one fresh directory at a time. */
+    /* Each cut replaced one slash. Go forward again, one new directory at a time. */
     while (have < len) {
         path[have] = '/';
         char *name = path + have;
@@ -162,7 +163,7 @@ static int copy_path(char *buf, const char *path, size_t *len)
     return 0;
 }
 
-/* Path's last component, and how long what is before it is. */
+/* Returns the path's last component; *parent is the length of what is before it. */
 static const char *split(const char *path, size_t *parent)
 {
     size_t len = 0;
@@ -185,8 +186,8 @@ static int is_kept(const struct builder *b, const char *path, size_t len)
     return 1;
 }
 
-/* Only a directory of our own file systems is kept: nobody else can change what its path means. We can, by a
- * mount on an existing place: attach() forgets it then. */
+/* Keeps a directory for the next op, if it is in one of our own file systems: no other process can change what its
+ * path means. We can, by a mount on an existing place: then attach() forgets it. */
 static void keep_parent(struct builder *b, int dir, const char *path, size_t len)
 {
     if (is_own(b, dir) > 0) {
@@ -210,7 +211,7 @@ void release_parent(struct builder *b, int dir)
         sys_close(dir);
 }
 
-/* A directory to create something in; give it back by release_parent(). */
+/* Returns a directory to create something in; give it back by release_parent(). */
 int dest_parent(struct builder *b, const char *path, const char **name)
 {
     char buf[NSBOX_PATH_MAX];
@@ -227,10 +228,10 @@ int dest_parent(struct builder *b, const char *path, const char **name)
     return dir;
 }
 
-/* What is there is returned as its descriptor, and *name is "". What is made is returned as the directory and its
- * name in it, and needn't be opened: in a file system of ours a name stays what we have made it. (With
- * NSBOX_HOST_WRITES others may swap it; a mount lies at the name all the same, and follows no link.) The descriptor
- * goes to release_parent(). */
+/* Finds or makes the destination. If it exists, returns its descriptor, and *name is "". If it is made, returns the
+ * directory and its name there; it needn't be opened, since in a file system of ours a name stays as we made it.
+ * (With NSBOX_HOST_WRITES others may swap it; a mount lies at the name all the same, and follows no link.) The
+ * descriptor goes to release_parent(). */
 int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned mode, const char **name)
 {
     size_t cut;
@@ -249,6 +250,6 @@ int dest_open(struct builder *b, const char *path, enum dest_kind kind, unsigned
     release_parent(b, dir);
     if (ret != -EEXIST || !kept)
         return ret;
-    fd = dest_find(b, path); /* a dangling link is not followed, nor replaced */
+    fd = dest_find(b, path); /* a dangling link is neither followed nor replaced */
     return fd == -ENOENT ? -EEXIST : fd;
 }

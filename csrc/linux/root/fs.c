@@ -37,14 +37,15 @@ int write_all(int fd, const uint8_t *p, size_t n)
     return 0;
 }
 
-/* A new instance of a file system, mounted nowhere yet. options: key, value, key, value, ..., NULL. */
+/* Returns a new instance of a file system, mounted nowhere yet, or -errno. options: key, value, key, value, ...,
+ * NULL. */
 int fs_make(struct builder *b, const char *type, const char *const *options, unsigned attrs)
 {
     b->step = NSBOX_STEP_FS;
     int fs = sys_fsopen(type);
     if (fs < 0)
         return fs;
-    int ret = sys_fsconfig(fs, FSCONFIG_SET_STRING, "source", type, 0); /* what mount(8) shows; else "none" */
+    int ret = sys_fsconfig(fs, FSCONFIG_SET_STRING, "source", type, 0); /* mount(8) shows this; else "none" */
     for (; *options && ret >= 0; options += 2) {
         unsigned command = options[1] ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG;
         ret = sys_fsconfig(fs, command, options[0], options[1], 0);
@@ -57,7 +58,8 @@ int fs_make(struct builder *b, const char *type, const char *const *options, uns
     return ret;
 }
 
-/* A mount of a file system of ours, or its error; closed when it can't be noted as such. */
+/* Notes that the mount's file system is our own. Returns the mount, or its error; the mount is closed if it can't be
+ * noted. */
 int as_own(struct builder *b, int mount)
 {
     int ret = mount < 0 ? mount : own_add(b, mount);
@@ -73,13 +75,13 @@ static int make_tmpfs(struct builder *b, unsigned mode, uint64_t size)
     char mode_text[24], size_text[24], inodes_text[24];
     put_uint(mode_text, mode, 8);
     put_uint(size_text, size, 10);
-    /* An empty file has no pages that size would count, but an inode of about a kilobyte. */
+    /* An empty file has no pages that count against size, but an inode of about a kilobyte. */
     put_uint(inodes_text, size / 2048 + 256, 10);
     const char *options[] = {"mode", mode_text, size ? "size" : 0, size_text, "nr_inodes", inodes_text, 0};
     return fs_make(b, "tmpfs", options, MOUNT_ATTR_SAFE);
 }
 
-/* What the op mounts. */
+/* Makes the file system that the op mounts. */
 int fs_of(struct builder *b, const nsbox_op *op)
 {
     const char *const none[] = {0};
@@ -87,7 +89,7 @@ int fs_of(struct builder *b, const nsbox_op *op)
     switch (op->code) {
     case NSBOX_OP_PROC:
         return fs_make(b, "proc", none, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
-    case NSBOX_OP_DEVPTS: /* each is an instance of its own (Linux 4.7) */
+    case NSBOX_OP_DEVPTS: /* each mount is an instance of its own (Linux 4.7) */
         return fs_make(b, "devpts", pts, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
     case NSBOX_OP_MQUEUE:
         return fs_make(b, "mqueue", none, MOUNT_ATTR_SAFE | MOUNT_ATTR_NOEXEC);
@@ -98,7 +100,7 @@ int fs_of(struct builder *b, const nsbox_op *op)
     }
 }
 
-/* A tmpfs for what the set-up itself needs: made by the process that asks. */
+/* Makes a tmpfs for the set-up itself, in the process that asks. */
 int fs_tmpfs(struct builder *b, unsigned mode, uint64_t size)
 {
     return as_own(b, make_tmpfs(b, mode, size));
@@ -112,9 +114,10 @@ int mount_attrs(int fd, unsigned set, unsigned flags)
     return sys_mount_setattr(fd, "", AT_EMPTY_PATH | flags, &attr);
 }
 
-/* A detached copy of what is mounted at path, with attributes as by mount_attrs(). Where the kernel can, in one call
- * (Linux 6.15); what fails is done again in two, which tell it apart. That nothing is there, which may be no error,
- * is believed of a call that has worked. The step stays the caller's, unless attributes were refused. */
+/* Returns a detached copy of what is mounted at path, with attributes as by mount_attrs(). Where the kernel can, it
+ * is one call (Linux 6.15). If that fails, it is done again in two, which tell the cause apart. That nothing is
+ * there, which may be no error, is believed only if the call has worked before. The step stays the caller's, unless
+ * attributes were refused. */
 int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs)
 {
     struct mount_attr attr = {.attr_set = attrs, .propagation = SYS_MS_PRIVATE};
@@ -136,8 +139,9 @@ int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsig
     return ret;
 }
 
-/* The same, with the owners that the user namespace says (userns -1: with their own). In two calls: open_tree_attr(2)
- * would replace the mapping of a mount that has one, whose ids would be others than those that were asked for. */
+/* The same, with the owners that the user namespace says (userns -1: with their own). It takes two calls:
+ * open_tree_attr(2) would replace the mapping of a mount that has one, and its ids would differ from those asked
+ * for. */
 int fs_clone_mapped(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs, int userns)
 {
     if (userns < 0)
@@ -155,8 +159,8 @@ int fs_clone_mapped(struct builder *b, int dir, const char *path, unsigned flags
     return ret;
 }
 
-/* Puts a detached mount on dest, or on what has that name in it. A mount on "/" becomes the root that later paths resolve
- * in, since a lookup beneath the old descriptor would go on below the new mount. */
+/* Attaches a detached mount to dest, or to what has that name in it. A mount on "/" becomes the root that later
+ * paths resolve in, since a lookup through the old descriptor would go on below the new mount. */
 int attach(struct builder *b, int mount, int dest, const char *name, const char *path)
 {
     TRY(b, NSBOX_STEP_ATTACH, sys_move_mount(mount, dest, name));
@@ -175,7 +179,7 @@ int attach(struct builder *b, int mount, int dest, const char *name, const char 
     return 0;
 }
 
-/* The same, on what is at path in the sandbox, which is made if it is missing. */
+/* The same, for a path in the sandbox, which is made if it is missing. */
 int attach_at(struct builder *b, int mount, const char *path, enum dest_kind kind)
 {
     const char *name;
@@ -191,8 +195,8 @@ int base_read_only(struct builder *b, int on)
     return sys_mount_setattr(b->base, "", AT_EMPTY_PATH, &attr);
 }
 
-/* A tmpfs for what the sandbox must see only through mounts of single files: under the base tmpfs,
- * whose mount is unbindable, so that no recursive bind of the host's root carries it along. */
+/* Makes a tmpfs for files that the sandbox must see only through mounts of single files. It lies under the base
+ * tmpfs, whose mount is unbindable, so that no recursive bind of the host's root carries it along. */
 int fs_scratch(struct builder *b)
 {
     if (b->scratch >= 0)
@@ -211,7 +215,7 @@ int fs_scratch(struct builder *b)
     return sys_move_mount(mount, b->base, SCRATCH_NAME);
 }
 
-/* What a descriptor refers to, opened again. */
+/* Opens again what a descriptor refers to. */
 int fs_reopen(struct builder *b, int fd, int flags)
 {
     char link[32];
@@ -219,8 +223,8 @@ int fs_reopen(struct builder *b, int fd, int flags)
     return sys_openat(b->proc, link, flags, 0);
 }
 
-/* The host's /dev/null by a read-only mount, which hinders neither reading nor writing of a device, but chmod(2):
- * uid 0 needs no capability for that, and everybody uses the host's node. */
+/* Returns the host's /dev/null through a read-only mount. For a device that prevents neither reading nor writing,
+ * but chmod(2): uid 0 needs no capability for that, and everybody uses the host's node. */
 int fs_devnull(struct builder *b)
 {
     int tree = fs_clone(b, AT_FDCWD, "/dev/null", 0, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID);

@@ -15,7 +15,7 @@ int op_dir(struct builder *b, const nsbox_op *op)
     return ret;
 }
 
-/* Opens name in dir for writing: a new file, or an old one of our own that is no mount. */
+/* Opens name in dir for writing: a new file, or an existing one of our own that isn't a mount. */
 static int open_own_file(struct builder *b, int dir, const char *name, unsigned mode)
 {
     TRY(b, NSBOX_STEP_CREATE, own_check(b, dir));
@@ -23,7 +23,7 @@ static int open_own_file(struct builder *b, int dir, const char *name, unsigned 
     if (fd != -EEXIST)
         return fd;
     fd = sys_openat2(dir, name, O_WRONLY | O_NONBLOCK, 0, RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH);
-    if (fd == -ENOSYS || fd == -EPERM) /* see resolve.c; own_check() sees what is mounted there */
+    if (fd == -ENOSYS || fd == -EPERM) /* see resolve.c; own_check() notices what is mounted there */
         fd = sys_openat(dir, name, O_WRONLY | O_NONBLOCK | O_NOFOLLOW, 0);
     if (fd < 0)
         return fd;
@@ -52,7 +52,7 @@ int op_file(struct builder *b, const nsbox_op *op)
     return ret;
 }
 
-/* A file with the op's contents in the scratch tmpfs, as a detached mount. */
+/* Returns a file with the op's contents, in the scratch tmpfs, as a detached mount. */
 static int data_mount(struct builder *b, const nsbox_op *op)
 {
     int ret = fs_scratch(b);
@@ -84,7 +84,8 @@ int op_data(struct builder *b, const nsbox_op *op)
     return ret;
 }
 
-/* Is there the very same link already? As bubblewrap since 0.9. Another one's text is reported. */
+/* Does the very same link exist already? bubblewrap accepts that since 0.9. If it is another link, its text is
+ * reported. */
 static int same_link(struct builder *b, int dir, const char *name, const char *target)
 {
     char there[NSBOX_PATH_MAX];
@@ -126,7 +127,7 @@ int op_chmod(struct builder *b, const nsbox_op *op)
         return at;
     int ret = own_check(b, at);
     if (ret >= 0) {
-        /* An O_PATH descriptor has no fchmod: through its entry in /proc, which names this inode. */
+        /* An O_PATH descriptor has no fchmod, so go through its entry in /proc, which names this inode. */
         char link[32];
         put_uint(put_str(link, "self/fd/"), (uint64_t)at, 10);
         b->step = NSBOX_STEP_SET;

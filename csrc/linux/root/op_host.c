@@ -11,7 +11,7 @@ int op_hostname(struct builder *b, const nsbox_op *op)
     return 0;
 }
 
-/* Brings lo up; the kernel then gives it 127.0.0.1/8 and ::1 by itself. */
+/* Brings lo up; the kernel then gives it 127.0.0.1/8 and ::1. */
 int loopback_up(void)
 {
     int fd = sys_socket(2 /* AF_INET */, 2 /* SOCK_DGRAM */ | SYS_O_CLOEXEC, 0);
@@ -23,7 +23,7 @@ int loopback_up(void)
     return ret;
 }
 
-/* The init does it, when it makes the net namespace. */
+/* Does nothing: the init brings lo up when it makes the net namespace. */
 int op_loopback(struct builder *b, const nsbox_op *op)
 {
     (void)b;

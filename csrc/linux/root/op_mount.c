@@ -9,8 +9,9 @@ static int same_file(int a, int b)
            x.stx_ino == y.stx_ino && x.stx_dev_major == y.stx_dev_major && x.stx_dev_minor == y.stx_dev_minor;
 }
 
-/* The caller's descriptor belongs to its mount namespace, from which nothing can be bound here: the same file is
- * looked up in ours by the name that the kernel has for it, and taken only if it is the same (CVE-2024-42472). */
+/* Opens the caller's descriptor again. That belongs to its mount namespace, from which nothing can be bound here. So
+ * the file is looked up in ours by the name that the kernel has for it, and accepted only if it is the same
+ * (CVE-2024-42472). */
 static int reopen(struct builder *b, int fd)
 {
     char link[32], path[NSBOX_PATH_MAX];
@@ -27,8 +28,8 @@ static int reopen(struct builder *b, int fd)
     return at;
 }
 
-/* What lies below a file system that each command gets fresh goes along onto the new one: copies of the mounts that
- * the op names. All are there, unless the kept tree doesn't fit any more. */
+/* Copies the mounts that the op names, which lie below a file system that each command gets fresh; they go onto the
+ * new one. All exist, unless the kept tree doesn't fit any more. */
 static int lift(struct builder *b, const nsbox_op *op)
 {
     const char *path = plan_str(b->plan, op->src);
@@ -52,15 +53,15 @@ static int take_lifted(struct builder *b, const nsbox_op *op)
     return tree;
 }
 
-/* What the tree may be used for; one that was lifted has that already. */
+/* The attributes of the bind's tree; one that was lifted has them already. */
 static unsigned bind_attrs(const nsbox_op *op)
 {
     unsigned no_devices = op->flags & NSBOX_DEVICES ? 0 : MOUNT_ATTR_NODEV;
     return MOUNT_ATTR_NOSUID | no_devices | (op->flags & NSBOX_RDONLY ? MOUNT_ATTR_RDONLY : 0);
 }
 
-/* Whose files are mapped was found out by the path's name. Since then a user who may write to the directory above may
- * have put another user's file there. */
+/* Does the source still have the owner whose files are mapped? That was found out by the path's name. Since then, a
+ * user who may write to the directory above may have put another user's file there. */
 static int owner_stays(int at, const nsbox_mapping *to, int all)
 {
     struct statx st;
@@ -68,8 +69,8 @@ static int owner_stays(int at, const nsbox_mapping *to, int all)
     return ret < 0 ? ret : st.stx_uid == to->uid && (!all || st.stx_gid == to->gid);
 }
 
-/* A tree whose owner's files are the sandbox's own. What is bound onto itself on the way to another path (OPTIONAL)
- * isn't named by the policy: there, another user's file is left unmapped. */
+/* Opens a tree whose owner's files are the sandbox's own. A path that is bound onto itself on the way to another one
+ * (OPTIONAL) isn't named by the policy: there, another user's file is left unmapped. */
 static int open_mapped(struct builder *b, const nsbox_op *op, const nsbox_mapping *to)
 {
     int is_named = !(op->flags & NSBOX_OPTIONAL), userns = to->userns_fd;
@@ -88,20 +89,20 @@ static int open_mapped(struct builder *b, const nsbox_op *op, const nsbox_mappin
     return ret;
 }
 
-/* to: of an idmapped mount, or NULL. */
+/* Opens the op's source as a detached mount; to: the mapping of an idmapped mount, or NULL. */
 int open_source(struct builder *b, const nsbox_op *op, const nsbox_mapping *to)
 {
     unsigned attrs = bind_attrs(op);
     b->step = NSBOX_STEP_SOURCE;
     if (to)
         return open_mapped(b, op, to);
-    /* Always recursive: a bind that left out the mounts below would uncover what they hide (and is EINVAL
-     * in a user namespace). */
+    /* Always recursive: a bind that left out the mounts below would uncover what they hide (and fails with EINVAL in
+     * a user namespace). */
     const char *path = plan_str(b->plan, op->src);
     int at;
     if (op->flags & NSBOX_FROM_FD)
         at = reopen(b, op->fd);
-    else if (op->flags & NSBOX_NOFOLLOW) /* an earlier command may have put a link to anything of the caller's there */
+    else if (op->flags & NSBOX_NOFOLLOW) /* an earlier command may have put a link there, to anything of the caller's */
         at = open_plainly(path);
     else
         return fs_clone(b, AT_FDCWD, path, AT_RECURSIVE, attrs);
@@ -112,14 +113,15 @@ int open_source(struct builder *b, const nsbox_op *op, const nsbox_mapping *to)
     return tree;
 }
 
-/* Is it a terminal? TCGETS succeeds on nothing else. The kernel's struct termios has 36 bytes. */
+/* Is it a terminal? TCGETS succeeds only on one. The kernel's struct termios has 36 bytes. */
 static int is_terminal(int fd)
 {
     uint8_t termios[64];
     return fd >= 0 && sys_ioctl(fd, 0x5401 /* TCGETS */, termios) >= 0;
 }
 
-/* The terminal's own device, or -ENOENT where there is none or its name leads elsewhere: /dev/console is an extra. */
+/* Opens the terminal's own device, or returns -ENOENT if there is none or its name leads elsewhere: /dev/console is
+ * an extra. */
 static int terminal_source(struct builder *b, unsigned attrs)
 {
     b->step = NSBOX_STEP_SOURCE;
@@ -131,16 +133,16 @@ static int terminal_source(struct builder *b, unsigned attrs)
     return tree;
 }
 
-/* Is there nothing to bind, and is that no error? */
+/* Is there nothing to bind, and is that all right? */
 int may_be_missing(const nsbox_op *op, int error)
 {
     if (error == -ENOENT)
         return (op->flags & (NSBOX_OPTIONAL | NSBOX_PROBE_TTY)) != 0;
-    /* Below a file there is nothing to keep in its place either; bwrap's -try forms don't take that for missing. */
+    /* Below a file there is nothing to bind either; bwrap's -try forms don't count that as missing. */
     return error == -ENOTDIR && (op->flags & NSBOX_OPTIONAL) && (op->flags & NSBOX_NOFOLLOW);
 }
 
-/* Mounts the detached tree on the op's destination, made as a directory or a file like the tree's root. */
+/* Mounts the detached tree on the op's destination, which is made as a directory or a file like the tree's root. */
 static int place(struct builder *b, const nsbox_op *op, int tree)
 {
     unsigned mode;
@@ -149,7 +151,7 @@ static int place(struct builder *b, const nsbox_op *op, int tree)
     return attach_at(b, tree, plan_str(b->plan, op->dst), is_dir ? DEST_DIR : DEST_FILE);
 }
 
-/* The op's source, which may have been opened before: see sources.c. */
+/* Returns the op's source, which may have been opened before: see sources.c. */
 static int source_of(struct builder *b, const nsbox_op *op)
 {
     if (!b->is_early || op->flags & NSBOX_FROM_FD)
@@ -199,9 +201,9 @@ int op_mqueue(struct builder *b, const nsbox_op *op)
     return mount_dir(b, op, b->new_fs(b, op));
 }
 
-/* Kernel settings that uid 0 of the machine could write to by its plain file permissions, without any
- * capability, become read-only (bubblewrap's list, and what drivers add). Another user can write to some below "sys" as
- * the owner of its namespaces: those of ipc and mqueue, and from Linux 6.14 on of pid. */
+/* Makes kernel settings read-only that uid 0 of the machine could write by its plain file permissions, without any
+ * capability (bubblewrap's list, and what drivers add). Another user can write some below "sys" as the owner of its
+ * namespaces: those of ipc and mqueue, and from Linux 6.14 on of pid. */
 static int cover_proc(struct builder *b, int proc, int all)
 {
     static const char names[][16] = {"sys", "sysrq-trigger", "irq", "bus", "fs", "asound"};
@@ -212,7 +214,7 @@ static int cover_proc(struct builder *b, int proc, int all)
             continue;
         if (tree < 0)
             return tree;
-        int ret = sys_move_mount(tree, proc, names[i]); /* by its name: the procfs is new, and nobody else's */
+        int ret = sys_move_mount(tree, proc, names[i]); /* by name: the procfs is new, and only ours */
         sys_close(tree);
         if (ret < 0)
             return ret;
@@ -220,9 +222,9 @@ static int cover_proc(struct builder *b, int proc, int all)
     return 0;
 }
 
-/* The kernel lets a user namespace have a procfs only if it has one already of which nothing is covered (mount_too_revealing() of
- * fs/namespace.c). So one stays in the mount namespace that nobody finds: on a directory of a tmpfs that the covered one
- * is mounted on. */
+/* Keeps an uncovered procfs in the mount namespace, where no process finds it: on a directory of a tmpfs that the
+ * covered one is mounted on. The kernel lets a user namespace have a procfs only if it has one already of which
+ * nothing is covered (mount_too_revealing() of fs/namespace.c). */
 static int keep_visible(struct builder *b, const nsbox_op *op, int proc)
 {
     int under = fs_tmpfs(b, 0755, 0);
@@ -231,7 +233,7 @@ static int keep_visible(struct builder *b, const nsbox_op *op, int proc)
         ret = attach_at(b, under, plan_str(b->plan, op->dst), DEST_DIR);
     if (ret >= 0)
         ret = sys_move_mount(proc, under, "proc");
-    if (ret >= 0) /* of the mount, now that it is one: detached ones can't be cloned before Linux 6.15 */
+    if (ret >= 0) /* clone it now that it is mounted: detached mounts can't be cloned before Linux 6.15 */
         ret = sys_open_tree(under, "proc", OPEN_TREE_CLONE);
     sys_close(under);
     sys_close(proc);
@@ -283,7 +285,7 @@ int op_remount_ro(struct builder *b, const nsbox_op *op)
     return ret;
 }
 
-/* The one empty, permissionless file that all masked files become. */
+/* Makes the one empty file without permissions that replaces all masked files. */
 static int masked_file(struct builder *b)
 {
     if (b->masked >= 0)
@@ -296,7 +298,7 @@ static int masked_file(struct builder *b)
     return b->masked < 0 ? b->masked : 0;
 }
 
-/* Something that can't be read, written or entered, in place of what is at dest. */
+/* Puts something that can't be read, written or entered in place of what is at dest. */
 static int mask_over(struct builder *b, int dest, const char *path)
 {
     unsigned mode;
@@ -327,8 +329,8 @@ int op_mask(struct builder *b, const nsbox_op *op)
 {
     const char *path = plan_str(b->plan, op->dst);
     int dest = op->flags & NSBOX_NOFOLLOW ? dest_find_plain(b, path) : dest_find(b, path);
-    /* What we may not search is another user's, and no id of this sandbox may. What a command could have had a hand in,
-     * NOFOLLOW, is an error all the same. */
+    /* What we may not search belongs to another user, and no id of this sandbox may search it either. What a command
+     * could have had a hand in, NOFOLLOW, is an error all the same. */
     int is_out_of_reach = dest == -EACCES && !(op->flags & NSBOX_NOFOLLOW);
     if ((dest == -ENOENT || dest == -ENOTDIR || is_out_of_reach) && (op->flags & NSBOX_OPTIONAL)) {
         b->skipped = 1;

@@ -1,7 +1,7 @@
 /* op_overlay.c: overlayfs in the sandbox's user namespace (Linux 5.11).
  *
- * Layers are opened first and named to overlayfs by /proc/self/fd: each path is looked up once, and no
- * name needs the escaping of ":" and "," that option strings have.
+ * Layers are opened first and passed to overlayfs as /proc/self/fd/N. So each path is looked up only once, and no
+ * name needs the escaping of ":" and "," that option strings require.
  */
 #include "ops.h"
 
@@ -31,7 +31,7 @@ static int open_layers(struct builder *b, const nsbox_op *op, struct layers *l)
     return 0;
 }
 
-/* Upper and work directories of a throw-away overlay, in the scratch tmpfs. */
+/* Opens the upper and work directories of a throw-away overlay, in the scratch tmpfs. */
 static int open_temporary(struct builder *b, struct layers *l)
 {
     int ret = fs_scratch(b);
@@ -90,7 +90,7 @@ int op_overlay(struct builder *b, const nsbox_op *op)
     close_layers(&l);
     if (mount < 0)
         return mount;
-    /* Only what a throw-away layer takes may be made later; the others end on the host. */
+    /* Only a throw-away layer may have mount points made in it later; the others end up on the host. */
     ret = op->flags & NSBOX_OVL_TMP ? own_add(b, mount) : 0;
     if (ret >= 0)
         ret = attach_at(b, mount, plan_str(b->plan, op->dst), DEST_DIR);
@@ -106,13 +106,13 @@ static int freeze(const struct builder *b, const nsbox_op *op)
     int ret = sys_fsconfig(fs, FSCONFIG_SET_FLAG, op->flags & NSBOX_FREEZE ? "ro" : "rw", 0, 0);
     if (ret >= 0)
         ret = sys_fsconfig(fs, FSCONFIG_CMD_RECONFIGURE, 0, 0, 0);
-    sys_close(fs); /* of no use any more if that has failed */
+    sys_close(fs); /* useless if that has failed */
     return ret;
 }
 
-/* Makes the overlay of the old root read-only, or writable again: the file system, and so every mount of it, also in
- * namespaces that nothing but a descriptor holds. EBUSY (sb_prepare_remount_readonly()): a process has a file open
- * for writing, or mapped, by any of them; or it is about to be closed by a process that has just ended. */
+/* Makes the overlay of the old root read-only, or writable again. This is the file system, and so every mount of it,
+ * even in namespaces that only a descriptor keeps. EBUSY (sb_prepare_remount_readonly()): a process has a file open
+ * for writing, or mapped, through any of them; or a process that has just ended is about to close it. */
 int op_freeze(struct builder *b, const nsbox_op *op)
 {
     static const int64_t pause[2] = {0, 1000000};

@@ -1,9 +1,9 @@
 /* ops.h: what the handlers of a plan's ops share.
  *
- * One handler per opcode, in the table of build.c; each returns 0 or -errno and keeps b->step at what it is doing, so
- * that the caller can say what failed. All run in the mediator: in the caller's memory, but with a working directory
- * and namespaces of its own. For a while it shares its descriptor table with the init and the command, which make
- * file systems in it (parallel.c).
+ * There is one handler per opcode, in the table of build.c. Each returns 0 or -errno and keeps b->step at what it is
+ * doing, so that the caller can say what failed. All run in the mediator: in the caller's memory, but with a working
+ * directory and namespaces of their own. For a while the mediator shares its descriptor table with the init and the
+ * command, which make file systems in it (parallel.c).
  */
 #ifndef NSBOX_OPS_H
 #define NSBOX_OPS_H
@@ -25,13 +25,13 @@ struct builder {
     uint32_t n_lifted;
     nsbox_stamp *stamps; /* of a kept tree, or NULL */
     int *early;          /* sources of the ops, opened before the root was begun: a mount or -errno each */
-    int is_early;        /* they are there */
-    int skipped;         /* the op at hand has found nothing to bind or to mask */
+    int is_early;        /* early is filled */
+    int skipped;         /* the current op found nothing to bind or to mask */
     uint32_t n_data;     /* names given out in scratch */
     uint64_t *own;       /* devices of the file systems made for this sandbox */
     uint32_t n_own, max_own;
     int (*new_proc)(struct builder *b); /* a detached procfs of the sandbox's pid namespace (pid1.c) */
-    int (*new_fs)(struct builder *b, const nsbox_op *op); /* another one, for the op (parallel.c) */
+    int (*new_fs)(struct builder *b, const nsbox_op *op); /* another file system, for the op (parallel.c) */
     int (*after_op)(struct builder *b);                   /* mediator.c */
     /* The directory that the last destination was made in, when it is ours: most ops come in families (/dev/...). */
     int parent;
@@ -47,7 +47,7 @@ struct builder {
 #define MOUNT_ATTR_SAFE (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
 #define SCRATCH_NAME ".nsbox-scratch"
 
-/* A step and its error check stand together. */
+/* A step and its error check in one place. */
 #define TRY(b, where, expr)                                                                                            \
     do {                                                                                                               \
         (b)->step = (where);                                                                                           \
@@ -117,10 +117,10 @@ int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stam
 int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps);
 int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps);
 
-/* build.c: the whole root, from the new tmpfs to the pivot. *op tells how far the plan came. */
+/* build.c: the whole root, from the new tmpfs to the pivot. *op says how far the plan got. */
 int build_root(struct builder *b, int32_t *op);
 int renew_root(struct builder *b, int32_t *op); /* the same in a copy of a kept tree: what each command gets fresh */
-int here(struct builder *b);                    /* the root is what it is */
+int here(struct builder *b);                    /* the root is already what it is to be */
 int enter_root(struct builder *b);
 int drop_old_root(struct builder *b);
 int old_root_is_gone(struct builder *b); /* 1, 0 or -errno */

@@ -1,12 +1,12 @@
 /* plan.c: is this blob a plan? Pure: no system calls, no state; fuzzed under ASan and UBSan.
  *
- * The blob comes from _wire.py in the same process, so a malformed one is a bug and not an attack;
- * but what follows runs in the caller's memory before exec, where a wild offset would be silent.
+ * The blob comes from _wire.py in the same process, so a malformed one is a bug, not an attack. But what follows
+ * runs in the caller's memory before exec, where a wild offset would go unnoticed.
  */
 #include "plan.h"
 #include <asm/errno.h>
 
-/* The end of the string at offset (its NUL), or 0 when it leaves the blob or is longer than a path. */
+/* Returns the end of the string at offset (its NUL), or 0 if it leaves the blob or is longer than a path. */
 static uint32_t string_end(const uint8_t *plan, uint32_t size, uint32_t start, uint32_t offset)
 {
     if (offset < start || offset >= size)

@@ -1,4 +1,5 @@
-/* stamps.c: which files a kept tree's ops have found and made: written down when it is built, compared when it is used.
+/* stamps.c: records which files a kept tree's ops found and made when the tree is built, and compares them when it
+ * is used.
  *
  * If all are still the same, a copy of the tree is what a new one would be.
  */
@@ -18,7 +19,7 @@ static int is_mounting(const nsbox_op *op)
     return mounting[op->code];
 }
 
-/* Of what is mounted; its name may lead elsewhere by now. */
+/* Records what is mounted; its name may lead elsewhere by now. */
 int stamp_source(struct builder *b, const nsbox_op *op, int tree)
 {
     struct statx st;
@@ -37,14 +38,14 @@ void stamp_made(struct builder *b, uint32_t i)
         b->stamps[i].made = is_mounting(plan_op(b->plan, i)) && !b->skipped;
 }
 
-/* A mount's root, that can't be anything else: what was mounted there has gone otherwise. */
+/* Is it a mount's root? Then it can't be anything else: otherwise what was mounted there has gone. */
 static int is_mount(const struct statx *st)
 {
     return (st->stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/* What lies where the ops have mounted something, once all is done and "/" is the new root. If a destination is
- * reached through a symlink, a fresh mount along that way would redirect it; so symlinks are refused. */
+/* Records what lies where the ops have mounted something, once all is done and "/" is the new root. If a destination
+ * is reached through a symlink, a fresh mount along that way would redirect it; so symlinks are refused. */
 int stamp_destinations(struct builder *b, const uint8_t *plan, nsbox_stamp *stamps, int32_t *op)
 {
     for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
@@ -74,7 +75,7 @@ static int look(const char *path, struct statx *st)
     return ret == -ENOTDIR ? -ENOENT : ret;
 }
 
-/* Would the sources be the same ones now? */
+/* Would the sources still be the same? 0 or -errno. */
 int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps)
 {
     for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {
@@ -92,7 +93,7 @@ int stamps_check_sources(const uint8_t *plan, const nsbox_stamp *stamps)
     return 0;
 }
 
-/* Does everything still lie where it was put? A missing file that was to be hidden may have come into being. */
+/* Does everything still lie where it was put? A file that was to be hidden and was missing may exist now. */
 int stamps_check_destinations(const uint8_t *plan, const nsbox_stamp *stamps)
 {
     for (uint32_t i = 0, n = plan_nops(plan); i < n; i++) {

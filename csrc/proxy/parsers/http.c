@@ -1,4 +1,4 @@
-/* http.c: heads of requests, read strictly: if two readers could understand one differently, it is refused. */
+/* http.c: reads heads of requests strictly: if two readers could understand one differently, it is refused. */
 #include "http.h"
 #include <stdlib.h>
 #include <string.h>
@@ -95,12 +95,12 @@ static int read_length(struct body *body, const char *value, size_t size)
     return 1;
 }
 
-/* What has been seen in a head. */
+/* The fields that a head has so far. */
 struct seen {
     int host, length, coding, secret;
 };
 
-/* One field. 0 or -STATUS. */
+/* Read one field. 0 or -STATUS. */
 static int read_field(struct request *to, struct seen *seen, const char *line, size_t size)
 {
     struct destination host;
@@ -165,7 +165,7 @@ static int read_first(struct request *to, const char *line, size_t size)
     return memchr(target, '#', left) || target_authority(&to->to, host, n, HTTP) < 0 ? -400 : 0;
 }
 
-/* The end of a line, CRLF; NULL: it hasn't come yet. *is_bad: the line has what no line may have. */
+/* Returns the end of a line, CRLF; NULL: it hasn't come yet. *is_bad: the line has what no line may have. */
 static const char *end_of(const char *bytes, size_t size, int *is_bad)
 {
     for (size_t i = 0; i < size; i++) {
@@ -207,7 +207,7 @@ int http_read(struct request *to, const char *bytes, size_t size)
 
 /* ---- what a server gets */
 
-/* Fields that are between a client and its proxy, and those that we write. */
+/* Is it a field between a client and its proxy, or one that we write ourselves? */
 static int is_ours(const char *line, size_t size)
 {
     static const char *const names[] = {"host",       "connection", "proxy-connection", "proxy-authorization",
@@ -271,7 +271,7 @@ static int digit16(char c)
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* One byte between the chunks (RFC 9112, 7.1); 0: it is mangled. */
+/* Read one byte between the chunks (RFC 9112, 7.1); 0: it is mangled. */
 static int step(struct body *body, char c)
 {
     int digit = digit16(c);

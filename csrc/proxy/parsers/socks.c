@@ -1,4 +1,4 @@
-/* socks.c: messages of a SOCKS5 client: each says how long it is. */
+/* socks.c: messages of a SOCKS5 client; each says how long it is. */
 #include "http.h"
 #include "socks.h"
 

@@ -17,11 +17,11 @@ enum socks_reply {
     SOCKS_ADDRESS = 8
 };
 
-/* Each reads one message, and returns its size; 0: it isn't whole yet; less than 0: it is no such message. */
+/* Each reads one message, and returns its size; 0: it isn't complete yet; below 0: it is no such message. */
 ssize_t socks_greeting(const uint8_t *bytes, size_t size, int *can_authenticate);
 ssize_t socks_secret(const uint8_t *bytes, size_t size, uint64_t found[2], int *is_one);
 
-/* Less: minus the socks_reply. */
+/* Below 0: minus the socks_reply. */
 ssize_t socks_request(const uint8_t *bytes, size_t size, struct destination *to);
 
 #endif

@@ -1,4 +1,5 @@
-/* target.c: hosts and ports as text. What has two readings is refused: the connection could follow the other one. */
+/* target.c: hosts and ports as text. Whatever can be read in two ways is refused: the connection could follow the
+ * other reading. */
 #include "target.h"
 #include <errno.h>
 #include <string.h>
@@ -16,7 +17,7 @@ void target_four(struct destination *to, const uint8_t bytes[4])
     to->kind = to->address == LOOPBACK ? TO_LOCALHOST : TO_ADDRESS;
 }
 
-/* Four numbers. None may begin with a zero: some readers would take it as octal. */
+/* Read four numbers. None may begin with a zero: some readers would read it as octal. */
 static int read_four(const char *text, size_t size, uint8_t bytes[4])
 {
     size_t at = 0;

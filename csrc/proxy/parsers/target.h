@@ -1,4 +1,4 @@
-/* target.h: where a client of the proxy wants to go, as it spells that. Pure. */
+/* target.h: where a client of the proxy wants to go, as the client spells it. Pure. */
 #ifndef NSBOX_PROXY_TARGET_H
 #define NSBOX_PROXY_TARGET_H
 
@@ -20,7 +20,7 @@ struct destination {
     uint16_t port;
 };
 
-/* Read a host. 0; or -EINVAL: it is no host, or readers understand it in different ways (127.1, 0x7f000001). */
+/* Read a host. 0; or -EINVAL: it is no host, or readers understand it differently (127.1, 0x7f000001). */
 int target_host(struct destination *to, const char *text, size_t size);
 
 /* Read HOST, or HOST:PORT. no_port: the port for HOST alone; 0: there has to be one. Returns 0 or -EINVAL. */
@@ -28,7 +28,7 @@ int target_authority(struct destination *to, const char *text, size_t size, uint
 
 int target_is_same(const struct destination *a, const struct destination *b);
 
-/* The address as four bytes, as SOCKS has it. */
+/* Reads an address of four bytes, as SOCKS sends it. */
 void target_four(struct destination *to, const uint8_t bytes[4]);
 
 #endif

@@ -1,15 +1,16 @@
-/* watch.c: bytes of a TLS client stay in its buffer until they are known to name the right server.
+/* watch.c: keeps a TLS client's bytes in its buffer until they are known to name the right server.
  *
- * At port 443 nothing but TLS passes. At others a client may speak something else, or wait for the server to begin. Until
- * it is clear whether the server wants a second hello, a client may send early data, alerts and changes of cipher, and
- * no other records. */
+ * At port 443 only TLS passes. At other ports a client may speak something else, or wait for the server to begin.
+ * Until it is clear whether the server wants a second hello, a client may send early data, alerts and changes of
+ * cipher, and no other records.
+ */
 #include "watch.h"
 #include <string.h>
 
 enum { HTTPS = 443, CHANGE_CIPHER = 20, ALERT = 21, HANDSHAKE = 22, DATA = 23, LAST = 24 };
 enum { SERVER_HELLO = 2, RECORD_HEAD = 5, MOST_PART = 16640 };
 
-/* The random of a ServerHello that is a HelloRetryRequest: RFC 8446, 4.1.3. */
+/* The random that makes a ServerHello a HelloRetryRequest: RFC 8446, 4.1.3. */
 static const uint8_t RETRY[32] = {0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c,
                                   0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb,
                                   0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c};
@@ -50,7 +51,7 @@ static size_t pass_record(struct watch *watch, const uint8_t *bytes, size_t size
     return part;
 }
 
-/* One step; 0: it needs more bytes. */
+/* Does one step; 0: it needs more bytes. */
 static size_t step(struct watch *watch, const char *name, const uint8_t *bytes, size_t size, uint32_t *reason)
 {
     int is_first = watch->state == WATCH_HELLO;

@@ -6,8 +6,8 @@
 #include "net/wire.h"
 #include <sys/types.h>
 
-/* Its first hello; what comes before the server has answered that; a second hello, if the server wants one
- * (HelloRetryRequest, RFC 8446, 4.1.4); nothing any more. */
+/* What is watched: its first hello; what comes before the server has answered that; a second hello, if the server
+ * wants one (HelloRetryRequest, RFC 8446, 4.1.4); then nothing more. */
 enum watch_state { WATCH_HELLO, WATCH_ANSWER, WATCH_SECOND, WATCH_OVER };
 
 struct watch {
@@ -20,7 +20,7 @@ struct watch {
     char sni[HELLO_NAME];
 };
 
-/* How many of the client's bytes that haven't been passed on yet may be now. *reason: why none may ever be. */
+/* Returns how many of the client's bytes that are held may be passed on now. *reason: why none ever may be. */
 size_t watch_client(struct watch *watch, const char *name, const uint8_t *bytes, size_t size, uint32_t *reason);
 
 void watch_server(struct watch *watch, const uint8_t *bytes, size_t size);

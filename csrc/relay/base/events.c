@@ -1,4 +1,4 @@
-/* events.c: what the caller is told. It is never waited for: what it doesn't take is counted. */
+/* events.c: reports to the caller, without ever waiting for it: events that it doesn't accept are counted. */
 #include "events.h"
 #include <string.h>
 #include <sys/socket.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 static int caller = -1; /* a socket to it */
-static uint32_t lost;   /* events so far that weren't taken in time */
+static uint32_t lost;   /* how many events so far weren't accepted in time */
 
 void events_to(int socket)
 {
@@ -36,7 +36,8 @@ void tell_ready(int answer, uint64_t sandbox, int error, const char *step)
         give(&ready, sizeof ready);
         return;
     }
-    send(answer, &ready, sizeof ready, MSG_DONTWAIT | MSG_NOSIGNAL); /* the first that it is sent: there is room */
+    send(answer, &ready, sizeof ready,
+         MSG_DONTWAIT | MSG_NOSIGNAL); /* this is the first message on it: there is room */
     close(answer);
 }
 

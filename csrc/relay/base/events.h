@@ -1,11 +1,11 @@
-/* events.h: what the relay tells its caller. */
+/* events.h: the relay's reports to its caller. */
 #ifndef NSBOX_RELAY_EVENTS_H
 #define NSBOX_RELAY_EVENTS_H
 
 #include "judge.h"
 
 struct event {
-    const struct sandbox *sandbox; /* or NULL: of none */
+    const struct sandbox *sandbox; /* or NULL: the event belongs to none */
     uint64_t id;                   /* of what is published; or 0 */
     uint32_t what, verdict, reason;
     int error;
@@ -19,16 +19,17 @@ struct event {
 
 void tell(const struct event *event);
 
-/* The caller's socket, for everything that has no socket of its own; -1: none any more. */
+/* Sets the caller's socket, for every event that has no socket of its own; -1: there is none any more. */
 void events_to(int socket);
 
 /* Has the caller ended, or let us go? */
 int control_is_over(void);
 
-/* Ask the caller. 0: it doesn't take more just now. */
+/* Ask the caller. 0: it accepts no more just now. */
 int tell_ask(const struct ask *ask);
 
-/* Say by a socket of its own, which is closed then, what has become of a sandbox; -1: of the relay, by the caller's. */
+/* Report on a sandbox through a socket of its own, which is then closed; -1: report on the relay, through the
+ * caller's. */
 void tell_ready(int answer, uint64_t sandbox, int error, const char *step);
 
 #endif

@@ -1,4 +1,4 @@
-/* judge.c: what the list says of a destination. */
+/* judge.c: the list's verdict on a destination. */
 #include "judge.h"
 #include "net/verdict.h"
 

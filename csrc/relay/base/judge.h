@@ -4,7 +4,7 @@
 
 #include "relay.h"
 
-/* Where a command wants to go: to a name, or to an address that it has named itself. */
+/* A command's destination: a name, or an address that it gave itself. */
 struct destination {
     struct name *name; /* or NULL */
     uint32_t address;
@@ -14,7 +14,7 @@ struct destination {
 
 enum verdict judge(const struct destination *to);
 
-/* Why it isn't VERDICT_YES. */
+/* Returns the reason why the verdict isn't VERDICT_YES. */
 uint32_t reason_of_refusal(const struct destination *to, enum verdict verdict);
 
 /* May the caller be asked about it? Never about an address of the host's, or one that belongs to no host on the
@@ -25,7 +25,7 @@ int may_ask(const struct destination *to);
 
 enum answer { ANSWER_PENDING, ANSWER_YES, ANSWER_NO };
 
-/* A question to the caller, once for a sandbox, and the answer. It stays as long as the sandbox does. */
+/* A question to the caller, asked once for a sandbox, and its answer. It is kept as long as the sandbox exists. */
 struct ask {
     uint64_t id;
     struct sandbox *sandbox;
@@ -43,6 +43,6 @@ struct ask *ask_about(struct sandbox *sandbox, const struct destination *to, uin
 void ask_answer(uint64_t id, int is_allowed);
 void asks_tick(int64_t time);
 void asks_end(struct sandbox *sandbox);
-void asks_refuse_all(void); /* there is no caller to answer */
+void asks_refuse_all(void); /* no caller is left to answer */
 
 #endif

@@ -1,4 +1,4 @@
-/* list.c: the list in force, and where one is read from. */
+/* list.c: the list in force, and how one is read. */
 #include "relay.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -9,12 +9,12 @@ struct rules list;
 
 int list_load(int fd, struct rules *rules)
 {
-    struct stat found;
-    if (fstat(fd, &found) < 0)
+    struct stat info;
+    if (fstat(fd, &info) < 0)
         return -errno;
-    if (!S_ISREG(found.st_mode) || found.st_size <= 0 || found.st_size > NSBOX_NET_MOST)
+    if (!S_ISREG(info.st_mode) || info.st_size <= 0 || info.st_size > NSBOX_NET_MOST)
         return -EINVAL;
-    size_t size = (size_t)found.st_size, at = 0;
+    size_t size = (size_t)info.st_size, at = 0;
     uint8_t *blob = malloc(size);
     ssize_t n = 1;
     while (blob && at < size && n > 0) {

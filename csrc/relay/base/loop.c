@@ -1,4 +1,4 @@
-/* loop.c: one thread, one epoll(7) set, and memory that is freed after the events which name it. */
+/* loop.c: one thread, one epoll(7) set, and memory that is freed only after the events that point to it. */
 #include "relay.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 enum { MOST_EVENTS = 256, BUDGET = 2000000 /* nanoseconds of a turn, for one sandbox */, RESERVE = 256 };
 
-/* Memory that is to be freed: its first bytes link the list. */
+/* Memory to be freed: its first bytes link the list. */
 struct dead {
     struct dead *next;
 };
@@ -51,7 +51,7 @@ void loop_remove(struct source *source)
 void loop_close(struct source *source)
 {
     if (source->fd >= 0)
-        close(source->fd); /* which takes it out of the set: no other process has its open file */
+        close(source->fd); /* this removes it from the set: no other process has its open file */
     source->fd = -1;
 }
 
@@ -75,7 +75,7 @@ void later_free(void *memory)
     dead = one;
 }
 
-/* A sandbox that has had its share of a turn waits for the next one: epoll(7) reports its events again. */
+/* Has the sandbox had its share of this turn? Then it waits for the next one: epoll(7) reports its events again. */
 static int has_spent(struct sandbox *sandbox, uint64_t turn)
 {
     if (sandbox->turn != turn) {

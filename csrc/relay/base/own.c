@@ -1,4 +1,5 @@
-/* own.c: which addresses are the host's own: those that its routes deliver to itself, on whatever interface they are. */
+/* own.c: tells which addresses are the host's own: those that its routes deliver to itself, on whatever interface
+ * they are. */
 #include "relay.h"
 #include "net/verdict.h"
 #include <errno.h>
@@ -34,7 +35,7 @@ static int ask_kernel(const union address *target)
     return kernel < 0 || send(kernel, &request, request.head.nlmsg_len, 0) < 0 ? -errno : 0;
 }
 
-/* The type of the route, and the length of its prefix; RTN_UNREACHABLE if there is none; or -errno. */
+/* Returns the type of the route, and in *bits the length of its prefix; RTN_UNREACHABLE if there is none; or -errno. */
 static int read_answer(int *bits)
 {
     _Alignas(struct nlmsghdr) uint8_t bytes[4096];
@@ -53,7 +54,8 @@ static int read_answer(int *bits)
     return route->rtm_type;
 }
 
-/* In a sandbox in a sandbox, where the names of the outer one's list are. */
+/* Is it one of the invented addresses? In a sandbox inside a sandbox, they stand for the names of the outer one's
+ * list. */
 static int is_invented(const union address *target)
 {
     return target->any.sa_family == AF_INET && ntohl(target->four.sin_addr.s_addr) >> 16 == INVENTED >> 16;
@@ -66,9 +68,8 @@ int is_own_address(const union address *target)
     if (type == 0)
         type = read_answer(&bits);
     if (type == RTN_LOCAL && bits < 32 && is_invented(&plain))
-        return 0; /* for an address of its own, the host has a route of 32 bits */
-    return type != RTN_UNICAST &&
-           type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or it can't be told */
+        return 0;                                          /* for its own addresses, the host has a route of 32 bits */
+    return type != RTN_UNICAST && type != RTN_UNREACHABLE; /* local, anycast, broadcast, multicast; or unknown */
 }
 
 int may_reach(const union address *target, uint16_t port, int protocol, uint32_t *reason)

@@ -1,7 +1,8 @@
 /* relay.h: what the parts of the relay share: sources of events, sandboxes, names, connections.
  *
- * The relay lives in the host's net namespace, as a process of its own. In each sandbox's net namespace it has sockets:
- * one sees each SYN, one answers questions about names, and one is made for each server as soon as that is connected to.
+ * The relay lives in the host's net namespace, as a process of its own. It has sockets in each sandbox's net
+ * namespace: one sees each SYN, one answers questions about names, and one is made for each server as soon as the
+ * relay is connected to it.
  */
 #ifndef NSBOX_RELAY_H
 #define NSBOX_RELAY_H
@@ -15,10 +16,10 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-/* Addresses inside: names have invented ones in 198.18.0.0/16, our own are in 198.19.0.0/24 (RFC 2544). */
+/* Addresses inside: names get invented ones in 198.18.0.0/16, our own are in 198.19.0.0/24 (RFC 2544). */
 enum { INVENTED_BITS = 16, INVENTED_FIRST = INVENTED + 256 };
 enum { OWN_ADDRESS = 0xc6130001, OWN_DNS = 0xc6130035, OWN_NET = 0xc6130000, OWN_BITS = 24 };
-enum { MARK = 0x6e73 }; /* of packets that are ours */
+enum { MARK = 0x6e73 }; /* marks our own packets */
 
 enum {
     MOST_NAMES = 16384,
@@ -31,14 +32,15 @@ enum {
 };
 enum { BUFFER = 256 * 1024, SECOND = 1000, BUCKETS = 256 };
 
-/* A source of epoll(7)'s events. ready() may free its source only by later_free(): events in the same batch name it. */
+/* A source of epoll(7)'s events. ready() may free its source only through later_free(): events in the same batch
+ * point to it. */
 struct source {
     void (*ready)(struct source *source, uint32_t events);
     int fd;                  /* or -1 */
-    struct sandbox *sandbox; /* whose time it takes; or NULL */
+    struct sandbox *sandbox; /* that its time counts for; or NULL */
 };
 
-/* A name that was asked for, and what it is on the host. */
+/* A name that was asked for, and its addresses on the host. */
 struct name {
     char text[DNS_NAME];
     uint32_t address; /* the invented one */
@@ -47,13 +49,13 @@ struct name {
     enum dns_code code;
     int64_t fresh_until;
     int is_busy;     /* it is being looked up */
-    struct job *job; /* which does so */
-    int is_told;     /* a sandbox knows its address: it is kept */
+    struct job *job; /* the job that looks it up */
+    int is_told;     /* a sandbox knows its address, so it is kept */
     struct name *next_untold;
     struct waiter *waiters;
 };
 
-/* One that waits for a name. done() gets it back, and frees it. */
+/* Waits for a name. done() gets it back, and frees it. */
 struct waiter {
     void (*done)(struct waiter *waiter, struct name *name);
     struct waiter *next, **link;
@@ -66,7 +68,7 @@ struct listener {
     uint16_t port;
     uint64_t used;  /* when, by a counter */
     int n_expected; /* connections on their way to it */
-    int is_paused;  /* no descriptor was free for what has come */
+    int is_paused;  /* no descriptor was free for a new connection */
     int is_watched; /* by the loop */
 };
 
@@ -74,7 +76,7 @@ struct connection;
 
 /* A sandbox, from the message that announces it to the end of its first process. */
 struct sandbox {
-    uint64_t id, serial; /* serial: of its coming, from 1 */
+    uint64_t id, serial; /* serial: counts sandboxes, from 1 */
     int user_namespace, net_namespace;
     struct source end;     /* its first process */
     struct source tap;     /* sees each SYN */
@@ -94,12 +96,12 @@ struct sandbox {
     int is_ended;
     int64_t next_tick; /* of its connections */
     uint64_t bytes;
-    uint32_t n_names;             /* names whose address it was the first to get */
+    uint32_t n_names;             /* names whose address it got before all others */
     uint8_t told[MOST_NAMES / 8]; /* a bit for each name: it knows the address */
     uint8_t used[MOST_NAMES / 8]; /* it has connected to it, however it learned the address */
-    uint64_t turn;                /* of the loop, in which it had something to do */
+    uint64_t turn;                /* the loop's turn in which it last had something to do */
     int64_t spent;                /* nanoseconds in that turn */
-    int n_jobs, n_busy;           /* names that are looked up for it; of them, by a thread just now */
+    int n_jobs, n_busy;           /* names being looked up for it; those that have a thread just now */
     int is_dns_paused;
     int64_t names_since;
     uint32_t new_names; /* in this second */
@@ -114,12 +116,14 @@ void loop_remove(struct source *source);
 void loop_close(struct source *source); /* closes its descriptor, if there is one */
 void later_free(void *memory);
 
-/* A new descriptor for what a sandbox wants; or -1 with EMFILE, and it is closed. The last ones are kept: by them the
- * caller's messages and new sandboxes come, even if a sandbox has used up all others. */
+/* Returns the new descriptor if it is within a sandbox's share; otherwise closes it and returns -1 with EMFILE. The
+ * last descriptors are kept back, so that the caller's messages and new sandboxes get through even if a sandbox has
+ * used up all others. */
 int within_share(int fd);
-void loop_run(int (*tick)(void)); /* tick: after each batch; returns after how many milliseconds at the latest again */
+void loop_run(
+    int (*tick)(void)); /* tick: called after each batch; returns the milliseconds until it must be called again */
 
-/* enter.c: what needs the sandbox's namespaces. Each returns 0 or -errno, and *step says what has failed. */
+/* enter.c: what needs the sandbox's namespaces. Each returns 0 or -errno, and *step says what failed. */
 int enter_set_up(struct sandbox *sandbox, const struct rules *rules, const char **step);
 int enter_update(struct sandbox *sandbox, const struct rules *old, const struct rules *rules, const char **step);
 int enter_spares(struct sandbox *sandbox, const char **step);
@@ -140,14 +144,14 @@ struct name *name_by_address(uint32_t address);             /* one that a sandbo
 struct name *name_add(const char *text);                    /* NULL: there are too many */
 void name_tell(struct sandbox *sandbox, struct name *name); /* it gets the address */
 int name_is_told(const struct sandbox *sandbox, const struct name *name);
-void name_use(struct sandbox *sandbox, const struct name *name); /* it is kept for this one too */
+void name_use(struct sandbox *sandbox, const struct name *name); /* the name is kept for this sandbox too */
 void names_tick(int64_t time);
 
 /* own.c */
-int is_own_address(const union address *target); /* one of the host's, or it can't be told */
+int is_own_address(const union address *target); /* one of the host's, or unknown */
 int may_reach(const union address *target, uint16_t port, int protocol, uint32_t *reason); /* an address of a name */
 
-/* resolve.c: done() is called at once, or later from the loop. sandbox: for which a thread is taken. */
+/* resolve.c: done() is called at once, or later from the loop. sandbox: the one that a thread's work counts for. */
 int resolve_start(void);
 void resolve(struct sandbox *sandbox, struct name *name, struct waiter *waiter);
 void resolve_forget(struct waiter *waiter); /* done() isn't called any more */
@@ -184,20 +188,20 @@ void flows_tick(struct sandbox *sandbox, int64_t time);
 /* list.c */
 extern struct rules list;
 int list_load(int fd, struct rules *rules); /* 0 or -errno */
-int list_read(int fd);                      /* the one in force: 0 or -errno, then nothing has changed */
+int list_read(int fd);                      /* sets the one in force: 0, or -errno, and then nothing has changed */
 
 /* sandboxes.c */
 struct sandbox *sandbox_newest(void);
 void sandbox_add(struct sandbox *sandbox);
 void sandbox_remove(const struct sandbox *sandbox);
-int sandbox_listens(const struct sandbox *sandbox, uint16_t port); /* at 127.0.0.1, for the host */
-int sandbox_watch(struct listener *listener);                      /* if it isn't yet */
+int sandbox_listens(const struct sandbox *sandbox, uint16_t port); /* at 127.0.0.1, for a server of the host */
+int sandbox_watch(struct listener *listener);                      /* if it isn't watched yet */
 int sandbox_is_over_limit(struct sandbox *sandbox, size_t bytes);  /* counts them */
 void sandbox_free(struct sandbox *sandbox);                        /* if it has ended, and isn't used any more */
 int sandboxes_left(void);
 
 /* sandbox.c */
 void sandbox_open(uint64_t id, int net_namespace, int process, int answer);
-int sandboxes_tick(void); /* returns after how many milliseconds again */
+int sandboxes_tick(void); /* returns the milliseconds until the next call */
 
 #endif

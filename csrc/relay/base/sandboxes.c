@@ -1,4 +1,4 @@
-/* sandboxes.c: which sandboxes are served, and what all parts ask about one. */
+/* sandboxes.c: the sandboxes that are served, and what all parts need to know about one. */
 #include "relay.h"
 #include <sys/epoll.h>
 

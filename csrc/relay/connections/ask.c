@@ -1,14 +1,14 @@
-/* ask.c: the caller is asked about what no entry decides, once for each destination of a sandbox; the SYN is held
+/* ask.c: asks the caller about what no entry decides, once for each destination of a sandbox; the SYN is held
  * meanwhile.
  *
- * No answer is a no. A yes allows no more than an entry for that name or address would.
+ * No answer means no. A yes allows no more than an entry for that name or address would.
  */
 #include "connection.h"
 #include <stdlib.h>
 
 enum { PATIENCE = 120 * SECOND, MOST_PENDING = 64, MOST_ASKS = 4096 };
 
-static struct ask *pending, **end_of_pending = &pending; /* of all sandboxes; the oldest first */
+static struct ask *pending, **end_of_pending = &pending; /* for all sandboxes, the oldest first */
 static uint64_t last_id;
 
 static int is_same(const struct destination *a, const struct destination *b)

@@ -1,4 +1,5 @@
-/* connect.c: outside. It connects to the server before it lets the client in: so the client learns what really happens. */
+/* connect.c: the outside. The relay connects to the server before it lets the client in, so the client learns what
+ * really happens. */
 #include "connection.h"
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -7,11 +8,11 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { IDLE = 300, INTERVAL = 75 }; /* seconds after which a silent server is asked whether it is still there */
+enum { IDLE = 300, INTERVAL = 75 }; /* seconds; a silent server is then probed */
 enum {
     NEXT_ATTEMPT = 250 /* RFC 8305 */,
     CONNECT = 130 * SECOND,
-    GONE = 924 * SECOND /* as tcp_retries2 has it, tcp(7) */
+    GONE = 924 * SECOND /* the default of tcp_retries2, tcp(7) */
 };
 
 /* ---- the end */
@@ -29,7 +30,7 @@ static void close_attempts(struct connection *c)
         loop_close(&c->attempts[i].source);
 }
 
-/* What the caller hasn't been told yet: the client, or its sandbox, has ended it. */
+/* Report what the caller doesn't know yet: the client, or its sandbox, has ended the connection. */
 static void tell_rest(struct connection *c)
 {
     if (c->state == RELAYING)
@@ -78,7 +79,8 @@ void tell_connect(const struct connection *c, uint32_t verdict, uint32_t reason,
 
 void connection_fail(struct connection *c, int error, uint32_t verdict, uint32_t reason)
 {
-    tell_connect(c, verdict, reason, error); /* first: a caller that sees the client's end has it by then */
+    tell_connect(c, verdict, reason,
+                 error); /* report it first, so that a caller that sees the client's end has the event */
     c->is_told = 1;
     syn_refuse(c->sandbox, &c->syn, error);
     connection_end(c);
@@ -93,7 +95,7 @@ void connection_abort(struct connection *c, int error)
     connection_end(c);
 }
 
-/* A command may send something last, and end. */
+/* End the sandbox's connections. A command may have sent something last, and ended. */
 void connections_end(struct sandbox *sandbox)
 {
     for (int i = 0; i < BUCKETS; i++)
@@ -160,7 +162,8 @@ static void on_attempt(struct source *source, uint32_t events)
     try_next(c);
 }
 
-/* A nonblocking connect(2) never waits for the answer. On this machine, the answer has come by the time it returns. */
+/* Connect now. A nonblocking connect(2) never waits for the answer, but on this machine the answer has come by the
+ * time it returns. */
 int connect_now(int fd, const struct sockaddr *to, socklen_t size)
 {
     if (connect(fd, to, size) == 0)
@@ -172,7 +175,8 @@ int connect_now(int fd, const struct sockaddr *to, socklen_t size)
     return errno == EALREADY ? -EINPROGRESS : -errno;
 }
 
-/* Begin to connect to one address. 1: it is, at once, as on the host's loopback; 0, or -errno of what failed at once. */
+/* Begin to connect to one address. 1: connected at once, as on the host's loopback; 0: it goes on; -errno: it failed
+ * at once. */
 static int begin_attempt(struct attempt *attempt, const union address *target)
 {
     attempt->source = (struct source){on_attempt, -1, attempt->connection->sandbox};
@@ -190,7 +194,7 @@ static int begin_attempt(struct attempt *attempt, const union address *target)
     return ret < 0 ? ret : is_open;
 }
 
-/* The client gets the first failure: the host prefers the first address. */
+/* Try the next address. If all fail, the client gets the first failure: the host prefers the first address. */
 static void try_next(struct connection *c)
 {
     while (c->n_attempts < c->n_targets) {
@@ -222,8 +226,8 @@ static void begin_connect(struct connection *c)
     try_next(c);
 }
 
-/* Which of a name's addresses may be connected to. What is judged here is what is connected to: no other answer of the
- * resolver's gets in between. */
+/* Choose which of a name's addresses may be connected to. The addresses that are judged here are those that are
+ * connected to: no other answer of the resolver comes in between. */
 static void choose_targets(struct connection *c, uint32_t *reason)
 {
     *reason = NSBOX_NET_UPSTREAM;
@@ -262,7 +266,7 @@ static void add_target(struct connection *c, int family)
     address_set_port(target, c->syn.target_port);
 }
 
-/* It may connect: find out the address. */
+/* The connection may go on: find out the address. */
 void connection_proceed(struct connection *c)
 {
     c->state = RESOLVING;

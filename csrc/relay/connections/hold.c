@@ -1,8 +1,8 @@
 /* hold.c: holds the first bytes of a client until they say which server it wants: two names may share an address.
  *
- * At port 443 nothing but TLS passes. At others a client may speak something else, or wait for the server to begin. A
- * server may want a second hello (RFC 8446, 4.1.4), which could name another: that is held too. Until it is clear whether
- * it wants one, a client may send early data, alerts and changes of cipher, and no other records.
+ * At port 443 only TLS passes. At other ports a client may speak something else, or wait for the server to begin. A
+ * server may want a second hello (RFC 8446, 4.1.4), which could name another server, so that is held too. Until it
+ * is clear whether it wants one, a client may send early data, alerts and changes of cipher, and no other records.
  */
 #include "connection.h"
 #include <errno.h>
@@ -20,18 +20,18 @@ enum {
     MOST_PART = 16640
 };
 
-/* The random of a ServerHello that is a HelloRetryRequest: RFC 8446, 4.1.3. */
+/* The random that makes a ServerHello a HelloRetryRequest: RFC 8446, 4.1.3. */
 static const uint8_t RETRY[32] = {0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c,
                                   0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb,
                                   0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c};
 
-static uint32_t reason_of(const struct connection *c, enum hello found)
+static uint32_t reason_of(const struct connection *c, enum hello kind)
 {
-    if (found == HELLO_NO_TLS)
+    if (kind == HELLO_NO_TLS)
         return NSBOX_NET_NO_TLS;
-    if (found == HELLO_ECH && list.head->tls != NSBOX_NET_TLS_ECH)
+    if (kind == HELLO_ECH && list.head->tls != NSBOX_NET_TLS_ECH)
         return NSBOX_NET_ECH;
-    if ((found == HELLO_NAMED || found == HELLO_ECH) && !strcmp(c->sni, c->name->text))
+    if ((kind == HELLO_NAMED || kind == HELLO_ECH) && !strcmp(c->sni, c->name->text))
         return 0;
     return NSBOX_NET_SNI;
 }
@@ -44,19 +44,19 @@ static int abort_handshake(struct connection *c, uint32_t reason)
         return -ECANCELED;
     }
     size_t size = hello_alert(alert);
-    tell_close(c, reason, 0); /* first: a caller that sees the client's end has it by then */
-    send(c->client.source.fd, alert, size, MSG_NOSIGNAL); /* one that doesn't arrive is followed by the end */
+    tell_close(c, reason, 0); /* reported first: a caller that sees the client's end has it */
+    send(c->client.source.fd, alert, size, MSG_NOSIGNAL); /* if it doesn't arrive, the end follows anyway */
     connection_end(c);
     return -ECANCELED;
 }
 
-/* Is it clear that the client speaks something else than TLS? */
+/* Does the client clearly speak something other than TLS? */
 static int is_other(const struct connection *c, uint8_t first)
 {
     return c->syn.target_port != HTTPS && (first < CHANGE_CIPHER || first > LAST_RECORD);
 }
 
-/* Hold up to the size of a hello. Returns how many of the bytes are done with, or -errno. */
+/* Hold up to the size of a hello. Returns how many of the bytes are consumed, or -errno. */
 static ssize_t hold_hello(struct connection *c, const uint8_t *bytes, size_t size, int *is_right)
 {
     size_t used, before = c->hello_size;
@@ -67,15 +67,15 @@ static ssize_t hold_hello(struct connection *c, const uint8_t *bytes, size_t siz
     size_t room = HELLO_MOST - before, part = size < room ? size : room;
     memcpy(c->hello + before, bytes, part);
     c->hello_size += part;
-    enum hello found = hello_read(c->hello, c->hello_size, c->sni, &used);
-    if (found == HELLO_MORE && part == size)
+    enum hello kind = hello_read(c->hello, c->hello_size, c->sni, &used);
+    if (kind == HELLO_MORE && part == size)
         return (ssize_t)part;
-    uint32_t reason = reason_of(c, found);
+    uint32_t reason = reason_of(c, kind);
     if (reason)
         return abort_handshake(c, reason);
     *is_right = 1;
     c->hello_size = used;
-    return (ssize_t)(used - before); /* it wasn't whole before */
+    return (ssize_t)(used - before); /* the hello wasn't complete before */
 }
 
 static int pass_hello(struct connection *c)
@@ -89,7 +89,8 @@ static int pass_hello(struct connection *c)
     return ret;
 }
 
-/* Pass on one record, or as much of it as has come, and look only at the head of the next. Returns how much, or -errno. */
+/* Pass on one record, or as much of it as has come, and look only at the head of the next. Returns how much, or
+ * -errno. */
 static ssize_t pass_record(struct connection *c, const uint8_t *bytes, size_t size)
 {
     size_t part = c->record_left < size ? c->record_left : size;
@@ -112,7 +113,7 @@ static ssize_t pass_record(struct connection *c, const uint8_t *bytes, size_t si
     return ret ? ret : (ssize_t)part;
 }
 
-/* One step with bytes that came. Returns how many of them are done with, or -errno. */
+/* Handle bytes that came. Returns how many of them are consumed, or -errno. */
 static ssize_t step(struct connection *c, const uint8_t *bytes, size_t size)
 {
     int is_first = c->watch == WATCH_HELLO, is_between = !c->record_left && !c->record_size;
@@ -158,7 +159,7 @@ void hold_answer(struct connection *c, const uint8_t *bytes, size_t size)
                                                                                                     : WATCH_OVER;
 }
 
-/* Does it owe us a hello? */
+/* Does the client still owe us a hello? */
 static int owes_hello(const struct connection *c)
 {
     return c->hello || (c->watch == WATCH_HELLO && c->syn.target_port == HTTPS);

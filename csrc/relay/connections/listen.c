@@ -1,4 +1,5 @@
-/* listen.c: inside. A listener for a server's address, as soon as we are connected to that; then the SYN goes to it. */
+/* listen.c: the inside. Makes a listener for a server's address as soon as we are connected to the server; then the
+ * SYN goes to it. */
 #include "connection.h"
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -7,18 +8,18 @@
 
 enum { ACCEPTS_PER_TURN = 64, ACCEPT = 5 * SECOND, BACKLOG = 4096 };
 
-/* A free one, or the one that was used longest ago, unless a connection is on its way to it. NULL: that is so of all. */
+/* Returns a free listener, or the least recently used one that no connection is on its way to; NULL: there is none. */
 static struct listener *oldest(struct sandbox *sandbox)
 {
-    struct listener *found = NULL;
+    struct listener *choice = NULL;
     for (int i = 0; i < MOST_LISTENERS; i++) {
         struct listener *l = &sandbox->listeners[i];
         if (l->source.fd < 0)
             return l;
-        if (!l->n_expected && (!found || l->used < found->used))
-            found = l;
+        if (!l->n_expected && (!choice || l->used < choice->used))
+            choice = l;
     }
-    return found;
+    return choice;
 }
 
 static int open_listener(struct listener *l, int fd)
@@ -27,7 +28,7 @@ static int open_listener(struct listener *l, int fd)
     const struct sockaddr_in at = {
         .sin_family = AF_INET, .sin_port = htons(l->port), .sin_addr.s_addr = htonl(l->address)};
     l->source = (struct source){on_listener, fd, l->sandbox};
-    /* So a server that never reads costs the host little: accepted sockets inherit this. */
+    /* With this, a server that never reads costs the host little: accepted sockets inherit it. */
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     int ret = filter_listener(fd);
@@ -40,8 +41,8 @@ static int open_listener(struct listener *l, int fd)
     return loop_add(&l->source, EPOLLIN);
 }
 
-/* *found, or -errno: EADDRINUSE where the command listens at this port itself, on all addresses. */
-static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t port, struct listener **found)
+/* Find or make the listener, *choice; 0 or -errno: EADDRINUSE if the command itself listens at this port, on all addresses. */
+static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t port, struct listener **choice)
 {
     static uint64_t uses;
     const char *step;
@@ -49,7 +50,7 @@ static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t por
         struct listener *l = &sandbox->listeners[i];
         if (l->source.fd >= 0 && l->address == address && l->port == port) {
             l->used = ++uses;
-            *found = l;
+            *choice = l;
             return 0;
         }
     }
@@ -65,7 +66,7 @@ static int find_listener(struct sandbox *sandbox, uint32_t address, uint16_t por
     ret = open_listener(old, sandbox->spares[--sandbox->n_spares]);
     if (ret)
         loop_close(&old->source);
-    *found = old;
+    *choice = old;
     return ret;
 }
 
@@ -90,7 +91,7 @@ void let_in(struct connection *c)
     send_packet(c->sandbox, c->syn.bytes, c->syn.size, c->syn.target);
 }
 
-/* Nothing waits for this client: it had given up, or its connection was ended meanwhile. */
+/* Nothing waits for this client: it had given up, or its connection has been ended meanwhile. */
 static void close_with_reset(int fd)
 {
     const struct linger reset = {1, 0};
@@ -124,7 +125,7 @@ void on_listener(struct source *source, uint32_t events)
         socklen_t size = sizeof from;
         int fd = within_share(accept4(source->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
-            l->is_paused = 1; /* no descriptor is free: epoll(7) would report what waits for ever */
+            l->is_paused = 1; /* no descriptor is free: epoll(7) would report what waits again and again */
             loop_change(source, 0);
         }
         if (fd < 0)

@@ -1,7 +1,8 @@
-/* publish.c: ports of servers inside, for clients outside: what connects to a socket of the host is led to 127.0.0.1 inside.
+/* publish.c: publishes ports of servers inside to clients outside: what connects to a socket of the host is led to
+ * 127.0.0.1 inside.
  *
- * In such a connection too, `client` is the side in the sandbox, and `server` the one outside: bytes are sent if they leave
- * the sandbox.
+ * In such a connection too, `client` is the side in the sandbox, and `server` the one outside: bytes count as sent
+ * if they leave the sandbox.
  */
 #include "connection.h"
 #include "publish.h"
@@ -15,9 +16,9 @@ enum { ACCEPTS_PER_TURN = 16, DIAL = 30 * SECOND, MOST_PUBLICATIONS = 1024 };
 
 struct publication {
     struct source source;
-    uint64_t id, sandbox; /* sandbox: 0 for each */
+    uint64_t id, sandbox; /* sandbox: 0 for all */
     uint16_t port;
-    int is_paused; /* no descriptor was free for what has come */
+    int is_paused; /* no descriptor was free for a new connection */
     struct publication *next;
 };
 
@@ -43,7 +44,7 @@ static void close_with_reset(int fd)
     close(fd);
 }
 
-/* The newest sandbox that is older than this one. */
+/* Returns the newest sandbox of the publication that is older than this one. */
 static struct sandbox *next_sandbox(const struct publication *p, uint64_t before)
 {
     struct sandbox *s = sandbox_newest();
@@ -52,8 +53,8 @@ static struct sandbox *next_sandbox(const struct publication *p, uint64_t before
     return s;
 }
 
-/* Connect a spare socket of the sandbox's. Its packets are marked, so that our tap doesn't mistake them for the command's.
- * 0: it is connected; or -errno, which may be -EINPROGRESS. */
+/* Connect one of the sandbox's spare sockets. Its packets are marked, so that our tap doesn't mistake them for the
+ * command's. 0: connected; or -errno, which may be -EINPROGRESS. */
 static int dial(struct sandbox *s, uint16_t port, int *fd)
 {
     const char *step;
@@ -77,7 +78,8 @@ static void relay(struct connection *c, int inside)
     pump_start(c, inside);
 }
 
-/* The connection, dialled or about to be. NULL: another sandbox may have such a server, or this one can have no more. */
+/* Returns the connection, dialled or about to be. NULL: another sandbox may have such a server, or this one can have
+ * no more connections. */
 static struct connection *connect_in(const struct publication *p, struct sandbox *s, int outside, int *error)
 {
     const struct syn syn = {.source_port = (uint16_t)outside, .target_port = p->port};
@@ -194,7 +196,7 @@ void publications_resume(void)
         }
 }
 
-/* It must be a listening socket, and mustn't block us. */
+/* Check the socket: it must be a listening one, and mustn't block us. */
 static int check(int fd, const nsbox_net_message *message)
 {
     int listens = 0, type = 0;

@@ -1,4 +1,4 @@
-/* publish.h: ports of servers inside, for clients outside. */
+/* publish.h: publishes ports of servers inside to clients outside. */
 #ifndef NSBOX_RELAY_PUBLISH_H
 #define NSBOX_RELAY_PUBLISH_H
 

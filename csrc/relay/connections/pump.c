@@ -1,4 +1,5 @@
-/* pump.c: bytes from one side of a connection to the other. It keeps what a side doesn't take, and reads no more then. */
+/* pump.c: moves bytes from one side of a connection to the other. It keeps what a side doesn't accept, and then
+ * reads no more. */
 #include "connection.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -10,8 +11,8 @@
 
 enum { BUFFERS_PER_TURN = 16, LEAST_SPLICED = BUFFER / 4 };
 
-static uint8_t buffer[BUFFER];      /* of all connections */
-static int pipe_ends[2] = {-1, -1}; /* of all too: empty except during a call */
+static uint8_t buffer[BUFFER];      /* shared by all connections */
+static int pipe_ends[2] = {-1, -1}; /* shared too: empty except during a call */
 
 static struct side *other(const struct side *side)
 {
@@ -52,8 +53,9 @@ void connection_close(struct connection *c, uint32_t reason, int error)
     connection_end(c);
 }
 
-/* Wait for what this side can do next: to be read, unless the other one doesn't take it; to take what is kept for it. One
- * that can do nothing, and to which nothing more is sent, is taken out of the set: epoll(7) would report its EPOLLHUP for ever. */
+/* Wait for what this side can do next: be read, unless the other side's bytes pile up; accept what is kept for it. A
+ * side that can do nothing, and to which nothing more is sent, is removed from the set: epoll(7) would report its
+ * EPOLLHUP again and again. */
 static void await(struct side *side)
 {
     int is_full = side->rest_size > 0;
@@ -69,7 +71,7 @@ static void await(struct side *side)
     side->events = events;
 }
 
-/* Keep what the other side doesn't take, behind what is kept already. */
+/* Keep what the other side doesn't accept, behind what is kept already. */
 static int keep(struct side *from, const uint8_t *bytes, size_t size)
 {
     uint8_t *rest = malloc(from->rest_size + size);
@@ -136,7 +138,7 @@ static int pass(struct side *side, size_t size)
     return side == &c->client && c->watch != WATCH_OVER ? hold(c, buffer, size) : pump_send(side, buffer, size);
 }
 
-/* -ECANCELED: the connection has ended, by its sandbox's limit. */
+/* Count the bytes. -ECANCELED: the connection has ended, because of its sandbox's limit. */
 static int count(struct side *side, size_t size)
 {
     struct connection *c = side->connection;
@@ -180,17 +182,20 @@ static int send_pipe(struct side *from, size_t size)
     return 0;
 }
 
-/* Pass on much without a copy, by splice(2). Returns how much came; 0: what there is, if anything, is for recv(2); -errno.
+/* Pass on large amounts without a copy, by splice(2). Returns how much came; 0: leave it to recv(2), if there is
+ * anything; -errno.
  *
- * What is spliced keeps whole pages of its sender's from being freed, and only its bytes are counted. The pipe is left as
- * small as it is made: in its 16 pieces there are either many bytes, or that was the last time until much comes again. */
+ * What is spliced keeps whole pages of its sender's from being freed, though only its bytes are counted. The pipe
+ * keeps the small size that it is made with: its 16 pieces hold either many bytes, or this was the last time until
+ * much comes again.
+ */
 static ssize_t splice_side(struct side *side)
 {
     if (pipe_ends[0] < 0 && pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK) < 0)
         return 0;
     ssize_t n = splice(side->source.fd, NULL, pipe_ends[1], NULL, BUFFER, SPLICE_F_NONBLOCK);
     side->is_bulk = n >= LEAST_SPLICED;
-    if (n < 0 && errno == ECONNRESET) /* recv(2) wouldn't get this error again, but an end */
+    if (n < 0 && errno == ECONNRESET) /* recv(2) would then report an end instead of this error */
         return broken(side, errno);
     if (n <= 0)
         return 0;
@@ -200,11 +205,11 @@ static ssize_t splice_side(struct side *side)
         ret = send_pipe(side, (size_t)n);
     }
     if (ret)
-        drop_pipe(); /* what is in it belongs to this connection alone */
+        drop_pipe(); /* its contents belong to this connection alone */
     return ret ? ret : n;
 }
 
-/* Pass on what recv(2) has. Returns how much; 0: the end, or nothing for now; -errno. */
+/* Pass on what recv(2) returns. Returns how much; 0: the end, or nothing for now; -errno. */
 static ssize_t receive_side(struct side *side)
 {
     ssize_t n = recv(side->source.fd, buffer, sizeof buffer, 0);
@@ -218,7 +223,7 @@ static ssize_t receive_side(struct side *side)
     return ret ? ret : n;
 }
 
-/* 0, or -errno; -ECANCELED: the connection has ended. */
+/* Read from a side, and pass it on. 0, or -errno; -ECANCELED: the connection has ended. */
 static int read_side(struct side *side)
 {
     struct connection *c = side->connection;
@@ -250,9 +255,8 @@ static int turn(struct side *side, uint32_t events)
     return ret;
 }
 
-/* What a side had sent before it reset the connection is still there to be read, and so it is for the side that is
- * connected to it directly: a server that refuses a request may answer, and close without having read all of it. 0,
- * or -ECANCELED. */
+/* Read what a side sent before it reset the connection. That is still there, as it is for a peer connected directly:
+ * a server that refuses a request may answer, and close without having read all of it. 0, or -ECANCELED. */
 static int drain(struct side *side)
 {
     int ret = 0;
@@ -278,7 +282,7 @@ void on_side(struct source *source, uint32_t events)
 {
     struct side *side = (struct side *)(void *)source;
     struct connection *c = side->connection;
-    if (c->state == DIALING) { /* the client outside has gone again */
+    if (c->state == DIALING) { /* the client outside has gone */
         if (events & (EPOLLERR | EPOLLHUP))
             connection_abort(c, ECONNABORTED);
         return;
@@ -309,7 +313,8 @@ void on_side(struct source *source, uint32_t events)
     await(&c->server);
 }
 
-/* A client that has shut its end may be a socket that is closed by now. Only lo can tell: it answers at once. */
+/* Notice when the client goes. A client that has shut its end may be a socket that is closed by now. Only lo can
+ * tell: it answers at once. */
 static void watch_client(int fd)
 {
     const int on = 1, idle = 60, interval = 15, count = 4;

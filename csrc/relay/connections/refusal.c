@@ -1,11 +1,12 @@
-/* refusal.c: packets of our own into a sandbox: what answers a SYN that leads nowhere. */
+/* refusal.c: sends packets of our own into a sandbox: the answers to a SYN that leads nowhere. */
 #include "connection.h"
 #include <errno.h>
 
 void send_packet(const struct sandbox *sandbox, const uint8_t *packet, size_t size, uint32_t target)
 {
     const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(target)};
-    sendto(sandbox->out, packet, size, 0, (const struct sockaddr *)&to, sizeof to); /* one that is lost is sent again */
+    sendto(sandbox->out, packet, size, 0, (const struct sockaddr *)&to,
+           sizeof to); /* if it is lost, the client asks again */
 }
 
 void syn_refuse(const struct sandbox *sandbox, const struct syn *syn, int error)
@@ -29,7 +30,7 @@ void syn_refuse(const struct sandbox *sandbox, const struct syn *syn, int error)
     send_packet(sandbox, packet, size, syn->source);
 }
 
-/* A known name has closed ports; an address that isn't listed leads nowhere. */
+/* Returns the errno for a refusal: a known name has closed ports; an address that isn't listed leads nowhere. */
 int error_of_refusal(const struct syn *syn, const struct name *name)
 {
     return name || syn->target >> 24 == 127 ? ECONNREFUSED : EACCES;

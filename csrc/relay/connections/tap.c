@@ -1,4 +1,4 @@
-/* tap.c: holds each SYN of a sandbox until the verdict on it, before anything else happens. */
+/* tap.c: holds each SYN of a sandbox until there is a verdict on it, before anything else happens. */
 #include "connection.h"
 #include <errno.h>
 #include <sys/socket.h>
@@ -8,7 +8,7 @@ enum { SYNS_PER_TURN = 64 };
 static void refuse(struct sandbox *sandbox, const struct syn *syn, const struct name *name, uint32_t reason)
 {
     const union address target = address_of(syn->target);
-    /* A limit is nothing against the destination: it is as if the server took no more. */
+    /* A limit says nothing about the destination: act as if the server accepted no more. */
     int error = reason == NSBOX_NET_LIMIT ? ECONNREFUSED : error_of_refusal(syn, name);
     tell(&(struct event){.sandbox = sandbox,
                          .what = NSBOX_NET_CONNECT,
@@ -18,7 +18,7 @@ static void refuse(struct sandbox *sandbox, const struct syn *syn, const struct 
                          .port = syn->target_port,
                          .target = name ? NULL : &target,
                          .name = name ? name->text : NULL});
-    syn_refuse(sandbox, syn, error); /* last: a caller that sees the client's end has the event by then */
+    syn_refuse(sandbox, syn, error); /* do this last, so that a caller that sees the client's end has the event */
 }
 
 static void on_syn(struct sandbox *sandbox, const struct syn *syn)

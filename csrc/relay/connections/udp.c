@@ -1,5 +1,5 @@
-/* udp.c: datagrams, as a raw socket sees them. Each client and destination is a flow, with a socket of the host's, until it
- * is idle. No port inside is ours: a command may have any of them for a server of its own.
+/* udp.c: datagrams, as a raw socket sees them. Each pair of client and destination is a flow, with a socket of the
+ * host's, until it is idle. No port inside is ours: a command may use any of them for a server of its own.
  */
 #include "relay/base/events.h"
 #include "relay/base/judge.h"
@@ -28,7 +28,8 @@ struct flow {
     struct flow *next, **link;
 };
 
-/* A name's first datagram, until its address is known. Others that come meanwhile are lost, as datagrams may be. */
+/* A name's first datagram, kept until its address is known. Others that come meanwhile are lost, as datagrams may
+ * be. */
 struct held_datagram {
     struct waiter waiter;
     struct sandbox *sandbox;
@@ -82,7 +83,7 @@ void flows_tick(struct sandbox *sandbox, int64_t time)
     }
 }
 
-/* Why it may not go on; 0: it may. Another entry may have allowed the address of its name. */
+/* Returns why the flow may not go on, or 0 if it may. Another entry may have allowed its name's address. */
 static uint32_t revoked(const struct flow *flow)
 {
     const struct destination to = {flow->name, flow->path.target, flow->path.port, PROTOCOL_UDP};
@@ -93,7 +94,7 @@ static uint32_t revoked(const struct flow *flow)
     return !flow->name || may_reach(&flow->server, flow->path.port, PROTOCOL_UDP, &reason) ? 0 : reason;
 }
 
-/* After a new list, end what it doesn't allow any more. */
+/* After a new list, end what it no longer allows. */
 void flows_revoke(struct sandbox *sandbox)
 {
     for (struct flow *flow = sandbox->flows, *next; flow; flow = next) {
@@ -104,7 +105,7 @@ void flows_revoke(struct sandbox *sandbox)
     }
 }
 
-/* An answer, from the address to which the client has sent; its data is in the buffer, after room for the headers. */
+/* Send an answer from the address that the client sent to; its data is in the buffer, after room for the headers. */
 static void answer(const struct flow *flow, size_t size)
 {
     const struct path *path = &flow->path;
@@ -116,12 +117,13 @@ static void answer(const struct flow *flow, size_t size)
     send_packet(flow->sandbox, buffer, DATAGRAM_HEAD + size, path->client);
 }
 
-/* Of the codes that say so, those that a UDP socket hears of without having asked (IP_RECVERR, ip(7)). */
+/* Returns an ICMP code that means this error; one of those that a UDP socket reports without having asked
+ * (IP_RECVERR, ip(7)). */
 static int code_of(int error)
 {
     if (error == ENETUNREACH)
         return ICMP_NET_PROHIBITED;
-    return error == ECONNREFUSED ? ICMP_PORT : ICMP_POLICY; /* the client gets EHOSTUNREACH by this */
+    return error == ECONNREFUSED ? ICMP_PORT : ICMP_POLICY; /* this gives the client EHOSTUNREACH */
 }
 
 static void datagram_refuse(const struct sandbox *sandbox, const struct path *path, size_t size, int error)
@@ -135,7 +137,7 @@ static void datagram_refuse(const struct sandbox *sandbox, const struct path *pa
     send_packet(sandbox, packet, packet_unreachable_udp(packet, &its, code_of(error)), path->client);
 }
 
-/* There is no listener. It is reported first: a caller that sees what the client does has it by then. */
+/* End a flow that has no listener. Report it first, so that a caller that sees what the client sees has the event. */
 static void flow_end_refused(struct flow *flow)
 {
     const struct path path = flow->path;
@@ -183,7 +185,7 @@ static int flow_connect(struct flow *flow)
     return connect(flow->source.fd, &to->any, size) < 0 || loop_add(&flow->source, EPOLLIN) < 0 ? errno : 0;
 }
 
-/* NULL: error says why not; 0: a limit of the sandbox's, or of descriptors. */
+/* Begin a flow. NULL: error says why not; 0: a limit of the sandbox, or of descriptors. */
 static struct flow *flow_begin(struct sandbox *sandbox, const struct path *path, struct name *name, union address *to,
                                int *error)
 {
@@ -234,7 +236,7 @@ static void refuse_datagram(struct sandbox *sandbox, const struct path *path, co
                          .target = name ? NULL : &to,
                          .name = name ? name->text : NULL});
     datagram_refuse(sandbox, path, size,
-                    error); /* last: a caller that sees what the client does has the event by then */
+                    error); /* do this last, so that a caller that sees what the client sees has the event */
 }
 
 /* Begin a flow with its first datagram. */

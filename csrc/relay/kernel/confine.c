@@ -1,8 +1,9 @@
-/* confine.c: what the relay itself may do. It reads what sandboxes send, so a flaw in that must be of little use.
+/* confine.c: limits what the relay itself may do. It reads what sandboxes send, so a flaw in that must be of little
+ * use.
  *
- * No program can be executed, no process traced or signalled, no file made or opened for writing, nothing mounted. What
- * getaddrinfo(3) does is allowed: files are read, sockets of a few families made, threads, libraries loaded. So is what
- * these lead to: any file that the user can read, any server that the user can reach.
+ * No program can be executed, no process traced or signalled, no file made or opened for writing, nothing mounted.
+ * What getaddrinfo(3) does is allowed: reading files, making sockets of a few families and threads, loading
+ * libraries. That leaves any file that the user can read, and any server that the user can reach.
  */
 #include "confine.h"
 #include <errno.h>

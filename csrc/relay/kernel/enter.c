@@ -1,8 +1,8 @@
-/* enter.c: sockets in a sandbox's net namespace, made by a child that shares our memory and descriptors.
+/* enter.c: makes sockets in a sandbox's net namespace, in a child that shares our memory and descriptors.
  *
- * The child enters, we don't: a socket always belongs to the namespace in which it was made. The parent waits for the
- * child (CLONE_VFORK), so the child may use what is the parent's, even errno. A process with several threads can't enter a
- * user namespace (setns(2)); the child is a process of its own.
+ * The child enters the namespace, we don't: a socket always belongs to the namespace in which it was made. The
+ * parent waits for the child (CLONE_VFORK), so the child may use what belongs to the parent, even errno. A process
+ * with several threads can't enter a user namespace (setns(2)); the child is a process of its own.
  */
 #include "relay/base/relay.h"
 #include <errno.h>
@@ -43,7 +43,7 @@ static int raw_socket(int protocol)
     return fd;
 }
 
-/* If it fails, *tap stays as it was: there is never a tap without its filter. */
+/* Set a tap. If it fails, *tap stays as it was: there is never a tap without its filter. */
 static int set_tap(struct source *tap, int fd, int ret)
 {
     if (ret)
@@ -65,7 +65,7 @@ static int make_udp_tap(struct visit *v)
     return fd <= 0 ? fd : set_tap(&v->sandbox->udp_tap, fd, filter_udp_tap(fd));
 }
 
-/* Here, since we have power over the namespace here (CAP_NET_ADMIN, socket(7)). */
+/* Mark a socket. It is done here, where we have power over the namespace (CAP_NET_ADMIN, socket(7)). */
 static int mark_socket(int fd)
 {
     const uint32_t mark = MARK;
@@ -93,7 +93,7 @@ static int make_dns(struct visit *v)
     return listen(s->dns_tcp.fd, 16) < 0 ? -errno : 0;
 }
 
-/* Slots stay where they are: events name them. */
+/* Returns a free slot. Slots never move: events point to them. */
 static struct listener *free_slot(struct sandbox *s)
 {
     for (int i = 0; i < s->n_localhost; i++)
@@ -102,7 +102,7 @@ static struct listener *free_slot(struct sandbox *s)
     return s->n_localhost < MOST_PORTS ? &s->localhost[s->n_localhost++] : NULL;
 }
 
-/* A listener for the port of an entry "localhost:PORT". */
+/* Make a listener for the port of an entry "localhost:PORT". */
 static int make_localhost(struct visit *v, uint16_t port)
 {
     int room = BUFFER;
@@ -126,8 +126,8 @@ static int make_localhost(struct visit *v, uint16_t port)
     return ret;
 }
 
-/* Make the missing listeners. The caller's side makes sure that there are at most MOST_PORTS. If the command itself listens
- * at a port, that is no failure: the port stays the command's. */
+/* Make the missing listeners. The caller's side makes sure that there are at most MOST_PORTS. If the command itself
+ * listens at a port, that is no failure: the port stays the command's. */
 static int make_ports(struct visit *v)
 {
     for (uint32_t i = 0; i < v->rules->head->n_rules; i++) {
@@ -196,7 +196,7 @@ static int set_up(struct visit *v)
     return make_all(v, steps, sizeof steps / sizeof *steps);
 }
 
-/* The tap's filter is locked, and contains the ports: make a new tap. What the old one has seen isn't lost. */
+/* Make a new tap, since its filter is locked and contains the ports. What the old one has seen isn't lost. */
 static int update(struct visit *v)
 {
     static const struct step steps[] = {

@@ -1,4 +1,5 @@
-/* filter.c: which packets our sockets in a sandbox are given (socket(7), SO_ATTACH_FILTER), decided by the kernel. */
+/* filter.c: filters by which the kernel decides which packets our sockets in a sandbox get (socket(7),
+ * SO_ATTACH_FILTER). */
 #include "relay/base/relay.h"
 #include <errno.h>
 #include <linux/filter.h>
@@ -23,7 +24,7 @@ static int attach(int fd, struct sock_filter *filter, size_t n)
     return 0;
 }
 
-/* Each SYN without our mark, except to our own addresses; to 127/8 only at the ports where we listen. */
+/* Accept each SYN without our mark, except to our own addresses; to 127/8 only at the ports where we listen. */
 int filter_tap(int fd, const struct sandbox *sandbox)
 {
     struct sock_filter filter[32 + 2 * MOST_PORTS] = {
@@ -58,7 +59,7 @@ int filter_tap(int fd, const struct sandbox *sandbox)
     return attach(fd, filter, n);
 }
 
-/* Each datagram without our mark, except to our own addresses and to 127/8. */
+/* Accept each datagram without our mark, except to our own addresses and to 127/8. */
 int filter_udp_tap(int fd)
 {
     struct sock_filter filter[] = {
@@ -77,7 +78,7 @@ int filter_udp_tap(int fd)
     return attach(fd, filter, sizeof filter / sizeof *filter);
 }
 
-/* Of a listener's packets, which begin at the TCP header: a SYN needs our mark. */
+/* Filter a listener's packets, which begin at the TCP header: a SYN needs our mark. */
 int filter_listener(int fd)
 {
     struct sock_filter filter[] = {

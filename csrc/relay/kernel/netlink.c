@@ -1,6 +1,8 @@
-/* netlink.c: addresses, routes and rules of a sandbox's net namespace, in one message to the kernel (rtnetlink(7)).
+/* netlink.c: sets addresses, routes and rules of a sandbox's net namespace, in one message to the kernel
+ * (rtnetlink(7)).
  *
- * Whatever a policy lists is local to the namespace: packets go to lo, where the relay sees them. Nothing else has a route.
+ * Whatever a policy lists is local to the namespace: packets go to lo, where the relay sees them. Nothing else has a
+ * route.
  */
 #include "relay/base/relay.h"
 #include <errno.h>
@@ -15,12 +17,12 @@ enum { FIRST_RULE = 1, FIRST_BLACKHOLE = 6, LAST_RULE = 1000 };
 struct batch {
     _Alignas(struct nlmsghdr) uint8_t bytes[32768];
     size_t size;
-    int n, fd, error;      /* n: requests in it; error: the first, as -errno */
+    int n, fd, error;      /* n: how many requests; error: the first one, as -errno */
     struct nlmsghdr *head; /* of the request that is being made */
 };
 
-/* Read the kernel's answers: to each request that fails, and to the last one. It is no failure if something exists already,
- * or doesn't any more: lists repeat. */
+/* Read the kernel's answers: to each request that fails, and to the last one. It is no failure if something exists
+ * already, or no longer exists: lists repeat. */
 static void receive(struct batch *b)
 {
     _Alignas(struct nlmsghdr) static uint8_t bytes[32768];
@@ -94,7 +96,7 @@ static void lo_up(struct batch *b)
     request_end(b);
 }
 
-/* Without an address other than 127.0.0.1, AI_ADDRCONFIG (getaddrinfo(3)) concludes that there is no IPv4. */
+/* Add an address: without one other than 127.0.0.1, AI_ADDRCONFIG (getaddrinfo(3)) concludes that there is no IPv4. */
 static void address(struct batch *b, uint32_t value)
 {
     const struct ifaddrmsg body = {.ifa_family = AF_INET, .ifa_prefixlen = 32, .ifa_index = LO};
@@ -104,7 +106,8 @@ static void address(struct batch *b, uint32_t value)
     request_end(b);
 }
 
-/* These addresses are local. A preferred source, or the source of a connection would be its destination. */
+/* Add or remove a route that makes these addresses local. It has a preferred source: otherwise a connection's source
+ * would be its destination. */
 static void route(struct batch *b, uint16_t type, uint32_t net, uint32_t bits)
 {
     const struct rtmsg body = {.rtm_family = AF_INET,
@@ -146,8 +149,8 @@ static void blackhole(struct batch *b, uint32_t priority, uint8_t protocol)
     request_end(b);
 }
 
-/* Where datagrams may be allowed we answer all of them: what the kernel says of those for which there is no listener
- * is swallowed too. Elsewhere its refusal is true, and comes at once. */
+/* Swallow the kernel's own ICMP answers where datagrams may be allowed: we answer all of them ourselves. Elsewhere
+ * the kernel's refusal is true, and comes at once. */
 static void datagrams(struct batch *b)
 {
     blackhole(b, FIRST_BLACKHOLE + 1, IPPROTO_ICMP);
@@ -170,7 +173,7 @@ static void drop_first_rule(struct batch *b)
     request_end(b);
 }
 
-/* connect(2) looks up its route before it has a source. If none is found: ENETUNREACH. */
+/* connect(2) looks up its route before it has a source. If there is no route: ENETUNREACH. */
 static void no_source(struct batch *b)
 {
     lookup(b, FIRST_RULE + 3, INADDR_ANY, 32);
@@ -178,8 +181,8 @@ static void no_source(struct batch *b)
     request_end(b);
 }
 
-/* What the kernel itself answers to a SYN for which there is no listener yet is swallowed, and what a server inside
- * answers that squats on an address of ours: all whose source isn't one of the command's own. */
+/* Drop TCP packets whose source isn't one of the command's own addresses. So the kernel's own answer to a SYN that
+ * has no listener yet is swallowed, and so are the answers of a server inside that squats on one of our addresses. */
 static void own_sources(struct batch *b)
 {
     lookup(b, FIRST_RULE + 1, 0x7f000000, 8);
@@ -188,8 +191,8 @@ static void own_sources(struct batch *b)
     blackhole(b, FIRST_BLACKHOLE, IPPROTO_TCP);
 }
 
-/* Does a list make these addresses local? An address that an entry denies also has a route if another entry lists it; then
- * we refuse it. */
+/* Does a list make these addresses local? An address that one entry denies also has a route if another entry lists
+ * it; we then refuse it ourselves. */
 static int has_route(const struct rules *rules, const nsbox_net_rule *wanted)
 {
     if (wanted->address == INVENTED && wanted->bits == INVENTED_BITS)
@@ -203,13 +206,13 @@ static int has_route(const struct rules *rules, const nsbox_net_rule *wanted)
     return 0;
 }
 
-/* What the caller may be asked about has to reach us. */
+/* Must all addresses reach us? If the caller may be asked, they must. */
 static int has_all(const struct rules *rules)
 {
     return rules->has_any || rules->head->flags & NSBOX_NET_ASKS;
 }
 
-/* Routes to what is listed. */
+/* Add routes to what is listed. */
 static void listed(struct batch *b, const struct rules *rules)
 {
     for (uint32_t i = 0; i < rules->head->n_rules; i++) {
@@ -221,7 +224,7 @@ static void listed(struct batch *b, const struct rules *rules)
         route(b, RTM_NEWROUTE, 0, 0);
 }
 
-/* Remove the routes to what isn't listed any more. */
+/* Remove the routes to what is no longer listed. */
 static void unlisted(struct batch *b, const struct rules *old, const struct rules *rules)
 {
     for (uint32_t i = 0; i < old->head->n_rules; i++) {
@@ -233,7 +236,7 @@ static void unlisted(struct batch *b, const struct rules *old, const struct rule
         route(b, RTM_DELROUTE, 0, 0);
 }
 
-static struct batch batch; /* not on the stack, which is a small one */
+static struct batch batch; /* not on the stack, which is small */
 
 static struct batch *batch_open(void)
 {

@@ -1,5 +1,5 @@
-/* rights.c: what the relay itself may do: it may only read files, by landlock(7), and keeps few of root's capabilities.
- * The calls are the core's, as its audit has them.
+/* rights.c: limits the relay's rights: it may only read files, by landlock(7), and keeps few of root's capabilities.
+ * The system calls are the core's own, as in its audit list.
  *
  * getaddrinfo(3) reads any files, and loads libraries. TCP isn't handled; nor is what a later kernel adds.
  */
@@ -28,7 +28,7 @@ int confine_files(void)
 {
     const int last = sizeof HANDLED / sizeof *HANDLED - 1, version = sys_landlock_create_ruleset(NULL, 0, VERSION);
     if (version <= 0)
-        return 0; /* the kernel has none, or a filter around us forbids it */
+        return 0; /* the kernel has no Landlock, or a filter around us forbids it */
     const uint64_t handled = HANDLED[version < last ? version : last];
     int root = sys_openat(AT_FDCWD, "/", O_PATH, 0);
     if (root < 0)
@@ -42,8 +42,8 @@ int confine_files(void)
     return ret;
 }
 
-/* As root, it keeps two. With one, it enters user namespaces of other ids (setns(2)), in which it has all capabilities. With
- * the other, a listener in such a namespace can have a port below 1024. */
+/* As root, the relay keeps two. With one, it enters user namespaces of other ids (setns(2)), in which it has all
+ * capabilities. With the other, a listener in such a namespace can have a port below 1024. */
 int confine_capabilities(void)
 {
     static const uint32_t kept[] = {1u << CAP_SYS_ADMIN | 1u << CAP_NET_BIND_SERVICE, 1u << CAP_SYS_ADMIN, 0};
@@ -53,5 +53,5 @@ int confine_capabilities(void)
         const struct __user_cap_data_struct own[2] = {{.effective = kept[i], .permitted = kept[i]}};
         ret = sys_capset(&head, own);
     }
-    return ret; /* the ambient ones have gone with the permitted ones (capabilities(7)) */
+    return ret; /* the ambient ones went with the permitted ones (capabilities(7)) */
 }

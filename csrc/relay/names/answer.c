@@ -25,7 +25,7 @@ static void tell_question(const struct sandbox *sandbox, const char *name, uint3
         &(struct event){.sandbox = sandbox, .what = NSBOX_NET_DNS, .verdict = verdict, .reason = reason, .name = name});
 }
 
-/* A name that has failed, or was refused because of an address that it has. */
+/* Report a name that failed, or was refused because of one of its addresses. */
 static void tell_trouble(const struct sandbox *sandbox, const struct name *name, uint32_t reason)
 {
     int has_failed = reason == NSBOX_NET_UPSTREAM;
@@ -73,7 +73,7 @@ static int has_target(const struct name *name, uint32_t *reason)
 static struct dns_answer answer_of(struct sandbox *sandbox, struct name *name, unsigned type)
 {
     uint32_t reason = NSBOX_NET_UPSTREAM;
-    if (!is_known(name->text)) { /* there is another list by now */
+    if (!is_known(name->text)) { /* the list has changed meanwhile */
         tell_question(sandbox, name->text, NSBOX_NET_REFUSED, NSBOX_NET_NOT_LISTED);
         return (struct dns_answer){.code = DNS_NXDOMAIN, .reason = NOT_LISTED};
     }
@@ -86,7 +86,7 @@ static struct dns_answer answer_of(struct sandbox *sandbox, struct name *name, u
         return (struct dns_answer){.code = DNS_NXDOMAIN, .reason = "its addresses are refused"};
     }
     tell_question(sandbox, name->text, NSBOX_NET_ALLOWED, 0);
-    /* There is IPv4 inside and nothing else; and without records of type HTTPS a client learns no key for ECH. */
+    /* Inside there is only IPv4; and without records of type HTTPS a client learns no key for ECH. */
     if (type != DNS_A)
         return (struct dns_answer){.code = DNS_NOERROR};
     name_tell(sandbox, name);
@@ -108,7 +108,7 @@ static void on_name(struct waiter *waiter, struct name *name)
     sandbox_free(sandbox);
 }
 
-/* A listed name, which may be new. NULL: there are too many, or too many new ones in this second. */
+/* Returns a listed name, which may be new. NULL: there are too many, or too many new ones in this second. */
 static struct name *known(struct sandbox *sandbox, const char *text)
 {
     struct name *name = name_by_text(text);
@@ -126,7 +126,8 @@ static struct name *known(struct sandbox *sandbox, const char *text)
     return name;
 }
 
-/* The caller is asked about it at the first connection. Until then, nothing leaves the host, but it has an address. */
+/* Answer without asking the caller, who is asked at the first connection. Until then nothing leaves the host, but
+ * the name has an address. */
 static void answer_unasked(struct sandbox *sandbox, const struct dns_question *question, struct dns_answer *answer)
 {
     struct name *name = known(sandbox, question->name);
@@ -139,14 +140,14 @@ static void answer_unasked(struct sandbox *sandbox, const struct dns_question *q
     answer->address = name->address;
 }
 
-/* The name that has this address, unless only another sandbox has asked for it. */
+/* Returns the name that has this address, unless only another sandbox has asked for it. */
 static const char *reverse_of(const struct sandbox *sandbox, uint32_t address)
 {
     const struct name *name = name_by_address(address);
     return name && (name_is_told(sandbox, name) || rules_spells(&list, name->text)) ? name->text : NULL;
 }
 
-/* The answer, if it can be given at once. 0: ask the host, for *name. */
+/* Give the answer, if it can be given at once. 0: ask the host, for *name. */
 static int answer_at_once(struct sandbox *sandbox, const struct dns_question *question, struct dns_answer *answer,
                           struct name **name)
 {
@@ -200,7 +201,7 @@ void answer_question(struct sandbox *sandbox, const uint8_t *bytes, size_t size,
     }
     struct question *q = malloc(sizeof *q);
     if (!q)
-        return; /* it is asked again */
+        return; /* the client asks again */
     *q = now_it;
     q->waiter.done = on_name;
     sandbox->n_questions++;

@@ -1,8 +1,8 @@
 /* names.c: names that were asked for, each with an address of its own.
  *
- * A connection so belongs to a name, and not to an address that many names share. An address that a sandbox was given
- * is the name's for as long as that sandbox lives, and later too while there are others. A name that leads nowhere
- * needs none, and is forgotten soon.
+ * So a connection belongs to a name, and not to an address that many names share. An address that a sandbox was
+ * given stays the name's for as long as that sandbox lives, and longer while there are others. A name that leads
+ * nowhere needs no address, and is forgotten soon.
  */
 #include "relay/base/relay.h"
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { HASHES = 4096 };
 static struct name *names[MOST_NAMES];
 static int next[MOST_NAMES], first[HASHES]; /* by hash: numbers from 1; 0 is the end */
 static int n_names, first_free;             /* free ones are a chain of next, too */
-static struct name *untold;                 /* whose addresses no sandbox was given */
+static struct name *untold;                 /* names whose addresses no sandbox was given */
 
 static unsigned hash(const char *text)
 {
@@ -45,7 +45,7 @@ struct name *name_by_address(uint32_t address)
 
 static void sweep(void);
 
-/* A number from 1, or 0. */
+/* Returns a free number from 1 up, or 0. */
 static int take_number(void)
 {
     if (!first_free && n_names < MOST_NAMES)
@@ -112,8 +112,8 @@ static int is_known(const struct name *name)
     return s != NULL;
 }
 
-/* No number is left: free those whose sandboxes have all ended. Otherwise their names would be in the way of all later ones.
- * This isn't done often, since it is of no use while the sandboxes live. */
+/* Called when no number is left: free those whose sandboxes have all ended. Otherwise their names would block all
+ * later ones. This isn't done often, since it is useless while the sandboxes live. */
 static void sweep(void)
 {
     static int64_t last;
@@ -121,7 +121,7 @@ static void sweep(void)
     if (last && time - last < SECOND)
         return;
     last = time;
-    names_tick(time); /* no name that a sandbox knows is in its list then */
+    names_tick(time); /* after this, the list of untold names has none that a sandbox knows */
     for (int i = 0; i < MOST_NAMES; i++)
         if (names[i] && names[i]->is_told && !names[i]->is_busy && !is_known(names[i]))
             forget(names[i]);

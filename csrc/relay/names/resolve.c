@@ -1,6 +1,6 @@
-/* resolve.c: names looked up as the host does it, for the waiters of each; an answer is fresh for a while.
+/* resolve.c: looks names up as the host does, for all that wait for them; an answer is fresh for a while.
  *
- * A thread gets a copy of the name and gives back what it found; all else is done in the one thread of the loop.
+ * A thread gets a copy of the name and returns what it found; everything else is done in the one thread of the loop.
  */
 #include "net/lookup.h"
 #include "relay/base/relay.h"
@@ -15,12 +15,12 @@
 enum { MOST_JOBS = 256, FRESH = 30 * SECOND, FRESH_FAILURE = 2 * SECOND };
 
 struct job {
-    struct lookup lookup; /* first; a thread knows of the sandbox only n_busy */
+    struct lookup lookup; /* comes first; of the sandbox, a thread knows only n_busy */
     struct name *name;
     struct sandbox *sandbox;
 };
 
-static struct source found = {.fd = -1};
+static struct source wakeup = {.fd = -1};
 
 static void take_over(struct job *job)
 {
@@ -33,7 +33,7 @@ static void take_over(struct job *job)
     name->fresh_until = now() + (lookup->n_targets ? FRESH : FRESH_FAILURE);
     name->is_busy = 0;
     name->job = NULL;
-    struct waiter *waiters = name->waiters; /* others may come while these are told, or some of these go */
+    struct waiter *waiters = name->waiters; /* others may come while these are called, or some of these go */
     name->waiters = NULL;
     if (waiters)
         waiters->link = &waiters;
@@ -77,8 +77,8 @@ static int enqueue(struct sandbox *sandbox, struct name *name)
     return 0;
 }
 
-/* Another sandbox waits for this name too. If the one for which it is to be looked up has its share of the threads, and many
- * names before it, that is no reason for this one to wait as well. */
+/* Let another sandbox that waits for this name take its lookup over. The first sandbox may have used up its share of
+ * threads, with many names before this one; the other needn't wait for that. */
 static void adopt(struct sandbox *sandbox, const struct name *name)
 {
     struct sandbox *before = name->job->sandbox;
@@ -121,7 +121,7 @@ void resolve_forget(struct waiter *waiter)
 
 int resolve_start(void)
 {
-    found = (struct source){on_found, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), NULL};
-    lookup_start(found.fd);
-    return found.fd < 0 ? -errno : loop_add(&found, EPOLLIN);
+    wakeup = (struct source){on_found, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), NULL};
+    lookup_start(wakeup.fd);
+    return wakeup.fd < 0 ? -errno : loop_add(&wakeup, EPOLLIN);
 }

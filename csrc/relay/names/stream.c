@@ -28,7 +28,7 @@ void stream_send(struct stream *stream, const uint8_t *answer, size_t size)
     memcpy(bytes + STREAM_LENGTH, answer, size);
     size += STREAM_LENGTH;
     if (send(stream->source.fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size)
-        stream_end(stream); /* a client that doesn't take so little has gone */
+        stream_end(stream); /* a client that doesn't accept so little has gone */
 }
 
 /* Answer the questions until one has to wait. */
@@ -99,7 +99,7 @@ void on_dns_tcp(struct source *source, uint32_t events)
     (void)events;
     int fd = accept4(source->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-        sandbox->is_dns_paused = 1; /* epoll(7) would report what waits for ever */
+        sandbox->is_dns_paused = 1; /* epoll(7) would report what waits again and again */
         loop_change(source, 0);
     }
     struct stream *stream = fd < 0 || sandbox->n_streams == MOST_STREAMS ? NULL : calloc(1, sizeof *stream);

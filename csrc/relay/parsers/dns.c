@@ -6,7 +6,7 @@ enum { HEAD = 12, QR = 0x80, OPCODE = 0x78, TC = 0x02, RD = 0x01, RA = 0x80, IN 
 enum { SOA = 6, OPT = 41, EDE = 15, BLOCKED = 15, UDP_SIZE = 1232 };
 enum { LABEL_MOST = 63, NAME_MOST = 255, REASON_MOST = 64 };
 
-/* Names in the question begin right behind the header: an answer points there, RFC 1035, 4.1.4. */
+/* The question's name begins right behind the header: an answer points there, RFC 1035, 4.1.4. */
 enum { POINTER = 0xc000 | HEAD };
 
 static unsigned get16(const uint8_t *at)
@@ -36,7 +36,8 @@ static int is_of_host(char c)
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-/* Read the name that begins at *at; its text goes to name. 0: it isn't whole. A question has nothing to point to. */
+/* Read the name that begins at *at; its text goes to name. 0: it isn't complete. In a question there is nothing that
+ * a pointer could refer to. */
 static int read_name(const uint8_t *bytes, size_t size, size_t *at, char *name)
 {
     size_t from = *at, n = 0;
@@ -75,7 +76,7 @@ int dns_read(const uint8_t *bytes, size_t size, struct dns_question *question)
         question->name[0] = 0;
         return 1;
     }
-    /* The root's OPT record: a name of one byte, then its type. What else may be behind a question has no meaning. */
+    /* The root's OPT record: a name of one byte, then its type. Anything else behind a question has no meaning. */
     question->has_edns = get16(bytes + 10) == 1 && at + 4 + 3 <= size && !bytes[at + 4] && get16(bytes + at + 5) == OPT;
     question->type = (uint16_t)get16(bytes + at);
     question->end = (uint16_t)(at + 4);
@@ -105,7 +106,7 @@ static uint8_t *put_name(uint8_t *at, const char *name)
     return at;
 }
 
-/* How long "no" holds (RFC 2308): not long, since a list may change. */
+/* Write how long "no" holds (RFC 2308): not long, since a list may change. */
 static uint8_t *put_soa(uint8_t *at)
 {
     uint8_t *size = put_record(at, SOA, DNS_NEGATIVE_TTL);
@@ -168,15 +169,15 @@ size_t dns_write(uint8_t *to, const uint8_t *bytes, const struct dns_question *q
 
 int dns_reverse(const char *name, uint32_t *address)
 {
-    uint32_t found = 0;
+    uint32_t result = 0;
     for (int i = 0; i < 4; i++) {
         unsigned part = 0, digits = 0;
         for (; *name >= '0' && *name <= '9' && digits < 3; digits++)
             part = part * 10 + (unsigned)(*name++ - '0');
         if (!digits || part > 255 || *name++ != '.')
             return 0;
-        found |= part << (8 * i);
+        result |= part << (8 * i);
     }
-    *address = found;
+    *address = result;
     return !strcmp(name, "in-addr.arpa");
 }

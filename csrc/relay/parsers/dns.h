@@ -22,19 +22,19 @@ struct dns_question {
 
 struct dns_answer {
     enum dns_code code;
-    uint32_t address;   /* 0: none; else the name has it */
-    const char *name;   /* or NULL; else the address has it (PTR) */
-    const char *reason; /* or NULL; else what the extended error says, RFC 8914, code 15 ("blocked") */
+    uint32_t address;   /* 0: none; else the name's address */
+    const char *name;   /* or NULL; else the address's name (PTR) */
+    const char *reason; /* or NULL; else the text of the extended error, RFC 8914, code 15 ("blocked") */
 };
 
-/* Read a question. 0: there is nothing to answer. */
+/* Read a question. 0: it gets no answer. */
 int dns_read(const uint8_t *bytes, size_t size, struct dns_question *question);
 
 /* Write the answer to a question of these bytes; returns its size, at most DNS_MOST. */
 size_t dns_write(uint8_t *to, const uint8_t *bytes, const struct dns_question *question,
                  const struct dns_answer *answer);
 
-/* The address in a name of in-addr.arpa; 0: it is no such name. */
+/* Finds the address in a name of in-addr.arpa; 0: it is no such name. */
 int dns_reverse(const char *name, uint32_t *address);
 
 #endif

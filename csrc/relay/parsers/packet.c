@@ -51,7 +51,7 @@ static uint32_t folded(uint32_t sum)
     return ~sum & 0xffff;
 }
 
-/* Of a TCP part, with the pseudo header of the IP header before it. */
+/* Returns the checksum of a TCP part, with the pseudo header of the IP header before it. */
 static uint32_t tcp_checksum(const uint8_t *ip, const uint8_t *tcp, size_t size)
 {
     uint32_t sum = add(0, ip + 12, 8) + PROTO_TCP + (uint32_t)size;
@@ -95,7 +95,7 @@ void packet_seal(struct syn *syn)
     put16(tcp + 16, tcp_checksum(syn->bytes, tcp, syn->size - head));
 }
 
-/* An IP header of ours. The kernel writes its checksum, raw(7). */
+/* Write an IP header. The kernel writes its checksum, raw(7). */
 static void put_ip(uint8_t *to, uint32_t source, uint32_t target, uint8_t protocol, size_t size)
 {
     memset(to, 0, IP_HEAD);
@@ -122,7 +122,7 @@ size_t packet_reset(uint8_t *to, const struct syn *syn)
     return IP_HEAD + TCP_HEAD;
 }
 
-/* The beginning of an "unreachable", which quotes the header and eight bytes of the packet that it is about. */
+/* Write the beginning of an "unreachable", which quotes the header and eight bytes of the packet that it is about. */
 static uint8_t *put_icmp(uint8_t *to, uint32_t source, uint32_t target, int code)
 {
     memset(to, 0, IP_HEAD + ICMP_HEAD + QUOTED);

@@ -26,7 +26,7 @@ struct syn {
     size_t size;
 };
 
-/* Is this the first packet of a connection (SYN without ACK, no fragment)? size: of the whole, of which the first
+/* Is this the first packet of a connection (SYN without ACK, no fragment)? size: of the whole packet; its first
  * PACKET_MOST bytes are enough. */
 int packet_syn(const uint8_t *bytes, size_t size, struct syn *syn);
 

@@ -1,7 +1,9 @@
 """nsbox bench: how long a sandbox takes to start, against uncontained subprocess and against bwrap.
 
-stats.py has the figures, contenders.py what is compared, parts.py what is measured and how, report.py the targets and
-the table, chart.py the picture. caller.py and traffic.py run in processes of their own.
+contenders.py has what is compared, and parts.py what is measured and how; further parts are in warm.py (Sandbox),
+network.py (network lists) and leaks.py (tokens in text). scale.py says how much is measured, machine.py on what.
+stats.py has the figures, report.py the targets and the table, chart.py the picture. caller.py and traffic.py run in
+processes of their own.
 """
 
 from __future__ import annotations

@@ -43,16 +43,6 @@ def _bars(axes: Any, part: Part) -> None:
     axes.set_xlabel(f"{part.unit}: p50 (pale: p90)")
 
 
-def _draw_spawn(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("/bin/true, Popen() to the end of wait()")
-
-
-def _draw_memory(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("small and big caller, worker layers")
-
-
 def _lines(axes: Any, part: Part, word: str, names: Sequence[str]) -> None:
     """Draw one line for each family, over the number in "family, number word"."""
     for family in names:
@@ -86,46 +76,6 @@ def _draw_threads(axes: Any, part: Part) -> None:
     axes.set_title("/bin/true a second, worker layers")
 
 
-def _draw_files(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("work on many small files")
-
-
-def _draw_transaction(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("the same on an overlay")
-
-
-def _draw_hardening(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("seccomp profiles: a spawn, loops of system calls")
-
-
-def _draw_overhead(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("the constructor of Popen, and the C call in it")
-
-
-def _draw_warm(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("a command in a copy of what a Sandbox keeps")
-
-
-def _draw_rate(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("commands a second from eight threads")
-
-
-def _draw_imports(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("a new interpreter")
-
-
-def _draw_front(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("bubblewrap's command line")
-
-
 def _draw_network(axes: Any, part: Part) -> None:
     """Draw ratios, since the rows have different units."""
     ratios = [c for c in part.comparisons if c.is_ratio]
@@ -139,26 +89,24 @@ def _draw_network(axes: Any, part: Part) -> None:
     axes.set_title("network lists")
 
 
-def _draw_leaks(axes: Any, part: Part) -> None:
-    _bars(axes, part)
-    axes.set_title("looking for secrets in a log")
-
-
+# Parts of which each row is a bar, and their titles.
+_TITLES = {
+    "spawn": "/bin/true, Popen() to the end of wait()",
+    "overhead": "the constructor of Popen, and the C call in it",
+    "warm": "a command in a copy of what a Sandbox keeps",
+    "rate": "commands a second from eight threads",
+    "memory": "small and big caller, worker layers",
+    "files": "work on many small files",
+    "transaction": "the same on an overlay",
+    "hardening": "seccomp profiles: a spawn, loops of system calls",
+    "import": "a new interpreter",
+    "front": "bubblewrap's command line",
+    "leaks": "looking for secrets in a log",
+}
 _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
-    "spawn": _draw_spawn,
-    "overhead": _draw_overhead,
-    "warm": _draw_warm,
-    "rate": _draw_rate,
-    "memory": _draw_memory,
     "binds": _draw_binds,
     "threads": _draw_threads,
-    "files": _draw_files,
-    "transaction": _draw_transaction,
-    "hardening": _draw_hardening,
-    "import": _draw_imports,
-    "front": _draw_front,
     "network": _draw_network,
-    "leaks": _draw_leaks,
 }
 
 
@@ -171,7 +119,11 @@ def draw(path: str, machine: Machine, parts: Sequence[Part], *, is_quick: bool) 
     grid = figure.subplots(lines, columns, squeeze=False)
     places = [axes for line in grid for axes in line]
     for axes, part in zip(places, parts, strict=False):
-        _DRAW[part.name](axes, part)
+        if part.name in _TITLES:
+            _bars(axes, part)
+            axes.set_title(_TITLES[part.name])
+        else:
+            _DRAW[part.name](axes, part)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in places[len(parts) :]:
         axes.set_axis_off()

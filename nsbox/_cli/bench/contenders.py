@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from nsbox._base.errors import NsboxError
-from nsbox._plan.ops import Bind, Dev, DevBind, Op, Proc, RoBind, Symlink, Tmpfs
+from nsbox._plan import ops
 from nsbox._policy.policy import Policy
 from nsbox._popen.popen import Popen
 
@@ -63,21 +63,21 @@ class Contender:
 class Layers:
     """What a sandbox consists of, for bwrap and nsbox alike. namespaces: those in addition to user, mount and pid."""
 
-    ops: tuple[Op, ...]
+    plan_ops: tuple[ops.Op, ...]
     namespaces: frozenset[str] = frozenset()
     workdir: str | None = None
     is_session: bool = False
 
     def policy(self) -> Policy:
         """Return them as nsbox's policy."""
-        return Policy.layers(*self.ops, unshare=self.namespaces, workdir=self.workdir, new_session=self.is_session)
+        return Policy.layers(*self.plan_ops, unshare=self.namespaces, workdir=self.workdir, new_session=self.is_session)
 
     def bwrap(self) -> tuple[str, ...]:
         """Return them as bwrap's arguments."""
         names = ("user", "pid", *sorted(self.namespaces))
         everything = self.namespaces == frozenset(_EVERYTHING)
         argv = ["--unshare-all"] if everything else [f"--unshare-{name}" for name in names]
-        for op in self.ops:
+        for op in self.plan_ops:
             argv += _words(op)
         if self.workdir is not None:
             argv += ["--chdir", self.workdir]
@@ -90,43 +90,50 @@ _OWN = ("cgroup", "ipc", "uts")
 _EVERYTHING = (*_OWN, "net")
 
 
-def _words(op: Op) -> Iterator[str]:
+def _words(op: ops.Op) -> Iterator[str]:
     """Yield bwrap's option for an op."""
     match op:
-        case RoBind(src, dest):
+        case ops.RoBind(src, dest):
             yield from ("--ro-bind", src, dest)
-        case DevBind(src, dest):
+        case ops.DevBind(src, dest):
             yield from ("--dev-bind", src, dest)
-        case Bind(src, dest):
+        case ops.Bind(src, dest):
             yield from ("--bind", src, dest)
-        case Symlink(target, dest):
+        case ops.Symlink(target, dest):
             yield from ("--symlink", target, dest)
-        case Proc(dest):
+        case ops.Proc(dest):
             yield from ("--proc", dest)
-        case Dev(dest):
+        case ops.Dev(dest):
             yield from ("--dev", dest)
-        case Tmpfs(dest):
+        case ops.Tmpfs(dest):
             yield from ("--tmpfs", dest)
         case _:
             raise TypeError(f"no option of bwrap for {op!r}")
 
 
-def _system() -> tuple[Op, ...]:
+def _system() -> tuple[ops.Op, ...]:
     """Return this machine's system directories: bound read-only, or as links."""
-    links = [Symlink(os.readlink(path), path) for path in _SYSTEM if os.path.islink(path)]
-    binds = [RoBind(path, path) for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
+    links = [ops.Symlink(os.readlink(path), path) for path in _SYSTEM if os.path.islink(path)]
+    binds = [ops.RoBind(path, path) for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
     return (*binds, *links)
 
 
 def minimal() -> Layers:
     """Return the minimum: the host's whole file system, and only the namespaces user, mount and pid."""
-    return Layers((DevBind("/", "/"),))
+    return Layers((ops.DevBind("/", "/"),))
 
 
-def worker(workspace: str, *, has_network: bool = True, more: Sequence[Op] = ()) -> Layers:
+def worker(workspace: str, *, has_network: bool = True, more: Sequence[ops.Op] = ()) -> Layers:
     """Return a worker's sandbox: read-only system, /proc, /dev, private /tmp, one writable directory, a new session."""
     return Layers(
-        ops=(*_system(), Proc("/proc"), Dev("/dev"), Tmpfs("/tmp"), Bind(workspace, workspace), *more),
+        plan_ops=(
+            *_system(),
+            ops.Proc("/proc"),
+            ops.Dev("/dev"),
+            ops.Tmpfs("/tmp"),
+            ops.Bind(workspace, workspace),
+            *more,
+        ),
         namespaces=frozenset(_OWN if has_network else _EVERYTHING),
         workdir=workspace,
         is_session=True,
@@ -156,7 +163,7 @@ def nsbox_default(name: str, workspace: str) -> Contender:
     return Contender(name, popen=partial(Popen, cwd=workspace))
 
 
-def three(workspace: str, more: Sequence[Op] = ()) -> list[Contender]:
+def three(workspace: str, more: Sequence[ops.Op] = ()) -> list[Contender]:
     """Return Popen, bwrap and nsbox, the latter two with the worker's layers."""
     layers = worker(workspace, more=more)
     return [plain(), bwrap("bwrap", layers), nsbox("nsbox", layers.policy())]

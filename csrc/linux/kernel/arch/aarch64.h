@@ -15,7 +15,7 @@ static inline long arch_syscall(long nr, long a, long b, long c, long d, long e,
     return x0;
 }
 
-/* clone(2) or clone3(2), by number, with a stack on which lie a function and its argument: there the child calls it, and
+/* clone(2) or clone3(2), by number. On the child's stack lie a function and its argument: the child calls it, and
  * leaves with exit_group(127) should it return. */
 static inline long arch_clone_raw(long nr, long a, long b, long c, long e)
 {
@@ -52,8 +52,8 @@ static inline long arch_clone(unsigned long flags, void *top, int *parent_tid, i
     return arch_clone_raw(220, (long)flags, (long)sp, (long)parent_tid, (long)child_tid);
 }
 
-/* As setjmp and longjmp, for the registers that a function call keeps: arch_save() returns 0, and once more, with 1, when
- * arch_resume() is called, also in a copy of the memory and on another stack. */
+/* Like setjmp and longjmp, for the registers that a function call preserves. arch_save() returns 0; it returns
+ * again, with 1, when arch_resume() is called, even in a copy of the memory and on another stack. */
 struct arch_context {
     uint64_t words[22];
 };

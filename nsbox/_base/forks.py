@@ -1,0 +1,30 @@
+"""Objects of which a fork makes a copy that has to let go of what stays the parent's."""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+from nsbox._base.frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Forked(Protocol):
+        def after_fork(self) -> None: ...
+
+
+class Alive:
+    """Those objects of a class that are alive. In a forked child, after_fork() of each is called."""
+
+    def __init__(self) -> None:
+        self._objects: weakref.WeakSet[Forked] = weakref.WeakSet()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def add(self, one: Forked) -> None:
+        """Add an object, which isn't kept alive by that."""
+        self._objects.add(one)
+
+    def _after_fork(self) -> None:
+        for one in list(self._objects):
+            one.after_fork()
