@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
     import psutil
 
+    from nsbox._base.owners import Owner
     from nsbox._kept.commands import ToolOptions
+    from nsbox._kept.session_command import SessionCommand
     from nsbox._policy.policy import Policy
     from nsbox._relay.ports import Published
     from nsbox._relay.relay import Line, Relay
@@ -63,21 +65,24 @@ class EnteredPopen(Popen["Any"]):
     """
 
     _session: SessionWay | None = None
+    _session_command: SessionCommand
     _is_over = False  # nothing is left of what it started
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        entered = self._entered
+        command = self._session_command
         if self._creator != os.getpid():  # in a forked copy this isn't our child; do what subprocess does
             return self.pid, 0
         if self._raw_status is None:
             if not wait_flags & os.WNOHANG:
                 self._await_command()
-            if not entered.try_wait(wait_flags):
+            if not command.try_wait(wait_flags):
                 return 0, 0
-            self._raw_status = entered.status
-            if entered.used is not None:
-                user, system, rss = entered.used
-                self._rusage = SimpleNamespace(ru_utime=user / 1e6, ru_stime=system / 1e6, ru_maxrss=rss // 1024)  # type: ignore[assignment]
+            self._raw_status = command.status
+            if command.used is not None:
+                used = command.used
+                self._rusage = SimpleNamespace(  # type: ignore[assignment]
+                    ru_utime=used.user_us / 1e6, ru_stime=used.system_us / 1e6, ru_maxrss=used.max_rss // 1024
+                )
         if not self._has_left_nothing(block=not wait_flags & os.WNOHANG):
             return 0, 0
         status = self._raw_status
@@ -100,7 +105,7 @@ class EnteredPopen(Popen["Any"]):
         """Signal the command and everything that it started; return how many processes are left."""
         way = self._session
         frozen = self._killed is not None and self._killed.seconds > _FREEZE
-        return way.signal_started(self._entered, number, frozen=frozen) if way is not None else 0
+        return way.signal_started(self._session_command, number, frozen=frozen) if way is not None else 0
 
     def _take_over(self, *positional: Any) -> None:
         if isinstance(self._way, SessionWay):
@@ -108,24 +113,25 @@ class EnteredPopen(Popen["Any"]):
         super()._take_over(*positional)
 
     def _await_command(self) -> None:
-        while not self._entered.ends_within(self._slice()):
+        while not self._session_command.ends_within(self._slice()):
             self._go_on()
 
     def _press(self) -> None:
         """Take the next step of a kill: against a tracer of the command, and in the end against the session."""
         if self._killed is None or self._is_over or not self._killed.is_due():
             return
-        has_ended = self._entered.ends_within(0)
+        has_ended = self._session_command.ends_within(0)
         is_stuck = self._signal_started(signal.SIGKILL) > 0 if has_ended else kills.free(self.pid)
         if is_stuck and self._killed.is_traced and self._session is not None:
             self._session.kill()
 
-    def watch(self) -> tuple[list[Any], float | None]:
+    def watch(self) -> tuple[list[Owner], float | None]:
         """Return an owned descriptor that becomes readable when the command ends."""
         if self._raw_status is not None:
             return [], _PAUSE
         try:
-            return [opened(os.dup, self._entered.fileno())], None if self._killed is None else self._killed.pause()
+            ended = opened(os.dup, self._session_command.fileno())
+            return [ended], None if self._killed is None else self._killed.pause()
         except OSError:  # no descriptor is free, or another thread is just collecting the end
             return [], 0.001
 
@@ -138,7 +144,7 @@ class EnteredPopen(Popen["Any"]):
             return
         if self._timed_out:
             self._last_signal = sig
-        self._entered.signal(sig)
+        self._session_command.signal(sig)
         if sig == signal.SIGKILL:
             self._signal_started(sig)
             self._begin_kill()

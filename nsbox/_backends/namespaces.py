@@ -36,6 +36,7 @@ from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from nsbox._network.network import Network
+    from nsbox._plan.host import IdRange
     from nsbox._plan.landlock import Ruleset
     from nsbox._seccomp.bpf import Rule
 
@@ -127,11 +128,11 @@ def compile(policy: Policy, host: Host) -> Plan:
 # ---- identity
 
 
-def _identity_rows(ranges: tuple[tuple[int, int, int], ...]) -> list[tuple[int, int, int]]:
+def _identity_rows(ranges: tuple[IdRange, ...]) -> list[IdRange]:
     return [(inside, inside, count) for inside, _, count in ranges]
 
 
-def _subordinate_rows(own: int, ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int, int]]:
+def _subordinate_rows(own: int, ranges: tuple[tuple[int, int], ...]) -> list[IdRange]:
     """Return rows that map the caller's own id to itself, and the subordinate ones to all other ids from 0 up."""
     rows = [(own, own, 1)]
     inside = 0

@@ -161,3 +161,9 @@ def check_count(name: str, value: object) -> int:
     if not 0 < value < 2**63:
         raise PolicyError(name, f"{value} is out of range, must be above 0")
     return value
+
+
+def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Raise PolicyError for a value that isn't one of these."""
+    if value not in tuple(allowed):
+        raise PolicyError(name, f"{value!r} is unknown, must be one of {', '.join(allowed)}")

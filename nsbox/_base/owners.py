@@ -12,7 +12,14 @@ from nsbox._base.stdlib import original
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
+    from typing import Any, Protocol
+
+    class Owner(Protocol):
+        """What owns a descriptor, and closes it when it is freed."""
+
+        def fileno(self) -> int: ...
+        def close(self) -> None: ...
+
 
 # A class whose objects close their descriptors when they are freed, in C and without a warning. It is meant for another
 # kind of descriptor, but accepts any.
@@ -21,7 +28,7 @@ _each = chain.from_iterable
 _memory: Any = memoryview
 
 
-def own(fds: Iterable[int], owners: list[Any]) -> None:
+def own(fds: Iterable[int], owners: list[Owner]) -> None:
     """Append an owner for each descriptor: an object with fileno() and close(), which closes it when freed.
 
     This is a single step. Python runs a signal's handler between calls; if that raises, a result that nothing holds yet
@@ -30,12 +37,14 @@ def own(fds: Iterable[int], owners: list[Any]) -> None:
     owners.extend(map(_Owner.fromfd, fds))
 
 
-def opened(call: Callable[..., int], *arguments: Any) -> Any:
+def opened(call: Callable[..., int], *arguments: Any) -> Owner:
     """Return the owner, as own() makes it, of the descriptor that a call opens. A single step as well."""
-    return next(map(_Owner.fromfd, map(call, *zip(arguments))))
+    return next(map(_Owner.fromfd, map(call, *zip(arguments))))  # type: ignore[no-any-return]
 
 
-def own_left(call: Callable[[Any], object], argument: Any, place: Any, names: Sequence[str], owners: list[Any]) -> None:
+def own_left(
+    call: Callable[[Any], object], argument: Any, place: Any, names: Sequence[str], owners: list[Owner]
+) -> None:
     """Call a function that leaves descriptors, or -1, in attributes of an object, and own them. A single step as well.
 
     place, names: that object, and the names of the attributes.
@@ -45,14 +54,14 @@ def own_left(call: Callable[[Any], object], argument: Any, place: Any, names: Se
     owners.extend(map(_Owner.fromfd, filter((-1).__lt__, left)))
 
 
-def own_received(sock: Any, most: int, owners: list[Any]) -> None:
+def own_received(sock: Any, most: int, owners: list[Owner]) -> None:
     """Receive a byte from a socket, and own the descriptors that come with it, at most `most`. A single step too."""
     space, flags = _socket.CMSG_LEN(4 * most), _socket.MSG_CMSG_CLOEXEC
     rights = map(itemgetter(2), _each(map(itemgetter(1), map(sock.recvmsg, (1,), (space,), (flags,)))))
     owners.extend(map(_Owner.fromfd, _each(map(methodcaller("cast", "i"), map(_memory, rights)))))
 
 
-def high(owner: Any) -> Any:
+def high(owner: Owner) -> Owner:
     """Return the owner, or that of a copy if its descriptor is below 3: the caller may have closed standard ones."""
     if owner.fileno() > 2:
         return owner

@@ -12,9 +12,8 @@ from nsbox._core import command
 from nsbox._core.abi import constants as c
 from nsbox._plan import ops
 from nsbox._plan.host import Host
-from nsbox._policy.policy import Policy
 from nsbox._spawn.failure import exception
-from nsbox._spawn.prepare import Prepared
+from nsbox._spawn.start import Start
 
 # Steps that the machine's configuration may forbid.
 _OF_THE_MACHINE = {
@@ -27,7 +26,7 @@ _PLACED = (
 )
 
 
-def failure(result: command.Result, asked: Asked, policy: Policy, prepared: Prepared) -> str:
+def failure(result: command.Result, asked: Asked, start: Start) -> str:
     """Return the message after "bwrap: "."""
     step, why = result.step, os.strerror(result.error)
     if step == c.STEP_EXEC:
@@ -40,9 +39,10 @@ def failure(result: command.Result, asked: Asked, policy: Policy, prepared: Prep
         return f"prctl(PR_SET_SECCOMP): {why}"
     if step == c.STEP_JOIN:
         return f"Joining specified {'pid' if asked.userns is None else 'user'} namespace failed: {why}"
-    op = prepared.ops[result.op] if 0 <= result.op < len(prepared.ops) else None
+    ops = start.prepared.ops
+    op = ops[result.op] if 0 <= result.op < len(ops) else None
     said = _about(op, step, why, result) if op is not None else ""
-    error = exception(result, policy, prepared.plan, prepared.ops, _host(), program=asked.command[0], cwd=asked.chdir)
+    error = exception(result, start, _host())
     hint = getattr(error, "hint", "") if step in _OF_THE_MACHINE else ""
     text = said or _beginning(result, why) or str(error)
     return f"{text} ({hint})" if hint and hint not in text else text

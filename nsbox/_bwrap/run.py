@@ -26,7 +26,7 @@ from nsbox._plan import ops
 from nsbox._plan.plan import UNCHANGED, Identity
 from nsbox._policy.policy import Policy
 from nsbox._spawn.prepare import Prepared, prepare, with_plan
-from nsbox._spawn.start import request_of
+from nsbox._spawn.start import Start, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -178,7 +178,7 @@ def run(asked: Asked) -> int:
     if result.error or problem:
         from nsbox._bwrap.messages import failure
 
-        raise Failed(problem or failure(result, asked, policy, prepared))
+        raise Failed(problem or failure(result, asked, Start(policy, prepared, command, asked.command[0], asked.chdir)))
     for fd in (result.init_says, result.init_pidfd) if not watch else ():
         if fd >= 0:
             os.close(fd)

@@ -9,17 +9,16 @@ import sys
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._policy.policy import Policy
-from nsbox._spawn.start import spawn
+from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsbox._core.command import Command, Result
+    from nsbox._core.command import Result
     from nsbox._network.events import NetworkEvent
     from nsbox._popen.popen import Popen
     from nsbox._relay.ports import Published
-    from nsbox._spawn.prepare import Prepared
 
 _LOCAL = "127.0.0.1"
 _MOST_PUBLISHED = 64
@@ -129,8 +128,8 @@ def extras_of(options: argparse.Namespace, policy: Policy) -> Extras:
 
 
 class _Way(Way):
-    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        return spawn(policy, prepared, command, program, cwd)
+    def spawn(self, start: Start) -> Result:
+        return spawn(start)
 
 
 class Wiring(Keeper):

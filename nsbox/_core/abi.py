@@ -10,7 +10,9 @@ import sys
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    CData: TypeAlias = Any  # a value of cffi's, which has no types: a pointer, an array or a struct
 
 
 class Constants:

@@ -13,7 +13,8 @@ from nsbox._core.abi import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+
+    from nsbox._core.abi import CData
 
 
 class _Arena:
@@ -67,7 +68,7 @@ class Strings:
         self.array = ffi.new("char *[]", [*self._keep, ffi.NULL])
 
 
-def _strings(items: Sequence[bytes], keep: list[object]) -> Any:
+def _strings(items: Sequence[bytes], keep: list[object]) -> CData:
     strings = Strings(items)
     keep.append(strings)
     return strings.array

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nsbox._base.owners import Owner
+    from nsbox._core.abi import CData
+    from nsbox._core.command import Parked
     from nsbox._core.request import Request
 
 adopt_inits = False  # True: this machine's pid 1 doesn't reap inits, as orphans.py has seen, so this process does
 
 
-def _fill(r: Any, q: Command, keep: list[object]) -> None:
+def _fill(r: CData, q: Command, keep: list[object]) -> None:
     r.programs = _strings(q.programs, keep)
     spare = [b"sh"] if q.flags & constants.SHELL else []  # the name of a shell comes before a script's
     r.argv = _strings([*spare, *q.argv], keep) + len(spare)
@@ -78,7 +81,7 @@ def _c_environment() -> list[bytes]:
 
 
 def _run_before_exec(
-    preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None, parked: Any
+    preexec: Callable[[], object], r: CData, inherits_env: dict[bytes, bytes] | None, parked: Parked | None
 ) -> None:
     """In the command, call preexec, and execute the program. Never returns."""
     failed = 1
@@ -95,7 +98,9 @@ def _run_before_exec(
         lib.nsbox_preexec_done(r, failed)
 
 
-def _spawn_with(preexec: Callable[[], object], r: Any, inherits_env: dict[bytes, bytes] | None, parked: Any) -> None:
+def _spawn_with(
+    preexec: Callable[[], object], r: CData, inherits_env: dict[bytes, bytes] | None, parked: Parked | None
+) -> None:
     """Start one command in which Python code runs before its program: the call returns twice, as os.fork() does.
 
     This thread holds the GIL meanwhile: a copy of this process without it could never acquire it. As in subprocess,
@@ -206,7 +211,7 @@ def _reap(pid: int) -> None:
         pass
 
 
-def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1, owners: list[Any] | None = None) -> None:
+def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1, owners: list[Owner] | None = None) -> None:
     """Kill a command (pid 0: none), and return when its whole sandbox has gone, whatever its policy lets go on.
 
     It returns after half a minute in any case, without an error: a worse one is on its way already.

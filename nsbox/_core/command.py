@@ -8,11 +8,47 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Protocol
 
+    from nsbox._base.owners import Owner
+    from nsbox._core.abi import CData
+    from nsbox._core.buffers import Stamps
+    from nsbox._plan.plan import Plan
+
     class Strings(Protocol):
         """_core's: strings, and the array in C."""
 
         items: Sequence[bytes]
-        array: Any
+        array: CData
+
+    class Parked(Protocol):
+        """_kept.tree's: a sandbox that waits for its command."""
+
+        result: Result
+        stamps: Stamps
+        user2_fd: int
+        is_taken: bool
+        held: list[Owner]
+        line: Any
+
+        def forget(self) -> None: ...
+
+    class Profile(Protocol):
+        """_core.darwin's: what confines a command."""
+
+        def fill(self, r: CData, keep: list[object]) -> None: ...
+
+    class SessionCommand(Protocol):
+        """_kept.session_command's: a command that pid 1 of a session has started."""
+
+        pid: int
+        status: int | None
+        used: Used | None
+
+        def try_wait(self, flags: int) -> bool: ...
+        def ends_within(self, seconds: float) -> bool: ...
+        def fileno(self) -> int: ...
+        def signal(self, number: int) -> None: ...
+        def last_status(self, is_patient: bool) -> int | None: ...
+        def last_signal(self, number: int) -> None: ...
 
 
 class Command:
@@ -36,14 +72,14 @@ class Command:
     result: Result | None = None  # of the spawn, until something owns the command
     cgroup_fd = -1
     terminal = 0
-    parked: Any = None  # _kept.tree's, the sandbox that waits for it
-    park_stamps: Any = None  # _core.buffers', of a sandbox that is to wait for its command: its ops leave them here
-    profile: Any = None  # _core.darwin's, what confines it
+    parked: Parked | None = None
+    park_stamps: Stamps | None = None  # of a sandbox that is to wait for its command: its ops leave them here
+    profile: Profile | None = None
     leaf: Any = None  # _machine.cgroup's, to which cgroup_fd belongs
     relay: Any = None  # _relay's, for a network list; None: the shared one
     line: Any = None  # the relay's, of this sandbox
     line_mark: Any = None  # the line's mark at the start, if the sandbox is older than the command
-    progress: Any = None  # set by spawn(): has pid, init_pid and set_up_pid as soon as they are known
+    progress: CData = None  # set by spawn(): has pid, init_pid and set_up_pid as soon as they are known
 
     def __init__(
         self,
@@ -66,7 +102,7 @@ class Command:
         hold_fd: int = -1,
         report_fd: int = -1,
         filters: Sequence[bytes] = (),
-        owners: list[Any] | None = None,
+        owners: list[Owner] | None = None,
     ) -> None:
         self.programs, self.argv, self.envp, self.cwd = programs, argv, envp, cwd
         self.flags, self.stdio, self.pass_fds = flags, stdio, pass_fds
@@ -77,12 +113,21 @@ class Command:
         self.owners = owners
 
 
+class Used:
+    """What processes used: microseconds of user and of system time, and bytes of memory of the largest one."""
+
+    __slots__ = ("max_rss", "system_us", "user_us")
+
+    def __init__(self, user_us: int, system_us: int, max_rss: int) -> None:
+        self.user_us, self.system_us, self.max_rss = user_us, system_us, max_rss
+
+
 class Result:
     """The result of a spawn: error 0 and a pid; or an errno, with the step and the op that failed."""
 
     __slots__ = (
-        *("detail", "entered", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid", "pidfd"),
-        *("plan", "root_id", "step", "warm"),
+        *("detail", "error", "go_fd", "init_pid", "init_pidfd", "init_says", "on_end", "op", "pid", "pidfd"),
+        *("plan", "root_id", "session_command", "step", "warm"),
     )
 
     def __init__(
@@ -101,6 +146,6 @@ class Result:
         self.init_pid, self.init_pidfd, self.init_says = init_pid, init_pidfd, init_says
         self.go_fd, self.detail, self.root_id, self.pidfd = go_fd, detail, 0, -1
         self.warm = False  # True: in a copy of a kept sandbox
-        self.plan: Any = None  # the plan that was carried out, if it isn't the policy's own
-        self.entered: Any = None  # _kept.session's, of a command that isn't our child
+        self.plan: Plan | None = None  # the plan that was carried out, if it isn't the policy's own
+        self.session_command: SessionCommand | None = None  # of a command that isn't our child
         self.on_end: Callable[[], object] = bool  # called when its sandbox has gone

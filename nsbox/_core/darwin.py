@@ -11,7 +11,8 @@ from nsbox._core.abi import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+
+    from nsbox._core.abi import CData
 
 PROGRAM = "/usr/bin/sandbox-exec"
 HELPER = os.path.join(PACKAGE, "_helper")
@@ -51,7 +52,7 @@ class Profile:
 
     __slots__ = ("compiled", "flags", "helper", "pipe", "profile_fd")
 
-    def __init__(self, compiled: Any, helper: bytes, profile_fd: int, flags: int, pipe: tuple[int, int]) -> None:
+    def __init__(self, compiled: CData, helper: bytes, profile_fd: int, flags: int, pipe: tuple[int, int]) -> None:
         self.compiled, self.helper, self.profile_fd, self.flags, self.pipe = compiled, helper, profile_fd, flags, pipe
 
     def __del__(self, *, _close: Callable[[int], None] = os.close) -> None:
@@ -59,7 +60,7 @@ class Profile:
             if fd > 2:
                 _close(fd)
 
-    def fill(self, r: Any, keep: list[object]) -> None:
+    def fill(self, r: CData, keep: list[object]) -> None:
         """Put it into a request."""
         if self.compiled is not None:
             r.profile = self.compiled
@@ -72,7 +73,7 @@ class Profile:
             r.profile_fd = self.profile_fd
 
 
-def compile(profile: bytes, params: Sequence[tuple[bytes, bytes]]) -> Any:
+def compile(profile: bytes, params: Sequence[tuple[bytes, bytes]]) -> CData:
     """Return a compiled profile, which is freed when nothing uses it any more; raises ValueError with what is wrong."""
     flat = [part for pair in params for part in pair]
     texts = [ffi.from_buffer("char[]", text) for text in (profile, *flat)]

@@ -10,6 +10,7 @@ from nsbox._base.frozen import TYPE_CHECKING, remembered
 from nsbox._base.lean_os import os
 from nsbox._core import call
 from nsbox._core.abi import constants, ffi, lib
+from nsbox._core.command import Used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -200,15 +201,12 @@ def last_word(init_says: int) -> bytes:
         return b""
 
 
-def used_by_others(text: bytes) -> tuple[int, int, int] | None:
-    """Return what an init's children used, from its last word; None if that says nothing of it.
-
-    Microseconds of user time and of system time, and bytes of memory of the largest process.
-    """
+def used_by_others(text: bytes) -> Used | None:
+    """Return what an init's children used, from its last word; None if that says nothing of it."""
     if len(text) != ffi.sizeof("nsbox_word"):
         return None
     word = ffi.from_buffer("nsbox_word *", text)
-    return (word.user_us, word.system_us, word.max_rss) if word.said == constants.SAID_EMPTY else None
+    return Used(word.user_us, word.system_us, word.max_rss) if word.said == constants.SAID_EMPTY else None
 
 
 def start_relay(program: bytes, fds: tuple[int, int, int], devnull: int) -> int:

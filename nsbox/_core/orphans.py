@@ -26,7 +26,8 @@ from nsbox._core import abi, call
 
 if TYPE_CHECKING:
     import resource
-    from typing import Any
+
+    from nsbox._base.owners import Owner
 
 
 def pid_namespace(pid: int) -> int:
@@ -223,7 +224,7 @@ class Orphans:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # no thread waits for it
         self._watched = -1
-        self._owner: Any = None
+        self._owner: Owner | None = None
         self._settled = False
         self._since = self._next = 0.0
 
@@ -232,10 +233,10 @@ class Orphans:
         """Whether no other process reaps them."""
         return call.adopt_inits
 
-    def release(self, pidfd: Any) -> None:
+    def release(self, pidfd: Owner | int) -> None:
         """Take the pidfd of an init that has ended, or its owner."""
         if isinstance(pidfd, int):
-            owners: list[Any] = []
+            owners: list[Owner] = []
             own([pidfd], owners)
             pidfd = owners[0]
         if not self._settled and self._lock.acquire(blocking=False):  # if another thread is looking, that will do
@@ -275,9 +276,9 @@ class Leftovers:
     """
 
     def __init__(self) -> None:
-        self.pidfds: list[Any] = []
+        self.pidfds: list[Owner] = []
 
-    def add(self, pidfd: Any) -> None:
+    def add(self, pidfd: Owner) -> None:
         """Take the pidfd of an init that may be alive: its owner."""
         self.pidfds.append(pidfd)
         self.sweep()

@@ -19,22 +19,26 @@ if TYPE_CHECKING:
 _HEAD = (4, 4, 4, 4)
 _OP = (4, 4, 4, 4, 4, 4, 4, 4, 8)
 
-# code, flags, mode, fd, text or data at src, dest, count, size
-_Row = tuple[int, int, int, int, bytes, str, int, int]
 
+class _Row:
+    """The fields of one nsbox_op. src: text or data, as C reads it."""
 
-def _row(
-    code: int,
-    dest: str = "",
-    src: bytes = b"",
-    *,
-    flags: int = 0,
-    mode: int = 0,
-    fd: int = -1,
-    count: int = 0,
-    size: int = 0,
-) -> _Row:
-    return code, flags, mode, fd, src, dest, count, size
+    __slots__ = ("code", "count", "dest", "fd", "flags", "mode", "size", "src")
+
+    def __init__(
+        self,
+        code: int,
+        dest: str = "",
+        src: bytes = b"",
+        *,
+        flags: int = 0,
+        mode: int = 0,
+        fd: int = -1,
+        count: int = 0,
+        size: int = 0,
+    ) -> None:
+        self.code, self.flags, self.mode, self.fd = code, flags, mode, fd
+        self.src, self.dest, self.count, self.size = src, dest, count, size
 
 
 def _pack(widths: Sequence[int], *numbers: int) -> bytes:
@@ -55,22 +59,23 @@ def _data(op: ops.File | ops.BindData) -> bytes:
 def _bind(op: ops.Bind | ops.RoBind | ops.DevBind) -> _Row:
     flags = {ops.Bind: 0, ops.RoBind: c.RDONLY, ops.DevBind: c.DEVICES}[type(op)]
     flags |= (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
-    return _row(c.OP_BIND, op.dest, _text(op.src), flags=flags)
+    return _Row(c.OP_BIND, op.dest, _text(op.src), flags=flags)
 
 
 def _renewed(op: ops.Op) -> _Row:
     if isinstance(op, ops.Lifted):
-        return _row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
+        return _Row(c.OP_BIND, op.dest, flags=c.LIFTED, fd=op.index)
     if not isinstance(op, ops.Over):
         raise TypeError(f"no encoding for {op!r}")
-    code, flags, mode, fd, _, dest, _, size = _op(op.op)
-    return code, flags, mode, fd, b"".join(map(_text, op.lifted)), dest, len(op.lifted), size
+    row = _op(op.op)
+    row.src, row.count = b"".join(map(_text, op.lifted)), len(op.lifted)
+    return row
 
 
 def _overlay(op: ops.Overlay | ops.RoOverlay | ops.TmpOverlay) -> _Row:
     paths = [*op.lower, op.upper, op.work] if isinstance(op, ops.Overlay) else list(op.lower)
     flags = c.OVL_TMP if isinstance(op, ops.TmpOverlay) else c.OVL_RO if isinstance(op, ops.RoOverlay) else 0
-    return _row(c.OP_OVERLAY, op.dest, b"".join(map(_text, paths)), flags=flags, count=len(paths))
+    return _Row(c.OP_OVERLAY, op.dest, b"".join(map(_text, paths)), flags=flags, count=len(paths))
 
 
 def _op(op: ops.Op) -> _Row:
@@ -78,44 +83,44 @@ def _op(op: ops.Op) -> _Row:
         case ops.Bind() | ops.RoBind() | ops.DevBind():
             return _bind(op)
         case ops.Device():
-            return _row(c.OP_BIND, op.dest, _text(op.src), flags=c.RDONLY | c.DEVICES)
+            return _Row(c.OP_BIND, op.dest, _text(op.src), flags=c.RDONLY | c.DEVICES)
         case ops.BindFd():
-            return _row(c.OP_BIND, op.dest, flags=c.FROM_FD | (c.RDONLY if op.read_only else 0), fd=op.fd)
+            return _Row(c.OP_BIND, op.dest, flags=c.FROM_FD | (c.RDONLY if op.read_only else 0), fd=op.fd)
         case ops.Console():
-            return _row(c.OP_BIND, op.dest, b"/dev/console\0", flags=c.PROBE_TTY | c.RDONLY | c.DEVICES)
+            return _Row(c.OP_BIND, op.dest, b"/dev/console\0", flags=c.PROBE_TTY | c.RDONLY | c.DEVICES)
         case ops.Tmpfs():
-            return _row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
+            return _Row(c.OP_TMPFS, op.dest, mode=op.mode, size=op.size or 0)
         case ops.Proc():
             flags = {False: 0, True: c.COVER, "sys": c.COVER_SYS}[op.cover] | (c.NESTS if op.nests else 0)
-            return _row(c.OP_PROC, op.dest, flags=flags)
+            return _Row(c.OP_PROC, op.dest, flags=flags)
         case ops.Devpts():
-            return _row(c.OP_DEVPTS, op.dest)
+            return _Row(c.OP_DEVPTS, op.dest)
         case ops.Mqueue():
-            return _row(c.OP_MQUEUE, op.dest)
+            return _Row(c.OP_MQUEUE, op.dest)
         case ops.Dir():
-            return _row(c.OP_DIR, op.dest, mode=op.mode)
+            return _Row(c.OP_DIR, op.dest, mode=op.mode)
         case ops.File():
-            return _row(c.OP_FILE, op.dest, _data(op), mode=op.mode, count=len(_data(op)))
+            return _Row(c.OP_FILE, op.dest, _data(op), mode=op.mode, count=len(_data(op)))
         case ops.BindData():
             flags = c.RDONLY if op.read_only else 0
-            return _row(c.OP_DATA, op.dest, _data(op), flags=flags, mode=op.mode, count=len(_data(op)))
+            return _Row(c.OP_DATA, op.dest, _data(op), flags=flags, mode=op.mode, count=len(_data(op)))
         case ops.Symlink():
-            return _row(c.OP_SYMLINK, op.dest, _text(op.target))
+            return _Row(c.OP_SYMLINK, op.dest, _text(op.target))
         case ops.RemountRo():
-            return _row(c.OP_REMOUNT_RO, op.dest)
+            return _Row(c.OP_REMOUNT_RO, op.dest)
         case ops.Freeze():
-            return _row(c.OP_REMOUNT_RO, op.dest, flags=c.THAW if op.thaw else c.FREEZE)
+            return _Row(c.OP_REMOUNT_RO, op.dest, flags=c.THAW if op.thaw else c.FREEZE)
         case ops.Chmod():
-            return _row(c.OP_CHMOD, op.dest, mode=op.mode)
+            return _Row(c.OP_CHMOD, op.dest, mode=op.mode)
         case ops.Overlay() | ops.RoOverlay() | ops.TmpOverlay():
             return _overlay(op)
         case ops.Mask():
             flags = (c.OPTIONAL if op.optional else 0) | (c.NOFOLLOW if op.nofollow else 0)
-            return _row(c.OP_MASK, op.dest, flags=flags)
+            return _Row(c.OP_MASK, op.dest, flags=flags)
         case ops.Hostname():
-            return _row(c.OP_HOSTNAME, src=_text(op.name))
+            return _Row(c.OP_HOSTNAME, src=_text(op.name))
         case ops.Loopback():
-            return _row(c.OP_LOOPBACK)
+            return _Row(c.OP_LOOPBACK)
         case _:
             return _renewed(op)
 
@@ -138,10 +143,11 @@ def encode(plan_ops: Sequence[ops.Op], idmaps: Mapping[str, int] | None = None) 
 
     packed = bytearray()
     for op in plan_ops:
-        code, flags, mode, fd, src, dest, count, size = _op(op)
+        row = _op(op)
         if idmaps and isinstance(op, ops.Bind | ops.RoBind):
-            count = idmaps.get(dest, 0)
-        packed += _pack(_OP, code, flags, mode, fd, put(src), put(_text(dest) if dest else b""), count, 0, size)
+            row.count = idmaps.get(row.dest, 0)
+        src, dest = put(row.src), put(_text(row.dest) if row.dest else b"")
+        packed += _pack(_OP, row.code, row.flags, row.mode, row.fd, src, dest, row.count, 0, row.size)
     return _pack(_HEAD, c.MAGIC, c.VERSION, start + len(pool), len(plan_ops)) + bytes(packed) + bytes(pool)
 
 

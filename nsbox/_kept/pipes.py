@@ -13,7 +13,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened
 
 if TYPE_CHECKING:
-    from typing import Any
+    from nsbox._base.owners import Owner
 
 MOST = 64
 
@@ -22,7 +22,7 @@ class Unread:
     """Read ends that are kept open for the processes that have the other end."""
 
     def __init__(self) -> None:
-        self._pipes: list[Any] = []
+        self._pipes: list[Owner] = []
 
     def keep(self, pipes: list[int]) -> bool:
         """Keep these too, by descriptors of our own; False: there are too many, or no descriptor is free."""

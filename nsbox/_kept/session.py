@@ -2,7 +2,7 @@
 
 A process that enters a pid namespace with untrusted processes must come from clean memory (CVE-2016-9962). So none
 enters this one from outside: pid 1 is a small program that is confined as a command is, and each command is its child.
-Each command has a socket, by which pid 1 sends its pidfd and reports its end.
+Each command has a socket, by which pid 1 sends its pidfd and reports its end (session_command.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from nsbox._core.command import Command, Result
 from nsbox._core.entry import ASKING, TOLD, encode_entry
 from nsbox._core.request import assembled_once
 from nsbox._kept.pipes import Unread
+from nsbox._kept.session_command import LONGEST, SessionCommand
 from nsbox._lifetime import kills
 from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
@@ -34,164 +35,19 @@ from nsbox._popen import terminal
 from nsbox._relay.line import LateLine, joined
 from nsbox._seccomp.bpf import EPERM, Arg, Program, Rule
 from nsbox._spawn.prepare import prepare
-from nsbox._spawn.start import spawn
+from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Line, Relay
     from nsbox._spawn.prepare import Prepared
     from nsbox._tools.verdicts import Fate
 
-_by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
 _MFD_EXEC = 0x10  # since Linux 6.3, in case vm.memfd_noexec is set
 _MOST_FDS = 240  # SCM_MAX_FD is 253
-_LONGEST = 60_000  # milliseconds that a command may take to its exec: others in the session can stop it
-
-
-class Entered:
-    """A command of a session.
-
-    It has a pidfd, a socket by which pid 1 reports its end, and until its exec a pipe, which says why there is none.
-    pid: as this process numbers it. status: its wait status, once it has ended.
-    """
-
-    def __init__(self, told: _socket.socket, failed: int) -> None:
-        self._told, self._failed = told, failed
-        self._lock = RLock()
-        self._pidfd = self.pid = -1
-        self.mark = 0  # of everything that it starts, as pid 1 knows it; 0: it has none
-        self.status: int | None = None
-        self.used: tuple[int, int, int] | None = None  # user and system microseconds, bytes of the largest
-
-    def start(self, session: int) -> Result:
-        """Let it go on once it exists, and wait until it has executed its program; return what a spawn would.
-
-        session: pid 1's pidfd. Raises SetupError if the session ends, or nothing happens for a minute.
-        """
-        result = Result(0, 0, -1, 0, 0, -1, -1)
-        self._await(self._told.fileno(), session)
-        message, fds = self._receive(0)
-        if message is not None and message[0] == c.ENTRY_FAILED:
-            result.error, result.step = message[1], message[2]
-            return result
-        if message is None or message[0] != c.ENTRY_STARTED or len(fds) != 1:
-            raise SetupError(errno.ESRCH, "enter the session", None, "it can't start a command, or has ended")
-        self._pidfd, self.mark = fds[0], message[-1]
-        self.pid = _number(self._pidfd)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then the command has ended as well
-            self._told.send(b"\0")
-        self._await(self._failed, session)
-        failure = os.read(self._failed, 64)
-        self._let_go()
-        if failure:
-            _, result.error, result.step, *_ = TOLD.unpack(failure)
-        result.pid = self.pid
-        return result
-
-    def _await(self, fd: int, session: int) -> None:
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        poller.register(session, select.POLLIN)
-        ready = poller.poll(_LONGEST)
-        if not ready:
-            raise SetupError(errno.ETIMEDOUT, "enter the session", None, "another process may have stopped it there")
-        if fd not in dict(ready):  # a forked process may still have the other end
-            raise SetupError(errno.ESRCH, "enter the session", None, "it has ended")
-
-    def _receive(self, flags: int) -> tuple[tuple[int, ...] | None, list[int]]:
-        """Return the next message (None at the end of the session), and the descriptors that come with it."""
-        fds = array.array("i")
-        try:
-            data, ancillary, _, _ = self._told.recvmsg(
-                TOLD.size, _socket.CMSG_LEN(fds.itemsize), flags | _socket.MSG_CMSG_CLOEXEC
-            )
-        except ConnectionResetError:
-            return None, []
-        for _, _, content in ancillary:
-            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        return (TOLD.unpack(data) if len(data) == TOLD.size else None), [high(fd) for fd in fds]
-
-    def try_wait(self, flags: int) -> bool:
-        """Return whether it has ended; without WNOHANG in flags, wait for that."""
-        if self.status is not None:
-            return True
-        try:
-            message, _ = self._receive(_socket.MSG_DONTWAIT if flags & os.WNOHANG else 0)
-        except BlockingIOError:
-            return False
-        if message is None:
-            self.status = int(signal.SIGKILL)
-        else:
-            _, self.status, _, _, user, system, rss, _ = message
-            self.used = (user, system, rss)
-        return True
-
-    def ends_within(self, seconds: float) -> bool:
-        """Return whether it ends within some seconds. If so, try_wait() doesn't wait."""
-        poller = select.poll()
-        poller.register(self._told, select.POLLIN)
-        return self.status is not None or bool(poller.poll(1000 * seconds))
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when it has ended."""
-        return self._told.fileno()
-
-    def signal(self, number: int) -> None:
-        """Send it a signal, if it still exists."""
-        with self._lock:
-            if self._pidfd >= 0:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._pidfd, number)
-
-    # At the interpreter's end: see _shutdown.
-
-    def last_status(
-        self, is_patient: bool, *, unpack: Any = TOLD.unpack, decode: Any = os.waitstatus_to_exitcode
-    ) -> Any:
-        """Return how it has ended; None: it hasn't. is_patient: wait for its end."""
-        if self.status is None:
-            self._told.setblocking(is_patient)
-            try:
-                message = self._told.recv(64)
-            except BlockingIOError:
-                return None
-            except ConnectionResetError:
-                message = b""
-            self.status = unpack(message)[1] if message else 9
-        return decode(self.status)
-
-    def last_signal(self, number: int, *, send: Any = _by_pidfd) -> None:
-        """Send it a signal, if it still exists."""
-        if self._pidfd >= 0:
-            send(self._pidfd, number)
-
-    def _let_go(self) -> None:
-        failed, self._failed = self._failed, -1
-        if failed >= 0:
-            os.close(failed)
-
-    def close(self) -> None:
-        """Close its descriptors. A command that start() hasn't let go on ends then."""
-        with self._lock:
-            self._told.close()
-            self._let_go()
-            pidfd, self._pidfd = self._pidfd, -1
-            if pidfd >= 0:
-                os.close(pidfd)
-
-
-def _number(pidfd: int) -> int:
-    """Return the pid behind a pidfd, as this process's procfs numbers it; raises SetupError if it has gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name == "Pid" and int(value) > 0:
-                return int(value)
-    raise SetupError(errno.ESRCH, "enter the session", None, "another process has killed the command before its exec")
 
 
 def _sealed(name: str, content: bytes, mode: int) -> int:
@@ -261,7 +117,7 @@ class SessionWay(Way):
             if prepared.plan.network is None and "net" in prepared.plan.namespaces:
                 self._line = command.line = LateLine()
             try:
-                result = spawn(policy, prepared, command, "nsbox-init", policy.workdir)
+                result = spawn(Start(policy, prepared, command, "nsbox-init", policy.workdir))
                 self.pid, self._leaf = result.pid, command.leaf
                 self._line = command.line
                 self._pidfd = high(os.pidfd_open(result.pid))
@@ -284,9 +140,10 @@ class SessionWay(Way):
             self._line = line = joined(self._line, relay)
             return line
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command, as _spawn.spawn() does."""
-        if policy is not self.policy:
+    def spawn(self, start: Start) -> Result:
+        """Start a command; pid 1 makes it."""
+        command = start.command
+        if start.policy is not self.policy:
             raise ValueError("a session's commands can't have kill_on_exit=: what they leave behind goes on")
         _check_command(command)
         line = self._line
@@ -299,26 +156,25 @@ class SessionWay(Way):
             ours.close()
             theirs.close()
             raise
-        entered = Entered(ours, reader)
+        child = SessionCommand(ours, reader)
         try:
             try:
                 self._ask(command, theirs, writer)
             finally:
                 theirs.close()
                 os.close(writer)
-            result = entered.start(self._pidfd)
+            result = child.start(self._pidfd)
             if result.error:
                 from nsbox._spawn.failure import exception
 
-                plan = prepared.plan
-                raise exception(result, policy, plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
-            result.init_pid, result.entered, result.on_end = self.pid, entered, entered.close
-            if self._prepared.plan.kernel_id != prepared.plan.kernel_id:  # what the machine allows has changed
+                raise exception(result, start, host_for(start.policy))
+            result.init_pid, result.session_command, result.on_end = self.pid, child, child.close
+            if self._prepared.plan.kernel_id != start.prepared.plan.kernel_id:  # what the machine allows has changed
                 result.plan = self._prepared.plan
             return result
         except BaseException:
-            entered.signal(signal.SIGKILL)
-            entered.close()
+            child.signal(signal.SIGKILL)
+            child.close()
             raise
 
     def _ask(self, command: Command, told: _socket.socket, failed: int) -> None:
@@ -373,7 +229,7 @@ class SessionWay(Way):
                 poller = select.poll()
                 poller.register(ours, select.POLLIN)
                 poller.register(session, select.POLLIN)
-                poller.poll(_LONGEST)
+                poller.poll(LONGEST)
                 answer = ours.recv(TOLD.size, _socket.MSG_DONTWAIT)
             except (BlockingIOError, ConnectionResetError):
                 return None
@@ -383,15 +239,15 @@ class SessionWay(Way):
             ours.close()
         return int(TOLD.unpack(answer)[-1]) if len(answer) == TOLD.size else None
 
-    def signal_started(self, entered: Entered, number: int, *, frozen: bool = False) -> int:
+    def signal_started(self, command: SessionCommand, number: int, *, frozen: bool = False) -> int:
         """Send a signal (0: none) to a command and everything that it has started; return how many of them are left.
 
         Without marks, that is the command's descendants, as far as their parents are alive. frozen: stop the session
         meanwhile, so that no process can fork faster than it is found, and then continue it.
         """
-        if entered.mark:
-            return self._ask_for(c.ASKED_FREEZE if frozen else c.ASKED_SIGNAL, number, entered.mark) or 0
-        return kills.signal_below(entered.pid, number) if entered.status is None else 0
+        if command.mark:
+            return self._ask_for(c.ASKED_FREEZE if frozen else c.ASKED_SIGNAL, number, command.mark) or 0
+        return kills.signal_below(command.pid, number) if command.status is None else 0
 
     def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, Fate]:
         """Let pid 1 read the pipes that a command has left to others; return the file that it writes, and their fate.

@@ -47,16 +47,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from nsbox._base.owners import Owner
     from nsbox._plan.ops import Op
-    from nsbox._policy.policy import Policy
+    from nsbox._relay.relay import Line, Relay
     from nsbox._spawn.prepare import Prepared
+    from nsbox._spawn.start import Start
 
 _ANEW = frozenset({"uts", "cgroup", "time"})  # the namespaces that each command has for itself
 
 
-def _received(sock: _socket.socket, most: int) -> list[Any]:
+def _received(sock: _socket.socket, most: int) -> list[Owner]:
     """Return owners of the descriptors that a socket has received."""
-    owners: list[Any] = []
+    owners: list[Owner] = []
     own_received(sock, most, owners)
     return [high(owner) for owner in owners]
 
@@ -95,9 +97,9 @@ class Parked:
         others. They don't depend on __del__(), in which a signal handler may raise.
     """
 
-    def __init__(self, result: Result, stamps: buffers.Stamps, held: list[Any], line: Any) -> None:
+    def __init__(self, result: Result, stamps: buffers.Stamps, held: list[Owner], line: Line | None) -> None:
         self.result, self.stamps, self.user2_fd = result, stamps, -1
-        self.line = line  # _relay.relay's, with a network list
+        self.line = line  # with a network list
         self.is_taken = False  # its command has been started
         self.held = held
         self._creator = os.getpid()
@@ -123,15 +125,15 @@ class KeptTree:
     Its descriptors are closed when nothing uses it any more.
     """
 
-    def __init__(self, prepared: Prepared, stock: int, relay: Any = None) -> None:
+    def __init__(self, prepared: Prepared, stock: int, relay: Relay | None = None) -> None:
         """Make it. Raises UnavailableError if the plan doesn't allow that, and OSError when something fails.
 
         stock: how many copies to keep ready.
-        relay: _relay's, which serves the copies too; None: there is no network list.
+        relay: which serves the copies too; None: there is no network list.
         """
         self._relay = relay
         self._fds: list[int] = []
-        self._owners: list[Any] = []  # of these; they are closed even if a signal handler raises in __del__()
+        self._owners: list[Owner] = []  # of these; they are closed even if a signal handler raises in __del__()
         self._ready: list[Parked] = []
         self._mounts: _MountWatch | None = None
         self.stale = False
@@ -216,8 +218,9 @@ class KeptTree:
 
     # ---- commands
 
-    def spawn(self, policy: Policy, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command in a copy, as _spawn.spawn() does. Raises StaleError before doing anything if none fits."""
+    def spawn(self, start: Start) -> Result:
+        """Start a command in a copy. Raises StaleError before doing anything if none fits."""
+        command = start.command
         if self.stale or self._mounts is None or self._mounts.changed():
             raise StaleError(errno.ESTALE, "enter a sandbox that is kept")
         try:
@@ -229,17 +232,17 @@ class KeptTree:
             self._ready.clear()
         if command.parked is None:
             self.refill()
-            result = spawn(policy, self._anew, command, program, cwd)
+            result = spawn(start.by(self._anew))
             result.warm = True
             return result
         try:
-            result = spawn(policy, self._entering, command, program, cwd)
+            result = spawn(start.by(self._entering))
         except BaseException:
             call.abandon(command)  # first: pid 1 can't end while its zombie is there
             command.parked = None  # now, not when the exception is forgotten
             raise
         # These lines make no call: after one, a signal handler could raise while nothing owns the command.
-        parked: Parked = command.parked
+        parked = command.parked
         copy = parked.result
         result.init_pid = copy.init_pid
         result.init_pidfd = copy.init_pidfd
@@ -283,8 +286,8 @@ def made(
     what: str,
     ops: Sequence[Op],
     park_stamps: buffers.Stamps | None = None,
-    line: Any = None,
-) -> tuple[Result, list[Any], list[Any]]:
+    line: Line | None = None,
+) -> tuple[Result, list[Owner], list[Owner]]:
     """Make something that has no command yet: a kept sandbox, or a copy that is parked. Raises SetupError.
 
     Returns the result, the owners of its descriptors (if it goes on), and those of the descriptors that it sends.
@@ -292,9 +295,9 @@ def made(
     what: what is being done, for errors.
     ops: those of the request, for errors.
     park_stamps: the stamps of a copy; None: it is no copy.
-    line: _relay's, with a network list.
+    line: with a network list.
     """
-    held: list[Any] = []
+    held: list[Owner] = []
     nothing = buffers.Strings([])
     command = Command(programs=[], argv=[], envp=nothing, cwd=None, owners=held)
     ours, theirs = pair()

@@ -13,12 +13,11 @@ from nsbox._spawn.start import spawn
 from nsbox._spawn.way import Way
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from nsbox._core.command import Command, Result
+    from nsbox._core.command import Result
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
     from nsbox._spawn.prepare import Prepared
+    from nsbox._spawn.start import Start
 
 
 class KeptWay(Way):
@@ -95,9 +94,9 @@ class KeptWay(Way):
         self.why_cold = ""
         return kept
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
+    def spawn(self, start: Start) -> Result:
         try:
-            result = self._spawn(policy, prepared, command, program, cwd)
+            result = self._spawn(start)
         except OSError:
             self.check_open()
             raise
@@ -110,12 +109,12 @@ class KeptWay(Way):
         result.on_end = on_end
         return result
 
-    def _spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        kept = self.keep(prepared) if policy is self.policy else None
-        if kept is None or kept.wants_console(command):
-            return spawn(policy, prepared, command, program, cwd)
+    def _spawn(self, start: Start) -> Result:
+        kept = self.keep(start.prepared) if start.policy is self.policy else None
+        if kept is None or kept.wants_console(start.command):
+            return spawn(start)
         try:
-            return kept.spawn(policy, command, program, cwd)
+            return kept.spawn(start)
         except StaleError:
             kept.stale = True
         except SetupError as error:
@@ -124,8 +123,8 @@ class KeptWay(Way):
             self._let_go()  # its descriptors are what the command lacks
             self._not_before = time.monotonic() + 1.0
         del kept
-        command.parked = None
-        return spawn(policy, prepared, command, program, cwd)
+        start.command.parked = None
+        return spawn(start)
 
     def check_open(self) -> None:
         """Raise ValueError once it is closed: a command may lack what was closed with it, such as its home."""

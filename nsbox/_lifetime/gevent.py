@@ -21,15 +21,17 @@ from nsbox._base.frozen import TYPE_CHECKING, remembered
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsbox._lifetime.lifetime import Lifetime
 
-def adopt(process: Any) -> Any:
+
+def adopt(process: Lifetime[Any]) -> Any:
     """Make a command's streams gevent's, and return what watches for its end; None if gevent's loop can't."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(process, name)
         if stream is not None:
             setattr(process, name, _cooperative(stream))
     loop = gevent.get_hub().loop
-    if not loop.default or process._entered is not None:  # only that of the main thread has child watchers
+    if not loop.default or process._session_command is not None:  # only that of the main thread has child watchers
         return None
     watcher = loop.child(process.pid)
     watcher.start(bool)

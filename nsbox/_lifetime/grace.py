@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nsbox._core.command import SessionCommand
+    from nsbox._plan.plan import Plan
+
 
 class Grace:
     """The part of Popen that ends a sandbox in order. Its subclass defines the names that are only declared here."""
@@ -26,8 +29,8 @@ class Grace:
     wait: Callable[..., int]
     send_signal: Callable[..., None]
     _signal_init: Callable[[int], None]
-    _plan: Any
-    _entered: Any
+    _plan: Plan
+    _session_command: SessionCommand | None
     _is_plain: bool
     _init_pid: int
     _init_pidfd: int
@@ -48,7 +51,7 @@ class Grace:
     @property
     def is_in_session(self) -> bool:
         """Whether other commands share its sandbox."""
-        return self._entered is not None
+        return self._session_command is not None
 
     def terminate(self, *, _number: int = signal.SIGTERM, _is_late: Any = is_finalizing) -> None:
         """Send SIGTERM to every process in the sandbox; send_signal(SIGTERM) sends it to the command alone.

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, AnyStr
 
+    from nsbox._base.owners import Owner
+    from nsbox._core.command import SessionCommand
     from nsbox._machine.cgroup import Leaf, Spent
     from nsbox._plan.plan import Plan
     from nsbox._spawn.way import Way
@@ -59,7 +61,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
     _plan: Plan  # not there without a policy
     _says_empty: bool
     _init_pid = 0
-    _entered: Any = None  # _kept.session's, of a command that pid 1 of a session has started
+    _session_command: SessionCommand | None = None  # of a command that pid 1 of a session has started
     _pid_namespace: int
     _killed: kills.Kill | None = None
     _on_kill: Callable[[], object] = bool  # for code that waits without calling wait()
@@ -83,7 +85,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
 
     def begin(self) -> None:
         """Before the start, set the attributes that objects can't share. All others are the class's until then."""
-        self._held: list[Any] = []  # what owns the init's descriptors
+        self._held: list[Owner] = []  # what owns the init's descriptors
         self._init_lock = RLock()  # a signal to the init uses its descriptor, and _release() closes it
         self._creator = os.getpid()
         self._began = time.monotonic()
@@ -159,7 +161,7 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
                 if is_ours:
                     on_end()  # last: it may wake a thread, which then runs whenever this one releases the interpreter
 
-    def _give_up(self, pidfd: Any, is_ours: bool) -> None:
+    def _give_up(self, pidfd: Owner, is_ours: bool) -> None:
         if not is_ours:
             pidfd.close()
         elif self._plan.kill_on_exit:
@@ -396,14 +398,14 @@ class Lifetime(Shutdown, Grace, Plain["AnyStr"]):
             self._timed_out = True
             raise
 
-    def watch(self) -> tuple[list[Any], float | None]:
+    def watch(self) -> tuple[list[Owner], float | None]:
         """Return what to wait for, (fds, seconds), before calling poll() again.
 
         fds: owners of descriptors. One of them becomes readable at the next step towards the end: first the command's
             end, and after the command has been reaped, the sandbox's.
         seconds: how long to wait at most; None: for ever.
         """
-        fds: list[Any] = []
+        fds: list[Owner] = []
         try:
             if not abi.on_linux:
                 return fds, 0.005

@@ -21,6 +21,9 @@ from nsbox._core import abi
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsbox._core.command import SessionCommand
+    from nsbox._plan.plan import Plan
+
 is_finalizing = sys.is_finalizing
 
 _poll = original(select, "poll")
@@ -40,8 +43,8 @@ class Shutdown:
     """What is left of waiting and killing at that point. Each method is for a command in a sandbox."""
 
     pid: int
-    _plan: Any
-    _entered: Any
+    _plan: Plan
+    _session_command: SessionCommand | None
     _creator: int
     _init_pidfd: int
     _raw_status: int | None
@@ -63,8 +66,8 @@ class Shutdown:
         """Return how the command has ended; None: it hasn't. is_patient: wait for its end."""
         if self._returncode is not None or self._creator != getpid():
             return self._returncode
-        if self._entered is not None:
-            self._returncode = self._entered.last_status(is_patient)
+        if self._session_command is not None:
+            self._returncode = self._session_command.last_status(is_patient)
             return self._returncode
         if self._raw_status is None:
             try:
@@ -99,7 +102,7 @@ class Shutdown:
         while self._last_status(False) is None:
             if clock() >= end:
                 raise Expired(process.args, timeout)
-            if self._raw_status is not None or self._entered is not None or pidfd_open is None:
+            if self._raw_status is not None or self._session_command is not None or pidfd_open is None:
                 readable(self._init_pidfd, 1) if self._init_pidfd >= 0 else None
                 continue
             fd = pidfd_open(self.pid)
@@ -122,8 +125,8 @@ class Shutdown:
         if self._last_status(False) is not None or self._creator != getpid():
             return
         try:
-            if self._entered is not None:
-                self._entered.last_signal(number)
+            if self._session_command is not None:
+                self._session_command.last_signal(number)
                 return
             if self._raw_status is None:
                 kill(self.pid, number)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import psutil
 
+    from nsbox._core.command import Used
     from nsbox._machine.cgroup import Spent
 
     Cause = Literal["exit", "signal", "timeout", "limit", "unknown"]
@@ -83,7 +84,7 @@ def cause(
 
 def usage(
     command: resource.struct_rusage | None,
-    others: tuple[int, int, int] | None,
+    others: Used | None,
     *,
     wall: float,
     status: int,
@@ -94,7 +95,7 @@ def usage(
 ) -> Usage:
     """Return the sum of the command's rusage and of what the sandbox's init reported about the others.
 
-    others: microseconds of user time, of system time, and bytes of memory; None if the init reported nothing.
+    others: None if the init reported nothing.
     known: the cause, if it need not be found out.
     """
     user = command.ru_utime if command else 0.0
@@ -103,9 +104,19 @@ def usage(
     oom_kills = spent.oom_kills if spent else 0
     why = known or cause(status, timed_out, limits, user + system, oom_kills)
     if others is not None:
-        user, system, rss = user + others[0] / 1e6, system + others[1] / 1e6, max(rss, others[2])
+        user, system = user + others.user_us / 1e6, system + others.system_us / 1e6
+        rss = max(rss, others.max_rss)
     peak = spent.memory_peak if spent else None
-    return Usage(wall, user, system, rss, why, command is not None and others is not None, peak, oom_kills)
+    return Usage(
+        wall=wall,
+        user=user,
+        system=system,
+        max_rss=rss,
+        cause=why,
+        is_complete=command is not None and others is not None,
+        memory_peak=peak,
+        oom_kills=oom_kills,
+    )
 
 
 def processes(command: int | None, init: int) -> list[psutil.Process]:

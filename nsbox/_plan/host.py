@@ -5,7 +5,10 @@ from __future__ import annotations
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Literal, TypeAlias
+
+    # A row of an id map (user_namespaces(7)): the first id inside, the first id outside, and the count.
+    IdRange: TypeAlias = tuple[int, int, int]
 
 
 @frozen
@@ -28,9 +31,9 @@ class Host(Frozen):
     inheritable: int = 0  # the other sets
     bounding: int = 0
     last_capability: int = 40  # the highest number that this kernel knows
-    # Maps of this process's user namespace: rows of the first id inside, the first id outside, and the count.
-    uid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)
-    gid_ranges: tuple[tuple[int, int, int], ...] = ((0, 0, 4294967295),)
+    # Maps of this process's user namespace.
+    uid_ranges: tuple[IdRange, ...] = ((0, 0, 4294967295),)
+    gid_ranges: tuple[IdRange, ...] = ((0, 0, 4294967295),)
 
     subuids: tuple[tuple[int, int], ...] = ()  # the user's ranges in subuid(5): first id and count
     subgids: tuple[tuple[int, int], ...] = ()
@@ -138,6 +141,6 @@ class Host(Frozen):
         if self.owns_settings is not None:
             return self.settings_writable or self.owns_settings
         return self.settings_writable or any(
-            inside <= self.euid < inside + n and outside + self.euid - inside == 0
-            for inside, outside, n in self.uid_ranges
+            inside <= self.euid < inside + count and outside + self.euid - inside == 0
+            for inside, outside, count in self.uid_ranges
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nsbox._base.checks import (
     check_bool,
+    check_choice,
     check_hostname,
     check_path,
     check_size,
@@ -66,11 +67,6 @@ def _text(name: str, value: Any) -> str:
 
 def _names(name: str, value: object) -> frozenset[str]:
     return frozenset(check_text(name, item) for item in sequence(name, value))
-
-
-def _choice(name: str, value: object, allowed: Iterable[str]) -> None:
-    if value not in tuple(allowed):
-        raise PolicyError(name, f"{value!r} is unknown, must be one of {', '.join(allowed)}")
 
 
 @frozen_by_name
@@ -262,15 +258,15 @@ class Policy(Questions, Frozen):
     # ---- checking
 
     def __post_init__(self) -> None:
-        _choice("base", self.base, _BASES)
+        check_choice("base", self.base, _BASES)
         if not isinstance(self.network, str) or self.network not in ("none", "host"):
             from nsbox._network.network import wished
 
             self._set("network", wished(self.network, self.base))
-        _choice("ids", self.ids, ("single", "full", "auto"))
-        _choice("backend", self.backend, ("auto", *BACKENDS))
-        _choice("require", self.require, REQUIRE)
-        _choice("symlinks", self.symlinks, ("refuse", "beneath"))
+        check_choice("ids", self.ids, ("single", "full", "auto"))
+        check_choice("backend", self.backend, ("auto", *BACKENDS))
+        check_choice("require", self.require, REQUIRE)
+        check_choice("symlinks", self.symlinks, ("refuse", "beneath"))
         for name in ("write", "read", "deny"):
             self._set(name, tuple(dict.fromkeys(check_path(name, p) for p in sequence(name, getattr(self, name)))))
         for name in ("workdir", "tools_bin", "shell_path"):
@@ -298,7 +294,7 @@ class Policy(Questions, Frozen):
             if not isinstance(getattr(self, name), kind):
                 raise PolicyError(name, f"is a {type(getattr(self, name)).__name__}, must be nsbox.{kind.__name__}")
         if not isinstance(self.seccomp, Filter):
-            _choice("seccomp", self.seccomp, PROFILES)
+            check_choice("seccomp", self.seccomp, PROFILES)
         self._set("_patterns", any(map(is_pattern, (*self.deny, *self.read))))
         self._check_files()
         self._set("env", check_env(self.env))

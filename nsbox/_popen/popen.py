@@ -24,16 +24,18 @@ from nsbox._popen.containment import Containment
 from nsbox._spawn import environment
 from nsbox._spawn.environment import null_free
 from nsbox._spawn.prepare import Prepared, prepare
-from nsbox._spawn.start import command_flags, spawn
+from nsbox._spawn.start import Start, command_flags, spawn
 from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, AnyStr, Literal, Self, Unpack, overload
 
+    from nsbox._network.log import Mark
     from nsbox._plan.plan import Plan
     from nsbox._popen.keywords import CommandLine, Popened
     from nsbox._popen.pty import Pair, Terminal
+    from nsbox._relay.relay import Line, Relay
 
 
 def check_policy(policy: object) -> Policy | Keeper:
@@ -50,10 +52,10 @@ class Confinable(Lifetime["AnyStr"]):
     """
 
     _is_warm = False
-    _hearers: Any = None  # on_connect and on_network
-    _relay: Any = None  # _relay.relay's, for these
-    _line: Any = None  # its, of this sandbox, with a network list
-    _line_mark: Any = None  # the line's mark at the start, in a session
+    _hearers: tuple[Any, ...] | None = None  # on_connect and on_network
+    _relay: Relay | None = None  # for these
+    _line: Line | None = None  # of this sandbox, with a network list
+    _line_mark: Mark | None = None  # the line's mark at the start, in a session
     _terminal_of = 0  # 1 + the standard descriptor that is the command's own terminal, if there is one
     _pair: Pair | None = None  # that terminal, during the start
 
@@ -189,7 +191,7 @@ class Confinable(Lifetime["AnyStr"]):
         if self._terminal_of:
             self._claim_terminal(command)
         try:
-            self._start(policy, prepared, command, program, directory if cwd is None else cwd)
+            self._start(Start(policy, prepared, command, program, directory if cwd is None else cwd))
             self._take_over(prepared, positional)
         except BaseException:
             if self._child_created:
@@ -197,17 +199,17 @@ class Confinable(Lifetime["AnyStr"]):
                 self.wait()
             raise
 
-    def _start(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> None:
+    def _start(self, start: Start) -> None:
         """Start the command and own it. If a signal handler raises before that, end the command."""
-        start = spawn if self._way is None else self._way.spawn
+        command, prepared = start.command, start.prepared
         try:
-            result = start(policy, prepared, command, program, cwd)
+            result = spawn(start) if self._way is None else self._way.spawn(start)
             # These lines make no call: after one, a signal handler could raise with half of them done.
             self.pid = result.pid
             self._plan = result.plan or prepared.plan
             self._says_empty = prepared.says_empty
             self._init_pid, self._init_pidfd, self._init_says = result.init_pid, result.init_pidfd, result.init_says
-            self._is_warm, self._on_end, self._entered = result.warm, result.on_end, result.entered
+            self._is_warm, self._on_end, self._session_command = result.warm, result.on_end, result.session_command
             self._leaf, self._pidfd, self._line = command.leaf, result.pidfd, command.line
             self._line_mark = command.line_mark
             self._child_created = True
@@ -283,10 +285,11 @@ class Confinable(Lifetime["AnyStr"]):
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
         self.adopt()
 
-    def _stdio(self, *fds: int) -> Any:
+    def _stdio(self, *fds: int) -> tuple[int, int, int]:
         """Return the descriptors for the C core. It opens DEVNULL itself, so that none leads to the host's node."""
         devnull = getattr(self, "_devnull", -1)
-        return tuple([abi.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds])
+        first, second, third = [abi.constants.DEVNULL if fd >= 0 and fd == devnull else fd for fd in fds]
+        return first, second, third
 
     @property
     def sandbox(self) -> Containment | None:

@@ -8,8 +8,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import own_received
 
 if TYPE_CHECKING:
-    from typing import Any
-
+    from nsbox._base.owners import Owner
     from nsbox._relay.relay import Line, Relay
 
 
@@ -27,7 +26,7 @@ class LateLine:
 
     def joined(self, relay: Relay) -> Line:
         """Show the sandbox to a relay, once; return their Line. Raises SetupError."""
-        owners: list[Any] = []
+        owners: list[Owner] = []
         own_received(self._ours, 2, owners)
         line = relay.line()
         try:

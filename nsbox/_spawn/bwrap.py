@@ -30,9 +30,9 @@ from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from nsbox._plan.bwrap_words import Kind
+    from nsbox._spawn.start import Named
 
 FAILED = 125  # the status of a command that bwrap couldn't start; bwrap has said why
 _ARGV0 = (0, 9)
@@ -101,7 +101,7 @@ def _without_links(path: str) -> int:
     return fd
 
 
-def _check_program(command: Command, policy: Policy, ops: Sequence[Op], program: Any) -> None:
+def _check_program(command: Command, policy: Policy, ops: Sequence[Op], program: Named) -> None:
     """Raise what an exec would, as far as that shows from outside: bwrap only writes it to the command's stderr."""
     if policy.base == "layers":
         return
@@ -118,7 +118,7 @@ def _check_program(command: Command, policy: Policy, ops: Sequence[Op], program:
     raise OSError(error, os.strerror(error), program)
 
 
-def _named(command: Command, host: Host, program: Any) -> tuple[list[bytes], bytes]:
+def _named(command: Command, host: Host, program: Named) -> tuple[list[bytes], bytes]:
     """Return the option for the program's argv[0], and the program that bwrap looks for."""
     target = os.fsencode(program)
     if not command.argv or target == command.argv[0]:
@@ -158,7 +158,7 @@ class Wrapped:
             raise SetupError(error.errno or errno.EIO, "open source", op.describe()) from error
         return BindFd(self._fds[-1], op.dest, read_only=isinstance(op, RoBind))
 
-    def prepare(self, command: Command, program: Any) -> None:
+    def prepare(self, command: Command, program: Named) -> None:
         """Turn the command into bwrap's; raises what its exec would, as far as that is known before."""
         plan = self.plan
         if command.preexec is not None:

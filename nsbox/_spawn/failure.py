@@ -19,9 +19,9 @@ from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from nsbox._plan.host import Host
+    from nsbox._spawn.start import Named, Start
 
 _STEPS = {
     "PLAN": "malformed plan",
@@ -187,10 +187,8 @@ def _hidden_by(policy: Policy, path: str) -> str | None:
     return next((entry for entry in policy.deny if hides(entry, real)), None)
 
 
-def _note_invisible(error: OSError, policy: Policy, host: Host, program: Any) -> OSError:
+def _note_invisible(error: OSError, policy: Policy, host: Host, program: Named) -> OSError:
     """Add a note to an error for a program that the host has and the sandbox lacks, or that the policy hides."""
-    if not isinstance(program, str | bytes | os.PathLike):
-        return error
     name = os.fsdecode(program)
     import shutil  # seldom needed, and not small
 
@@ -210,7 +208,7 @@ def _note_invisible(error: OSError, policy: Policy, host: Host, program: Any) ->
     return error
 
 
-def _chdir_error(result: command.Result, policy: Policy, host: Host, cwd: Any) -> OSError:
+def _chdir_error(result: command.Result, policy: Policy, host: Host, cwd: Named | None) -> OSError:
     path = os.fsdecode(cwd) if cwd is not None else "?"
     if result.error == errno.ENOENT and os.path.isdir(path) and policy.base == "workspace":
         inside = ", ".join((*policy.write, *policy.read))
@@ -234,10 +232,9 @@ def _what(result: command.Result, plan: Plan, ops: Sequence[Op]) -> str | None:
     return ops[result.op].describe() if 0 <= result.op < len(ops) else None
 
 
-def exception(
-    result: command.Result, policy: Policy, plan: Plan, ops: Sequence[Op], host: Host, *, program: Any, cwd: Any
-) -> Exception:
-    """Return what to raise for a spawn that failed. program, cwd: as the caller named them, for its filename."""
+def exception(result: command.Result, start: Start, host: Host) -> Exception:
+    """Return what to raise for a spawn that failed."""
+    policy, plan, ops, program = start.policy, start.prepared.plan, start.prepared.ops, start.program
     if result.step == c.STEP_EXEC:
         error = _note_invisible(OSError(result.error, os.strerror(result.error), program), policy, host, program)
         if plan.backend == "seatbelt" and result.error == errno.EPERM:
@@ -248,7 +245,7 @@ def exception(
 
         return SubprocessError("Exception occurred in preexec_fn.")
     if result.step == c.STEP_CHDIR:
-        return _chdir_error(result, policy, host, cwd)
+        return _chdir_error(result, policy, host, start.cwd)
     op = ops[result.op] if result.step != c.STEP_LANDLOCK and 0 <= result.op < len(ops) else None
     hint = (_pidns_hint(result.step, result.error) if plan.pidns is not None else "") or _hint(result, op, host)
     kind: type[SetupError] = StaleError if result.step == c.STEP_STALE else SetupError

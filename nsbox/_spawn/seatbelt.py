@@ -28,6 +28,8 @@ from nsbox._policy.policy import Policy
 if TYPE_CHECKING:
     from typing import Any
 
+    from nsbox._spawn.start import Named
+
 _PREFIX = "nsbox-"
 _MOST_KEPT = 64
 
@@ -161,7 +163,7 @@ def check_directory(policy: Policy, op: Seatbelt, path: str, own: str) -> None:
         raise AccessError(path, f"is not in the sandbox; readable there, besides the system: {inside}")
 
 
-def confine(plan: Plan, place: Place, command: Command, program: Any) -> None:
+def confine(plan: Plan, place: Place, command: Command, program: Named) -> None:
     """Change a command so that its start confines it."""
     (op,) = plan.ops
     assert isinstance(op, Seatbelt)
@@ -205,7 +207,7 @@ def _told(place: Place, command: Command) -> int:
         return high(os.dup(file.fileno()))
 
 
-def _by_program(place: Place, command: Command, program: Any) -> None:
+def _by_program(place: Place, command: Command, program: Named) -> None:
     """Make sandbox-exec(1) execute the command; raises OSError for a program that it couldn't execute."""
     path = next((path for path in command.programs if os.path.isfile(_at(command, path))), None)
     if path is None or not os.access(_at(command, path), os.X_OK):

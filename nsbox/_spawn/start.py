@@ -17,9 +17,29 @@ from nsbox._plan.plan import Plan
 from nsbox._spawn.prepare import Prepared, check_resolved
 
 if TYPE_CHECKING:
-    from typing import Any
+    from os import PathLike
+    from typing import TypeAlias
 
     from nsbox._policy.policy import Policy
+
+    Named: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
+
+
+class Start:
+    """One command that is to be started, and in what.
+
+    prepared: what was made of the policy; another one for the same policy if something is kept for it.
+    program, cwd: as the caller named them, for the filename of exceptions. cwd: None means that it named none.
+    """
+
+    __slots__ = ("command", "cwd", "policy", "prepared", "program")
+
+    def __init__(self, policy: Policy, prepared: Prepared, command: Command, program: Named, cwd: Named | None) -> None:
+        self.policy, self.prepared, self.command, self.program, self.cwd = policy, prepared, command, program, cwd
+
+    def by(self, prepared: Prepared) -> Start:
+        """Return the same start from something else that was prepared for the policy."""
+        return Start(self.policy, prepared, self.command, self.program, self.cwd)
 
 
 def _loaded(op: Op) -> Op:
@@ -100,22 +120,23 @@ def request_of(prepared: Prepared, command: Command) -> Request:
     return request
 
 
-def spawn(policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-    """Start the command. program, cwd: as the caller named them, for the filename of exceptions."""
+def spawn(start: Start) -> Result:
+    """Start the command."""
+    prepared, command = start.prepared, start.command
     plan = prepared.plan
     if plan.network is not None and command.parked is None:
         _ask_for_line(plan, command)
     request = request_of(prepared, command)
     # Only calls of Python code from here on: after one of C, a signal handler could raise, and nothing own the command.
-    start = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
+    carry_out = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
     if not plan.cgroup:
-        return start(policy, prepared, request, command, program, cwd)
+        return carry_out(start, request)
     from nsbox._machine.cgroup import Leaf
 
     command.leaf = leaf = Leaf(plan.cgroup, plan.cgroup_limits)
     command.cgroup_fd = leaf.fd
     try:
-        return start(policy, prepared, request, command, program, cwd)
+        return carry_out(start, request)
     except BaseException:
         leaf.remove()
         raise
@@ -131,15 +152,8 @@ def _ask_for_line(plan: Plan, command: Command) -> None:
     command.line.is_kept = not plan.kill_on_exit
 
 
-def _started(
-    policy: Policy,
-    prepared: Prepared,
-    request: Request,
-    command: Command,
-    program: Any,
-    cwd: Any,
-) -> Result:
-    result = call.spawn(request, command)
+def _started(start: Start, request: Request) -> Result:
+    result = call.spawn(request, start.command)
     if result.error:
         from nsbox._lookup.host import host_for
         from nsbox._spawn.failure import exception
@@ -147,25 +161,19 @@ def _started(
         if result.step == c.STEP_NET:
             from nsbox._relay.relay import spawn_error
 
-            raise spawn_error(result, command.line)
-        raise exception(result, policy, prepared.plan, prepared.ops, host_for(policy), program=program, cwd=cwd)
+            raise spawn_error(result, start.command.line)
+        raise exception(result, start, host_for(start.policy))
     return result
 
 
-def _profiled(
-    policy: Policy,
-    prepared: Prepared,
-    request: Request,
-    command: Command,
-    program: Any,
-    cwd: Any,
-) -> Result:
+def _profiled(start: Start, request: Request) -> Result:
     from nsbox._backends.seatbelt import canonical
     from nsbox._lookup.host import host_for
     from nsbox._machine import darwin
     from nsbox._spawn import seatbelt
 
-    places, plan = prepared.places, prepared.plan
+    policy, command = start.policy, start.command
+    places, plan = start.prepared.places, start.prepared.plan
     assert places is not None
     if command.cwd is not None and policy.base == "workspace" and not command.flags & c.CWD_OPTIONAL:
         path = os.fsdecode(command.cwd)
@@ -173,8 +181,8 @@ def _profiled(
         seatbelt.check_directory(policy, places.op, path, own)
     place = places.take(0 if command.line is None else command.line.port())
     try:
-        seatbelt.confine(plan, place, command, program)
-        result = _started(policy, prepared, request, command, program, cwd)
+        seatbelt.confine(plan, place, command, start.program)
+        result = _started(start, request)
     except BaseException:
         places.give_back(place)
         raise
@@ -183,26 +191,19 @@ def _profiled(
     return result
 
 
-def _wrapped(
-    policy: Policy,
-    prepared: Prepared,
-    request: Request,
-    command: Command,
-    program: Any,
-    cwd: Any,
-) -> Result:
+def _wrapped(start: Start, request: Request) -> Result:
     from nsbox._layout.layout import with_matches
     from nsbox._lookup.host import host_for
     from nsbox._spawn.bwrap import Wrapped  # seldom needed
 
+    policy, plan = start.policy, start.prepared.plan
     host = host_for(policy)
     check_resolved(with_matches(policy, host))  # again: bwrap follows links that have been planted since
-    plan = prepared.plan
     wrapped = Wrapped(policy, plan, assembled(plan.programs), host)
     result = None
     try:
-        wrapped.prepare(command, program)
-        result = _started(policy, prepared, request, command, program, None)
+        wrapped.prepare(start.command, start.program)
+        result = _started(start, request)
         wrapped.started(result)
     except BaseException:
         if result is not None:

@@ -7,10 +7,10 @@ from nsbox._base.frozen import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-    from nsbox._core.command import Command, Result
+    from nsbox._core.command import Result
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
-    from nsbox._spawn.prepare import Prepared
+    from nsbox._spawn.start import Start
 
 
 class Way:
@@ -22,7 +22,7 @@ class Way:
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self.policy, self.relay = policy, relay
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
+    def spawn(self, start: Start) -> Result:
         """Start a command, and return what came of it."""
         raise NotImplementedError
 

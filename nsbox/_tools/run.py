@@ -365,15 +365,15 @@ def _record(
         network=sandbox.network,
     )
     return ToolResult(
-        args,
-        status,
-        stdout,
-        stderr,
-        outputs[0].count,
-        outputs[1].count,
-        any(output.left_out for output in outputs),
-        ending is not None,
-        duration,
+        args=args,
+        returncode=status,
+        stdout=stdout,
+        stderr=stderr,
+        stdout_bytes=outputs[0].count,
+        stderr_bytes=outputs[1].count,
+        is_truncated=any(output.left_out for output in outputs),
+        timed_out=ending is not None,
+        duration=duration,
         why=why if background is None else (*why, background.hint()),
         usage=sandbox.usage,
         shell=shell,
@@ -474,4 +474,15 @@ def _not_started(
     why = hints.reasons(policy, status, "", text, cwd=cwd, usage=None, ending=None)
     if shells:
         why = (hints.no_shell(shells), *(hint for hint in why if hint.kind != "missing-program"))
-    return ToolResult(args, status, "", text, 0, len(text.encode()), False, False, time.monotonic() - began, why)
+    return ToolResult(
+        args=args,
+        returncode=status,
+        stdout="",
+        stderr=text,
+        stdout_bytes=0,
+        stderr_bytes=len(text.encode()),
+        is_truncated=False,
+        timed_out=False,
+        duration=time.monotonic() - began,
+        why=why,
+    )

@@ -17,7 +17,8 @@ from collections.abc import Collection
 
 from nsbox._base.frozen import replace
 from nsbox._files.comparison import digest, same_contents
-from nsbox._files.files import Tree, is_copied, join
+from nsbox._files.copies import is_copied
+from nsbox._files.files import Tree, join
 from nsbox._transaction.change import Change, kind_of, type_of
 
 _MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name

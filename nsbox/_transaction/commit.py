@@ -26,7 +26,7 @@ from collections.abc import Callable
 
 from nsbox._base.display import shown
 from nsbox._base.errors import CommitError, ConflictError
-from nsbox._files import files
+from nsbox._files import copies, files
 from nsbox._files.files import EXCHANGE, NO_FLAGS, Tree
 from nsbox._transaction.change import Change
 from nsbox._transaction.steps import OPEN, ChangedError, Step, Steps, identity
@@ -103,10 +103,10 @@ class Staging:
         old = self._real.stat(change.path)
         if change.kind == "deleted":
             return self._drop(change.path, old)
-        if not files.is_copied(self._mode(change.path)):
+        if not copies.is_copied(self._mode(change.path)):
             return self._drop(change.path, old)
         self.copies[change.path] = name = self._name()
-        files.copy(
+        copies.copy(
             self._upper, change.path, self._real, f"{self._spare}/{name}", self._links, keep_set_ids=self._keep_set_ids
         )
         with self._real.dir(self._spare) as fd:

@@ -35,12 +35,10 @@ from nsbox._lookup.host import host_for
 from nsbox._machine.probe import probe
 from nsbox._plan.ops import DevBind, Freeze, Mask, Overlay
 from nsbox._spawn.prepare import prepare
-from nsbox._spawn.start import spawn
+from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Way
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
@@ -243,8 +241,8 @@ class OverlayWay(Way):
         inner = request_for(inside, prepared.ops, without=frozenset({"user"}), within=(user, mount))
         return replace(prepared, request=inner)
 
-    def spawn(self, policy: Policy, prepared: Prepared, command: Command, program: Any, cwd: Any) -> Result:
-        """Start a command, as _spawn.spawn() does."""
+    def spawn(self, start: Start) -> Result:
+        """Start a command in the overlay."""
         key, result = object(), None
         try:
             with self._lock:
@@ -252,9 +250,9 @@ class OverlayWay(Way):
                     raise ValueError("the transaction is over")
                 if self._is_resting:
                     raise ValueError("a commit is under way")
-                own, inside = self._prepared(policy, prepared)
+                own, inside = self._prepared(start.policy, start.prepared)
                 self.started += 1
-                result = spawn(policy, inside, command, program, cwd)
+                result = spawn(start.by(inside))
                 result.plan = own.plan
                 self._running[key] = result.init_pidfd
                 result.on_end = partial(self._running.pop, key, None)
@@ -262,7 +260,7 @@ class OverlayWay(Way):
         except BaseException:  # a signal handler's: nothing owns the command
             if result is not None:
                 self._running.pop(key, None)
-                call.abandon(command)
+                call.abandon(start.command)
             raise
 
     def close(self) -> None:

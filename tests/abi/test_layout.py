@@ -15,7 +15,7 @@ from nsbox._core import buffers, call, darwin, entry, request
 from nsbox._core import wire as core_wire
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
-from nsbox._kept import session, tree
+from nsbox._kept import session, session_command, tree
 from nsbox._layout import layout
 from nsbox._spawn import failure, seatbelt, start
 
@@ -170,7 +170,7 @@ def test_every_flag_is_used_on_both_sides(abi: str, source: Path) -> None:
     """Each flag is set in Python and looked at in C."""
     ours = "".join(
         Path(module.__file__ or "").read_text()
-        for module in (core_wire, request, start, call, darwin, seatbelt, session, tree, run)
+        for module in (core_wire, request, start, call, darwin, seatbelt, session, session_command, tree, run)
     )
     theirs = "".join(path.read_text() for system in SYSTEMS for path in (source / "csrc" / system).rglob("*.[ch]"))
     for name in (*enum(abi, "nsbox_op_flag"), *enum(abi, "nsbox_spawn_flag")):

@@ -15,7 +15,7 @@ import pytest
 from nsbox_testing.running import python
 
 from nsbox import Change, CommitError, ConflictError, Policy, Sandbox, Transaction, transaction
-from nsbox._files import files
+from nsbox._files import copies
 from nsbox._transaction import changes as transaction_changes
 from nsbox._transaction import patch
 from nsbox._transaction.overlay import OverlayWay
@@ -361,7 +361,7 @@ UPPER = {
 def meddle(monkeypatch: pytest.MonkeyPatch, tx: Transaction, workspace: Path, where: str, what: str, how: str) -> None:
     """Have somebody change a file as long as it is being copied, or its copy."""
     assert tx._store is not None
-    original, spare, copy = Path(tx._store.upper, where), workspace / tx._store.spare, files.copy
+    original, spare, copy = Path(tx._store.upper, where), workspace / tx._store.spare, copies.copy
 
     def meddled(*args: Any, **options: Any) -> None:
         if args[1] != where.partition("/")[0]:
@@ -376,7 +376,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, tx: Transaction, workspace: Path, wh
             original.write_text("new\n")
             original.chmod(0o644)
 
-    monkeypatch.setattr(files, "copy", meddled)
+    monkeypatch.setattr(copies, "copy", meddled)
 
 
 MAKE_NEW = "umask 022; mkdir -p dir/in; echo new > new; echo new > dir/in/new; ln -s new link; mkfifo pipe"

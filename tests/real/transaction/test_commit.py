@@ -11,7 +11,7 @@ import pytest
 from nsbox_testing.commits import AFTER, Case
 from nsbox_testing.trees import taken
 
-from nsbox._files import files
+from nsbox._files import copies, files
 from nsbox._files.files import Tree
 from nsbox._transaction import commit
 
@@ -146,7 +146,7 @@ def test_a_deep_tree(tmp_path: Path) -> None:
         fd = inner
     os.close(fd)
     with Tree(str(tmp_path)) as tree, Tree(str(tmp_path)) as target:
-        files.copy(tree, "from", target, "to/copy", {})
+        copies.copy(tree, "from", target, "to/copy", {})
         assert tree.stat("to/copy" + "/dddddddddd" * 800) is not None
         for name in ("from", "to"):
             files.remove(tree, name)
@@ -159,7 +159,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
         file.seek(1 << 30)
         file.write(b"data")
     with Tree(str(tmp_path)) as tree:
-        files.copy(tree, "sparse", tree, "copy", {})
+        copies.copy(tree, "sparse", tree, "copy", {})
     found = os.stat(tmp_path / "copy")
     assert found.st_size == 1 << 40
     assert found.st_blocks * 512 < 1 << 20
@@ -174,7 +174,7 @@ def test_attributes_and_times(tmp_path: Path) -> None:
     os.setxattr(tmp_path / "file", "user.overlay.origin", b"")
     os.utime(tmp_path / "file", ns=(1_000_000_001, 2_000_000_002))
     with Tree(str(tmp_path)) as tree:
-        files.copy(tree, "file", tree, "copy", {})
+        copies.copy(tree, "file", tree, "copy", {})
     assert os.listxattr(tmp_path / "copy") == ["user.mine"]
     assert os.stat(tmp_path / "copy").st_mtime_ns == 2_000_000_002
 
@@ -188,7 +188,7 @@ def test_without_permissions(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0)
     (tmp_path / "to").mkdir()
     with Tree(str(tmp_path), forceful=True) as tree, Tree(str(tmp_path / "to"), forceful=True) as target:
-        files.copy(tree, "closed", target, "copy", {})
+        copies.copy(tree, "closed", target, "copy", {})
         assert (tmp_path / "closed").stat().st_mode & 0o777 == 0
         assert (tmp_path / "to" / "copy").stat().st_mode & 0o777 == 0
         with target.file("copy/inner/file") as fd:
