@@ -145,7 +145,7 @@ def test_addresses(field: bytes | list[bytes]) -> None:
 def test_head_and_step() -> None:
     """Each message has a head, an ASK with the number for the answer; a READY says at what it has failed."""
     assert wire.head(packet(kind=wire.ASK)) == wire.Head(wire.ASK, 0, 7, 9)
-    with pytest.raises(ValueError, match="no message"):
+    with pytest.raises(ValueError, match="isn't a message"):
         wire.head(b"\1" * 10)
     assert wire.step(packet(kind=wire.READY, name=b"netlink")) == "netlink"
 

@@ -89,7 +89,7 @@ def said(*events: NetworkEvent, network: Network = NET, words: str = "network=")
         ),
         (
             event("refused", "address", "", 80, address="169.254.1.1"),
-            "169.254.1.1:80 isn't public: no entry but one of its own allows it",
+            "169.254.1.1:80 isn't public: only an entry of its own allows it",
         ),
         (
             event("refused", "address", "", 80, address="10.0.0.1"),
@@ -141,11 +141,11 @@ def said(*events: NetworkEvent, network: Network = NET, words: str = "network=")
         ),
         (
             lookup("refused", "limit", "db.corp"),
-            "db.corp: too many names were looked up, at a time or in all",
+            "db.corp: too many names were looked up, at once or in all",
         ),
         (
             event("refused", "limit", "db.corp", 53, kind="udp", protocol="udp"),
-            "db.corp:53/udp: too many UDP flows at a time",
+            "db.corp:53/udp: too many UDP flows at once",
         ),
         (
             event("refused", "asked"),
