@@ -1,6 +1,6 @@
 """A pid namespace that is joined, and one below it: by Details(pidns=...) and by bwrap's options.
 
-Who asks for one must be non-dumpable, which the bwrap of ours sees to; here that is done in a fork.
+A caller that asks for one must be non-dumpable. Our bwrap makes itself so; here a fork does.
 """
 
 from __future__ import annotations
