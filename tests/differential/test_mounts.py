@@ -134,6 +134,9 @@ def system() -> Iterator[ops.Op]:
             yield ops.Symlink(os.readlink(path), path)
         elif os.path.isdir(path):
             yield ops.RoBind(path, path)
+    for prefix in {sys.prefix, sys.base_prefix}:  # a virtual environment may lie in what is left out
+        if prefix.split("/")[1] in ("tmp", "run"):
+            yield ops.RoBind(prefix, prefix)
 
 
 def shown(op: ops.Op | None, rest: str, trees: Path) -> str:

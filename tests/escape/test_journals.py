@@ -175,7 +175,9 @@ def test_steps_that_are_none(at: int, value: object) -> None:
     assert Step.of_row(GOOD).row() == GOOD  # the control
     row = list(GOOD)
     row[at] = value
-    with pytest.raises(ValueError, match=r"isn't a step of a commit|is no step of a commit|isn't the identity of a file") as caught:
+    with pytest.raises(
+        ValueError, match=r"isn't a step of a commit|is no step of a commit|isn't the identity of a file"
+    ) as caught:
         Step.of_row(row)
     assert len(str(caught.value)) < 300
 

@@ -11,7 +11,7 @@ from nsbox_testing.commits import AFTER, Case, no_others
 from nsbox_testing.trees import taken
 
 from nsbox import CommitError, ConflictError, PolicyError
-from nsbox._files import files
+from nsbox._files import copies, files
 from nsbox._files.files import Tree
 from nsbox._transaction import changes as transaction_changes
 from nsbox._transaction import commit, steps
@@ -69,7 +69,7 @@ def test_no_space_for_the_copies(case: Case, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "_copy_data", full)
+        patched.setattr(copies, "_copy_data", full)
         with pytest.raises(CommitError, match="copy what is new into the workspace: No space left on device"):
             case.commit(store)
     assert taken(case.real) == case.before
