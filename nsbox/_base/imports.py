@@ -11,8 +11,6 @@ The finder looks at the stack, so imports are written as usual. A module that is
 
 import sys  # but not __future__, which the caller's directory could have too
 
-from nsbox._base.paths import PACKAGE
-
 TYPE_CHECKING = False  # as in _base.frozen, which isn't imported before the guard stands
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +40,7 @@ class _Places:
         stdlib = [*archives, *own, *(os.path.join(place, "lib-dynload") for place in own)]
         self.stdlib = sorted(path for path in stdlib if os.path.exists(path))
         self.first = os.path.realpath(first) if isinstance(first, str) and first else None
-        self.above = os.path.dirname(PACKAGE)
+        self.above = os.path.dirname(__file__.rpartition("/_base/")[0])  # paths.PACKAGE: one module less at each import
         site = sys.modules.get("site")
         named = [*self.stdlib, *getattr(site, "getsitepackages", list)()]
         named += filter(None, [getattr(site, "USER_SITE", None)])
