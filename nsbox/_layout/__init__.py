@@ -1,1 +1,1 @@
-"""Which file system a policy means, op by op, whoever mounts it: shared by the backends. Pure."""
+"""Which file system a policy means, op by op, for every backend that mounts. Pure."""

@@ -1,4 +1,4 @@
-"""Variables that make programs run the code of whoever sets them: a table, with the reason for each."""
+"""Variables by which programs can be made to run other code: a table, with the reason for each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ DANGEROUS_PREFIXES = {
     "CORECLR_": ".NET loads libraries by these",
     "LUA_": "Lua executes, or takes modules from, what these name",
 }
-"""Variables that make programs run the code of whoever has set them, with the reason for each."""
+"""Variables by which programs can be made to run other code, with the reason for each."""
 
 HARMLESS_ENV = frozenset(f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL", "DATE"))
 """Those of such a prefix that are text for git, and nothing else."""
