@@ -161,6 +161,18 @@ def test_a_link_that_changes(ws: Path) -> None:
         assert command_reads(policy, path) == policy.can_read(path) == shows
 
 
+def test_what_is_kept(ws: Path) -> None:
+    """A mask behind a host's link, on a file system that each command of a Sandbox has afresh, isn't lost there."""
+    fresh = (Tmpfs("/ws/d"), File("/ws/d/key", b"SECRET"), RemountRo("/"))
+    free, policy = policy_of(ws, *fresh), policy_of(ws, *fresh, Mask("/ws/inner/key"))
+    assert not command_reads(policy, "/ws/d/key")
+    for way, shows in (free, True), (policy, False):
+        with Sandbox(way) as box:
+            for _ in range(2):
+                done = box.run(["/usr/bin/cat", "/ws/d/key"], cwd="/", capture_output=True)
+                assert (done.stdout == b"SECRET") == shows
+
+
 def test_a_link_that_is_covered(ws: Path) -> None:
     """A link leads nowhere once a mount covers it, and what a later op mounts behind it lies at its own name."""
     policy = policy_of(ws, Symlink("/ws", "/x/l"), Tmpfs("/x"), Dir("/x/l"), File("/x/l/key", b""), Mask("/x/l/key"))
