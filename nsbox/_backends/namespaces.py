@@ -267,7 +267,7 @@ def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str,
         )
     elif policy.landlock:
         closed = _CLOSED if policy.base == "workspace" else ()
-        return landlock.ruleset(ops, host.landlock_abi, closed=closed)
+        return landlock.ruleset(_resolved(policy, ops), host.landlock_abi, closed=closed)
     return landlock.scopes(host.landlock_abi) if reaches_out else None
 
 
@@ -354,10 +354,19 @@ def _enforced(
     return tuple(lines)
 
 
-def _reached(ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str, ...]:
+def _resolved(policy: Policy, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Return the ops for Landlock, whose rules are about places, not names."""
+    if policy.base != "layers":
+        return ops
+    from nsbox._paths.destinations import resolved
+
+    return resolved(ops)
+
+
+def _reached(policy: Policy, ops: tuple[Op, ...], ruleset: Ruleset) -> tuple[str, ...]:
     from nsbox._plan import landlock
 
-    return landlock.reached(ops, ruleset)
+    return landlock.reached(_resolved(policy, ops), ruleset)
 
 
 def _not_enforced(
@@ -385,7 +394,7 @@ def _not_enforced(
     if ruleset is None or not ruleset.files:
         gaps.append(sentences.FIFOS)
     else:
-        places = _reached(ops, ruleset)
+        places = _reached(policy, ops, ruleset)
         below = f"; below {', '.join(places)} they can be written to, also in read-only directories" if places else ""
         gaps.append(f"FIFOs: those in visible directories can be read empty{below}")
     gaps.append(left_behind(policy))

@@ -1,6 +1,6 @@
 """The keys of a configuration file, as one table. Parser, writer, starter file and JSON Schema are all made from it.
 
-What a value means on this machine (which path it is, whether that exists) is up to _config.load.
+What a value means on this machine (which path it is, whether that exists) is up to _config.reading.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ import stat
 from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._base.paths import is_below
 from nsbox._layout.network import HOSTS, RESOLV_CONF
-from nsbox._machine.minimal import check_scarcity
+from nsbox._paths.destinations import Destinations
 from nsbox._paths.resolution import Walk, links_on
-from nsbox._plan.ops import BindData, BindFd, Dir, File, Op, Symlink
 
 if TYPE_CHECKING:
     from nsbox._plan.host import Host
@@ -71,11 +70,11 @@ def _is_file(path: str) -> bool:
 
 def _in_layers(path: str, policy: Policy) -> str | None:
     """Return where a path leads in the sandbox, with links followed; None if there is no file."""
-    kind = ""
+    found, kind = Destinations(policy.ops), ""
 
     def target(at: str) -> str | None:
         nonlocal kind
-        kind, text = _entry(at, policy.ops)
+        kind, text = found.entry(at)
         return text if kind == "link" else None
 
     walk = Walk(path, target)
@@ -87,53 +86,4 @@ def _in_layers(path: str, policy: Policy) -> str | None:
         if error.errno != errno.ELOOP:  # a loop leads to no file; anything else is no answer
             raise
         return None
-    return walk.at if _entry(walk.at, policy.ops)[0] == "file" else None
-
-
-def _entry(path: str, ops: tuple[Op, ...]) -> tuple[str, str]:
-    """Return what is at a path without links on the way: "file", "directory", "link" and its target, or ""."""
-    for op in reversed(ops):
-        dest = getattr(op, "dest", None)
-        if not isinstance(dest, str):
-            continue
-        if dest == path and isinstance(op, File | BindData):
-            return "file", ""
-        if dest == path and isinstance(op, Symlink):
-            return "link", op.target
-        if dest != path and is_below(dest, path) and not _covers(op, path):
-            return "directory", ""  # made on the way
-        if _covers(op, path):
-            return _of_sources(op, path[len(dest.rstrip("/")) :] if path != dest else "")
-        if dest == path and isinstance(op, Dir):
-            return "directory", ""
-    return "", ""
-
-
-def _covers(op: Op, path: str) -> bool:
-    """Say if an op mounts something over the path or over a directory above it."""
-    dest = getattr(op, "dest", "")
-    return is_below(path, dest) and not isinstance(op, File | BindData | Symlink | Dir) and _mounts(op)
-
-
-def _mounts(op: Op) -> bool:
-    return op.row()[0] in ("bind", "tmpfs", "overlay", "proc", "dev", "mask", "devpts", "mqueue")
-
-
-def _of_sources(op: Op, rest: str) -> tuple[str, str]:
-    """Return what a mount has at a path in it, as _entry() does; the topmost layer of an overlay that has it counts."""
-    upper = getattr(op, "upper", None)
-    lower = (*reversed(getattr(op, "lower", ())), getattr(op, "src", None))
-    sources = [f"/proc/self/fd/{op.fd}"] if isinstance(op, BindFd) else [s for s in (upper, *lower) if s is not None]
-    for source in sources:
-        at = f"{source.rstrip('/')}{rest}"
-        try:
-            mode = os.stat(at).st_mode if not rest else os.lstat(at).st_mode
-            if stat.S_ISLNK(mode):
-                return "link", os.readlink(at)
-        except OSError as error:
-            check_scarcity(error)
-            if error.errno == errno.EACCES:
-                return "", ""
-            continue
-        return ("directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""), ""
-    return ("", "") if rest else ("directory", "")
+    return walk.at if found.entry(walk.at)[0] == "file" else None

@@ -12,13 +12,14 @@ what /proc/self/mountinfo, statvfs() and open() say in real sandboxes:
 6. Directories, files and links that ops make hide no mount. They vanish when a mount covers the place.
 
 Paths are compared by name. A destination behind a symlink is another place (dest.c resolves it), which a table can't
-know: the caller refuses such ops, or resolves them first. What a recursive bind brings along isn't known either.
+know: the caller refuses such ops, or resolves them first (_paths/destinations.py). What a recursive bind brings along
+isn't known either.
 """
 
 from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
-from nsbox._base.paths import innermost, is_inside
+from nsbox._base.paths import is_inside
 from nsbox._plan import ops
 
 if TYPE_CHECKING:
@@ -133,8 +134,11 @@ class MountTable:
 
     def above(self, path: str) -> str:
         """Return the place of the innermost mount that is strictly above a path; "/" has itself."""
-        places = (dest for dest, stack in self._stacks.items() if stack and is_inside(path, dest))
-        return innermost(path, places) or "/"
+        while path != "/":
+            path = path.rpartition("/")[0] or "/"
+            if self._stacks.get(path):
+                break
+        return path
 
     def nearest(self, path: str) -> Mount:
         """Return the mount that a path is on."""
@@ -147,6 +151,10 @@ class MountTable:
     def below(self, path: str) -> list[str]:
         """Return the places of mounts strictly below a path."""
         return [dest for dest, stack in self._stacks.items() if stack and is_inside(dest, path)]
+
+    def inside(self, path: str) -> list[str]:
+        """Return the places strictly below a path at which there is a mount, or what an op has made."""
+        return [dest for dest in self._stacks if is_inside(dest, path)]
 
     def covered(self) -> list[tuple[Mount, Mount]]:
         """Return each mount that another covers, with that one; in the order of those that are covered.

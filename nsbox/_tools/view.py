@@ -17,6 +17,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered
 from nsbox._base.paths import is_below, is_inside
 from nsbox._layout.layout import completed, layout, with_matches
 from nsbox._lookup.host import host_for
+from nsbox._paths.destinations import Destinations, is_missing
 from nsbox._paths.patterns import hides
 from nsbox._paths.resolution import Walk, absolute
 from nsbox._plan import ops
@@ -67,10 +68,6 @@ def _source(op: ops.Bind | ops.RoBind | ops.DevBind) -> str:
     return op.src if op.nofollow else os.path.realpath(op.src)
 
 
-def _is_missing(op: ops.Op) -> bool:
-    return isinstance(op, _BINDS) and op.optional and not os.path.lexists(_source(op))
-
-
 def _mount(dest: str, table: MountTable) -> Mount:
     top = table.top(dest)
     op = table.node(dest) if top is None else top.op
@@ -83,7 +80,7 @@ def _mount(dest: str, table: MountTable) -> Mount:
 
 
 def _mounts(steps: tuple[ops.Op, ...]) -> dict[str, Mount]:
-    table = MountTable(op for op in steps if not _is_missing(op))
+    table = MountTable(op for op in steps if not is_missing(op))
     return {dest: _mount(dest, table) for dest in table}
 
 
@@ -95,10 +92,18 @@ class View:
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy, self._named = policy, with_matches(policy, host)
         steps = layout(completed(policy, host), host)
-        if policy.base != "layers":  # the layout's own text differs from the host's file only in the command's user
+        self._destinations: Destinations | None = None
+        if policy.base == "layers":  # other layouts have no destination behind a link
+            self._destinations = Destinations(steps)
+            steps = self._destinations.steps
+        else:  # the layout's own text differs from the host's file only in the command's user
             steps = tuple(op for op in steps if not isinstance(op, ops.BindData))
         self._mounts = _mounts(steps)
         self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))
+
+    def is_current(self) -> bool:
+        """Return whether ops still lie where they did: links on the way to them may have changed."""
+        return self._destinations is None or self._destinations.is_current()
 
     def mount_of(self, inside: str) -> Mount:
         """Return the mount that a path without symlinks is on."""
@@ -276,6 +281,7 @@ class MacView(View):
 
     def __init__(self, policy: Policy, host: Host) -> None:
         self.policy, self._host, self._named = policy, host, with_matches(policy, host)
+        self._destinations = None
         self._mounts = {"/": Mount("/", None)}
         for grant in seatbelt.grants(policy, host):
             is_hidden = grant.right == "deny"
@@ -305,14 +311,18 @@ class MacView(View):
         return any(is_below(place.inside, seatbelt.canonical(path, self._host)) for path in self.policy.deny)
 
 
-@remembered
-def _view(policy: Policy, host: Host) -> View:
+def _make(policy: Policy, host: Host) -> View:
     return MacView(policy, host) if host.system == "Darwin" else View(policy, host)
+
+
+_view = remembered(_make)
 
 
 def view(policy: Policy) -> View:
     """Return the view for a policy on this machine."""
-    return _view(policy, host_for(policy))
+    host = host_for(policy)
+    seen = _view(policy, host)
+    return seen if seen.is_current() else _make(policy, host)
 
 
 def can_read(policy: Policy, path: str | os.PathLike[str]) -> bool:

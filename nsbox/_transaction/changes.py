@@ -12,7 +12,6 @@ import errno
 import hashlib
 import os
 import stat
-from collections import deque
 from collections.abc import Collection
 
 from nsbox._base.frozen import replace
@@ -20,9 +19,8 @@ from nsbox._files.comparison import digest, same_contents
 from nsbox._files.copies import is_copied
 from nsbox._files.files import Tree, join
 from nsbox._transaction.change import Change, kind_of, type_of
+from nsbox._transaction.renames import Renames
 
-_MOST_HASHED = 64 << 20  # bytes of a file that is looked for under another name
-_MOST_HASHED_IN_ALL = 1 << 30  # bytes of all such files of a transaction: a second or so
 _MOST_COMPARED = 16 << 30  # bytes of all files that have the same size as before
 _MOST_DIGESTED = 4 << 30  # bytes of all contents of which digests are made
 _MOST_SHOWN = 4 << 30  # bytes of what has been shown, which patch() bounds
@@ -60,7 +58,7 @@ class Comparison:
         self._upper, self._real, self._moment, self._shown = upper, real, moment, shown
         self._left = _MOST_ENTRIES
         self._left_of_paths = _MOST_PATHS
-        self._left_to_hash = _MOST_HASHED_IN_ALL
+        self._renames = Renames(upper, real)
         self._left_to_compare = _MOST_COMPARED
         self._left_of_attributes = _MOST_ATTRIBUTES
         self._values: dict[tuple[bool, int, int], dict[str, bytes]] = {}  # of files with many names, by tree and inode
@@ -341,45 +339,7 @@ class Comparison:
         No more than a gigabyte is read for that. Beyond it, files stay "deleted" and "added".
         """
         with self._upper.walking(), self._real.walking():
-            return self._with_renames(changes)
-
-    def _with_renames(self, changes: list[Change]) -> list[Change]:
-        gone: dict[bytes, _Gone] = {}
-        added = [change for change in changes if change.kind == "added" and change.type == "file"]
-        sizes = {size for change in added if 0 < (size := self._size(self._upper, change)) <= _MOST_HASHED}
-        there: set[int] = set()
-        for change in changes:
-            if change.kind == "deleted" and change.type == "file" and (size := self._size(self._real, change)) in sizes:
-                known = self._digest(self._real, change)
-                if known is not None:
-                    there.add(size)
-                    gone.setdefault(known, _Gone()).add(change)
-        if not gone:
-            return changes
-        replaced: dict[Change, Change | None] = {}
-        for change in added:
-            if self._size(self._upper, change) in there:
-                known = self._digest(self._upper, change)
-                old = gone[known].take(change) if known in gone else None
-                if old is not None:
-                    replaced[old] = None
-                    replaced[change] = Change(
-                        "renamed", change.path, change.type, change.mode, old.path, old.type, old.mode
-                    )
-        joined = (replaced.get(change, change) for change in changes)
-        return [change for change in joined if change is not None]
-
-    @staticmethod
-    def _size(tree: Tree, change: Change) -> int:
-        status = tree.stat(change.path)
-        return status.st_size if status is not None else 0
-
-    def _digest(self, tree: Tree, change: Change) -> bytes | None:
-        """Return a file's digest; None once the limit for this is reached."""
-        with tree.file(change.path) as fd:
-            content, cost = digest(fd, self._left_to_hash)
-        self._left_to_hash -= cost
-        return content
+            return self._renames.joined(changes)
 
     # ---- conflicts
 
@@ -471,29 +431,3 @@ def _same_type(one: os.stat_result, other: os.stat_result) -> bool:
 
 def _has_names(status: os.stat_result) -> bool:
     return status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
-
-
-class _Gone:
-    """Deleted files with the same contents. A new file takes one: the first of its own name, else the first of all."""
-
-    def __init__(self) -> None:
-        self._in_order: deque[Change] = deque()
-        self._by_name: dict[str, deque[Change]] = {}
-        self._taken: set[str] = set()
-
-    def add(self, change: Change) -> None:
-        self._in_order.append(change)
-        self._by_name.setdefault(_name(change), deque()).append(change)
-
-    def take(self, new: Change) -> Change | None:
-        for candidates in (self._by_name.get(_name(new)), self._in_order):
-            while candidates:
-                change = candidates.popleft()
-                if change.path not in self._taken:
-                    self._taken.add(change.path)
-                    return change
-        return None
-
-
-def _name(change: Change) -> str:
-    return change.path.rpartition("/")[2]

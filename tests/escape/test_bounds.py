@@ -17,6 +17,7 @@ from nsbox._files import comparison, files
 from nsbox._files.files import Tree
 from nsbox._tools import files as guarded
 from nsbox._transaction import changes, patch
+from nsbox._transaction import renames as renaming
 from nsbox._transaction.changes import Comparison
 
 COUNT = 3_000
@@ -165,7 +166,7 @@ def renames(tmp_path: Path, size: int, count: int) -> tuple[list[str], float]:
 
 def test_holes_are_not_hashed(tmp_path: Path) -> None:
     """Files of holes are found again under another name, without their zeros being read."""
-    told, spent = renames(tmp_path, changes._MOST_HASHED, 30)
+    told, spent = renames(tmp_path, renaming._MOST_HASHED, 30)
     assert told == ["R old -> new0"]
     with open(tmp_path / "upper" / "new1", "rb") as file:  # the control: the zeros of two take longer than all holes
         began = time.process_time()
@@ -178,7 +179,7 @@ def test_holes_are_not_hashed(tmp_path: Path) -> None:
 
 def test_a_budget_for_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many bytes files stay "deleted" and "added"."""
-    monkeypatch.setattr(changes, "_MOST_HASHED_IN_ALL", 4 * comparison.LEAST)
+    monkeypatch.setattr(renaming, "_MOST_HASHED_IN_ALL", 4 * comparison.LEAST)
     upper, real = tmp_path / "upper", tmp_path / "real"
     for path in (upper, real):
         path.mkdir()
@@ -302,7 +303,7 @@ def test_other_holes_are_the_same_file(tmp_path: Path) -> None:
 
 def test_many_files_of_the_same_contents(tmp_path: Path) -> None:
     """A thousand times a thousand candidates for a rename aren't compared with each other."""
-    gone = changes._Gone()
+    gone = renaming._Gone()
     for i in range(10_000):
         gone.add(nsbox.Change("deleted", f"old/{i}", "file", 0o644))
     began = time.process_time()

@@ -22,6 +22,7 @@ from nsbox import (
     Proc,
     RemountRo,
     RoBind,
+    Symlink,
     Tmpfs,
     TmpOverlay,
     UnavailableError,
@@ -130,6 +131,22 @@ def test_what_reaches_below() -> None:
     assert layers.ruleset is not None
     assert given_rights(layers.ruleset, "/run/x") == ALL[7]
     assert any("below /run they can" in text for text in layers.not_enforced)
+
+
+def test_layers_behind_links() -> None:
+    """What the policy's own links lead to counts where it lies: a mount made read-only, one below a writable one."""
+    host = replace(DEBIAN, landlock_abi=7)
+    start = (RoBind("/", "/"), Tmpfs("/run"), Symlink("/run", "/run/l"), Symlink("l/l", "/run/m"))
+    frozen = compile_policy(Policy.layers(*start, RemountRo("/run/m"), landlock=True), host).ruleset
+    assert frozen is not None
+    assert given_rights(frozen, "/run") == READ
+    layers = compile_policy(Policy.layers(*start, Tmpfs("/run/m/t"), landlock=True), host)
+    assert layers.ruleset is not None
+    assert {rule.path for rule in layers.ruleset.paths} == {"/", "/run"}
+    behind = Policy.layers(*start, RoBind("/x", "/run/m/x"), landlock=True)
+    assert any("below /run they can" in text for text in compile_policy(behind, host).not_enforced)
+    elsewhere = Policy.layers(*start, Symlink("/srv", "/run/s"), RoBind("/x", "/run/s/x"), landlock=True)
+    assert not any("below /run they can" in text for text in compile_policy(elsewhere, host).not_enforced)
 
 
 def test_only_scopes() -> None:

@@ -291,6 +291,20 @@ def test_layers_with_links(tmp_path: Path) -> None:
     assert "/etc/hosts" not in places(RoBind(str(root), "/"))
 
 
+def test_layers_behind_links(tmp_path: Path) -> None:
+    """An op behind a link counts where that leads; a bind that may be missing covers nothing if it is."""
+    root = tree(tmp_path)
+    (root / "run").mkdir()
+    (root / "real").mkdir()
+    shown = RoBind(str(root), "/")
+    assert places(shown, Symlink("/etc", "/l"), Tmpfs("/l")) == {}
+    assert places(Dir("/etc"), Symlink("etc", "/l"), RoBind(f"{root}/etc", "/l")) == BOTH
+    assert places(shown, RoBind(f"{root}/gone", "/etc", optional=True)) == BOTH
+    (root / "real/hosts").write_text("")
+    (root / "up").symlink_to("../etc")
+    assert places(shown, Bind(f"{root}/real", "/up")) == {"/etc/hosts": "/etc/hosts"}
+
+
 def test_the_same_facts_are_the_same_host() -> None:
     """What is prepared for a host is known by the object."""
     policy = workspace(network=LIST)

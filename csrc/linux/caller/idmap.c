@@ -3,6 +3,7 @@
  */
 #include "calls.h"
 #include "isolation/isolation.h"
+#include "kernel/sys_mount.h"
 
 struct waiter {
     uint32_t gate; /* futex */

@@ -5,7 +5,7 @@
  * EPERM there comes from a filter. A filter that kills, kills that process; the call has been noted before.
  */
 #include "calls.h"
-#include "kernel/sys.h"
+#include "kernel/sys_mount.h"
 
 static int try_call(unsigned i)
 {

@@ -1,5 +1,5 @@
-/* sys.h: every system call that the children of a spawn may make, one inline function each. This is the audit list:
- * a call that isn't here isn't made between clone and exec. Each function returns what the kernel returns, -errno on
+/* sys.h: every system call that the children of a spawn may make, one inline function each. With sys_mount.h and the
+ * other sys_*.h this is the audit list: a call that isn't here isn't made between clone and exec. Each function returns what the kernel returns, -errno on
  * failure. They never touch errno, the C library or its locks, since the children run in the caller's memory while
  * its other threads go on. */
 #ifndef NSBOX_SYS_H
@@ -14,7 +14,6 @@
 #include <linux/fcntl.h>
 #include <linux/futex.h>
 #include <linux/memfd.h>
-#include <linux/mount.h>
 #include <linux/openat2.h>
 #include <linux/poll.h>
 #include <linux/prctl.h>
@@ -36,9 +35,6 @@
 
 #include "kernel.h"
 
-#ifndef __NR_open_tree_attr /* Linux 6.15 */
-#define __NR_open_tree_attr 467
-#endif
 #ifndef __NR_landlock_create_ruleset /* Linux 5.13 */
 #define __NR_landlock_create_ruleset 444
 #define __NR_landlock_add_rule 445
@@ -140,6 +136,14 @@ static inline int sys_unlinkat(int dir, const char *name, int flags)
 {
     return (int)S3(__NR_unlinkat, dir, name, flags);
 }
+static inline int sys_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    return (int)S5(__NR_renameat2, from_dir, from, to_dir, to, flags);
+}
+static inline int sys_syncfs(int fd)
+{
+    return (int)S1(__NR_syncfs, fd);
+}
 static inline int sys_fchmod(int fd, unsigned mode)
 {
     return (int)S2(__NR_fchmod, fd, mode);
@@ -179,58 +183,6 @@ static inline int sys_socket(int family, int type, int protocol)
 static inline int sys_sendmsg(int fd, const void *message)
 {
     return (int)S3(__NR_sendmsg, fd, message, 0x4000 /* MSG_NOSIGNAL */);
-}
-
-/* mounts */
-static inline int sys_open_tree(int dir, const char *path, unsigned flags)
-{
-    return (int)S3(__NR_open_tree, dir, path, flags | OPEN_TREE_CLOEXEC);
-}
-static inline int sys_open_tree_attr(int dir, const char *path, unsigned flags, struct mount_attr *attr)
-{
-    return (int)S5(__NR_open_tree_attr, dir, path, flags | OPEN_TREE_CLOEXEC, attr, sizeof *attr);
-}
-/* Without a path, mounts on what dir itself refers to. A link at the path's end isn't followed. */
-static inline int sys_move_mount(int from, int dir, const char *path)
-{
-    unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | (*path ? 0 : MOVE_MOUNT_T_EMPTY_PATH);
-    return (int)S5(__NR_move_mount, from, "", dir, path, flags);
-}
-static inline int sys_mount_setattr(int dir, const char *path, unsigned flags, struct mount_attr *attr)
-{
-    return (int)S5(__NR_mount_setattr, dir, path, flags, attr, sizeof *attr);
-}
-static inline int sys_fsopen(const char *type)
-{
-    return (int)S2(__NR_fsopen, type, FSOPEN_CLOEXEC);
-}
-static inline int sys_fspick(int dir, const char *path)
-{
-    return (int)S3(__NR_fspick, dir, path, FSPICK_CLOEXEC | FSPICK_SYMLINK_NOFOLLOW | FSPICK_NO_AUTOMOUNT);
-}
-static inline int sys_fsconfig(int fs, unsigned cmd, const char *key, const void *value, int aux)
-{
-    return (int)S5(__NR_fsconfig, fs, cmd, key, value, aux);
-}
-static inline int sys_fsmount(int fs, unsigned attrs)
-{
-    return (int)S3(__NR_fsmount, fs, FSMOUNT_CLOEXEC, attrs);
-}
-static inline int sys_pivot_root(const char *new_root, const char *put_old)
-{
-    return (int)S2(__NR_pivot_root, new_root, put_old);
-}
-static inline int sys_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
-{
-    return (int)S5(__NR_renameat2, from_dir, from, to_dir, to, flags);
-}
-static inline int sys_syncfs(int fd)
-{
-    return (int)S1(__NR_syncfs, fd);
-}
-static inline int sys_umount2(const char *path, int flags)
-{
-    return (int)S2(__NR_umount2, path, flags);
 }
 
 /* identity */

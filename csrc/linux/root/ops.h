@@ -9,7 +9,7 @@
 #define NSBOX_OPS_H
 
 #include "plan.h"
-#include "kernel/sys.h"
+#include "kernel/sys_mount.h"
 
 struct builder {
     const uint8_t *plan;
