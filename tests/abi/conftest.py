@@ -55,6 +55,9 @@ def each_build(
     if kind == "native":
         return request.getfixturevalue("core_build")
     needs.require({"clang": "clang", "aarch64": "aarch64-linux-gnu-gcc"}[kind])
+    given = os.environ.get("NSBOX_AARCH64_BUILD") if kind == "aarch64" else None  # as .ci/run exports it
+    if given:
+        return Path(given) / "csrc"
     if kind not in other_builds:
         cross = ["--cross-file", str(ROOT / "csrc/cross/aarch64-linux-gnu.ini")] if kind == "aarch64" else []
         other_builds[kind] = build(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, event, example, given, note, settings
 from hypothesis import strategies as st
-from nsbox_differential import PATIENCE
+from nsbox_differential import PATIENCE, THOROUGH
 from nsbox_differential.view import Mount, visible
 
 import nsbox
@@ -28,10 +28,9 @@ from nsbox._plan import ops
 from nsbox._plan.mounts import BINDS, MountTable
 from nsbox._tools.view import view
 
-THOROUGH = bool(int(os.environ.get("NSBOX_THOROUGH", "0")))
 pytestmark = pytest.mark.timeout(PATIENCE * (5 if THOROUGH else 1))
 NORMAL = settings.get_profile("differential")
-FEW = settings(NORMAL, max_examples=2000 if THOROUGH else max(1, NORMAL.max_examples // 5))
+FEW = settings(NORMAL, max_examples=2000 if THOROUGH else max(1, NORMAL.max_examples * 3 // 5))
 
 TOP = "/t"  # everything happens below it, so that the sandbox has a Python whatever the ops are
 PLACES = (TOP, *(f"{TOP}/{name}" for name in ("a", "a/b", "a/b/c", "a/bc", "a/b/a", "b", "b/a", "b/a/b")))

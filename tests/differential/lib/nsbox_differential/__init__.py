@@ -2,7 +2,9 @@
 
 import os
 
-EXAMPLES = int(os.environ.get("NSBOX_EXAMPLES", "150"))
+THOROUGH = bool(int(os.environ.get("NSBOX_THOROUGH", "0")))
+
+EXAMPLES = int(os.environ.get("NSBOX_EXAMPLES") or (150 if THOROUGH else 50))
 """How many examples a property is tried with; NSBOX_EXAMPLES=5000 for a long search."""
 
 PATIENCE = 300 + EXAMPLES

@@ -20,6 +20,7 @@ import socket
 import struct
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -145,6 +146,7 @@ class Spawn:
         self._depth = below + 1
         self._roles: dict[int, str] = {}
         self._pidfds: dict[str, int] = {}
+        self._made: Counter[tuple[str, int]] = Counter()  # calls, by role and number
         self.calls: list[Call] = []
         self._held: list[tuple[int, Callable[[], bool]]] = []
         ours, theirs = socket.socketpair()
@@ -250,8 +252,8 @@ class Spawn:
             raise
         ident, pid, _, number, _, _, *args = struct.unpack("<QIIiIQ6Q", request)
         role = self._role(pid)
-        nth = sum((c.role, c.number) == (role, number) for c in self.calls)
-        call = Call(role, number, nth, tuple(args))
+        call = Call(role, number, self._made[role, number], tuple(args))
+        self._made[role, number] += 1
         self.calls.append(call)
         decision = self._decide(call, self)
         if callable(decision):
