@@ -79,7 +79,7 @@ class Command:
     relay: Any = None  # _relay's, for a network list; None: the shared one
     line: Any = None  # the relay's, of this sandbox
     line_mark: Any = None  # the line's mark at the start, if the sandbox is older than the command
-    progress: CData = None  # set by spawn(): has pid, init_pid and set_up_pid as soon as they are known
+    progress: CData | None = None  # set by spawn(): has pid, init_pid and set_up_pid as soon as they are known
 
     def __init__(
         self,

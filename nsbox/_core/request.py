@@ -14,7 +14,9 @@ from nsbox._seccomp.bpf import NEWER, Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import TypeAlias
+
+    Idmaps: TypeAlias = Callable[[], Sequence[tuple[tuple[int, int], linux.UserNamespace]]]
 
 # clone(2)'s flags, <linux/sched.h>
 _NAMESPACES = {
@@ -86,7 +88,7 @@ class Request:
         kept: KeptRoot | None = None,
         kernel_ids: tuple[int, int] = (0, 0),
         inotify_instances: int = 0,
-        idmaps: Callable[[], Sequence[Any]] | None = None,
+        idmaps: Idmaps | None = None,
     ) -> None:
         blob = ffi.from_buffer("uint8_t[]", plan)
         maps = [
@@ -176,9 +178,7 @@ def _capabilities(plan: Plan) -> tuple[int, int, int] | None:
     return None if kept is None else (kept.permitted, kept.inheritable, kept.bounding)
 
 
-def _whose(
-    plan: Plan,
-) -> tuple[dict[str, int], Callable[[], list[tuple[tuple[int, int], linux.UserNamespace]]] | None]:
+def _whose(plan: Plan) -> tuple[dict[str, int], Idmaps | None]:
     """Return the numbers of the id mappings for the plan's binds, from 1 up, and a function that returns these."""
     if not plan.owners:
         return {}, None

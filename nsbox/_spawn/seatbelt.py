@@ -26,8 +26,7 @@ from nsbox._plan.sbpl import Seatbelt, with_port
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
-    from typing import Any
-
+    from nsbox._core.abi import CData
     from nsbox._spawn.start import Named
 
 _PREFIX = "nsbox-"
@@ -43,7 +42,7 @@ class Place:
     __slots__ = ("compiled", "params", "path", "port", "profile")
 
     def __init__(
-        self, path: str, params: tuple[tuple[bytes, bytes], ...], profile: bytes, port: int, compiled: Any
+        self, path: str, params: tuple[tuple[bytes, bytes], ...], profile: bytes, port: int, compiled: CData | None
     ) -> None:
         self.path, self.params, self.profile, self.port, self.compiled = path, params, profile, port, compiled
 
