@@ -46,7 +46,7 @@ def wants_full(policy: Policy, host: Host) -> bool:
 
 def may_be_kernel_root(policy: Policy, host: Host) -> bool:
     """Say if the command is, or can become, the kernel's uid 0, which can write to /proc/sys."""
-    mapped = any(outside <= 0 < outside + count for _, outside, count in host.uid_ranges)
+    mapped = any(row.outside <= 0 < row.outside + row.count for row in host.uid_ranges)
     return host.is_kernel_root or (mapped and host.can_set_ids and wants_full(policy, host))
 
 
