@@ -38,11 +38,6 @@ class Publish(Frozen):
     address: str = _LOCAL
     outside: int = 0
 
-    @property
-    def is_unix(self) -> bool:
-        """Whether the address is a unix socket."""
-        return self.address.startswith("/")
-
 
 @frozen
 class Extras(Frozen):

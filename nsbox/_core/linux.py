@@ -189,13 +189,6 @@ def init_image(name: Literal["init", "session"] = "init") -> bytes:
     return bytes(ffi.buffer(lib.nsbox_session_bytes(), lib.nsbox_session_size()))
 
 
-def plan_check(plan: bytes) -> tuple[int, int]:
-    """Return 0 or -EINVAL, and the index of the first malformed op (-1: the header)."""
-    bad = ffi.new("int32_t *")
-    ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
-    return ret, bad[0]
-
-
 def last_word(init_says: int) -> bytes:
     """Return what an init reported at its end, for used_by_others(); b"" if it reported nothing."""
     try:
