@@ -2,6 +2,9 @@
 
 The command is set up and waits until the reports are written, the locks are held, and the process that blocks it lets
 it go. A thread does that, since the first one is busy with the command until its exec.
+
+Lean: `_signal`, `_thread` and `_socket` stand for `signal` (1.7 ms), `threading` (1.1 ms) and `socket` (4.6 ms). Undo
+this when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
-"""What `nsbox run` adds to the policy's network: a log, and published ports."""
+"""What `nsbox run` adds to the policy's network: a log, and published ports.
+
+Lean: functions import the relay's modules (5 ms), for which a command without a list doesn't wait. Undo this when
+`nsbox run` imports them anyway.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
+import socket
 import sys
 
 from nsbox._base.errors import PolicyError
@@ -102,8 +107,6 @@ def _number(text: str, refuse: Any, *, least: int) -> int:
 
 
 def _ipv6(text: str, refuse: Any) -> str:
-    import socket
-
     try:
         socket.inet_pton(socket.AF_INET6, text)
     except OSError:

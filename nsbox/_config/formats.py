@@ -6,6 +6,10 @@ time, depth and meaning: no key twice, no YAML tag that makes objects, no endles
 
 from __future__ import annotations
 
+import json
+import re
+import tomllib
+
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 
@@ -92,8 +96,6 @@ def read(text: str, format: str) -> tuple[object, Callable[[], Lines]]:
 
 
 def _read_toml(text: str) -> tuple[object, Callable[[], Lines]]:
-    import tomllib
-
     if sum(line.count(".") ** 2 for line in text.split("\n")) > _MOST_DOTS:
         raise MalformedError("has lines with too many dots")
     try:
@@ -111,8 +113,6 @@ def _toml_line(message: str, text: str) -> int | None:
 
 def _statements(lines: list[str]) -> Iterator[tuple[int, bool, Any]]:
     """Yield the statements of a valid text: the line, whether it is a header, and its value by itself."""
-    import tomllib
-
     start, end, left = 0, 1, _MOST_PARSED
     while end <= len(lines):
         statement = "\n".join(lines[start:end])
@@ -160,8 +160,6 @@ def _below(value: object, at: At, line: int, lines: Lines) -> None:
 
 
 def _read_json(text: str) -> tuple[object, Callable[[], Lines]]:
-    import json
-
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
         if len(members) < len(pairs):
@@ -194,9 +192,6 @@ class _TwiceError(Exception):
 
 def _json_keys(text: str) -> Iterator[tuple[At, int]]:
     """Yield the path and the line of each key in a valid JSON text."""
-    import json
-    import re
-
     line, begin = 1, 0
     above: list[str | int] = []  # the key or the index in each open container
     word = ""
@@ -317,8 +312,6 @@ def write(tree: dict[str, Any], format: str) -> str:
     """
     if check_format(format) == "toml":
         return "\n".join(_toml(tree, ())) + "\n"
-    import json
-
     if format == "yaml":
         # PyYAML writes U+0085 and U+2028 unescaped, but reads them as ends of lines.
         is_plain = json.dumps(tree, ensure_ascii=False).isprintable()

@@ -1,6 +1,8 @@
 """abi.h's names as Python values: the library, its constants, and why there may be none.
 
 If there is no C core (another system or processor), this can still be imported, and `problem` says why.
+
+Lean: `__import__` stands for `importlib` (0.4 ms). Undo this when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""The calls of the C core: a spawn, the wait for its end, and a sandbox that is ended at once."""
+"""The calls of the C core: a spawn, the wait for its end, and a sandbox that is ended at once.
+
+Lean: `_signal` stands for `signal` (5 ms, most of it for enums). Functions import `ctypes` (3.6 ms) for a preexec_fn,
+and `_base.owners` (0.8 ms), which one command alone doesn't need. Undo this when bwrap's command line needs no Python.
+"""
 
 from __future__ import annotations
 
-import _signal as signal  # signal itself makes enums of the numbers
+import _signal as signal
 import gc
 import time
 

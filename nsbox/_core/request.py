@@ -1,4 +1,8 @@
-"""Requests: everything that a plan asks of the C core, and that doesn't depend on the command."""
+"""Requests: everything that a plan asks of the C core, and that doesn't depend on the command.
+
+Lean: `functools` (2.8 ms) and `_core.idmaps` (1.3 ms) are imported for root's commands alone, `resource` (0.2 ms) for
+limits. Undo this when bwrap's command line needs no Python.
+"""
 
 from __future__ import annotations
 

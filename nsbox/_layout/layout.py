@@ -1,6 +1,9 @@
 """The ops for a policy, in their order: the file system of a sandbox, for any backend that mounts. Pure.
 
 The ops of a workspace, which are the hardest, are in _workspace.
+
+Lean: functions import what other policies start sooner without: `workspace` (0.3 ms), `user` (0.16 ms), `network` (0.12
+ms). Undo this when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations

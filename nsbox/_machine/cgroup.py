@@ -12,7 +12,7 @@ import errno
 import os
 import select
 import time
-from _weakref import ref
+from weakref import ref
 
 from nsbox._backends.limits import SETUP_PROCESSES
 from nsbox._base.errors import SetupError
