@@ -1,7 +1,7 @@
 """bubblewrap's command line: its options, what they mean as a policy, and how one is run and installed.
 
-Lean: `main` imports `run` (12 ms with all that it needs) when it is called; other modules of this package don't need it.
-Undo this when bwrap's command line needs no Python.
+Lean: `main` imports `run` (12 ms with all that it needs) when it is called; other modules here don't need it. Undo this
+when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations

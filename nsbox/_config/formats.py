@@ -2,13 +2,14 @@
 
 _config.keys has the meaning of the keys. The parsers are the standard library's and PyYAML's. This module bounds their
 time, depth and meaning: no key twice, no YAML tag that makes objects, no endless aliases.
+
+Lean: a text loads the parser of its own format alone: tomllib (4 ms), json (1.4 ms), or PyYAML, which may be missing.
+Undo this when the first two take less than 0.5 ms.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -96,6 +97,8 @@ def read(text: str, format: str) -> tuple[object, Callable[[], Lines]]:
 
 
 def _read_toml(text: str) -> tuple[object, Callable[[], Lines]]:
+    import tomllib
+
     if sum(line.count(".") ** 2 for line in text.split("\n")) > _MOST_DOTS:
         raise MalformedError("has lines with too many dots")
     try:
@@ -113,6 +116,8 @@ def _toml_line(message: str, text: str) -> int | None:
 
 def _statements(lines: list[str]) -> Iterator[tuple[int, bool, Any]]:
     """Yield the statements of a valid text: the line, whether it is a header, and its value by itself."""
+    import tomllib
+
     start, end, left = 0, 1, _MOST_PARSED
     while end <= len(lines):
         statement = "\n".join(lines[start:end])
@@ -160,6 +165,8 @@ def _below(value: object, at: At, line: int, lines: Lines) -> None:
 
 
 def _read_json(text: str) -> tuple[object, Callable[[], Lines]]:
+    import json
+
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
         if len(members) < len(pairs):
@@ -192,6 +199,8 @@ class _TwiceError(Exception):
 
 def _json_keys(text: str) -> Iterator[tuple[At, int]]:
     """Yield the path and the line of each key in a valid JSON text."""
+    import json
+
     line, begin = 1, 0
     above: list[str | int] = []  # the key or the index in each open container
     word = ""
@@ -312,6 +321,8 @@ def write(tree: dict[str, Any], format: str) -> str:
     """
     if check_format(format) == "toml":
         return "\n".join(_toml(tree, ())) + "\n"
+    import json
+
     if format == "yaml":
         # PyYAML writes U+0085 and U+2028 unescaped, but reads them as ends of lines.
         is_plain = json.dumps(tree, ensure_ascii=False).isprintable()

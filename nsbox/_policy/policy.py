@@ -3,8 +3,7 @@
 Everything that a user may wish for is here, and the checks that the wishes make sense together. What a wish means on a
 given machine is up to a backend.
 
-Lean: `_network.network` (6 ms) is imported for a list, `_policy.rules` (0.1 ms) for rules about paths. Undo this when
-bwrap's command line needs no Python.
+Lean: functions import `_network.network` (6 ms) and `rules`. Undo this when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations
