@@ -153,8 +153,8 @@ def _ask_for_line(plan: Plan, command: Command) -> None:
     assert plan.network is not None
     if command.relay is None:
         command.relay = relay.shared(plan.network)
-    command.line = command.relay.line()
-    command.line.is_kept = not plan.kill_on_exit
+    command.line = line = command.relay.line()
+    line.is_kept = not plan.kill_on_exit
 
 
 def _started(start: Start, request: Request) -> Result:
@@ -184,7 +184,8 @@ def _profiled(start: Start, request: Request) -> Result:
         path = os.fsdecode(command.cwd)
         own = canonical(darwin.spelled(path), host_for(policy))
         seatbelt.check_directory(policy, places.op, path, own)
-    place = places.take(0 if command.line is None else command.line.port())
+    line = command.line
+    place = places.take(0 if line is None or line.is_later else line.port())
     try:
         seatbelt.confine(plan, place, command, start.program)
         result = _started(start, request)
