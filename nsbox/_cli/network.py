@@ -18,7 +18,7 @@ from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
 
     from nsbox._core.command import Result
     from nsbox._network.events import NetworkEvent
@@ -99,14 +99,14 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 5
 
 
-def _number(text: str, refuse: Any, *, least: int) -> int:
+def _number(text: str, refuse: Callable[[str], Exception], *, least: int) -> int:
     number = int(text)
     if not least <= number <= 65535:
         raise refuse(f"ports go from {least} to 65535")
     return number
 
 
-def _ipv6(text: str, refuse: Any) -> str:
+def _ipv6(text: str, refuse: Callable[[str], Exception]) -> str:
     try:
         socket.inet_pton(socket.AF_INET6, text)
     except OSError:
