@@ -4,7 +4,8 @@
 
 #include "abi.h"
 
-/* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). */
+/* 0, or -EINVAL with the index of the first malformed op in *bad (-1: the header). Each spawn begins with it; Python
+ * calls it in tests alone. */
 int nsbox_plan_check(const uint8_t *plan, uint64_t len, int32_t *bad);
 
 /* Waits until the init behind pidfd is gone, or has reported through init_says (-1: don't look) that the sandbox is

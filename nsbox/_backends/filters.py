@@ -1,4 +1,8 @@
-"""From a policy to its seccomp filters, and to words for what they refuse. Pure."""
+"""From a policy to its seccomp filters, and to words for what they refuse. Pure.
+
+Lean: `_seccomp.profiles` (0.6 ms) is imported for a policy with a profile. Undo this when bwrap's command line needs no
+Python.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Checks of values in wishes and ops: each returns the value, or raises PolicyError with the name of the field."""
+"""Checks of values in wishes and ops: each returns the value, or raises PolicyError with the name of the field.
+
+Lean: `_collections_abc` is there at every start; `collections.abc` takes 2.2 ms. Undo this when bwrap's command line
+needs no Python.
+"""
 
 from __future__ import annotations
 

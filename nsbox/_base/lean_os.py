@@ -1,7 +1,12 @@
 """os, for the modules that bwrap's command line imports: a lean stand-in, unless the real one is already imported.
 
 An interpreter started with -S has posix, which is most of os. The rest (posixpath, the abstract classes of
-collections.abc, the environment as a mapping) costs a sixth of such a start, and a short program doesn't need it.
+collections.abc, the environment as a mapping) costs 1.1 ms, a sixth of such a start, and a short program doesn't need
+it. Delete this module when bwrap's command line needs no Python.
+
+Other modules on the way to a spawn say in a paragraph that begins with "Lean:" which imports they replace or put off,
+what that saves, and when to undo it. The milliseconds are processor time on top of a bare start (7 ms for python -I -S,
+CPython 3.11 on Linux), the least of 25 runs.
 """
 
 from __future__ import annotations

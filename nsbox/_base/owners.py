@@ -12,7 +12,9 @@ from nsbox._base.stdlib import original
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, Protocol
+    from typing import Any, Protocol, TypeVar
+
+    T = TypeVar("T")
 
     class Owner(Protocol):
         """What owns a descriptor, and closes it when it is freed."""
@@ -43,7 +45,7 @@ def opened(call: Callable[..., int], *arguments: Any) -> Owner:
 
 
 def own_left(
-    call: Callable[[Any], object], argument: Any, place: Any, names: Sequence[str], owners: list[Owner]
+    call: Callable[[T], object], argument: T, place: object, names: Sequence[str], owners: list[Owner]
 ) -> None:
     """Call a function that leaves descriptors, or -1, in attributes of an object, and own them. A single step as well.
 

@@ -44,8 +44,9 @@ def script() -> str:
     loaded by path: searching for modules takes longer than making a sandbox. It ends with the command, so it collects
     no garbage and tears nothing down.
     """
+    assert abi.extension is not None
     modules = {"_cffi_backend": _cffi_backend, "nsbox._nsbox": abi.extension}
-    extensions = [(name, os.path.abspath(module.__file__)) for name, module in modules.items()]
+    extensions = [(name, os.path.abspath(str(module.__file__))) for name, module in modules.items()]
     homes = (os.path.dirname(PACKAGE), os.path.dirname(extensions[0][1]))
     path = os.path.join(PACKAGE, "_bwrap", "front.py")
     front = _FRONT.format(path=path) if os.path.exists(path) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 from nsbox._bwrap.asked import Asked
 from nsbox._core import command
@@ -23,6 +23,22 @@ _MOUNTED: dict[type[ops.Op], str] = {ops.Proc: "proc", ops.Tmpfs: "tmpfs", ops.M
 _PLACED = (
     *(ops.Bind, ops.RoBind, ops.DevBind, ops.BindFd, ops.BindData, ops.File, ops.Dir, ops.Symlink),
     *(ops.Proc, ops.Tmpfs, ops.Mqueue, ops.Overlay, ops.RoOverlay, ops.TmpOverlay),
+)
+_Placed: TypeAlias = (
+    ops.Bind
+    | ops.RoBind
+    | ops.DevBind
+    | ops.BindFd
+    | ops.BindData
+    | ops.File
+    | ops.Dir
+    | ops.Symlink
+    | ops.Proc
+    | ops.Tmpfs
+    | ops.Mqueue
+    | ops.Overlay
+    | ops.RoOverlay
+    | ops.TmpOverlay
 )
 
 
@@ -79,7 +95,7 @@ def _about(op: ops.Op, step: int, why: str, result: command.Result) -> str:
     return f"{name(op)}: {why}" if name else ""
 
 
-def _not_made(op: Any, step: int, why: str) -> str:
+def _not_made(op: _Placed, step: int, why: str) -> str:
     """Return a message: there is no place to put it, or (STEP_ATTACH) what is there is of the wrong kind."""
     if isinstance(op, ops.Symlink):
         return f"Can't make symlink at {op.dest}: {why}"

@@ -2,6 +2,9 @@
 
 The command is set up and waits until the reports are written, the locks are held, and the process that blocks it lets
 it go. A thread does that, since the first one is busy with the command until its exec.
+
+Lean: `_signal`, `_thread` and `_socket` stand for `signal` (1.7 ms), `threading` (1.1 ms) and `socket` (4.6 ms). Undo
+this when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from nsbox._core.abi import CData
 
 _NAMESPACES = (("cgroup", "cgroup"), ("ipc", "ipc"), ("mnt", "mount"), ("net", "net"), ("pid", "pid"), ("uts", "uts"))
 
@@ -78,7 +83,7 @@ class Watch:
             if not self._told.recv(1):
                 return
             self._inform(early=True)
-            if not self._may_go_on(asked.userns_block_fd, self._command.progress.set_up_pid):
+            if not self._may_go_on(asked.userns_block_fd, self._progress().set_up_pid):
                 return
             os.write(self._go, b"m")
         shown = self._receive()
@@ -90,8 +95,13 @@ class Watch:
         finally:
             for fd in shown:
                 os.close(fd)
-        if asked.block_fd is None or self._may_go_on(asked.block_fd, self._command.progress.pid):
+        if asked.block_fd is None or self._may_go_on(asked.block_fd, self._progress().pid):
             os.write(self._go, b"g")
+
+    def _progress(self) -> CData:
+        progress = self._command.progress
+        assert progress is not None  # it has reported something, so it was begun
+        return progress
 
     def _receive(self) -> list[int]:
         """Return what the command shows of itself, or nothing if there is none."""
@@ -130,7 +140,7 @@ class Watch:
 
     def _inform(self, *, early: bool, shown: Sequence[int] = ()) -> None:
         """Write to --info-fd, which is closed then, and to --json-status-fd, each once."""
-        asked, known = self._asked, self._command.progress
+        asked, known = self._asked, self._progress()
         if asked.info_fd is None and asked.json_status_fd is None:
             return
         blocks = asked.userns_block_fd is not None

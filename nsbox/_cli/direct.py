@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import termios
 from collections.abc import Callable
@@ -53,8 +54,6 @@ def end_as_typed(returncode: int, *, group: bool) -> None:
     is_ours = os.tcgetpgrp(tty) == os.getpgrp()
     os.close(tty)
     if is_ours:
-        import resource
-
         flush_streams()
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         signal.signal(number, signal.SIG_DFL)

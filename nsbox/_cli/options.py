@@ -7,11 +7,14 @@ import re
 from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
-from nsbox._base.frozen import replace
+from nsbox._base.frozen import TYPE_CHECKING, replace
 from nsbox._paths.resolution import current_directory
 from nsbox._policy.limits import Limits
 from nsbox._policy.policy import BACKENDS, REQUIRE, Policy, default_workspace
 from nsbox._seccomp.filter import PROFILES
+
+if TYPE_CHECKING:
+    from nsbox._network.network import Network
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
@@ -150,27 +153,28 @@ def _policy_of_file(options: argparse.Namespace, names: frozenset[str]) -> Polic
     return policy.with_(network=_added(policy.network, options.allow_net)) if options.allow_net else policy
 
 
-def _added(network: Any, entries: list[str]) -> Any:
+def _added(network: object, entries: list[str]) -> Network:
     """Return a file's network with more entries; raises PolicyError for "host", which includes everything."""
     if network == "host":
         raise PolicyError("--allow-net", "doesn't go with this file: its network is the host's, with everything in it")
-    return _listed(entries, None if network == "none" else network)
+    return _listed(entries, network)
 
 
-def _listed(entries: list[str], more: Any = None) -> Any:
-    """Return the network list that --allow-net makes, or adds to."""
+def _listed(entries: list[str], more: object = None) -> Network:
+    """Return the network list that --allow-net makes. more: the list that it adds to; any other value: none."""
     from nsbox._network.network import Network, entry_problem  # seldom needed
 
     for entry in entries:
         if problem := entry_problem(entry):
             raise PolicyError("--allow-net", problem)
     try:
-        return Network(allow=tuple(entries)) if more is None else replace(more, allow=(*more.allow, *entries))
+        allow = tuple(entries)
+        return replace(more, allow=(*more.allow, *allow)) if isinstance(more, Network) else Network(allow=allow)
     except PolicyError as error:
         raise PolicyError("--allow-net", error.problem) from None
 
 
-def _network(options: argparse.Namespace) -> Any:
+def _network(options: argparse.Namespace) -> Network | str:
     """Return the network of a policy that is made from options alone."""
     if not options.allow_net:
         return options.network or "none"

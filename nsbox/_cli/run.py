@@ -9,11 +9,16 @@ import sys
 from typing import Any
 
 from nsbox._base.errors import NsboxError, PolicyError
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._cli.job import Job, NotStarted, started
 from nsbox._cli.messages import complain, say
 from nsbox._cli.network import Extras, Wiring, extras_of, refusals, wiring
 from nsbox._cli.options import policy_of
 from nsbox._policy.policy import Policy
+
+if TYPE_CHECKING:
+    from nsbox._spawn.way import Keeper
+    from nsbox.transaction import Transaction
 
 _STREAMS = ("stdin", "stdout", "stderr")
 
@@ -93,7 +98,7 @@ class Work:
         """Hold what the options say; nothing is checked or done yet."""
         self.command, self.policy = command, policy
         self._options, self._extras = options, extras
-        self._transaction: Any = None
+        self._transaction: Transaction | None = None
         self._wiring: Wiring | None = None
 
     def start(self, **options: Any) -> Job:
@@ -101,16 +106,16 @@ class Work:
         words = self._options
         options |= {"cwd": words.chdir, "timeout": words.timeout, "grace": words.grace}
         self._give_terminal([options.get(name) for name in _STREAMS])
-        policy: Any = self.policy
+        policy: Policy | Keeper = self.policy
         try:
-            self._wiring = wiring(policy, self._extras)
+            self._wiring = wiring(self.policy, self._extras)
             if self._wiring is not None:
                 policy = self._wiring
             if words.transaction or words.diff:
                 from nsbox.transaction import Transaction
 
                 way = None if self._wiring is None else self._wiring.way()
-                own, relay = (policy, None) if way is None else (way.policy, way.relay)
+                own, relay = (self.policy, None) if way is None else (way.policy, way.relay)
                 policy = self._transaction = Transaction(own, None, None, relay)
             return started(self.command, lambda: Job(self.command, policy=policy, **options))
         except BaseException:
@@ -152,6 +157,7 @@ class Work:
         return status
 
     def _show(self) -> None:
+        assert self._transaction is not None
         is_seen = _is_terminal(1)
         sys.stdout.flush()
         sys.stdout.buffer.write(os.fsencode(self._transaction.patch(escaped=is_seen)))

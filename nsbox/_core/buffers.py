@@ -28,7 +28,8 @@ class _Arena:
         memory = lib.mmap(ffi.NULL, total, lib.PROT_READ | lib.PROT_WRITE, flags, -1, 0)
         if memory == ffi.cast("void *", -1):
             raise OSError(ffi.errno, os.strerror(ffi.errno))
-        self.memory = ffi.gc(memory, lambda memory, munmap=lib.munmap: munmap(memory, total), total)
+        munmap = lib.munmap  # of this object: the names of the module may have gone by then
+        self.memory = ffi.gc(memory, lambda memory: munmap(memory, total), total)
         self.size = size
         self.pointer = ffi.cast("uint8_t *", memory)
         self.result = ffi.cast("nsbox_result *", self.pointer + size)

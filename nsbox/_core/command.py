@@ -6,11 +6,12 @@ from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, Protocol
+    from typing import Literal, Protocol
 
     from nsbox._base.owners import Owner
     from nsbox._core.abi import CData
     from nsbox._core.buffers import Stamps
+    from nsbox._network.log import Mark, NetworkRecord
     from nsbox._plan.plan import Plan
 
     class Strings(Protocol):
@@ -18,6 +19,52 @@ if TYPE_CHECKING:
 
         items: Sequence[bytes]
         array: CData
+
+    class Spent(Protocol):
+        """_machine.cgroup's: what a cgroup has used."""
+
+        @property
+        def memory_peak(self) -> int | None: ...
+        @property
+        def oom_kills(self) -> int: ...
+
+    class Leaf(Protocol):
+        """_machine.cgroup's: the cgroup of one sandbox."""
+
+        def started(self, limits: Sequence[tuple[str, str]], pid: int) -> None: ...
+        def end(self, *, kill: bool) -> Spent: ...
+
+    class Relay(Protocol):
+        """_relay.relay's: what enforces a network list."""
+
+        problem: str
+
+        def line(self) -> Line: ...
+        def take(self) -> bool: ...
+
+    class Line(Protocol):
+        """_relay.relay's: what connects a sandbox with its relay."""
+
+        id: int
+        is_later: Literal[False]
+        is_kept: bool
+        environment: dict[str, str]
+
+        @property
+        def relay(self) -> Relay: ...
+        def fileno(self) -> int: ...
+        def port(self) -> int: ...
+        def is_served(self) -> bool: ...
+        def record(self, since: Mark | None = None) -> NetworkRecord: ...
+        def mark(self) -> Mark: ...
+
+    class LateLine(Protocol):
+        """_relay.line's: what a relay needs to join a sandbox later."""
+
+        id: int
+        is_later: Literal[True]
+
+        def fileno(self) -> int: ...
 
     class Parked(Protocol):
         """_kept.tree's: a sandbox that waits for its command."""
@@ -27,8 +74,9 @@ if TYPE_CHECKING:
         user2_fd: int
         is_taken: bool
         held: list[Owner]
-        line: Any
 
+        @property
+        def line(self) -> Line | None: ...
         def forget(self) -> None: ...
 
     class Profile(Protocol):
@@ -75,11 +123,11 @@ class Command:
     parked: Parked | None = None
     park_stamps: Stamps | None = None  # of a sandbox that is to wait for its command: its ops leave them here
     profile: Profile | None = None
-    leaf: Any = None  # _machine.cgroup's, to which cgroup_fd belongs
-    relay: Any = None  # _relay's, for a network list; None: the shared one
-    line: Any = None  # the relay's, of this sandbox
-    line_mark: Any = None  # the line's mark at the start, if the sandbox is older than the command
-    progress: CData = None  # set by spawn(): has pid, init_pid and set_up_pid as soon as they are known
+    leaf: Leaf | None = None  # to which cgroup_fd belongs
+    relay: Relay | None = None  # for a network list; None: the shared one
+    line: Line | LateLine | None = None  # the relay's, of this sandbox
+    line_mark: Mark | None = None  # the line's mark at the start, if the sandbox is older than the command
+    progress: CData | None = None  # set by spawn(): has pid, init_pid and set_up_pid as soon as they are known
 
     def __init__(
         self,

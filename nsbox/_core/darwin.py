@@ -27,7 +27,7 @@ def ways() -> tuple[bool, bool]:
 
 def is_confined() -> bool:
     """Return whether this process is in a sandbox already; False if that can't be found out."""
-    return bool(lib.nsbox_seatbelt_confined() > 0)
+    return lib.nsbox_seatbelt_confined() > 0
 
 
 def has_ended(pid: int, *, block: bool) -> bool:
@@ -52,7 +52,9 @@ class Profile:
 
     __slots__ = ("compiled", "flags", "helper", "pipe", "profile_fd")
 
-    def __init__(self, compiled: CData, helper: bytes, profile_fd: int, flags: int, pipe: tuple[int, int]) -> None:
+    def __init__(
+        self, compiled: CData | None, helper: bytes, profile_fd: int, flags: int, pipe: tuple[int, int]
+    ) -> None:
         self.compiled, self.helper, self.profile_fd, self.flags, self.pipe = compiled, helper, profile_fd, flags, pipe
 
     def __del__(self, *, _close: Callable[[int], None] = os.close) -> None:

@@ -1,4 +1,7 @@
-"""The calls that only Linux's C core has. Apart from the other modules of _core, none touches the core."""
+"""The calls that only Linux's C core has. Apart from the other modules of _core, none touches the core.
+
+Lean: `_weakref` stands for `weakref` (1.5 ms). Undo this when bwrap's command line needs no Python.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from nsbox._core.command import Used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Literal
 
 
 def death_signal(number: int) -> int:
@@ -21,7 +25,7 @@ def death_signal(number: int) -> int:
 
     See PR_SET_PDEATHSIG(2const). Raises OSError.
     """
-    ret: int = lib.nsbox_death_signal(number)
+    ret = lib.nsbox_death_signal(number)
     if ret < 0:
         raise OSError(-ret, os.strerror(-ret))
     return ret
@@ -29,7 +33,7 @@ def death_signal(number: int) -> int:
 
 def open_in_root(root: int, path: bytes) -> int:
     """Open a file for reading, as a process would whose root is this directory; raises OSError."""
-    fd: int = lib.nsbox_open_in_root(root, ffi.from_buffer("char[]", path))
+    fd = lib.nsbox_open_in_root(root, ffi.from_buffer("char[]", path))
     if fd < 0:
         raise OSError(-fd, os.strerror(-fd), os.fsdecode(path))
     return fd
@@ -119,7 +123,7 @@ def refused_idmap(path: str, namespace: UserNamespace) -> int:
     EINVAL: a file system there doesn't support idmapped mounts. EPERM: the mount is one already. Any other error is
     raised as OSError.
     """
-    ret = -int(lib.nsbox_try_idmap(ffi.from_buffer("char[]", os.fsencode(path) + b"\0"), namespace.fd))
+    ret = -lib.nsbox_try_idmap(ffi.from_buffer("char[]", os.fsencode(path) + b"\0"), namespace.fd)
     if ret not in (0, errno.EINVAL, errno.EPERM):
         raise OSError(ret, os.strerror(ret), path)
     return ret
@@ -127,7 +131,7 @@ def refused_idmap(path: str, namespace: UserNamespace) -> int:
 
 def is_dumpable() -> bool:
     """Return whether this process wants to be dumpable, PR_SET_DUMPABLE. Raises OSError while that isn't known."""
-    ret = int(lib.nsbox_dumpable())
+    ret = lib.nsbox_dumpable()
     if ret < 0:
         raise OSError(-ret, os.strerror(-ret))
     return ret == 1
@@ -147,7 +151,7 @@ def refused_calls() -> tuple[tuple[str, int], ...]:
 
 def has_locked_securebits() -> bool:
     """Return whether SECBIT_NO_SETUID_FIXUP can't be set in this process, capabilities(7)."""
-    return bool(int(lib.nsbox_securebits()) & 1 << 3)
+    return bool(lib.nsbox_securebits() & 1 << 3)
 
 
 def hold_ids_at_forks() -> None:
@@ -159,7 +163,7 @@ def hold_ids_at_forks() -> None:
 
 def landlock_abi() -> int:
     """Return the version of the kernel's Landlock ABI; 0 if there is none."""
-    return int(max(0, lib.nsbox_landlock_abi()))
+    return max(0, lib.nsbox_landlock_abi())
 
 
 @remembered
@@ -181,16 +185,11 @@ def numbers_of(names: Iterable[str]) -> tuple[str, dict[str, int]]:
     return machine, numbers
 
 
-def init_image(name: str = "init") -> bytes:
+def init_image(name: Literal["init", "session"] = "init") -> bytes:
     """Return the program that becomes pid 1: the "init", or a "session"'s."""
-    return bytes(ffi.buffer(getattr(lib, f"nsbox_{name}_bytes")(), getattr(lib, f"nsbox_{name}_size")()))
-
-
-def plan_check(plan: bytes) -> tuple[int, int]:
-    """Return 0 or -EINVAL, and the index of the first malformed op (-1: the header)."""
-    bad = ffi.new("int32_t *")
-    ret = lib.nsbox_plan_check(ffi.from_buffer("uint8_t[]", plan), len(plan), bad)
-    return ret, bad[0]
+    if name == "init":
+        return bytes(ffi.buffer(lib.nsbox_init_bytes(), lib.nsbox_init_size()))
+    return bytes(ffi.buffer(lib.nsbox_session_bytes(), lib.nsbox_session_size()))
 
 
 def last_word(init_says: int) -> bytes:
@@ -219,7 +218,7 @@ def start_relay(program: bytes, fds: tuple[int, int, int], devnull: int) -> int:
     start = ffi.cast("uint8_t *", (int(ffi.cast("uintptr_t", stack)) + 63) // 64 * 64)
     numbers = ffi.new("int32_t[]", fds)
     path = ffi.from_buffer("char[]", program + b"\0")
-    pidfd = int(lib.nsbox_relay_start(path, numbers, devnull, call.adopt_inits, start, size))
+    pidfd = lib.nsbox_relay_start(path, numbers, devnull, call.adopt_inits, start, size)
     if pidfd < 0:
         raise OSError(-pidfd, os.strerror(-pidfd), os.fsdecode(program))
     return pidfd

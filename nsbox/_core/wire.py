@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.lean_os import os
 from nsbox._core.abi import constants as c
 from nsbox._plan import ops
@@ -12,7 +12,7 @@ from nsbox._seccomp.filter import COMPATIBLE_NUMBERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nsbox._plan.landlock import Ruleset
+    from nsbox._plan.landlock import LandlockRule, Ruleset
 
 # Bytes of each field. _struct would do this, but many interpreters have it in a shared library, and to load that takes
 # longer than to encode a plan.
@@ -39,6 +39,25 @@ class _Row:
     ) -> None:
         self.code, self.flags, self.mode, self.fd = code, flags, mode, fd
         self.src, self.dest, self.count, self.size = src, dest, count, size
+
+
+@frozen
+class RuleRow(Frozen):
+    """The fields of one nsbox_path_rule. path: with its NUL. rights: bits of landlock(7)."""
+
+    path: bytes
+    rights: int
+    flags: int
+
+
+@frozen
+class RulesetRow(Frozen):
+    """The fields of an nsbox_ruleset: rights to files and to TCP, scopes, and the rules."""
+
+    files: int
+    net: int
+    scoped: int
+    rules: tuple[RuleRow, ...]
 
 
 def _pack(widths: Sequence[int], *numbers: int) -> bytes:
@@ -166,12 +185,13 @@ def encode_programs(programs: Sequence[Program], machine: str, numbers: Mapping[
     return codes
 
 
-def encode_ruleset(ruleset: Ruleset | None) -> tuple[int, int, int, list[tuple[bytes, int, int]]] | None:
-    """Return a Landlock ruleset as Request expects it: rights to files, to TCP, scopes, and (path, rights, flags)."""
+def _rule(rule: LandlockRule) -> RuleRow:
+    flags = (c.OPTIONAL if rule.optional else 0) | (c.NOFOLLOW if rule.nofollow else 0)
+    return RuleRow(_text(rule.path), rule.rights, flags)
+
+
+def encode_ruleset(ruleset: Ruleset | None) -> RulesetRow | None:
+    """Return a Landlock ruleset as Request expects it."""
     if ruleset is None:
         return None
-    rules = [
-        (_text(rule.path), rule.rights, (c.OPTIONAL if rule.optional else 0) | (c.NOFOLLOW if rule.nofollow else 0))
-        for rule in ruleset.paths
-    ]
-    return ruleset.files, ruleset.net, ruleset.scoped, rules
+    return RulesetRow(ruleset.files, ruleset.net, ruleset.scoped, tuple(map(_rule, ruleset.paths)))

@@ -266,7 +266,7 @@ def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
     """
     name = abi.ffi.from_buffer("char[]", os.fsencode(path))
     for _ in range(64):
-        fd: int = abi.lib.nsbox_open_beneath(above, name, flags | os.O_CLOEXEC, resolve)
+        fd = abi.lib.nsbox_open_beneath(above, name, flags | os.O_CLOEXEC, resolve)
         if fd >= 0:
             return fd
         if fd != -errno.EAGAIN:

@@ -1,4 +1,8 @@
-"""Whether commands can reach a directory of nsbox's own, whose contents are carried out, kept or shown again."""
+"""Whether commands can reach a directory of nsbox's own, whose contents are carried out, kept or shown again.
+
+Lean: functions import `_machine.probe` (6 ms) for a kept home, `_files.links` (4 ms) for a directory of nsbox's own.
+Undo this when bwrap's command line needs no Python.
+"""
 
 from __future__ import annotations
 

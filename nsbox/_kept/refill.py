@@ -48,10 +48,6 @@ class Refiller:
                 raise
             self._asked.clear()  # no thread can be started: each command makes its own copy
 
-    def is_busy(self, kept: KeptTree) -> bool:
-        """Return whether there is something left to do for one."""
-        return kept.reference in self._asked or kept.filling.locked()
-
     def leave(self, kept: KeptTree) -> None:
         """Wait until no thread is making a copy of this one. It is stale, so that none will begin to."""
         try:

@@ -41,6 +41,7 @@ from nsbox._spawn.way import Way
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nsbox._core import command as core_command
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Line, Relay
     from nsbox._spawn.prepare import Prepared
@@ -92,7 +93,7 @@ class SessionWay(Way):
         self._prepared = prepared = prepare(policy, host)
         _check(prepared)
         self._pidfd = -1
-        self._line: Line | LateLine | None = None  # None: it has the host's network
+        self._line: core_command.Line | core_command.LateLine | None = None  # None: it has the host's network
         self._unread = Unread()
         self._socket, theirs = pair()
         secret = int.from_bytes(os.urandom(8), "little")
@@ -147,7 +148,7 @@ class SessionWay(Way):
             raise ValueError("a session's commands can't have kill_on_exit=: what they leave behind goes on")
         _check_command(command)
         line = self._line
-        if line is not None and not isinstance(line, LateLine):
+        if line is not None and not line.is_later:
             command.line, command.line_mark = line, line.mark()
         ours, theirs = pair()
         try:

@@ -1,6 +1,9 @@
 """The ops for a policy, in their order: the file system of a sandbox, for any backend that mounts. Pure.
 
 The ops of a workspace, which are the hardest, are in _workspace.
+
+Lean: functions import what other policies start sooner without: `workspace` (0.3 ms), `user` (0.16 ms), `network` (0.12
+ms). Undo this when bwrap's command line needs no Python.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ def wants_full(policy: Policy, host: Host) -> bool:
 
 def may_be_kernel_root(policy: Policy, host: Host) -> bool:
     """Say if the command is, or can become, the kernel's uid 0, which can write to /proc/sys."""
-    mapped = any(outside <= 0 < outside + count for _, outside, count in host.uid_ranges)
+    mapped = any(row.outside <= 0 < row.outside + row.count for row in host.uid_ranges)
     return host.is_kernel_root or (mapped and host.can_set_ids and wants_full(policy, host))
 
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from typing import Any, AnyStr
 
     from nsbox._base.owners import Owner
-    from nsbox._core.command import SessionCommand
-    from nsbox._machine.cgroup import Leaf, Spent
+    from nsbox._core.command import Leaf, SessionCommand, Spent
     from nsbox._plan.plan import Plan
     from nsbox._spawn.way import Way
 

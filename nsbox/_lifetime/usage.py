@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     import psutil
 
-    from nsbox._core.command import Used
-    from nsbox._machine.cgroup import Spent
+    from nsbox._core.command import Spent, Used
 
     Cause = Literal["exit", "signal", "timeout", "limit", "unknown"]
 

@@ -129,8 +129,7 @@ def _why_not(policy: Policy, host: Host) -> str:
     if lacking:
         return f"the caller lacks {', '.join(lacking)}"
     if not all(
-        any(inside == 0 and count > _LAST_ID for inside, _, count in ranges)
-        for ranges in (host.uid_ranges, host.gid_ranges)
+        any(row.inside == 0 and row.count > _LAST_ID for row in ranges) for ranges in (host.uid_ranges, host.gid_ranges)
     ):
         return "the caller is in a user namespace, which has no ids to spare"
     if not linux.is_dumpable():

@@ -12,7 +12,7 @@ import errno
 import os
 import select
 import time
-from _weakref import ref
+from weakref import ref
 
 from nsbox._backends.limits import SETUP_PROCESSES
 from nsbox._base.errors import SetupError
@@ -21,7 +21,8 @@ from nsbox._base.owners import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+
+    from nsbox._base.owners import Owner
 
 _ROOT = "/sys/fs/cgroup"
 _CALLERS = "nsbox-callers"  # the cgroup that the processes move into
@@ -185,7 +186,7 @@ class Leaf:
         """
         sweep()
         self.fd = -1
-        self._owner: Any = None
+        self._owner: Owner | None = None
         self.is_over = False
         self.has_memory_limit = "memory.max" in dict(limits)
         self.path = f"{directory}/{_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import errno
 
-from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.lean_os import os
 from nsbox._core import abi
-from nsbox._plan.host import Host
-
-if TYPE_CHECKING:
-    from nsbox._plan.host import IdRange
+from nsbox._plan.host import Host, IdRange
 
 CAP_SETGID, CAP_SETUID = 6, 7
 
@@ -88,5 +84,4 @@ def kernel_version(release: str) -> tuple[int, int]:
 
 def id_ranges(path: str) -> tuple[IdRange, ...]:
     """Return the rows of an id map (user_namespaces(7)). Without the file all are mapped."""
-    rows = [tuple(map(int, line.split())) for line in (read(path) or "0 0 4294967295").splitlines()]
-    return tuple((inside, outside, count) for inside, outside, count in rows)
+    return tuple(IdRange(*map(int, line.split())) for line in (read(path) or "0 0 4294967295").splitlines())

@@ -20,7 +20,9 @@ from nsbox._base.paths import is_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, AnyStr
+    from typing import AnyStr, TypeAlias
+
+    At: TypeAlias = tuple[str | int, ...]  # the place of a name in a file
 
 _KIND, _FIFO = 0o170000, 0o010000  # inode(7)
 _MOST_LINKS = 40  # the kernel's own limit: MAXSYMLINKS, path_resolution(7)
@@ -92,7 +94,7 @@ def links_on(path: str) -> tuple[str, list[str]]:
 class _Name(Frozen):
     """A name with links on its way. beside: the current directory, if that counts as writable, else None."""
 
-    at: Any
+    at: At | None
     field: str
     text: str
     path: str
@@ -120,11 +122,11 @@ class Resolution:
         """Return a path without links, as far as it exists: a mask over the link itself would hide nothing."""
         return self._real(field, *_absolute(field, path), must_exist=False)
 
-    def entry(self, field: str, path: str, *, at: Any = None, must_exist: bool = True) -> str:
+    def entry(self, field: str, path: str, *, at: At | None = None, must_exist: bool = True) -> str:
         """Return an absolute path without links; ".." in it applies after links. at: a label for problems()."""
         return self._real(field, path, False, at, must_exist)
 
-    def _real(self, field: str, text: str, is_relative: bool, at: Any = None, must_exist: bool = True) -> str:
+    def _real(self, field: str, text: str, is_relative: bool, at: At | None = None, must_exist: bool = True) -> str:
         if is_relative or text == _current():
             self.add_links(_links_to_here())
         try:
@@ -160,7 +162,7 @@ class Resolution:
         for _, field, problem in self.problems(writable):
             raise PolicyError(field, problem)
 
-    def problems(self, writable: Iterable[str] = ()) -> Iterator[tuple[Any, str, str]]:
+    def problems(self, writable: Iterable[str] = ()) -> Iterator[tuple[At | None, str, str]]:
         """Yield each name that a command may have redirected: entry()'s `at` or None, the field, what is wrong."""
         places = {*writable, *opened}
         for name in self._names:

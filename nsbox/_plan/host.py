@@ -5,10 +5,20 @@ from __future__ import annotations
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, fields, frozen
 
 if TYPE_CHECKING:
-    from typing import Literal, TypeAlias
+    from typing import Literal
 
-    # A row of an id map (user_namespaces(7)): the first id inside, the first id outside, and the count.
-    IdRange: TypeAlias = tuple[int, int, int]
+
+@frozen
+class IdRange(Frozen):
+    """A row of an id map (user_namespaces(7)): the first id inside, the first id outside, and how many there are."""
+
+    inside: int
+    outside: int
+    count: int
+
+    def has(self, number: int) -> bool:
+        """Say if an id of the inside is in the range."""
+        return self.inside <= number < self.inside + self.count
 
 
 @frozen
@@ -31,9 +41,9 @@ class Host(Frozen):
     inheritable: int = 0  # the other sets
     bounding: int = 0
     last_capability: int = 40  # the highest number that this kernel knows
-    # Maps of this process's user namespace.
-    uid_ranges: tuple[IdRange, ...] = ((0, 0, 4294967295),)
-    gid_ranges: tuple[IdRange, ...] = ((0, 0, 4294967295),)
+    # Maps of this process's user namespace. A row may be given as a plain tuple.
+    uid_ranges: tuple[IdRange, ...] = (IdRange(0, 0, 4294967295),)
+    gid_ranges: tuple[IdRange, ...] = (IdRange(0, 0, 4294967295),)
 
     subuids: tuple[tuple[int, int], ...] = ()  # the user's ranges in subuid(5): first id and count
     subgids: tuple[tuple[int, int], ...] = ()
@@ -120,6 +130,9 @@ class Host(Frozen):
     _hash: int = field(init=False, repr=False, compare=False, default=0)  # of all others; every spawn needs it
 
     def __post_init__(self) -> None:
+        for name in ("uid_ranges", "gid_ranges"):
+            rows = [row if isinstance(row, IdRange) else IdRange(*row) for row in getattr(self, name)]
+            object.__setattr__(self, name, tuple(rows))
         values = tuple(getattr(self, f.name) for f in fields(self) if f.compare)
         object.__setattr__(self, "_hash", hash(values))
 
@@ -141,6 +154,5 @@ class Host(Frozen):
         if self.owns_settings is not None:
             return self.settings_writable or self.owns_settings
         return self.settings_writable or any(
-            inside <= self.euid < inside + count and outside + self.euid - inside == 0
-            for inside, outside, count in self.uid_ranges
+            row.has(self.euid) and row.outside + self.euid - row.inside == 0 for row in self.uid_ranges
         )

@@ -18,6 +18,7 @@ from nsbox._base.checks import (
     check_target,
     is_iterable,
 )
+from nsbox._base.display import printable
 from nsbox._base.errors import PolicyError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, fields, frozen
 
@@ -58,8 +59,6 @@ class Op(Frozen):
     def describe(self) -> str:
         """Return one line that says what the op does."""
         name, what = self.row()
-        from nsbox._base.display import printable  # for errors and explain() alone
-
         return f"{name} {printable(what)}" if what else name
 
     def row(self) -> tuple[str, str]:

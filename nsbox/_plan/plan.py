@@ -1,7 +1,11 @@
-"""Plan: everything that a backend has decided, as one frozen value; the command's ids, and its resource limits."""
+"""Plan: everything that a backend has decided, as one frozen value; the command's ids, and its resource limits.
+
+Lean: `_plan.bwrap_words` (0.1 ms) is imported by to_bwrap() alone. Undo this when bwrap's command line needs no Python.
+"""
 
 from __future__ import annotations
 
+from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 
 if TYPE_CHECKING:
@@ -136,8 +140,6 @@ class Plan(Frozen):
         """Return the plan as lines of aligned columns: number, op, operands."""
         rows = [op.row() for op in self.ops]
         width, digits = max((len(name) for name, _ in rows), default=0), len(str(len(rows)))
-        from nsbox._base.display import printable
-
         shown = [(name, what if name == "seatbelt" else printable(what)) for name, what in rows]  # a profile has lines
         lines = [f"{i:>{digits}}  {name:<{width}}  {what}".rstrip() for i, (name, what) in enumerate(shown, 1)]
         return "\n".join(lines)

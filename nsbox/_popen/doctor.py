@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -18,13 +19,16 @@ from nsbox._backends.limits import DELEGATION
 from nsbox._base.errors import NsboxError, SetupError, UnavailableError
 from nsbox._base.frozen import Frozen, frozen, replace
 from nsbox._base.paths import PACKAGE
-from nsbox._core import linux
+from nsbox._core import darwin, linux
 from nsbox._machine import cgroup
 from nsbox._machine.probe import probe
+from nsbox._network.network import nothing
 from nsbox._plan.host import Host
 from nsbox._plan.ops import Dev, Mqueue, Proc, RoBind, TmpOverlay
 from nsbox._policy.policy import Policy
 from nsbox._popen.popen import Popen
+from nsbox._relay import proxy
+from nsbox._relay.relay import Relay
 
 State = Literal["works", "fails", "not tried"]
 DEFAULT = "the default policy, whole"
@@ -188,8 +192,6 @@ def _network_lists() -> str:
     program = os.path.join(PACKAGE, "nsbox-net")
     if not os.access(program, os.X_OK):
         raise OSError(errno.ENOENT, "the program nsbox-net isn't in this package")
-    import socket
-
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as netlink:
         netlink.settimeout(60)
         netlink.send(struct.pack("=IHHIIB11x", 28, _GET_RULE, _DUMP, 1, 0, socket.AF_INET))
@@ -252,16 +254,12 @@ _ANYTHING = "(version 1)\n(allow default)\n"
 
 
 def _not_confined() -> str:
-    from nsbox._core import darwin
-
     if darwin.is_confined():
         raise OSError(errno.EPERM, "this process is in a sandbox, and macOS refuses another inside of it")
     return ""
 
 
 def _compiles() -> str:
-    from nsbox._core import darwin
-
     try:
         darwin.compile(_ANYTHING.encode(), ())
     except ValueError as error:
@@ -271,31 +269,23 @@ def _compiles() -> str:
 
 def _helper() -> str:
     """Run the helper program without arguments: then it does nothing."""
-    from nsbox._core.darwin import HELPER
-
-    subprocess.run([HELPER], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
-    return HELPER
+    subprocess.run([darwin.HELPER], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+    return darwin.HELPER
 
 
 def _proxy() -> str:
     """Start the proxy, which says its port, and end it."""
-    from nsbox._network.network import nothing
-    from nsbox._relay.proxy import PROGRAM
-    from nsbox._relay.relay import Relay
-
     relay = Relay(nothing())
     try:
         relay.line()
     finally:
         relay.close()
-    return PROGRAM
+    return proxy.PROGRAM
 
 
 def _sandbox_exec() -> str:
-    from nsbox._core.darwin import PROGRAM
-
-    subprocess.run([PROGRAM, "-p", _ANYTHING, _TRUE], check=True, stdin=subprocess.DEVNULL, timeout=60)
-    return PROGRAM
+    subprocess.run([darwin.PROGRAM, "-p", _ANYTHING, _TRUE], check=True, stdin=subprocess.DEVNULL, timeout=60)
+    return darwin.PROGRAM
 
 
 _OF_SEATBELT: tuple[tuple[str, bool, Callable[[], str], str], ...] = (

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, AnyStr, Literal, Self, Unpack, overload
 
+    from nsbox._core.command import LateLine, Line
     from nsbox._network.log import Mark
     from nsbox._plan.plan import Plan
     from nsbox._popen.keywords import CommandLine, Popened
     from nsbox._popen.pty import Pair, Terminal
-    from nsbox._relay.relay import Line, Relay
+    from nsbox._relay.relay import Relay
 
 
 def check_policy(policy: object) -> Policy | Keeper:
@@ -54,7 +55,7 @@ class Confinable(Lifetime["AnyStr"]):
     _is_warm = False
     _hearers: tuple[Any, ...] | None = None  # on_connect and on_network
     _relay: Relay | None = None  # for these
-    _line: Line | None = None  # of this sandbox, with a network list
+    _line: Line | LateLine | None = None  # of this sandbox, with a network list
     _line_mark: Mark | None = None  # the line's mark at the start, in a session
     _terminal_of = 0  # 1 + the standard descriptor that is the command's own terminal, if there is one
     _pair: Pair | None = None  # that terminal, during the start
@@ -297,7 +298,8 @@ class Confinable(Lifetime["AnyStr"]):
         plan: Plan | None = getattr(self, "_plan", None)
         if plan is None:
             return None
-        network = {} if self._line is None else {"network": self._line.record(self._line_mark)}
+        line = self._line
+        network = {} if line is None or line.is_later else {"network": line.record(self._line_mark)}
         return Containment(
             plan.backend,
             plan,

@@ -8,14 +8,18 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import own_received
 
 if TYPE_CHECKING:
+    from typing import Literal
+
     from nsbox._base.owners import Owner
+    from nsbox._core import command
     from nsbox._relay.relay import Line, Relay
 
 
 class LateLine:
     """Takes the place of _relay.relay's Line in a spawn. It keeps what a relay would need to join the sandbox later."""
 
-    is_later, id = True, 0
+    is_later: Literal[True] = True
+    id = 0
 
     def __init__(self) -> None:
         self._ours, self._theirs = pair()
@@ -42,7 +46,7 @@ class LateLine:
         self._theirs.close()
 
 
-def joined(line: Line | LateLine | None, relay: Relay | None) -> Line:
+def joined(line: command.Line | command.LateLine | None, relay: Relay | None) -> Line:
     """Return the Line of a sandbox with a relay, which joins it first if necessary.
 
     line: the sandbox's so far; None: it is on the host's network.
@@ -52,12 +56,14 @@ def joined(line: Line | LateLine | None, relay: Relay | None) -> Line:
     """
     if line is None:
         raise PolicyError("network", "is 'host': what listens there is reachable as it is")
-    if not isinstance(line, LateLine):
-        return line
     from nsbox._network.network import nothing
-    from nsbox._relay.relay import Relay as OwnRelay  # seldom needed
+    from nsbox._relay import relay as relays  # seldom needed
+
+    if isinstance(line, relays.Line):
+        return line
+    assert isinstance(line, LateLine)
 
     try:
-        return line.joined(relay or OwnRelay(nothing()))
+        return line.joined(relay or relays.Relay(nothing()))
     finally:
         line.close()

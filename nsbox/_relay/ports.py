@@ -15,8 +15,9 @@ from nsbox._base.owners import high, opened
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Self
 
+    from nsbox._base.owners import Owner
     from nsbox._relay.relay import Line, Relay
 
 _BACKLOG = 4096
@@ -72,7 +73,7 @@ class Published:
         return f"<nsbox.Published {self.port} at {self}>"
 
 
-def _place(path: str) -> tuple[Any, str, os.stat_result] | None:
+def _place(path: str) -> tuple[Owner, str, os.stat_result] | None:
     """Return where a socket is: the owner of its directory's descriptor, its name, its stat; None if it is gone."""
     directory, name = os.path.split(path)
     try:
@@ -82,7 +83,7 @@ def _place(path: str) -> tuple[Any, str, os.stat_result] | None:
         return None
 
 
-def _remove(directory: Any, name: str, was: os.stat_result) -> None:
+def _remove(directory: Owner, name: str, was: os.stat_result) -> None:
     """Remove a socket, if that is still what it was: commands may write there, and put links in its path."""
     with suppress(OSError):
         if os.path.samestat(os.stat(name, dir_fd=directory.fileno(), follow_symlinks=False), was):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from nsbox._base.owners import Owner
     from nsbox._network.events import NetworkEvent
     from nsbox._relay.relay import Relay
 
@@ -46,6 +47,8 @@ class Process:
     """A running relay, and the thread that reads its reports."""
 
     port = 0  # only a proxy has one
+    pidfd: Owner
+    _heard: Owner  # the thread's own descriptor of the socket
 
     def __init__(self, content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> None:
         """Start it; raises SetupError.
@@ -55,8 +58,6 @@ class Process:
         is_awaited: whether a command may be waiting for the answer to a message.
         """
         self._lock = RLock()  # held while reading
-        self.pidfd: Any = None
-        self._heard: Any = None  # the thread's own descriptor of the socket
         self.socket, theirs = pair()
         try:
             seconds = struct.pack("@ll", int(_PATIENCE), 0)
@@ -157,7 +158,7 @@ def _hint(error: OSError) -> str:
     return _HINTS.get(error.errno or 0, "")
 
 
-def _started(content: bytes, control: int) -> Any:
+def _started(content: bytes, control: int) -> Owner:
     """Start the program; return the owner of its pidfd. Raises OSError. content: the list. control: its socket."""
     listing, null = _memory(content), high(opened(os.open, "/dev/null", os.O_RDWR | os.O_CLOEXEC))
     caller = high(opened(os.pidfd_open, os.getpid()))
@@ -169,7 +170,7 @@ def _started(content: bytes, control: int) -> Any:
             owner.close()
 
 
-def _memory(content: bytes) -> Any:
+def _memory(content: bytes) -> Owner:
     """Return the owner of a memfd with this content."""
     file = high(opened(os.memfd_create, "nsbox-network", os.MFD_CLOEXEC))
     write_all(file.fileno(), content)
@@ -192,7 +193,7 @@ def _packet(sock: _socket.socket) -> bytes | None:
         return b""
 
 
-def _read(copy: Any, its: weakref.ref[Process], owner: weakref.ref[Relay], pause: float) -> None:
+def _read(copy: Owner, its: weakref.ref[Process], owner: weakref.ref[Relay], pause: float) -> None:
     """Start a thread that handles messages as long as the relay is in use.
 
     It has a descriptor of its own, since close() closes the other one. With gevent's patches it is a greenlet.

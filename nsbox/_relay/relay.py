@@ -28,7 +28,7 @@ from nsbox._relay.process import MESSAGE, OPEN, PUBLISH, SETTLE, UNPUBLISH, VERD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, Literal
 
     from nsbox._network.events import NetworkEvent
     from nsbox._network.log import Mark, NetworkRecord
@@ -44,7 +44,7 @@ class Line:
     log: what the relay has reported about it.
     """
 
-    is_later = False  # the spawn itself shows the sandbox to the relay
+    is_later: Literal[False] = False  # the spawn itself shows the sandbox to the relay
 
     def __init__(self, relay: Relay, number: int) -> None:
         self.relay, self.id = relay, number
@@ -290,14 +290,16 @@ def _begun(content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> Pr
     return MacProcess(content, owner)
 
 
-def spawn_error(result: command.Result, line: Line) -> Exception:
+def spawn_error(result: command.Result, line: command.Line | command.LateLine | None) -> Exception:
     """Return what to raise if a spawn has failed because its sandbox's network couldn't be made."""
     step = result.detail.decode("ascii", "replace")
     if step == "routes" and result.error == errno.EOPNOTSUPP:
         what = "network: this kernel has no policy routing (CONFIG_IP_MULTIPLE_TABLES), which a network list needs"
         return UnavailableError(Reason(what, "use network='none' or 'host'"))
-    line.relay.take()
-    hint = line.relay.problem
+    hint = ""
+    if line is not None and not line.is_later:  # otherwise no relay knows of it yet
+        line.relay.take()
+        hint = line.relay.problem
     if not step and result.error in (errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED):
         hint = f"the relay (nsbox-net) has ended{hint and ': ' + hint}"
     return SetupError(result.error, f"network list: {step}" if step else "network list", None, hint)

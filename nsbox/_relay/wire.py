@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _struct import Struct
+from struct import Struct
 
 from nsbox._base.frozen import TYPE_CHECKING
 

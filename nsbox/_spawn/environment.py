@@ -1,4 +1,8 @@
-"""The environment of a command without env=: built, or the caller's; and where programs are looked for in it."""
+"""The environment of a command without env=: built, or the caller's; and where programs are looked for in it.
+
+Lean: `_layout.user` (0.16 ms) is imported for a command with an id of its own. Undo this when bwrap's command line
+needs no Python.
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ from nsbox._plan.sbpl import Seatbelt, with_port
 from nsbox._policy.policy import Policy
 
 if TYPE_CHECKING:
-    from typing import Any
-
+    from nsbox._core.abi import CData
     from nsbox._spawn.start import Named
 
 _PREFIX = "nsbox-"
@@ -43,7 +42,7 @@ class Place:
     __slots__ = ("compiled", "params", "path", "port", "profile")
 
     def __init__(
-        self, path: str, params: tuple[tuple[bytes, bytes], ...], profile: bytes, port: int, compiled: Any
+        self, path: str, params: tuple[tuple[bytes, bytes], ...], profile: bytes, port: int, compiled: CData | None
     ) -> None:
         self.path, self.params, self.profile, self.port, self.compiled = path, params, profile, port, compiled
 
@@ -171,8 +170,9 @@ def confine(plan: Plan, place: Place, command: Command, program: Named) -> None:
         # HOME has the same directory if the home is to be empty.
         own = {name + os.fsencode(plan.tmpdir): name + os.fsencode(place.path) for name in (b"TMPDIR=", b"HOME=")}
         command.envp = buffers.Strings([own.get(entry, entry) for entry in command.envp.items])
-    if command.line is not None:
-        own = {os.fsencode(name): os.fsencode(value) for name, value in command.line.environment.items()}
+    line = command.line
+    if line is not None and not line.is_later:
+        own = {os.fsencode(name): os.fsencode(value) for name, value in line.environment.items()}
         others = [entry for entry in command.envp.items if entry.partition(b"=")[0] not in own]
         command.envp = buffers.Strings([*others, *(name + b"=" + value for name, value in own.items())])
     if op.way != "compiled" and command.preexec is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import struct
 from pathlib import Path
@@ -308,3 +309,37 @@ def test_arena_grows_with_the_plan() -> None:
     assert sizes == sorted(sizes)
     assert sizes[0] > 64 << 10
     assert sizes[-1] - sizes[0] >= 20_000 * 8
+
+
+# ---- the stub for type checkers
+
+
+def functions(text: str) -> dict[str, tuple[str, list[str]]]:
+    """Return the functions of a header, or of cffi's declarations: the result's type and the parameters'."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    found = re.findall(r"^\s*((?:const )?\w+ \*?)(nsbox_\w+|mmap|munmap)\(([^)]*)\);", text, re.MULTILINE)
+    return {name: (result, [] if row == "void" else row.split(",")) for result, name, row in found}
+
+
+def in_stub(kind: str) -> str:
+    """Return what the stub calls a type of C's."""
+    return "CData" if "*" in kind else "None" if kind.strip() == "void" else "int"
+
+
+def test_stub_is_the_headers(source: Path) -> None:
+    """Type checkers are told what the headers of both systems declare: each function, its parameters, its result."""
+    headers = ("csrc/abi.h", *(f"csrc/{system}/calls.h" for system in SYSTEMS), "csrc/tools/ffi_build.py")
+    declared = {name: row for header in headers for name, row in functions((source / header).read_text()).items()}
+    (lib,) = (
+        node
+        for node in ast.parse((source / "nsbox/_nsbox.pyi").read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == "Lib"
+    )
+    told = {
+        node.name: (ast.unparse(node.returns or node), [ast.unparse(arg.annotation or arg) for arg in row])
+        for node in lib.body
+        if isinstance(node, ast.FunctionDef)
+        for row in [node.args.posonlyargs[1:]]
+    }
+    assert len(declared) > 30
+    assert told == {name: (in_stub(result), [*map(in_stub, row)]) for name, (result, row) in declared.items()}

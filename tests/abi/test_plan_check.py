@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nsbox_testing import plans
 
-from nsbox._core import linux
 from nsbox._core.abi import constants as c
 from nsbox._core.wire import encode
 from nsbox._plan import ops as p
@@ -65,7 +65,7 @@ FLAGS: dict[int, int] = {
 
 def accepted(blob: bytes) -> bool:
     """Ask the core; -EINVAL with an index of an op, or of the header, is the only other answer."""
-    ret, bad = linux.plan_check(blob)
+    ret, bad = plans.check(blob)
     if ret == 0:
         assert bad == -1
         return True
@@ -205,7 +205,7 @@ def test_offsets_of_each_op(i: int) -> None:
         used.append("src")
     for name in used:
         for offset in (0, 1, HEAD, start - 1, len(BLOB) + 1, 2**31, 2**32 - 1, 2**32 - OP):
-            assert linux.plan_check(changed(BLOB, i, **{name: offset})) == (-errno.EINVAL, i), (name, offset)
+            assert plans.check(changed(BLOB, i, **{name: offset})) == (-errno.EINVAL, i), (name, offset)
     open_ended = BLOB[:-1] + b"/"  # the last string has no end
     for name in used:
         if not isinstance(op, p.File) or name == "dst":
@@ -216,11 +216,11 @@ def test_offsets_of_each_op(i: int) -> None:
 def test_numbers_of_each_op(i: int) -> None:
     """Unknown codes, unknown flags and modes beyond the permission bits are refused, in each op."""
     for code in (0, c.OP_END, c.OP_END + 1, 2**31, 2**32 - 1):
-        assert linux.plan_check(changed(BLOB, i, code=code)) == (-errno.EINVAL, i)
+        assert plans.check(changed(BLOB, i, code=code)) == (-errno.EINVAL, i)
     code = struct.unpack_from("<I", BLOB, HEAD + OP * i)[0]
     for flags in (*(1 << bit for bit in range(32) if not FLAGS.get(code, 0) >> bit & 1), 2**32 - 1):
-        assert linux.plan_check(changed(BLOB, i, flags=flags)) == (-errno.EINVAL, i)
-    assert linux.plan_check(changed(BLOB, i, mode=0o10000)) == (-errno.EINVAL, i)
+        assert plans.check(changed(BLOB, i, flags=flags)) == (-errno.EINVAL, i)
+    assert plans.check(changed(BLOB, i, mode=0o10000)) == (-errno.EINVAL, i)
 
 
 def place(kind: type[p.Op]) -> int:
@@ -229,7 +229,7 @@ def place(kind: type[p.Op]) -> int:
 
 def refuses(kind: type[p.Op], **values: int) -> bool:
     i = place(kind)
-    return linux.plan_check(changed(BLOB, i, **values)) == (-errno.EINVAL, i)
+    return plans.check(changed(BLOB, i, **values)) == (-errno.EINVAL, i)
 
 
 def test_counts() -> None:

@@ -28,7 +28,7 @@ from nsbox import (
     UnavailableError,
 )
 from nsbox._backends import compile_policy
-from nsbox._core.wire import encode_ruleset
+from nsbox._core.wire import RuleRow, RulesetRow, encode_ruleset
 from nsbox._plan.landlock import Ruleset, ruleset
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REFER, TRUNCATE, IOCTL = 1, 2, 4, 8, 1 << 13, 1 << 14, 1 << 15
@@ -194,7 +194,8 @@ def test_encoding() -> None:
     """As _core.call takes it: paths as the kernel gets them."""
     assert encode_ruleset(None) is None
     rules = ruleset((Bind("/x", "/sp ace", optional=True), RemountRo("/")), 2)
-    assert encode_ruleset(rules) == (0x3FFF, 0, 0, [(b"/\0", READ, 0), (b"/sp ace\0", 0x3FFF, 4)])
+    rows = RuleRow(b"/\0", READ, 0), RuleRow(b"/sp ace\0", 0x3FFF, 4)
+    assert encode_ruleset(rules) == RulesetRow(0x3FFF, 0, 0, rows)
 
 
 @pytest.mark.parametrize("wish", [workspace(), Policy.host()], ids=lambda wish: wish.base)

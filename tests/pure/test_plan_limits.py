@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -186,3 +187,13 @@ def test_processes_before_5_14() -> None:
 def test_kernel_root(euid: int, ranges: tuple[tuple[int, int, int], ...], is_root: bool) -> None:
     """The kernel's uid 0 is recognized by the map of the caller's own user namespace, not by its number there."""
     assert replace(DEBIAN, euid=euid, uid_ranges=ranges).is_kernel_root is is_root
+
+
+def test_id_ranges() -> None:
+    """The rows of an id map have names for their numbers, however they were given; a pickle keeps them."""
+    host = replace(DEBIAN, uid_ranges=((0, 100000, 65536),))
+    (row,) = host.uid_ranges
+    assert (row.inside, row.outside, row.count) == (0, 100000, 65536)
+    assert repr(row) == "IdRange(inside=0, outside=100000, count=65536)"
+    assert host == replace(DEBIAN, uid_ranges=(row,)) == pickle.loads(pickle.dumps(host))
+    assert [row.has(number) for number in (-1, 0, 65535, 65536)] == [False, True, True, False]

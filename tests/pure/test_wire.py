@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nsbox_testing import plans
 
 import nsbox
-from nsbox._core import abi, linux
+from nsbox._core import abi
 from nsbox._core.abi import constants as c
 from nsbox._core.wire import encode
 from nsbox._plan.ops import Freeze, primitives
@@ -131,7 +132,7 @@ def test_each_op(given_op: nsbox.Op, operands: tuple[str, bytes | None], numbers
     around = [nsbox.Tmpfs("/b"), given_op, nsbox.Symlink("/a", "/b")]
     assert decode(encode(around))[1] == expected
     for ops in ([given_op], around):
-        assert linux.plan_check(encode(ops)) == (0, -1)
+        assert plans.check(encode(ops)) == (0, -1)
 
 
 def test_each_opcode_is_above() -> None:
@@ -142,7 +143,7 @@ def test_each_opcode_is_above() -> None:
 def test_no_ops() -> None:
     """A plan without ops is a plan."""
     assert decode(encode([])) == []
-    assert linux.plan_check(encode([])) == (0, -1)
+    assert plans.check(encode([])) == (0, -1)
 
 
 def test_strings_are_shared() -> None:
@@ -159,7 +160,7 @@ def test_many_ops() -> None:
     ops = [nsbox.Dir(f"/d/{i}") for i in range(20_000)]
     blob = encode(ops)
     assert [d.dst for d in decode(blob)] == [op.dest.encode() for op in ops]
-    assert linux.plan_check(blob) == (0, -1)
+    assert plans.check(blob) == (0, -1)
 
 
 @pytest.mark.parametrize("given_op", [nsbox.File("/f", 3), nsbox.BindData("/f", 0)], ids=lambda o: o.describe())
@@ -175,7 +176,7 @@ def test_composite_ops_are_taken_apart_before() -> None:
         encode([nsbox.Dev("/dev")])
     ops = list(primitives([nsbox.Dev("/dev")]))
     assert len(decode(encode(ops))) == len(ops)
-    assert linux.plan_check(encode(ops)) == (0, -1)
+    assert plans.check(encode(ops)) == (0, -1)
 
 
 paths = st.lists(
@@ -237,4 +238,4 @@ def test_round_trip(ops: list[nsbox.Op]) -> None:
         assert seen.mode == getattr(given_op, "mode", 0)
         assert seen.size == (getattr(given_op, "size", 0) or 0)
         assert seen.fd == getattr(given_op, "fd", -1)
-    assert linux.plan_check(blob) == (0, -1)
+    assert plans.check(blob) == (0, -1)

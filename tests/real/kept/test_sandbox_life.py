@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from nsbox_testing.running import Orphans, in_fork
-from nsbox_testing.warm import await_ready, output
+from nsbox_testing.warm import await_ready, is_refilled, output
 
 import nsbox
 from nsbox import Policy, Sandbox
@@ -76,7 +76,7 @@ def test_closed_while_something_is_made(policy: Policy, monkeypatch: pytest.Monk
     closer.join()
     assert way._kept is None
     assert made[0].stale
-    assert not tree._refiller.is_busy(made[0])
+    assert not is_refilled(made[0])
 
 
 def test_nothing_is_made_when_it_is_closed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:

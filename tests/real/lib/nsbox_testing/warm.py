@@ -22,10 +22,15 @@ from nsbox._popen import popen
 WAY = os.environ.get("NSBOX_TESTS_WARM", "")
 
 
+def is_refilled(kept: tree.KeptTree) -> bool:
+    """Say if the thread that makes copies has something left to do for this one."""
+    return kept.reference in tree._refiller._asked or kept.filling.locked()
+
+
 def await_ready(box: Sandbox, seconds: float = 10) -> int:
     """Wait until a sandbox is ready for the next command, and return how many are; 0: none will be, or nothing is kept."""
     end = time.monotonic() + seconds
-    while (kept := box._way._kept) is not None and not kept._ready and tree._refiller.is_busy(kept):
+    while (kept := box._way._kept) is not None and not kept._ready and is_refilled(kept):
         if time.monotonic() > end:
             break
         time.sleep(0.001)
