@@ -50,10 +50,10 @@ def _backend(name: str) -> _Backend:
 
 
 def choose(policy: Policy, host: Host) -> tuple[str, tuple[Reason, ...]]:
-    """Return the backend for this policy on this host, and why it isn't one that contains more.
+    """Return the backend for this policy on this host, and why it isn't a stronger one.
 
-    The first one that works here at all is chosen. If it can't grant a wish, that is no reason to choose another, which
-    grants even less. Raises UnavailableError with all reasons if the policy accepts none that works.
+    The first one that works here at all is chosen, even if it can't grant a wish: those after it grant even less.
+    Raises UnavailableError with all reasons if the policy accepts none that works.
     """
     passed_over: list[Reason] = []
     foreign: list[Reason] = []

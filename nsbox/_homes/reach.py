@@ -1,4 +1,4 @@
-"""Whether commands can reach a directory of nsbox's own, whose contents are carried out, kept or shown again."""
+"""Whether commands can reach a directory of nsbox's own, whose contents nsbox carries out, keeps or shows again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ reached: set[tuple[str, frozenset[str]]] = set()  # what commands of any policy 
 def writable(policy: Policy) -> set[str]:
     """Return the directories that a policy opens for writing, without links, and without "/"."""
     if "os" not in sys.modules:
-        return set()  # a program that starts one command and ends: to import os takes too long for that
+        return set()  # a program that starts one command and ends, for which importing os would take too long
     paths = {*policy.write}
     for op in policy.ops:
         if isinstance(op, Bind | DevBind):
@@ -42,7 +42,7 @@ def writable(policy: Policy) -> set[str]:
 def note(policy: Policy, plan: Plan) -> None:
     """Remember what commands can write to from now on: nothing there is imported, and no transaction keeps files there.
 
-    If there are mounts, commands can't reach what a workspace masks, nor move anything on the way to it.
+    With mounts, commands can't reach what a workspace masks, and can't move anything on the way to it.
     """
     paths = writable(policy)
     if not paths:

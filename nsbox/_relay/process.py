@@ -56,15 +56,15 @@ class Process:
         """
         self._lock = RLock()  # held while reading
         self.pidfd: Any = None
-        self._heard: Any = None  # the thread's own descriptor of the socket
+        self._thread_socket: Any = None  # the thread's own descriptor of the socket
         self.socket, theirs = pair()
         try:
             seconds = struct.pack("@ll", int(_PATIENCE), 0)
             self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, seconds)
             theirs.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _ROOM)
             self.pidfd = _started(content, theirs.fileno())
-            self._heard = high(opened(os.dup, self.socket.fileno()))
-            _read(self._heard, weakref.ref(self), owner, 0 if is_awaited else _PAUSE)
+            self._thread_socket = high(opened(os.dup, self.socket.fileno()))
+            _read(self._thread_socket, weakref.ref(self), owner, 0 if is_awaited else _PAUSE)
         except OSError as error:
             self.socket.close()
             raise SetupError(error.errno or errno.EIO, "network list: start nsbox-net", None, _hint(error)) from None
@@ -132,7 +132,7 @@ class Process:
     def forget(self) -> None:
         """Close the parent's descriptors, in a forked child."""
         self.socket.close()
-        self._heard.close()
+        self._thread_socket.close()
         self.pidfd.close()
 
     def close(self) -> None:

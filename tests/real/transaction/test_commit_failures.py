@@ -349,7 +349,7 @@ def test_a_store_that_others_can_write_to(case: Case) -> None:
 def test_a_store_of_somebody_else(case: Case) -> None:
     case.begin().end()
     os.chown(case.base, 12345, 12345)
-    with pytest.raises(PolicyError, match="has to belong to this user"):
+    with pytest.raises(PolicyError, match="must belong to this user"):
         case.begin()
 
 
