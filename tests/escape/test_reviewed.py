@@ -1,4 +1,4 @@
-"""What somebody has looked at is what a commit brings in; and what is shown hides nothing."""
+"""A commit brings in what was reviewed; and what is shown hides nothing."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_expected_is_what_diff_returns(tx: Transaction) -> None:
 
 
 def test_beyond_the_budget(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files for whose contents there is no time are told by number, size and times."""
+    """Files whose contents there is no time to read are identified by number, size and times."""
     monkeypatch.setattr(transaction_changes, "_MOST_DIGESTED", 0)
     tx.shell("echo new > new; echo new > other", check=True)
     changes = tx.diff()

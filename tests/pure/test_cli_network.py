@@ -16,7 +16,7 @@ from nsbox._cli.options import policy_of
 
 
 def options(*words: str) -> argparse.Namespace:
-    """Return what `nsbox run` is told."""
+    """Return these options as `nsbox run` parses them."""
     return _parser().parse_args(["run", *words, "--", "true"])
 
 

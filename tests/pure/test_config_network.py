@@ -155,6 +155,6 @@ def test_schema(value: object, fits: bool) -> None:
 
 
 def test_starter_names_the_list() -> None:
-    """Who begins a file sees how a list is written."""
+    """A starter file shows how a list is written."""
     for format in ("toml", "yaml"):
         assert "['api.example:443']" in starter(format, ".")

@@ -1,4 +1,4 @@
-"""Plans: which limits a policy comes to on a host."""
+"""Plans: which limits a policy means on a host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The profiles that policies come to, whole: profiles/*.sb, with explain() in comments before the text.
 
-After a change that is meant to change profiles, write them anew and review the diff:
+After a change that is meant to change profiles, write them again and review the diff:
 
     NSBOX_SNAPSHOTS=write pytest tests/seatbelt/test_profiles.py
 """

@@ -134,7 +134,7 @@ def test_the_callers_environment(core: Core, tmp_path: Path) -> None:
     [("init_with_parameters", [22, "SANDBOX"]), ("death", [3, "KILLED"])],
 )
 def test_a_profile_that_is_refused(core: Core, tmp_path: Path, how: str, expected: list[object]) -> None:
-    """What can't be confined isn't executed; that it died of the profile is told too (Seatbelt does, of 17,770 rules)."""
+    """What can't be confined isn't executed; that it died of the profile is reported too (Seatbelt does, of 17,770 rules)."""
     script = """
         found = by_helper(["/bin/touch", sys.argv[1]], ["STUB_FAIL", sys.argv[2]])
         say([found.refused(), no_child_left(), os.path.exists(sys.argv[1])])
@@ -147,7 +147,7 @@ def test_a_profile_that_is_refused(core: Core, tmp_path: Path, how: str, expecte
     [(["/no/such"], [2, "EXEC"]), (["/no/such", "/etc", "/bin/true/below"], [13, "EXEC"])],
 )
 def test_programs(core: Core, programs: list[str], expected: list[object]) -> None:
-    """Errors of the exec are told as without the helper."""
+    """Errors of the exec are reported as without the helper."""
     script = f"""
         say([by_helper(["x"], programs={programs!r}).refused(), no_child_left()])
     """

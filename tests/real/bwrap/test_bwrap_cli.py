@@ -56,7 +56,7 @@ def test_a_wrong_pwd(bwrap: str) -> None:
 
 
 def test_ignored_children(bwrap: str) -> None:
-    """A caller that ignores SIGCHLD hears the status all the same."""
+    """A caller that ignores SIGCHLD gets the status all the same."""
     done = run(bwrap, *SHARED, "sh", "-c", "exit 5", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
     assert (done.returncode, done.stderr) == (5, "")
 

@@ -68,7 +68,7 @@ def test_a_terminal_that_hangs_up(bwrap: str) -> None:
 @needs.programs("setpriv")
 @pytest.mark.parametrize("more", [(), ("--die-with-parent",)], ids=["nothing said", "said to the command"])
 def test_a_death_signal_that_it_was_given(bwrap: str, more: tuple[str, ...]) -> None:
-    """Who starts it may have set one, which survives execve(2) and isn't this program's to clear. Here it ends both."""
+    """The process that starts it may have set one, which survives execve(2) and isn't this program's to clear. Here it ends both."""
     given = ("setpriv", "--pdeathsig", "TERM", bwrap, *OWN_PID, "sh", "-c", "echo up; exec sleep 100", "sh", *more)
     with subprocess.Popen(["sh", "-c", '"$@"; :', "sh", *given], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"

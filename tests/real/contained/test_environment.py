@@ -252,7 +252,7 @@ def test_denied_certificates(
 def test_certificates_that_are_not_denied(
     deny: str, workspace: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other patterns leave them; a directory is shown as long as nothing in it is matched, which is looked up anew."""
+    """Other patterns leave them; a directory is shown as long as nothing in it is matched, which is looked up each time."""
     monkeypatch.setenv("SSL_CERT_FILE", str(store / "ca.pem"))
     policy = Policy.workspace(workspace, network="host", deny=[deny.format(store=store)])
     assert seen_of(policy, store) == ({"ca.pem"}, str(store / "ca.pem"))

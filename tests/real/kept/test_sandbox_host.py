@@ -71,7 +71,7 @@ def test_what_changes_on_the_host_is_noticed(
         assert "secret" not in box.shell("cat hidden later 2>&1").stdout
         await_ready(box)
         command = change(workspace)
-        for _ in range(2):  # the first starts anew, the second in a copy of what was made anew
+        for _ in range(2):  # the first makes the kept tree again, the second starts in a copy of it
             done = box.shell(command)
             assert done.returncode != 0
             assert "secret" not in done.stdout

@@ -252,7 +252,7 @@ def test_a_loader_variable_is_not_for_bwrap(wrapped: Policy, workspace: Path) ->
 
 @needs_bwrap
 def test_a_planted_link(workspace: Path, tmp_path: Path) -> None:
-    """A link in the place of a named directory is seen before each spawn: bwrap itself would follow it."""
+    """A link that replaces a named directory is noticed before each spawn: bwrap itself would follow it."""
     (workspace / "out").mkdir()
     (tmp_path / "victim").mkdir()
     policy = Policy.workspace(workspace, write=[workspace / "out"], backend="bwrap")

@@ -59,7 +59,7 @@ def test_what_the_command_used(chosen: Policy) -> None:
 
 @pytest.mark.parametrize("ends", ["by itself", "with the sandbox", "waited for"])
 def test_what_others_used(chosen: Policy, ends: str) -> None:
-    """What the command's children used counts, whoever reaps them: the command, or the init when they are orphans."""
+    """What the command's children used counts, whichever process reaps them: the command, or the init when they are orphans."""
     code = (
         BURN
         + f"""

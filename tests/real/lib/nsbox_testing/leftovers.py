@@ -279,7 +279,7 @@ def complaints(before: Picture, temporary: str) -> list[str]:
 
 
 def _is_named(path: str) -> bool:
-    """Say if a path stands in a test, as a destination does, or in nsbox's source: one that doesn't is somebody else's."""
+    """Say if a path stands in a test, as a destination does, or in nsbox's source: one that doesn't belongs to another program."""
     root = Path(__file__).parents[4]
     files = [file for name in ("tests", "nsbox", "csrc") for file in (root / name).rglob("*.[pch]*")]
     return "nsbox" in path or any(
