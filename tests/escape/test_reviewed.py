@@ -179,7 +179,7 @@ def test_control_commands_after_a_look(tx: Transaction, workspace: Path) -> None
 
 @pytest.mark.parametrize("look", ["diff", "patch"])
 def test_commands_during_a_look(tx: Transaction, workspace: Path, look: str) -> None:
-    """One that ran while somebody looked, and went on afterwards, has nothing come in that wasn't there then."""
+    """If a command ran during the review, and went on afterwards, nothing comes in that wasn't there then."""
     code = "import sys; f = open('new', 'w'); f.write('new'); f.flush(); print(flush=True); input(); f.write('EVIL')"
     with tx.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout.readline() == "\n"
@@ -359,7 +359,7 @@ UPPER = {
 
 
 def meddle(monkeypatch: pytest.MonkeyPatch, tx: Transaction, workspace: Path, where: str, what: str, how: str) -> None:
-    """Have somebody change a file as long as it is being copied, or its copy."""
+    """Have another process change a file while it is being copied, or its copy."""
     assert tx._store is not None
     original, spare, copy = Path(tx._store.upper, where), workspace / tx._store.spare, copies.copy
 

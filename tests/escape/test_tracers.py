@@ -34,7 +34,7 @@ LACKED = {"attributes", "processes", "secrets", "tmp"}
 
 # ---- what a tracer can do without exit stops
 
-# Each process tells when it holds the one before; then somebody says "ready". Who gives up by himself leaves a word.
+# Each process reports when it holds the one before; then "ready" is printed. A process that gives up leaves a file.
 HOLD = """
 import ctypes, os, signal, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)

@@ -232,7 +232,7 @@ def test_network_list() -> None:
 
 
 def test_null_is_a_device() -> None:
-    """What is written to /dev/null is written to that device only: not to a file that somebody has put in its place."""
+    """What is written to /dev/null is written to that device only: not to a file that was put in its place."""
     op = profile(workspace())
     model = Evaluator(op.profile, values(op))
     assert model.allows("file-write-data", "/dev/null", vnode_type="CHARACTER-DEVICE")

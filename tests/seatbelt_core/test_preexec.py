@@ -121,7 +121,7 @@ def test_sessions(core: Core) -> None:
          leader.refused()])
     """
     )
-    assert core.run(script) == [False, True, True, [1, "SESSION"]]  # who leads a group can't have one
+    assert core.run(script) == [False, True, True, [1, "SESSION"]]  # the leader of a group can't have one
 
 
 def test_it_fails(core: Core, tmp_path: Path) -> None:

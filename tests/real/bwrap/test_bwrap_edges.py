@@ -94,7 +94,7 @@ def test_nobody_can_hold_the_locks(options: tuple[str, ...], tmp_path: Path) -> 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["control: before", "between look and mount"])
 def test_a_source_that_becomes_a_link(tmp_path: Path, is_late: bool) -> None:
-    """A source is mounted as it was found; what somebody puts in its place is refused, if it leads elsewhere.
+    """A source is mounted as it was found; what replaces it later is refused if it leads elsewhere.
 
     The control: a link that is there from the start is followed, as bubblewrap does.
     """

@@ -38,7 +38,7 @@ ASK = 'id -un; id -gn; getent passwd "$(id -u)"; getent group "$(id -g)" | cut -
 
 @pytest.mark.parametrize(("uid", "gid"), [(54321, 54322), (0, 0), (1, 65534)])
 def test_ids_of_the_policy(workspace: Path, uid: int, gid: int) -> None:
-    """A uid has a name, a home and a group inside, whether or not somebody outside has it."""
+    """A uid has a name, a home and a group inside, whether or not a user outside has it."""
     done = sh(ASK, Policy.workspace(workspace, uid=uid, gid=gid))
     user, group, entry, found, home = done.stdout.splitlines()
     assert (entry.split(":")[0], found) == (user, group)

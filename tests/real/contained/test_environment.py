@@ -136,7 +136,7 @@ def test_order(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not any("outside" in entry or not entry.startswith("/") for entry in path)
     (tmp_path / "tools").mkdir()
     assert path_of(Policy.workspace(workspace, tools_bin=tmp_path / "tools"))[0] == str(tmp_path / "tools")
-    monkeypatch.setenv("PATH", f"{own()}:/usr/bin")  # somebody who has it in front wants it there
+    monkeypatch.setenv("PATH", f"{own()}:/usr/bin")  # a caller that has it in front wants it there
     assert path_of(Policy.workspace(workspace))[0] == own()
 
 

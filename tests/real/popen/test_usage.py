@@ -116,7 +116,7 @@ def test_somebody_else_reaps(chosen: Policy) -> None:
 
 
 def test_init_killed(chosen: Policy) -> None:
-    """When somebody kills the sandbox's init, nobody knows what the others used."""
+    """If the sandbox's init is killed, nobody knows what the others used."""
     p = nsbox.Popen(["cat"], policy=chosen, stdin=subprocess.PIPE)
     os.kill(p.sandbox.init_pid, signal.SIGKILL)
     assert p.wait() == -9

@@ -147,7 +147,7 @@ def test_what_was_changed_after_it_came_in_stays(case: Case, how: str) -> None:
 
 @pytest.mark.parametrize("path", ["changed", "tree/mine", "tree/hard", "moved-here"])
 def test_undoing_keeps_what_others_have_done(case: Case, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """A step fails when somebody has edited what came in before: that stays, and what was there is put beside it."""
+    """A step fails after a user has edited what came in before: that stays, and what was there is put beside it."""
     store, undo = case.begin(), steps.Steps.undo
     done: list[str] = []
 
@@ -379,7 +379,7 @@ def test_a_transaction_that_lives_is_left_alone(case: Case) -> None:
 
 
 def test_a_directory_becomes_a_symlink(case: Case) -> None:
-    """A commit never goes through a symlink that somebody puts in its way: nothing outside is changed."""
+    """A commit never goes through a symlink that is put in its way: nothing outside is changed."""
     outside = case.real.parent / "outside"
     shutil.copytree(case.real / "kept", outside)
     store = case.begin()

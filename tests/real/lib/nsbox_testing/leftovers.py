@@ -223,7 +223,7 @@ def take(temporary: str) -> Picture:
 
 
 def _may_be_ours(mount: str) -> bool:
-    """Say if a line of mountinfo may be of this user, who mounts nothing here without privileges but FUSE (mount.fuse3(8))."""
+    """Say if a line of mountinfo may be of this user, who without privileges mounts nothing here except FUSE (mount.fuse3(8))."""
     return os.geteuid() == 0 or f"user_id={os.geteuid()}," in mount
 
 
