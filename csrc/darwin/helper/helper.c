@@ -13,7 +13,7 @@
 #include "abi.h"
 #include "helper.h"
 #include "darwin/system/seatbelt.h"
-#include "told.h"
+#include "orders.h"
 
 enum { FAILED = 127, MOST_LOOKED_AT = 1024 };
 enum whom { ITSELF, GROUP, ALL };
@@ -43,7 +43,7 @@ static void keep_from_command(const char was_open[MOST_LOOKED_AT])
             set_cloexec(fd, 1); /* EBADF: it isn't open now */
 }
 
-static int confine(const struct told *t)
+static int confine(const struct orders *t)
 {
     char was_open[MOST_LOOKED_AT];
     note_open(was_open);
@@ -55,9 +55,9 @@ static int confine(const struct told *t)
 /* Returns only with an error. */
 static int apply(int report, int profile, uint32_t *step)
 {
-    struct told t;
+    struct orders t;
     *step = NSBOX_STEP_PLAN;
-    int ret = told_read(profile, &t);
+    int ret = orders_read(profile, &t);
     close(profile);
     if (ret < 0)
         return ret;
