@@ -63,7 +63,7 @@ def choose(policy: Policy, host: Host) -> tuple[str, tuple[Reason, ...]]:
         reasons = _backend(name).missing(host)
         if not reasons:
             return name, tuple(passed_over)
-        # A backend of another system isn't worth mentioning, unless there is nothing else to say.
+        # A backend of another system isn't worth mentioning, unless there is nothing else to report.
         refusals = foreign if policy.backend == "auto" and host.system != _SYSTEMS[name] else passed_over
         refusals += (Reason(f"{name}: {reason.what}", reason.remedy) for reason in reasons)
     raise UnavailableError(*(passed_over or foreign))

@@ -262,7 +262,7 @@ def join(path: str, name: str) -> str:
 def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
     """Open an existing file as openat2(2) does, with its RESOLVE_ flags; raises OSError.
 
-    EAGAIN: something on the way was renamed meanwhile, so that the kernel can't tell whether a ".." has led outside.
+    EAGAIN: something on the way was renamed meanwhile, so the kernel can't tell whether a ".." has led outside.
     """
     name = abi.ffi.from_buffer("char[]", os.fsencode(path))
     for _ in range(64):

@@ -145,7 +145,7 @@ def _make(policy: Policy, host: Host, source: str) -> None:
         status = os.lstat(name, dir_fd=tree.fd)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PolicyError("home", f"{source} is no directory of this user's: remove it")
-        if stat.S_IMODE(status.st_mode) != 0o700:  # a command may have changed it, so that it can't even be opened
+        if stat.S_IMODE(status.st_mode) != 0o700:  # a command may have changed it; then it may not even be opened
             files.set_mode(tree.fd, name, stat.S_IFDIR, 0o700)
         with tree.dir(name) as fd:
             home_points.make(policy, host, fd)
@@ -195,7 +195,7 @@ class BoxHome:
         return True
 
     def _hold(self) -> None:
-        """Lock it, so that no process thinks that it was left behind; remove those that were. Raises OSError."""
+        """Lock it, to show other processes that it wasn't left behind; remove those that were. Raises OSError."""
         if self._lock >= 0:
             return
         _sweep(self._base)

@@ -69,7 +69,7 @@ def are_there(policy: Policy, host: Host, source: str) -> bool:
 def make(policy: Policy, host: Host, fd: int) -> None:
     """Make the policy's own points in its home. A link there would lead the mount elsewhere: PolicyError."""
     kinds = _kinds(policy, host)
-    _remember(policy, host, kinds.keys())  # first, so that no command starts meanwhile that could remove them
+    _remember(policy, host, kinds.keys())  # first: a command that started meanwhile could remove them
     for name, is_file in kinds.items():
         with contextlib.suppress(FileExistsError):
             if is_file:

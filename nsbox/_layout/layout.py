@@ -159,7 +159,7 @@ def sources(op: ops.Op) -> tuple[str | int, ...]:
 
 
 def _with_state_masked(policy: Policy, host: Host) -> Policy:
-    """Return the policy with a mask after each op that shows nsbox's directory, so that a later op of its own wins.
+    """Return the policy with a mask right after each op that shows nsbox's directory. A later op of its own wins.
 
     Directories on the way there, inside a writable bind, are bound onto themselves: otherwise a command could move
     them, and make a key of its own. There are two exceptions: a command line of bubblewrap, under which renames have to

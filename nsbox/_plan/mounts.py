@@ -41,7 +41,7 @@ class Mount(Frozen):
     op: what mounts it; None: the root that there is from the start.
     number: how many of the table's came before it.
     is_read_only: whether its own flag says so.
-    is_optional: whether it may be missing, so that it covers nothing for sure.
+    is_optional: whether it may be missing; then it doesn't surely cover anything.
     """
 
     dest: str

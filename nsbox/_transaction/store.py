@@ -247,7 +247,7 @@ def _wait(take: Callable[[], object]) -> bool:
 
 @contextlib.contextmanager
 def locked_base(base: str) -> Iterator[None]:
-    """Lock the stores in a block, so that no process mistakes one that is being made for one that was left behind.
+    """Lock the stores in a block: no process must mistake one that is being made for one that was left behind.
 
     Raises TimeoutError if another process has had the lock for half a minute.
     """
