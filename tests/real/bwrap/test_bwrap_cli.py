@@ -379,7 +379,7 @@ def test_install(tmp_path: Path) -> None:
         assert run(nsbox, "bwrap", "--install", str(tmp_path)).stdout == f"{tmp_path}/bwrap\n"
     (tmp_path / "bwrap").write_text("somebody's")
     refused = run(nsbox, "bwrap", "--install", str(tmp_path))
-    assert refused.returncode == 1 and "that nsbox hasn't made" in refused.stderr
+    assert refused.returncode == 1 and "which nsbox hasn't made" in refused.stderr
     made = run(nsbox, "bwrap", "--install", str(tmp_path / "not" / "there"))
     assert (made.returncode, made.stdout) == (0, f"{tmp_path}/not/there/bwrap\n")
     assert run(nsbox, "bwrap", "--install").returncode == 2
