@@ -352,9 +352,9 @@ typedef struct nsbox_request {
     int32_t pipe_write;  /* 0: the call makes one, which a process that another thread starts meanwhile could inherit */
     uint32_t inotify_instances; /* Linux: not 0: limit on the user's, in the first user namespace */
     uint32_t terminal;    /* 1 + the standard descriptor that its session gets, or without SETSID its group; 0: none */
-    uint32_t relay_later; /* the relay is told of the sandbox, and nobody waits for its answer */
+    uint32_t relay_later; /* the relay learns of the sandbox, and nobody waits for its answer */
     uint64_t relay_id;    /* the sandbox's id there */
-    int32_t relay_fd;     /* a socket to the relay (../relay/wire.h), which is sent the new net namespace; or -1 */
+    int32_t relay_fd;     /* a socket to the relay (net/wire.h), which is sent the new net namespace; or -1 */
     uint32_t reserved;
 
     void (*after_fork)(void); /* with NSBOX_PREEXEC: called in the command before any other code of the caller */

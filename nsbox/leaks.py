@@ -81,7 +81,7 @@ def scan(text: str | bytes, *, depth: int = DEPTH, key: bytes | None = None) -> 
     if isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth <= 8:
         raise ValueError(f"depth: {depth!r} is no number from 0 to 8")
     if key is not None and len(key) < 16:
-        raise ValueError("key: has to have 16 bytes at least")
+        raise ValueError("key: must have at least 16 bytes")
     findings: dict[tuple[str, int], Finding] = {}
     for layer in layers(data, depth):
         for kind, start, end in tokens(layer.data):
@@ -224,7 +224,7 @@ class _Code:
         spread = b""
         starts = set()
         for phase in range(self.size):
-            lane = firsts[phase :: self.size]  # one letter of each group: to search these is to search for groups
+            lane = firsts[phase :: self.size]  # one letter of each group: searching these means searching for groups
             at = lane.find(self._row)
             while at >= 0:
                 place, past = at * self.size + phase, at + 1

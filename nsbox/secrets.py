@@ -46,9 +46,9 @@ class StoreError(NsboxError, OSError):
 class Secret:
     """A str that only reveal() shows: repr(), str(), format() and logs show "***".
 
-    How long a comparison takes doesn't tell how much of two Secrets is the same. A Secret can't be changed
-    (AttributeError), nor hashed, pickled or put into JSON (TypeError); copying it returns the same object. Code that
-    runs in this process can still read it.
+    The time that a comparison takes doesn't reveal how much of two Secrets is the same. A Secret can't be changed
+    (AttributeError), and can't be hashed, pickled or put into JSON (TypeError). Copying it returns the same object.
+    Code that runs in this process can still read it.
     """
 
     __slots__ = ("__value",)
@@ -95,7 +95,7 @@ class Secret:
         return self
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a Secret isn't pickled: send what reveal() returns, over a channel that you trust with it")
+        raise TypeError("a Secret can't be pickled: send what reveal() returns, over a channel that you trust with it")
 
 
 @runtime_checkable
@@ -146,10 +146,10 @@ def _check_value(name: str, value: Secret | str) -> str:
 class JsonStore:
     """Secrets in a file of a directory that belongs to this user alone: a JSON object of strings.
 
-    Give each agent a directory of its own: then no agent knows of another's secrets. The directory needs mode 0700 or
-    less and the file 0600 or less; this process's effective user has to own both. Neither may be a symlink, and the
-    file has to be a regular one. Otherwise every method raises StoreError, which says what to do. So do files that are
-    too large or can't be understood.
+    Give each agent a directory of its own: then no agent knows of another's secrets. The directory must have mode 0700
+    or less and the file 0600 or less, and this process's effective user must own both. Neither may be a symlink, and
+    the file must be a regular one. Otherwise every method raises StoreError, which says what to do; it also does so for
+    a file that is too large or can't be understood.
 
     A change writes a new file to the device, then renames it over the old one (rename(2)). So readers see the old file
     or the new one, even after a power failure. Writers wait for one another, by a lock (flock(2)) on the directory.
@@ -307,10 +307,10 @@ def _not_a(path: str, what: str, number: int = errno.EINVAL) -> StoreError:
 def _check_owned(status: os.stat_result, path: str, mode: str) -> None:
     """Refuse what another user owns, or may read or write."""
     if status.st_uid != os.geteuid():
-        what = f"belongs to uid {status.st_uid}, and this is uid {os.geteuid()}; a store has to be this user's own"
+        what = f"belongs to uid {status.st_uid}, and this is uid {os.geteuid()}; a store must be this user's own"
         raise StoreError(errno.EPERM, what, path)
     if status.st_mode & 0o077:
-        what = f"has mode {stat.S_IMODE(status.st_mode):04o}, so that others have access; say: chmod {mode}"
+        what = f"has mode {stat.S_IMODE(status.st_mode):04o}, so others have access; run: chmod {mode}"
         raise StoreError(errno.EPERM, f"{what} (and change what was in it, if others could read it)", path)
 
 
@@ -331,7 +331,7 @@ def _parsed(data: bytes) -> tuple[dict[str, str] | None, str]:
     except RecursionError:
         return None, "is no object of strings: it is nested too deeply"
     if not isinstance(pairs, _Pairs):
-        return None, "is no JSON object: its first character has to be a {"
+        return None, "is no JSON object: its first character must be a {"
     for number, (name, value) in enumerate(pairs, 1):
         try:
             if isinstance(value, str):

@@ -186,8 +186,8 @@ class Transaction(Commands):
         express has a line that begins with "# ": directories of unusual modes or without files, FIFOs, extended
         attributes, access lists, hard links. Bytes that aren't UTF-8 become surrogates; os.fsencode() restores them.
 
-        max_size: bytes, or a str such as "1M". Larger files, files with NUL bytes, and all after the first 256 MiB are
-            only said to differ. Default: 1 MiB.
+        max_size: bytes, or a str such as "1M". Of larger files, files with NUL bytes, and all files after the first 256
+            MiB, the diff only says that they differ. Default: 1 MiB.
         escaped: True writes invisible characters, such as escape sequences, and those that reverse text as C escapes.
             That is for a terminal or a human reader; no program can apply it. Default: False.
 

@@ -117,7 +117,7 @@ static void reap(pid_t pid)
 
 /* Returns when the program has been executed, or the process is gone. Whatever ends a confined process before the
  * exec counts as its own end, which its status tells, as with a plain fork. */
-static void hear(int fd, nsbox_result *res)
+static void read_report(int fd, nsbox_result *res)
 {
     struct report r;
     int n, is_confined = 0;
@@ -150,7 +150,7 @@ static int start(struct job *j, struct report_pipe *pipe, nsbox_result *res)
         res->pid = pid;
     report_pipe_close(pipe, 1);
     if (pid > 0)
-        hear(pipe->ends[0], res);
+        read_report(pipe->ends[0], res);
     report_pipe_close(pipe, 0);
     report_pipe_forget(pipe);
     return 0;

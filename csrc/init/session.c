@@ -21,7 +21,7 @@
 enum { MOST = 256, MOST_FDS = 250, STACK = 65536, ALIGNED = 64, AT_ONCE = 4096, REAPED = 65536 };
 
 struct child {
-    int pid, told; /* told: its socket */
+    int pid, report_fd; /* report_fd: its socket */
 };
 
 /* What comes with a request before the descriptors that the command gets. */
@@ -269,7 +269,7 @@ static void start(int n_fds)
     int ret = tell(entry.fds[TOLD], &report, pidfd);
     if (pid > 0 && ret >= 0) {
         place->pid = (int)pid;
-        place->told = entry.fds[TOLD];
+        place->report_fd = entry.fds[TOLD];
         entry.fds[TOLD] = -1;
     } /* else the caller notices that the other end is closed, and so does the child */
     close_all(entry.fds, n_fds);
@@ -339,8 +339,8 @@ static int reap(void)
                 .system_us = used.system[0] * 1000000 + used.system[1],
                 .max_rss = used.max_rss * 1024,
             };
-            tell(children[i].told, &report, -1);
-            sys_close(children[i].told);
+            tell(children[i].report_fd, &report, -1);
+            sys_close(children[i].report_fd);
             children[i].pid = 0;
             break;
         }

@@ -28,8 +28,8 @@ int lookup_add(struct lookup *lookup);
 /* Returns all that are done, as a list. */
 struct lookup *lookup_done(void);
 
-/* Give a lookup that waits because its owner has used up its share to another owner that hasn't. 1: it belongs to
- * that one now. */
+/* Hand a waiting lookup, whose owner has used up its share of threads, to another owner that hasn't. 1: it belongs to
+ * the new one now. */
 int lookup_adopt(struct lookup *lookup, int *n_busy);
 
 #endif

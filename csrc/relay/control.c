@@ -1,4 +1,4 @@
-/* control.c: the caller's messages, and what they ask for. */
+/* control.c: the caller's messages, and how each is carried out. */
 #include "control.h"
 #include "relay/base/events.h"
 #include "relay/base/relay.h"

@@ -43,8 +43,8 @@ static void forgotten(void)
     CHECK(name_by_text("n-1.example") == NULL);
 }
 
-/* An address that a sandbox was told belongs to no other name while that sandbox lives. */
-static void told(void)
+/* An address that a sandbox has learned belongs to no other name while that sandbox lives. */
+static void known(void)
 {
     struct name *kept = add(1), *gone = add(2);
     uint32_t address = gone->address;
@@ -68,7 +68,7 @@ static void too_many(void)
     for (struct name *name; (name = add(100000 + n)); n++)
         name_tell(&sandbox, name);
     CHECK(n == MOST_NAMES - 1 && add(1) && !add(99999));
-    /* Names of sandboxes that have ended don't block others; those that a living one was told stay. */
+    /* Names of sandboxes that have ended don't block others; those whose address a living one has learned stay. */
     struct name *kept = name_by_text("n1.example"), *busy = name_by_text("n100001.example");
     newest = &other;
     name_use(&other, name_by_text("n100002.example"));
@@ -87,7 +87,7 @@ static void too_many(void)
 int main(void)
 {
     forgotten();
-    told();
+    known();
     too_many();
     fprintf(stderr, "%d checks, %d failed\n", checks, failures);
     return failures != 0;

@@ -53,10 +53,10 @@ def _backend(name: str) -> _Backend:
 
 
 def choose(policy: Policy, host: Host) -> tuple[str, tuple[Reason, ...]]:
-    """Return the backend for this policy on this host, and why it isn't one that contains more.
+    """Return the backend for this policy on this host, and why it isn't a stronger one.
 
-    The first one that works here at all is chosen. If it can't grant a wish, that is no reason to choose another, which
-    grants even less. Raises UnavailableError with all reasons if the policy accepts none that works.
+    The first one that works here at all is chosen, even if it can't grant a wish: those after it grant even less.
+    Raises UnavailableError with all reasons if the policy accepts none that works.
     """
     passed_over: list[Reason] = []
     foreign: list[Reason] = []
@@ -66,7 +66,7 @@ def choose(policy: Policy, host: Host) -> tuple[str, tuple[Reason, ...]]:
         reasons = _backend(name).missing(host)
         if not reasons:
             return name, tuple(passed_over)
-        # A backend of another system isn't worth mentioning, unless there is nothing else to say.
+        # A backend of another system isn't worth mentioning, unless there is nothing else to report.
         refusals = foreign if policy.backend == "auto" and host.system != _SYSTEMS[name] else passed_over
         refusals += (Reason(f"{name}: {reason.what}", reason.remedy) for reason in reasons)
     raise UnavailableError(*(passed_over or foreign))

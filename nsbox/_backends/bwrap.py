@@ -1,7 +1,7 @@
 """The backend of bubblewrap: a plan that becomes arguments of the system's bwrap(1).
 
-It is for machines on which a security profile lets that program alone make user namespaces: Ubuntu since 23.10 binds
-one to /usr/bin/bwrap. _plan.bwrap_words translates the plan; _spawn.bwrap carries it out.
+It is for machines on which a security profile lets only that program make user namespaces: Ubuntu since 23.10 binds one
+to /usr/bin/bwrap. _plan.bwrap_words translates the plan; _spawn.bwrap carries it out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nsbox._plan.plan import Identity, Plan
 from nsbox._policy.policy import Policy
 
 NAME = "bwrap"
-_FLOOR = (0, 8)  # it brought --disable-userns; what older versions lack hasn't been studied
+_FLOOR = (0, 8)  # the first with --disable-userns; nobody has studied what older versions lack
 _SPOKEN = (
     *(ops.Bind, ops.RoBind, ops.DevBind, ops.BindFd, ops.Tmpfs, ops.Proc, ops.Dev, ops.Mqueue),
     *(ops.Dir, ops.File, ops.BindData, ops.Symlink, ops.RemountRo, ops.Chmod),
@@ -93,14 +93,14 @@ def _options(policy: Policy, namespaces: frozenset[str], uid: int, gid: int) -> 
     return (*words, "--new-session") if policy.new_session else tuple(words)
 
 
-def _check_possible(policy: Policy, given: tuple[ops.Op, ...], plan_ops: tuple[ops.Op, ...]) -> None:
+def _check_possible(policy: Policy, own: tuple[ops.Op, ...], plan_ops: tuple[ops.Op, ...]) -> None:
     """Raise UnavailableError for a wish that bwrap can't grant and that can't be left out either.
 
-    given: the policy's own ops. A mask among these is refused: what is at its place need not be the host's, so it is
+    own: the policy's own ops. A mask among these is refused: what is at its place need not be the host's, so it is
         unknown whether that is a file or a directory.
     """
-    for op in (*given, *plan_ops):
-        if not isinstance(op, _SPOKEN) or (isinstance(op, ops.Mask) and op in given):
+    for op in (*own, *plan_ops):
+        if not isinstance(op, _SPOKEN) or (isinstance(op, ops.Mask) and op in own):
             raise UnavailableError(Reason(f"bwrap: {op.describe()}: it has no option for that"))
     if "time" in policy.unshare:
         raise UnavailableError(Reason("bwrap: unshare: it makes no time namespaces"))

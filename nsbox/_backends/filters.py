@@ -62,7 +62,7 @@ def programs(policy: Policy, host: Host, *, by_second_userns: bool, last: tuple[
 
 
 def _refuses_set_ids(policy: Policy) -> bool:
-    """Say if no way is left to make a file set-user-ID. io_uring opens files too; nested sandboxes need openat2."""
+    """Say if no way is left to make a set-user-ID file. io_uring opens files too; nested sandboxes need openat2."""
     if policy.filter.base == "off" or policy.base == "host" or policy.nested:
         return False
     from nsbox._seccomp.profiles import SET_IDS

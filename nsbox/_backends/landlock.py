@@ -1,6 +1,6 @@
 """The backend of Landlock: a plain child behind Landlock, seccomp and resource limits, where namespaces are refused.
 
-Nothing is mounted: files have their usual names, and nothing inside of an allowed directory can be hidden. _lacking()
+Nothing is mounted: files have their usual names, and nothing inside an allowed directory can be hidden. _lacking()
 lists what the backend can't do, by the names in best_effort.
 """
 

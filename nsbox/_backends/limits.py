@@ -95,7 +95,7 @@ _IN_ONE_MESSAGE = 253  # SCM_MAX_FD: descriptors that a message may hold even at
 
 
 def _open_files(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
-    """Return a limit of descriptors, so that a command can't have so many in flight that its caller can't send any."""
+    """Return a limit of descriptors: a command must not have so many in flight that its caller can't send any."""
     soft = host.open_files
     if policy.filter.base != "hardened" or policy.base != "workspace" or not soft or policy.limits.open_files:
         return ()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nsbox._seccomp.bpf import Rule
 
 NAME = "namespaces"
-_TRUNCATE = 1 << 14  # <linux/landlock.h>; here, so that commands without Landlock don't import _landlock
+_TRUNCATE = 1 << 14  # <linux/landlock.h>; it stands here so that commands without Landlock don't import _plan.landlock
 _CLOSED = ("/run", "/var/tmp")  # but not /tmp, where every program makes files
 KERNEL_FLOOR = (5, 12)  # mount_setattr(2)
 
@@ -182,7 +182,7 @@ def _full(policy: Policy, host: Host) -> Identity:
 def _owners(policy: Policy, host: Host, ops: tuple[Op, ...]) -> tuple[tuple[str, int, int], ...]:
     """Return, for each bind of the policy's paths, its destination and the owner whose files become the command's.
 
-    A directory that is bound onto itself on the way to another path goes with the path that it lies in.
+    A directory that is bound onto itself, on the way to another path, counts as a part of the path that it lies in.
     """
     by_path = {path: (uid, gid) for path, uid, gid in host.owners}
     own = [source] if (source := home_source(policy, host)) else []
@@ -275,7 +275,7 @@ def _ruleset(policy: Policy, host: Host, ops: tuple[Op, ...], lacking: dict[str,
 
 
 def _last(ruleset: Ruleset | None) -> tuple[Rule, ...]:
-    """Return the seccomp rules that Landlock's rules about files need beside them."""
+    """Return the seccomp rules that must accompany Landlock's rules about files."""
     if ruleset is None or not ruleset.files:
         return ()
     from nsbox._seccomp.profiles import beside_landlock

@@ -19,8 +19,8 @@ def missing(host: Host) -> tuple[Reason, ...]:
 def compile(policy: Policy, host: Host) -> Plan:
     """Return a plan that contains nothing, and says so."""
     if policy.network not in ("none", "host"):
-        what = "passthrough: network: it contains nothing, so that no list would hold"
-        raise UnavailableError(Reason(what, "say network='host' if that is meant"))
+        what = "passthrough: network: it contains nothing, so no list would hold"
+        raise UnavailableError(Reason(what, "set network='host' if you mean that"))
     builds = not policy.inherit_env
     return Plan(
         ops=(),

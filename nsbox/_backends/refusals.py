@@ -21,7 +21,7 @@ profile nsbox {interpreter} flags=(unconfined) {{
 def apparmor_profile(interpreter: str) -> str:
     """Return an AppArmor profile (4.0, Ubuntu 23.10 and later) that lets this program make user namespaces.
 
-    It lets every user of the program do so; to allow less, copy the interpreter for one purpose.
+    It lets every user of the program do so. To allow less, make a copy of the interpreter for one purpose.
 
     interpreter: the path of the executable file, without links, since AppArmor compares that.
     """
@@ -81,7 +81,7 @@ def refused_userns(number: int, host: Host, *, is_uid_map: bool = False) -> Reas
         )
     if is_uid_map and number == errno.EACCES:
         return Reason(
-            "this process isn't dumpable (prctl(2)), so that the maps of its children aren't its own to write",
+            "this process isn't dumpable (prctl(2)), so it can't write the maps of its children",
             "PR_SET_DUMPABLE; to be non-dumpable and join a pid namespace, call nsbox.probe() first",
         )
     if is_uid_map and host.euid == 0:

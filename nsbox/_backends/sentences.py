@@ -35,7 +35,7 @@ def own_processes(end: str) -> str:
 
 
 def privileges(capabilities: str = "no capabilities", userns: str = "") -> str:
-    """Return what is enforced about privileges. userns: whose user namespace it is, "own" or "joined"; "": none's."""
+    """Return what is enforced about privileges. userns: which user namespace it has, "own" or "joined"; "": none."""
     return f"privileges: {capabilities}, no new privileges{f', {userns} user namespace' if userns else ''}"
 
 

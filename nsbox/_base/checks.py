@@ -47,7 +47,7 @@ def is_path_like(value: object) -> TypeGuard[os.PathLike[str]]:
 
 
 def _has(value: object, method: str) -> bool:
-    """Say if the value's class has the method; that the class of the class has it (as an Enum's) doesn't count."""
+    """Say if the value's class has the method. A method of its metaclass, such as Enum's, doesn't count."""
     methods = (base.__dict__[method] for base in type(value).__mro__ if method in base.__dict__)
     return next(methods, None) is not None
 

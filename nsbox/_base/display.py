@@ -16,8 +16,8 @@ def c_quoted(path: str) -> str:
 def _is_seen(char: str) -> bool:
     """Say if a character is printable, and has a shape or a width of its own.
 
-    Some that Python counts as printable have neither: fillers and blanks, and those that programs ignore if they don't
-    know them (Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.txt).
+    Python also counts some as printable that have neither: fillers, blanks, and characters that a program ignores
+    unless it knows them (Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.txt).
     """
     code = ord(char)
     if code < 0x300:

@@ -1,4 +1,4 @@
-"""Objects of which a fork makes a copy that has to let go of what stays the parent's."""
+"""Objects that a fork copies. The child's copies must let go of what still belongs to the parent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Alive:
-    """Those objects of a class that are alive. In a forked child, after_fork() of each is called."""
+    """The objects of a class that are alive. In a forked child, after_fork() of each is called."""
 
     def __init__(self) -> None:
         self._objects: weakref.WeakSet[Forked] = weakref.WeakSet()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def add(self, one: Forked) -> None:
-        """Add an object, which isn't kept alive by that."""
+        """Add an object, without keeping it alive."""
         self._objects.add(one)
 
     def _after_fork(self) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from _operator import attrgetter  # operator's own, as _collections_abc and _struct are collections.abc's and struct's
 
-TYPE_CHECKING = False  # to import typing for it would take as long as to import all of this package
+TYPE_CHECKING = False  # importing typing for it would take as long as importing all of this package
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ParamSpec, TypeVar, dataclass_transform
@@ -50,7 +50,7 @@ class Field:
 
 
 def field(*, default: Any = _MISSING, init: bool = True, repr: bool = True, compare: bool = True) -> Any:
-    """Return a Field, for a class to say more about a field than its default, as with dataclasses.field()."""
+    """Return a Field, which says more about a field than its default does, as dataclasses.field() would."""
     return Field(default, init, repr, compare)
 
 
@@ -67,7 +67,7 @@ def frozen_by_name(cls: type[T]) -> type[T]:
 
 
 def _prepare(cls: Any, *, by_name: bool) -> type[Any]:
-    # Nothing is compiled, and the class isn't made a second time, as it would be for __slots__: to make classes is most
+    # Nothing is compiled, and the class isn't made a second time, as it would be for __slots__: making classes is most
     # of the cost of an import.
     if Frozen not in cls.__mro__:
         raise TypeError(f"{cls.__qualname__} isn't a subclass of Frozen")
@@ -80,7 +80,7 @@ def _prepare(cls: Any, *, by_name: bool) -> type[Any]:
 
 
 def _complete(cls: Any) -> None:
-    """Find out the fields of a frozen class. It is put off, since most programs never make a value of most classes."""
+    """Find out the fields of a frozen class, on first use: most programs never make a value of most classes."""
     own = cls.__dict__
     added = []
     for name, kind in cls.__annotations__.items():

@@ -1,4 +1,4 @@
-"""Where nsbox imports from in the caller's process: never a file that a command can have written.
+"""Where nsbox imports from in the caller's process: never a file that a command could have written.
 
 `python -c`, `python -m` and the interactive interpreter have the current directory first in sys.path; a script has its
 own directory. If a command left a shutil.py there, nsbox would execute it outside of the sandbox when it first imports
@@ -62,7 +62,7 @@ class _Places:
         return directories if self.first is None else directories | {self.first}
 
     def safe(self, entries: "Iterable[object]") -> list[str]:
-        """Return those directories of a sys.path that no command can have written to, without links."""
+        """Return those directories of a sys.path that no command could have written to, without links."""
         import os
 
         # Relative entries, such as "", count from the current directory, and so are left out.
@@ -146,7 +146,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return the spec of a module that nsbox imports; raises ModuleNotFoundError if a command can have made it."""
+        """Return the spec of a module that nsbox imports; raises ModuleNotFoundError if a command may have made it."""
         top = name.partition(".")[0]
         if top == "nsbox" or not _is_asked_by_nsbox(sys._getframe(1), self._is_library, self.places.libraries):
             return None
@@ -156,7 +156,7 @@ class _Finder:
         if spec is None:
             entries = sys.path if path is None else path
             spec = self._spec(name, path, self.places.safe(entries), target)
-        if spec is None and top == "_cffi_backend":  # nsbox needs it, and itself comes from there
+        if spec is None and top == "_cffi_backend":  # nsbox needs it, and nsbox itself comes from there
             spec = self._spec(name, path, [self.places.above], target, may_be_open=True)
         if spec is not None:
             if spec.has_location and spec.origin is not None:
@@ -167,7 +167,7 @@ class _Finder:
             if planted is not None:
                 where = planted.origin or ", ".join(planted.submodule_search_locations or ())
                 raise ModuleNotFoundError(
-                    f"No module named {name!r} for nsbox: commands can have written {where}", name=name
+                    f"No module named {name!r} for nsbox: commands may have written {where}", name=name
                 )
         return None
 

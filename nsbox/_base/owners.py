@@ -67,7 +67,7 @@ def high(owner: Owner) -> Owner:
     """Return the owner, or that of a copy if its descriptor is below 3: the caller may have closed standard ones."""
     if owner.fileno() > 2:
         return owner
-    import fcntl  # not on every system that this module is imported on
+    import fcntl  # some systems on which this module is imported lack it
 
     moved = opened(fcntl.fcntl, owner.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
     owner.close()

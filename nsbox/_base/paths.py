@@ -1,4 +1,4 @@
-"""Absolute paths, compared by name; and where this package is, which nothing else finds out."""
+"""Absolute paths, compared by name; and where this package is. No other module works that out."""
 
 # No import here, not even of __future__: this is loaded before nsbox looks at where it imports from.
 
@@ -21,5 +21,5 @@ def is_inside(path: str, root: str) -> bool:
 
 
 def innermost(path: str, roots: "Iterable[str]") -> str | None:
-    """Return the longest of the roots that a path is below, or is; None: there is none."""
+    """Return the longest root that a path is below, or equal to; None if there is none."""
     return max((root for root in roots if is_below(path, root)), key=len, default=None)

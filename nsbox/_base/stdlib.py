@@ -40,7 +40,7 @@ def popen() -> Any:
     unpatched = original(subprocess, "Popen")
     if _is_own(unpatched, subprocess):
         return unpatched
-    for kind in object.__subclasses__():  # it exists if anything can put it back; otherwise, it is made again below
+    for kind in object.__subclasses__():  # the original is still here if anything refers to it, so as to put it back
         if kind.__name__ == "Popen" and _is_own(kind, subprocess):
             return kind
     return _again(subprocess)

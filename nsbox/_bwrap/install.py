@@ -70,7 +70,7 @@ def install(directory: str) -> str:
     path = os.path.join(os.path.abspath(directory), "bwrap")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.lexists(path) and not _is_ours(path):
-        raise FileExistsError(errno.EEXIST, "there is a bwrap already that nsbox hasn't made", path)
+        raise FileExistsError(errno.EEXIST, "there is already a bwrap, which nsbox hasn't made", path)
     temporary = f"{path}.{os.getpid()}"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)

@@ -42,25 +42,25 @@ _Placed: TypeAlias = (
 )
 
 
-def failure(result: command.Result, asked: Asked, start: Start) -> str:
+def failure(result: command.Result, options: Asked, start: Start) -> str:
     """Return the message after "bwrap: "."""
     step, why = result.step, os.strerror(result.error)
     if step == c.STEP_EXEC:
-        return f"execvp {asked.command[0]}: {why}"
+        return f"execvp {options.command[0]}: {why}"
     if step == c.STEP_CHDIR:
-        return f"Can't chdir to {asked.chdir}: {why}"
+        return f"Can't chdir to {options.chdir}: {why}"
     if step == c.STEP_LIMIT_USERNS and result.error == errno.EEXIST:
         return "creation of new user namespaces was not disabled as requested"
     if step == c.STEP_SECCOMP:
         return f"prctl(PR_SET_SECCOMP): {why}"
     if step == c.STEP_JOIN:
-        return f"Joining specified {'pid' if asked.userns is None else 'user'} namespace failed: {why}"
+        return f"Joining specified {'pid' if options.userns is None else 'user'} namespace failed: {why}"
     ops = start.prepared.ops
     op = ops[result.op] if 0 <= result.op < len(ops) else None
-    said = _about(op, step, why, result) if op is not None else ""
+    message = _about(op, step, why, result) if op is not None else ""
     error = exception(result, start, _host())
     hint = getattr(error, "hint", "") if step in _OF_THE_MACHINE else ""
-    text = said or _beginning(result, why) or str(error)
+    text = message or _beginning(result, why) or str(error)
     return f"{text} ({hint})" if hint and hint not in text else text
 
 

@@ -21,7 +21,7 @@ class Option(Frozen):
 
     kind: a key of _bwrap.parse's handlers; the handler carries the option out.
     help: one line without quotes, brackets and colons, which completion files would have to escape.
-    once: if it is repeated, only the last one takes effect, with a warning.
+    once: if it is repeated, only the last one takes effect, and a warning is printed.
     since: the first version that has it; (0, 8) stands for earlier ones too.
     """
 

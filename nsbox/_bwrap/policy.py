@@ -12,7 +12,7 @@ from nsbox._policy.policy import Policy
 from nsbox._seccomp.filter import Filter
 
 
-def policy_of(asked: Asked, filters: tuple[bytes, ...], *, is_root: bool) -> Policy:
+def policy_of(options: Asked, filters: tuple[bytes, ...], *, is_root: bool) -> Policy:
     """Return the policy.
 
     filters: seccomp programs, in their order.
@@ -21,29 +21,29 @@ def policy_of(asked: Asked, filters: tuple[bytes, ...], *, is_root: bool) -> Pol
 
     As with bubblewrap, background processes go on after the command's end, and the command may make sandboxes itself.
     """
-    new_user = bool({"user"} & (asked.unshare | asked.attempts))
-    joins = asked.userns is not None
-    shares_ipc = "ipc" not in asked.unshare
+    new_user = bool({"user"} & (options.unshare | options.attempts))
+    joins = options.userns is not None
+    shares_ipc = "ipc" not in options.unshare
     return Policy.layers(
-        *(_shared(op, is_root) if shares_ipc and isinstance(op, Mqueue) else op for op in asked.ops),
-        unshare=(asked.unshare | asked.attempts) - {"user", "pid"},
+        *(_shared(op, is_root) if shares_ipc and isinstance(op, Mqueue) else op for op in options.ops),
+        unshare=(options.unshare | options.attempts) - {"user", "pid"},
         ids="auto" if is_root and not new_user and not joins else "single",
-        uid=asked.uid,
-        gid=asked.gid,
+        uid=options.uid,
+        gid=options.gid,
         seccomp=Filter(base="off", programs=filters) if filters else "off",
         nested=True,
         kill_on_exit=False,
-        new_session=asked.new_session,
+        new_session=options.new_session,
         details=Details(
-            share=frozenset({"pid"} - asked.unshare),
-            capabilities=_capabilities(asked, is_root),
-            userns=asked.userns,
-            userns2=asked.userns2,
-            pidns=asked.pidns,
-            disable_userns=asked.disable_userns,
-            assert_userns_disabled=asked.assert_userns_disabled,
+            share=frozenset({"pid"} - options.unshare),
+            capabilities=_capabilities(options, is_root),
+            userns=options.userns,
+            userns2=options.userns2,
+            pidns=options.pidns,
+            disable_userns=options.disable_userns,
+            assert_userns_disabled=options.assert_userns_disabled,
             host_writes=True,
-            die_with_parent=asked.die_with_parent,
+            die_with_parent=options.die_with_parent,
         ),
     )
 
@@ -68,7 +68,7 @@ def from_argv(argv: list[str]) -> Policy:
     words = argv[1:] if argv and os.path.basename(argv[0]) in ("bwrap", "nsbox-bwrap") else argv
     present = {"": "is there"}
     try:
-        asked = parse(
+        options = parse(
             [*words, "--", ""],
             present,
             read=read_all,
@@ -81,17 +81,17 @@ def from_argv(argv: list[str]) -> Policy:
         raise PolicyError("argv", "asks for --help or --version") from None
     except Refused as error:
         raise PolicyError("argv", str(error)) from None
-    if asked.command != ("",):
-        raise PolicyError("argv", f"has a command, which is no part of a policy: {asked.command[0]}")
+    if options.command != ("",):
+        raise PolicyError("argv", f"has a command, which is no part of a policy: {options.command[0]}")
     for name, option in _OF_A_RUN.items():
-        if getattr(asked, name) not in (None, (), False):
+        if getattr(options, name) not in (None, (), False):
             raise PolicyError("argv", f"{option} is about one run, not about a policy")
-    if "" not in asked.env:
+    if "" not in options.env:
         raise PolicyError("argv", "--clearenv: give the command its environment by env=")
-    filters = asked.filters if asked.seccomp_fd is None else (read_all(asked.seccomp_fd),)
-    policy = policy_of(asked, filters, is_root=os.geteuid() == 0)
-    env = {name: value for name, value in asked.env.items() if name}
-    return policy.with_(env=env, workdir=asked.chdir)
+    filters = options.filters if options.seccomp_fd is None else (read_all(options.seccomp_fd),)
+    policy = policy_of(options, filters, is_root=os.geteuid() == 0)
+    env = {name: value for name, value in options.env.items() if name}
+    return policy.with_(env=env, workdir=options.chdir)
 
 
 def read_all(fd: int) -> bytes:
@@ -107,17 +107,17 @@ def _shared(op: Mqueue, is_root: bool) -> Op:
     return Bind("/dev/mqueue", op.dest)
 
 
-def _capabilities(asked: Asked, is_root: bool) -> tuple[str, ...]:
+def _capabilities(options: Asked, is_root: bool) -> tuple[str, ...]:
     """Return the remaining capabilities: --cap-add and --cap-drop applied to none or, for uid 0, to all that it has.
 
     In another process's user namespace they can't be had without power over the mounts too. There uid 0 starts with
     none, and adding one is refused.
     """
-    elsewhere = asked.userns is not None or asked.userns2 is not None or asked.userns_block_fd is not None
+    elsewhere = options.userns is not None or options.userns2 is not None or options.userns_block_fd is not None
     words = ["caller"] if is_root and not elsewhere else []
-    if asked.userns_block_fd is not None and any(verb == "add" for verb, _ in asked.capabilities):
+    if options.userns_block_fd is not None and any(verb == "add" for verb, _ in options.capabilities):
         raise PolicyError("--cap-add", "can't be combined with --userns-block-fd here")
-    for verb, name in asked.capabilities:
+    for verb, name in options.capabilities:
         word = "all" if name == "ALL" else name
         if verb == "add":
             words.append(word)

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
     say = _to_stderr
     try:
         environ = _environ()
-        asked = parse(
+        options = parse(
             words,
             environ,
             read=read_all,
@@ -79,14 +79,14 @@ def main(argv: Sequence[str] | None = None, parent: int | None = None) -> int:
             return _to_stdout(usage(prog))
         say(usage(prog).rstrip("\n"))
         return wanted.status
-    if asked.die_with_parent and before is None:  # it was said in an --args file
+    if options.die_with_parent and before is None:  # the option was in an --args file
         _tie(parent)
-    elif not asked.die_with_parent and before is not None:  # it was said to the command
+    elif not options.die_with_parent and before is not None:  # it was an argument of the command
         linux.death_signal(before)
     try:
-        return run(asked)
+        return run(options)
     except Failed as error:
-        say(f"{'<3>' if asked.level_prefix else ''}bwrap: {error}")
+        say(f"{'<3>' if options.level_prefix else ''}bwrap: {error}")
         return 1
 
 
@@ -94,7 +94,7 @@ def _to_stderr(text: str) -> None:
     try:
         os.write(2, os.fsencode(text + "\n"))
     except OSError:
-        return  # there is nobody to tell
+        return  # nothing reads it
 
 
 def _to_stdout(text: str) -> int:
@@ -108,7 +108,7 @@ def _to_stdout(text: str) -> int:
 
 
 def _environ() -> Mapping[str, str]:
-    """Return the environment as it was given: in the C locale an interpreter sets LC_CTYPE in its own (PEP 538)."""
+    """Return the environment as the caller gave it: in the C locale, an interpreter sets LC_CTYPE (PEP 538)."""
     env = {os.fsdecode(name): os.fsdecode(value) for name, value in _given.items()}
     if env.get("LC_CTYPE") not in ("C.UTF-8", "C.utf8", "UTF-8"):
         return env
@@ -125,9 +125,9 @@ def _environ() -> Mapping[str, str]:
 
 
 def _cwd(env: Mapping[str, str]) -> str:
-    """Return the current directory, by the name that PWD has for it if it has one (get_current_dir_name(3)).
+    """Return the current directory, by the name in PWD if that is right (get_current_dir_name(3)).
 
-    "" when it is gone, or can't be known.
+    "" if it is gone, or can't be found out.
     """
     name = env.get("PWD", "")
     try:
@@ -148,28 +148,30 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
 # ---- one run
 
 
-def run(asked: Asked) -> int:
+def run(options: Asked) -> int:
     """Make the sandbox, run the command in it, and return its exit status, 128 + N after signal N; raises Failed.
 
-    If this process got that signal too, it dies of the same one: so a shell that started it knows that its user wants
-    to stop.
+    If this process got that signal too, it dies of it, so that a shell that started it knows that its user wants to
+    stop.
     """
     if not abi.on_linux:
         raise Failed("it makes namespaces, which only Linux has")
-    if asked.exec_label is not None or asked.file_label is not None:
+    if options.exec_label is not None or options.file_label is not None:
         raise Failed("labeling not supported on this system")
-    contents = {op.data for op in asked.ops if isinstance(op, ops.File | ops.BindData)}
-    for fd in asked.fds:
+    contents = {op.data for op in options.ops if isinstance(op, ops.File | ops.BindData)}
+    for fd in options.fds:
         if fd not in contents:  # for those, the error of reading says more
             _check_open(fd)
-    asked = replace(asked, ops=tuple(found for op in asked.ops if (found := _found(op, asked.sources)) is not None))
-    policy, prepared = _prepared(asked)
-    if asked.pidns is not None:
+    options = replace(
+        options, ops=tuple(found for op in options.ops if (found := _found(op, options.sources)) is not None)
+    )
+    policy, prepared = _prepared(options)
+    if options.pidns is not None:
         _hide()
-    command = _command(asked)
+    command = _command(options)
     waiting: list[int] = []
     _catch(waiting)
-    watch = _watch(asked, policy, command)
+    watch = _watch(options, policy, command)
     try:
         request = request_of(prepared, command)
     except NsboxError as error:
@@ -181,11 +183,13 @@ def run(asked: Asked) -> int:
     if result.error or problem:
         from nsbox._bwrap.messages import failure
 
-        raise Failed(problem or failure(result, asked, Start(policy, prepared, command, asked.command[0], asked.chdir)))
+        raise Failed(
+            problem or failure(result, options, Start(policy, prepared, command, options.command[0], options.chdir))
+        )
     for fd in (result.init_says, result.init_pidfd) if not watch else ():
         if fd >= 0:
             os.close(fd)
-    code, ours = _wait(result.pid, waiting, asked)
+    code, ours = _wait(result.pid, waiting, options)
     if watch:
         watch.ended(code)
     if ours:
@@ -193,19 +197,19 @@ def run(asked: Asked) -> int:
     return code
 
 
-def _found(op: ops.Op, said: Mapping[str, str]) -> ops.Op | None:
+def _found(op: ops.Op, names: Mapping[str, str]) -> ops.Op | None:
     """Return an op with its sources resolved in this process, and its contents; None if an optional source is missing.
 
     The child that mounts them is another process with other descriptors: a path through /proc/self, such as /dev/fd,
     would lead elsewhere there.
     """
     if isinstance(op, ops.Bind | ops.RoBind | ops.DevBind):
-        src = _followed(op.src, said, op.optional)
+        src = _followed(op.src, names, op.optional)
         return replace(op, src=src, nofollow=True) if src else None  # a link put there in the meantime isn't followed
     if isinstance(op, ops.Overlay | ops.RoOverlay | ops.TmpOverlay):
-        op = replace(op, lower=tuple(_followed(path, said) for path in op.lower))
+        op = replace(op, lower=tuple(_followed(path, names) for path in op.lower))
         if isinstance(op, ops.Overlay):
-            op = replace(op, upper=_followed(op.upper, said), work=_followed(op.work, said))
+            op = replace(op, upper=_followed(op.upper, names), work=_followed(op.work, names))
     if isinstance(op, ops.File | ops.BindData) and isinstance(op.data, int):
         try:
             return replace(op, data=read_all(op.data))
@@ -214,13 +218,13 @@ def _found(op: ops.Op, said: Mapping[str, str]) -> ops.Op | None:
     return op
 
 
-def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str:
+def _followed(path: str, names: Mapping[str, str], optional: bool = False) -> str:
     """Return the name that a path leads to; "" if it is optional and missing. Raises Failed."""
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             if os.fstat(fd).st_mode & _S_IFMT == _S_IFDIR:
-                # The path makes the kernel mount what is mounted on demand.
+                # Opening this path makes the kernel mount what is mounted on demand.
                 os.close(os.open(f"{path}/.", os.O_PATH | os.O_CLOEXEC))
 
             name = os.readlink(f"/proc/self/fd/{fd}")
@@ -232,7 +236,7 @@ def _followed(path: str, said: Mapping[str, str], optional: bool = False) -> str
     except OSError as error:
         if optional and error.errno == errno.ENOENT:
             return ""
-        raise Failed(f"Can't find source path {said.get(path, path)}: {error.strerror}") from None
+        raise Failed(f"Can't find source path {names.get(path, path)}: {error.strerror}") from None
 
 
 def _tie(parent: int) -> int:
@@ -257,8 +261,8 @@ def _check_open(fd: int) -> None:
         raise Failed(f"Invalid fd: {fd}: {error.strerror}") from None
 
 
-def _inherited(asked: Asked) -> list[int]:
-    """Return what COMMAND gets besides its standard streams: all that this process was given and no option names."""
+def _inherited(options: Asked) -> list[int]:
+    """Return what COMMAND gets besides its standard streams: the descriptors inherited here that no option names."""
     found = []
     try:
         names = os.listdir("/proc/self/fd")
@@ -267,26 +271,26 @@ def _inherited(asked: Asked) -> list[int]:
     for name in names:
         fd = int(name)
         try:
-            if fd > 2 and fd not in asked.fds and os.get_inheritable(fd):
+            if fd > 2 and fd not in options.fds and os.get_inheritable(fd):
                 found.append(fd)
         except OSError:
             continue  # the directory's own
     return sorted(found)
 
 
-def _prepared(asked: Asked) -> tuple[Policy, Prepared]:
-    filters = asked.filters
+def _prepared(options: Asked) -> tuple[Policy, Prepared]:
+    filters = options.filters
     try:
-        if asked.seccomp_fd is not None:
-            filters = (_filter(asked.seccomp_fd),)
+        if options.seccomp_fd is not None:
+            filters = (_filter(options.seccomp_fd),)
         host = minimal.identity()
-        policy = policy_of(asked, filters, is_root=host.euid == 0)
+        policy = policy_of(options, filters, is_root=host.euid == 0)
         prepared = prepare(policy, host)
     except PolicyError as error:
         raise Failed(f"{error.field}: {error.problem}") from None
     except NsboxError as error:
         raise Failed(str(error)) from None
-    if asked.userns_block_fd is not None:  # another process writes the maps
+    if options.userns_block_fd is not None:  # another process writes the maps
         plan = prepared.plan
         identity = Identity(UNCHANGED, UNCHANGED, "", "")
         prepared = with_plan(prepared, replace(plan, identity=identity))
@@ -312,23 +316,23 @@ def _hide() -> None:
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
-def _command(asked: Asked) -> Command:
+def _command(options: Asked) -> Command:
     flags = c.CLOSE_FDS | c.RESTORE_SIGNALS | c.SHELL
-    flags |= c.AS_INIT if asked.as_pid_1 else 0
-    flags |= c.HOLD_MAPS if asked.userns_block_fd is not None else 0
-    if asked.die_with_parent and (asked.as_pid_1 or "pid" not in asked.unshare):
-        flags |= c.DIE_WITH_THREAD  # there is no init to see to it
-    program = asked.command[0]
-    argv = [asked.command[0] if asked.argv0 is None else asked.argv0, *asked.command[1:]]
-    directories = asked.env.get("PATH", "/bin:/usr/bin").split(":")  # confstr(3)
+    flags |= c.AS_INIT if options.as_pid_1 else 0
+    flags |= c.HOLD_MAPS if options.userns_block_fd is not None else 0
+    if options.die_with_parent and (options.as_pid_1 or "pid" not in options.unshare):
+        flags |= c.DIE_WITH_THREAD  # there is no init to end it
+    program = options.command[0]
+    argv = [options.command[0] if options.argv0 is None else options.argv0, *options.command[1:]]
+    directories = options.env.get("PATH", "/bin:/usr/bin").split(":")  # confstr(3)
     found = [program] if "/" in program or not program else [f"{at or '.'}/{program}" for at in directories]
-    entries = [os.fsencode(f"{name}={value}") for name, value in (asked.env | {"PWD": ""}).items()]
-    if asked.chdir is None:
-        names = [name for name in (_cwd(asked.env), asked.env.get("HOME"), "/") if name]
+    entries = [os.fsencode(f"{name}={value}") for name, value in (options.env | {"PWD": ""}).items()]
+    if options.chdir is None:
+        names = [name for name in (_cwd(options.env), options.env.get("HOME"), "/") if name]
         places = [(os.fsencode(name), _environment(entries, name)) for name in dict.fromkeys(names)]
         cwd, envp = None, places[0][1]
     else:
-        places, cwd, envp = [], os.fsencode(asked.chdir), _environment(entries, asked.chdir)
+        places, cwd, envp = [], os.fsencode(options.chdir), _environment(entries, options.chdir)
     return Command(
         programs=[os.fsencode(path) for path in found],
         argv=[os.fsencode(word) for word in argv],
@@ -336,7 +340,7 @@ def _command(asked: Asked) -> Command:
         cwd=cwd,
         places=places,
         flags=flags,
-        pass_fds=_inherited(asked),
+        pass_fds=_inherited(options),
     )
 
 
@@ -346,14 +350,14 @@ def _environment(entries: list[bytes], directory: str) -> buffers.Strings:
     return buffers.Strings([*entries[:at], b"PWD=" + os.fsencode(directory), *entries[at + 1 :]])
 
 
-def _watch(asked: Asked, policy: Policy, command: Command) -> Watch | None:
-    needs = (asked.info_fd, asked.json_status_fd, asked.block_fd, asked.userns_block_fd, asked.sync_fd)
-    if needs == (None,) * len(needs) and not asked.lock_files:
+def _watch(options: Asked, policy: Policy, command: Command) -> Watch | None:
+    needs = (options.info_fd, options.json_status_fd, options.block_fd, options.userns_block_fd, options.sync_fd)
+    if needs == (None,) * len(needs) and not options.lock_files:
         return None
     from nsbox._bwrap.watch import Watch
 
     try:
-        return Watch(asked, policy, command)
+        return Watch(options, policy, command)
     except OSError as error:
         raise Failed(f"Can't make pipes to hold the command by: {error.strerror}") from None
 
@@ -373,10 +377,10 @@ def _catch(waiting: list[int]) -> None:
             _signal.signal(number, lambda number, frame: waiting.append(number))
 
 
-def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
+def _wait(pid: int, waiting: list[int], options: Asked) -> tuple[int, int]:
     """Pass on signals until the command has ended; return its exit status, and the signal that we both got, or 0."""
     patience = 0.05  # seconds
-    fatal = 0  # a signal that doesn't end a pid 1 without a handler for it (pid_namespaces(7)), so that SIGKILL has to
+    fatal = 0  # a signal that a pid 1 without a handler survives (pid_namespaces(7)), so that SIGKILL has to end it
     until = 0.0  # when a killed command should have ended
     got = set()
     watched = {_signal.SIGCHLD, *_FORWARDED}
@@ -401,9 +405,9 @@ def _wait(pid: int, waiting: list[int], asked: Asked) -> tuple[int, int]:
             if number == _signal.SIGCHLD:
                 continue
             # A terminal that hangs up signals only the session's leader, which may be us.
-            if info.si_code == _BY_KERNEL and number != _signal.SIGHUP and not asked.new_session:
+            if info.si_code == _BY_KERNEL and number != _signal.SIGHUP and not options.new_session:
                 continue
-        if asked.as_pid_1 and not _is_caught(pid, number):
+        if options.as_pid_1 and not _is_caught(pid, number):
             fatal, number = number, _signal.SIGKILL
             until = until or time.monotonic() + _LONGEST
         _send(pid, number)

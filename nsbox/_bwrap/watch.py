@@ -1,7 +1,7 @@
 """What a sandbox reports to other processes, and what is held while it lives: the monitor's part of bwrap.
 
-The command is set up and waits until the reports are written, the locks are held, and the process that blocks it lets
-it go. A thread does that, since the first one is busy with the command until its exec.
+The command is set up. It waits until the reports are written, the locks are held, and the process that blocks it lets
+it go. A thread sees to that, since the first one is busy with the command until its exec.
 
 Lean: `_signal`, `_thread` and `_socket` stand for `signal` (1.7 ms), `threading` (1.1 ms) and `socket` (4.6 ms). Undo
 this when bwrap's command line needs no Python.
@@ -38,18 +38,18 @@ _NAMESPACES = (("cgroup", "cgroup"), ("ipc", "ipc"), ("mnt", "mount"), ("net", "
 class Watch:
     """The watch over one sandbox."""
 
-    def __init__(self, asked: Asked, policy: Policy, command: Command) -> None:
+    def __init__(self, options: Asked, policy: Policy, command: Command) -> None:
         """Make the pipes that hold the command back, and the thread."""
-        self._asked, self._command = asked, command
+        self._options, self._command = options, command
         new = policy.unshare | ({"net"} if policy.network == "none" else set())
         self._namespaces = [(name, f"{name}-namespace") for name, ours in _NAMESPACES if ours in new]
-        for fd in (asked.info_fd, asked.json_status_fd):
+        for fd in (options.info_fd, options.json_status_fd):
             if fd is not None:
                 self._check_open(fd, "Write to info_fd")
         self._is_locked = bool(policy.details.capabilities)
         self._locks: list[int] = []
         self._problem = ""
-        self._told, theirs = _socket.socketpair()
+        self._reports, theirs = _socket.socketpair()
         command.report_fd = theirs.detach()
         command.hold_fd, self._go = os.pipe()
         self._signalled, self._signal = os.pipe()
@@ -73,17 +73,17 @@ class Watch:
         except Exception as error:
             self._problem = self._problem or str(error)
         finally:
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, 32))  # from here on they are the first thread's
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, 32))  # from here on, the first thread gets all signals
             os.close(self._go)  # if it wasn't let go: now it gives up
             self._is_over.release()
 
     def _attend(self) -> None:
-        asked = self._asked
-        if asked.userns_block_fd is not None:
-            if not self._told.recv(1):
+        options = self._options
+        if options.userns_block_fd is not None:
+            if not self._reports.recv(1):
                 return
             self._inform(early=True)
-            if not self._may_go_on(asked.userns_block_fd, self._progress().set_up_pid):
+            if not self._may_go_on(options.userns_block_fd, self._progress().set_up_pid):
                 return
             os.write(self._go, b"m")
         shown = self._receive()
@@ -95,7 +95,7 @@ class Watch:
         finally:
             for fd in shown:
                 os.close(fd)
-        if asked.block_fd is None or self._may_go_on(asked.block_fd, self._progress().pid):
+        if options.block_fd is None or self._may_go_on(options.block_fd, self._progress().pid):
             os.write(self._go, b"g")
 
     def _progress(self) -> CData:
@@ -107,7 +107,7 @@ class Watch:
         """Return what the command shows of itself, or nothing if there is none."""
         fds = array.array("i")
         space = _socket.CMSG_LEN(c.SHOWN * fds.itemsize)
-        _, ancillary, flags, _ = self._told.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
+        _, ancillary, flags, _ = self._reports.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
         for _, _, content in ancillary:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
         if flags & _socket.MSG_CTRUNC or (ancillary and len(fds) != c.SHOWN):
@@ -140,10 +140,10 @@ class Watch:
 
     def _inform(self, *, early: bool, shown: Sequence[int] = ()) -> None:
         """Write to --info-fd, which is closed then, and to --json-status-fd, each once."""
-        asked, known = self._asked, self._progress()
-        if asked.info_fd is None and asked.json_status_fd is None:
+        options, known = self._options, self._progress()
+        if options.info_fd is None and options.json_status_fd is None:
             return
-        blocks = asked.userns_block_fd is not None
+        blocks = options.userns_block_fd is not None
         of = known.init_pid or known.pid or known.set_up_pid if early else known.pid
         # Pid 1, unless the command's mounts are its own copy: readers of the pid use it to find the namespaces.
         child = of if self._is_locked and not early else known.init_pid or of
@@ -151,13 +151,13 @@ class Watch:
         known_by: dict[str, int | str] = {name: f"/proc/{of}/ns/{name}" for name, _ in _NAMESPACES}
         known_by.update(zip(known_by, shown[c.SHOWN_ROOT + 1 :], strict=False))  # none, or all
         rows += [(word, os.stat(known_by[name]).st_ino) for name, word in self._namespaces]
-        if asked.info_fd is not None and early == blocks:
-            said = ",\n".join(f'    "{word}": {number}' for word, number in rows)
-            self._write(asked.info_fd, f"{{\n{said}\n}}\n")
-            _end(asked.info_fd)
-        if asked.json_status_fd is not None and not early:
-            said = ", ".join(f'"{word}": {number}' for word, number in rows)
-            self._write(asked.json_status_fd, f"{{ {said} }}\n")
+        if options.info_fd is not None and early == blocks:
+            text = ",\n".join(f'    "{word}": {number}' for word, number in rows)
+            self._write(options.info_fd, f"{{\n{text}\n}}\n")
+            _end(options.info_fd)
+        if options.json_status_fd is not None and not early:
+            text = ", ".join(f'"{word}": {number}' for word, number in rows)
+            self._write(options.json_status_fd, f"{{ {text} }}\n")
 
     def _write(self, fd: int, text: str) -> None:
         try:
@@ -168,7 +168,7 @@ class Watch:
 
     def _lock(self, root: int) -> None:
         """Take a read lock on each file, by its name inside. The open file holds it, so that it can be handed over."""
-        for path in self._asked.lock_files:
+        for path in self._options.lock_files:
             verb = "open lock"
             try:
                 self._locks.append(linux.open_in_root(root, os.fsencode(path)))
@@ -185,7 +185,7 @@ class Watch:
         os.close(self._command.report_fd)
         self._is_over.acquire()
         _signal.set_wakeup_fd(-1)
-        self._told.close()
+        self._reports.close()
         for fd in (self._command.hold_fd, self._signalled, self._signal):
             os.close(fd)
         try:
@@ -202,7 +202,7 @@ class Watch:
 
     def _hold(self, result: Result) -> None:
         """Keep the locks and --sync-fd for as long as the sandbox lives, which may be longer than this process."""
-        fds = [*self._locks, *([self._asked.sync_fd] if self._asked.sync_fd is not None else [])]
+        fds = [*self._locks, *([self._options.sync_fd] if self._options.sync_fd is not None else [])]
         if not fds:
             return
         end = result.init_pidfd if result.init_pidfd >= 0 else os.pidfd_open(result.pid)
@@ -221,9 +221,9 @@ class Watch:
 
     def ended(self, code: int) -> None:
         """Write the exit status to --json-status-fd, of a command that has been started."""
-        if not self._problem and self._asked.json_status_fd is not None:
+        if not self._problem and self._options.json_status_fd is not None:
             with contextlib.suppress(OSError):  # the reader is gone
-                self._write(self._asked.json_status_fd, f'{{ "exit-code": {code} }}\n')
+                self._write(self._options.json_status_fd, f'{{ "exit-code": {code} }}\n')
 
 
 def _end(fd: int) -> None:

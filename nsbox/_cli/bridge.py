@@ -215,7 +215,7 @@ class Bridge:
         return size
 
     def _doubles_returns(self) -> bool:
-        """Say if both terminals turn a newline into two characters, which they do only while the user's isn't raw."""
+        """Say if both terminals turn a newline into two characters. They do so only while the user's isn't raw."""
         both = termios.OPOST | termios.ONLCR
         try:
             return all(termios.tcgetattr(fd)[1] & both == both for fd in (self._tty, self._master))
@@ -231,10 +231,10 @@ class Bridge:
             self._hang_up()
 
     def _drain(self) -> None:
-        """Show everything that the command has printed so far. This never ends only if the user's terminal is stuck.
+        """Show everything that the command has printed so far. This ends unless the user's terminal is stuck.
 
-        Processes that the command left behind may print on, faster than that is shown. What was printed before is no
-        more than the command's terminal holds.
+        Processes that the command left behind may go on printing, faster than it is shown. But what was printed before
+        is no more than the command's terminal holds.
         """
         left = _MOST
         while self._is_up:

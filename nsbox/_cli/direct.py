@@ -41,11 +41,13 @@ def bring_forward(tty: int, group: int) -> bool:
 
 
 def end_as_typed(returncode: int, *, group: bool) -> None:
-    """End by the signal that ended the command, if it can have been typed: Ctrl-C at a terminal of ours.
+    """End by the signal that ended the command, if it may have been typed: Ctrl-C at a terminal of ours.
 
-    A shell leaves its loop or script only if the process that it waits for dies of SIGINT. group: True ends all of our
-    process group so, such as that shell. The terminal would have signalled it, had it not belonged to the command. Pass
-    True only for a signal that was typed: a command can also send one to itself.
+    A shell leaves its loop or script only if the process that it waits for dies of SIGINT.
+
+    group: True ends all of our process group by the signal, such as that shell. The terminal would have signalled the
+        group if the command hadn't had the foreground. Pass True only for a signal that was typed: a command can also
+        send one to itself.
     """
     number = -returncode
     tty = controlling_terminal() if number in (signal.SIGINT, signal.SIGQUIT) else -1

@@ -53,7 +53,7 @@ def flushed(status: int) -> int:
 
 
 def unwritten(error: OSError) -> int:
-    """Return the exit status for output that can't be written: in silence SIGPIPE's if the reader is gone."""
+    """Return the exit status for output that can't be written: SIGPIPE's, without a message, if the reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what is still buffered at the interpreter's exit
     if isinstance(error, BrokenPipeError):
         return 141

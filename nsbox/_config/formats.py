@@ -40,7 +40,7 @@ class MalformedError(Exception):
 
 
 class Odd:
-    """A YAML value that no key has: a date, a malformed number, anything with a tag of its own."""
+    """A YAML value that no key may have: a date, a malformed number, anything with a tag of its own."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -59,14 +59,14 @@ def dotted(at: At) -> str:
 
 
 def check_format(format: str) -> str:
-    """Return the format if there is such a one; else raise PolicyError."""
+    """Return the format if it is a known one; else raise PolicyError."""
     if format not in FORMATS:
         raise PolicyError("format", f"{format!r} is unknown, must be one of {', '.join(FORMATS)}")
     return format
 
 
 def format_of(path: str) -> str:
-    """Return the format that a file's name says; raises PolicyError if it says none."""
+    """Return the format that the end of a file's name stands for; raises PolicyError if it stands for none."""
     _, dot, suffix = path.rpartition("/")[2].rpartition(".")
     for format, suffixes in FORMATS.items():
         if dot + suffix.lower() in suffixes:

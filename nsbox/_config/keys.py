@@ -63,7 +63,7 @@ class Key(Frozen):
 
     @property
     def or_else(self) -> str:
-        """What a value may be other than one of the words; "" for nothing else."""
+        """What else a value may be, besides one of the words; "" if it must be one of them."""
         return ", or a list of entries such as ['api.example:443']" if self.kind == "network" else ""
 
 

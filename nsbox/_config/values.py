@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def kind_of(value: object) -> str:
-    """Return what kind of value it is, in words."""
+    """Return the kind of a value, in words."""
     names = {
         str: "a text",
         bool: "true or false",

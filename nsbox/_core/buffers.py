@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Arena:
-    """Stacks and work space for the children of one spawn at a time, which the next spawn uses again."""
+    """Stacks and work space for the children of one spawn. The next spawn uses them again."""
 
     def __init__(self, size: int) -> None:
         total = size + ffi.sizeof("nsbox_result")
@@ -35,7 +35,7 @@ class _Arena:
         self.result = ffi.cast("nsbox_result *", self.pointer + size)
 
 
-_USUAL = 256  # ops that a pooled arena is made for
+_USUAL = 256  # ops for which a pooled arena has room
 _arenas: list[_Arena] = []
 _abandoned: list[object] = []  # memory that processes of a killed set-up may still use
 os.register_at_fork(after_in_child=_arenas.clear)  # they are the parent's

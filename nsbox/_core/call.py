@@ -173,7 +173,7 @@ def spawn(request: Request, command: Command) -> Result:
             answer.detail = ffi.string(result.detail)
         else:
             command.result = answer
-    except BaseException:  # a signal handler's, which runs when the call is over: nothing would own the command
+    except BaseException:  # from a signal handler, which runs after the call: otherwise, nothing would own the command
         if (result.pid > 0 or result.init_pidfd >= 0) and not result.error:
             command.result = None
             end(result.pid, result.init_pidfd, result.init_says, result.go_fd, owners)
@@ -183,7 +183,7 @@ def spawn(request: Request, command: Command) -> Result:
             _abandoned.append((arena, r, keep, request, command))
         else:
             _give_back(arena, request.nops)
-    except BaseException:  # the same; another thread may have the arena by now
+    except BaseException:  # from a signal handler too; another thread may have the arena by now
         abandon(command)
         raise
     return answer
@@ -204,7 +204,7 @@ _LAST_WAIT = 30_000  # milliseconds
 
 
 def _reap(pid: int) -> None:
-    """Wait for a child that was killed, but not for ever."""
+    """Wait for a child that was killed, but only for so long."""
     until = time.monotonic() + _LAST_WAIT / 1000
     try:
         while pid > 0 and os.waitpid(pid, os.WNOHANG | WALL)[0] == 0 and time.monotonic() < until:
@@ -216,7 +216,7 @@ def _reap(pid: int) -> None:
 def end(pid: int, init_pidfd: int, init_says: int, go_fd: int = -1, owners: list[Owner] | None = None) -> None:
     """Kill a command (pid 0: none), and return when its whole sandbox has gone, whatever its policy lets go on.
 
-    It returns after half a minute in any case, without an error: a worse one is on its way already.
+    It returns after half a minute in any case, without an error: a worse one is already on its way.
 
     owners: those of the descriptors, which close them; None: the numbers are closed.
     """

@@ -34,8 +34,9 @@ def namespaces_of(
 def _map(owner: int, kernel_id: int) -> str:
     """Return an id map in which the owner becomes the kernel id, and all other ids stay as they are.
 
-    The sandbox doesn't know those, and shows them as nobody. They are in the map, since a file whose owner or group an
-    idmapped mount doesn't map can't be written (inode_permission), not even the owner's own file in another group.
+    The sandbox doesn't know those others, and shows them as nobody. They are in the map because a file can't be written
+    while an idmapped mount doesn't map its owner or its group (inode_permission). Otherwise, an owner couldn't even
+    write to a file of his own in another group.
     """
     rows, start = [(owner, kernel_id, 1)], 0
     for end in (*sorted({owner, kernel_id}), _LAST_ID + 1):

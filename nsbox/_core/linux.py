@@ -43,7 +43,7 @@ _mappings: dict[ref[UserNamespace], tuple[int, tuple[int, int]]] = {}  # descrip
 
 
 def _is_still(fd: int, what: tuple[int, int]) -> bool:
-    """Return whether a descriptor still has this file: a program that becomes a daemon closes all that it doesn't know.
+    """Return whether a descriptor is still this file's: a program that becomes a daemon closes those that aren't its.
 
     what: device and inode.
     """
@@ -55,7 +55,7 @@ def _is_still(fd: int, what: tuple[int, int]) -> bool:
 
 
 class UserNamespace:
-    """A user namespace without a process, for idmapped mounts. Its descriptor ends with it; no child inherits that."""
+    """A user namespace without a process, for idmapped mounts. It closes its descriptor, which no child inherits."""
 
     __slots__ = ("__weakref__", "_key", "_made", "fd")
 

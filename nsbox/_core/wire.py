@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from nsbox._plan.landlock import LandlockRule, Ruleset
 
-# Bytes of each field. _struct would do this, but many interpreters have it in a shared library, and to load that takes
-# longer than to encode a plan.
+# Bytes of each field. _struct would do this, but many interpreters have it in a shared library, and loading that takes
+# longer than encoding a plan.
 _HEAD = (4, 4, 4, 4)
 _OP = (4, 4, 4, 4, 4, 4, 4, 4, 8)
 

@@ -1,4 +1,4 @@
-"""Extended attributes that a copy of a file has too: the user's own, and access lists. Not overlayfs's."""
+"""Extended attributes that a copy of a file keeps: the user's own, and access lists. Not overlayfs's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def attributes_of(file: int | str) -> dict[str, bytes]:
 
 
 def give(file: int | str, values: dict[str, bytes]) -> None:
-    """Set them; raises an OSError that names the one that can't be set: without an access list, permissions differ."""
+    """Set them. Raises an OSError that names one that can't be set: without an access list, permissions differ."""
     for name, value in values.items():
         try:
             os.setxattr(file, name, value)

@@ -65,8 +65,7 @@ def _read(fd: int, at: int, count: int) -> bytes:
 def digest(fd: int, most: int) -> tuple[bytes | None, int]:
     """Return a digest of a file's size and contents (None if it takes more than `most` bytes), and how many were read.
 
-    Holes aren't read. Blocks of zeros don't count either, so that a file and its copy with other holes have the same
-    digest.
+    Holes aren't read, and blocks of zeros don't count. So a file and its copy with other holes have the same digest.
     """
     size, at, cost = os.fstat(fd).st_size, 0, 0
     total = hashlib.blake2b(b"%d" % size, digest_size=32)

@@ -25,14 +25,14 @@ _NO_SYMLINKS = 4  # RESOLVE_NO_SYMLINKS
 _COARSE = 5  # CLOCK_REALTIME_COARSE
 _KEPT = 64  # directories that are kept open
 _DEEPEST = 100_000  # levels; if a process goes on adding to what is being removed, this ends it
-_MOST_NAMES = 1_000_000  # that a directory may have to be listed
+_MOST_NAMES = 1_000_000  # a directory with more isn't listed
 _AT_ONCE = 10_000  # names in memory while a directory is emptied
 
 
 class Tree:
     """A directory and what is below it. Paths in it are relative; "" is the directory itself.
 
-    forceful: what can't be read or entered gets that permission as long as it is open here; for trees of our own.
+    forceful: for trees of our own: what can't be read or entered gets that permission while it is open here.
     """
 
     def __init__(self, path: str | int, *, forceful: bool = False) -> None:
@@ -131,7 +131,7 @@ class Tree:
             return os.readlink(name, dir_fd=above)
 
     def attributes(self, path: str, status: os.stat_result) -> dict[str, bytes]:
-        """Return the attributes that a copy of path has too: of files, directories and FIFOs. Raises OSError."""
+        """Return the attributes that a copy of path keeps: of files, directories and FIFOs. Raises OSError."""
         if stat.S_ISDIR(status.st_mode):
             with self.dir("" if path == "." else path) as fd:
                 return attributes_of(fd)
@@ -152,7 +152,7 @@ class Tree:
         return sorted(names)
 
     def entries(self, path: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the names in a directory, sorted, with their status. Files that go meanwhile are left out."""
+        """Yield the names in a directory, sorted, with their status. Files that vanish meanwhile are left out."""
         for name in self.names(path):
             status = self.stat(join(path, name))
             if status is not None:
@@ -219,7 +219,7 @@ def opened_plainly(path: str) -> Tree:
 
 @contextlib.contextmanager
 def opened_path(name: str, above: int) -> Iterator[str]:
-    """Yield a path of this very file, for calls that take no descriptor. It isn't opened for that, nor followed."""
+    """Yield a path of this very file, for calls that take no descriptor. It isn't opened, and no link is followed."""
     handle = os.open(name, _PATH, dir_fd=above)
     try:
         yield f"/proc/self/fd/{handle}"
@@ -228,7 +228,7 @@ def opened_path(name: str, above: int) -> Iterator[str]:
 
 
 def set_mode(above: int, name: str, kind: int, mode: int) -> os.stat_result:
-    """Set the mode of a file of this kind (S_IFMT), and return its status. Raises OSError for others, as for a link."""
+    """Set the mode of a file of this kind (S_IFMT), and return its status. Raises OSError for others, and for links."""
     handle = os.open(name, _PATH, dir_fd=above)
     try:
         if stat.S_IFMT(os.fstat(handle).st_mode) != kind:
@@ -262,7 +262,7 @@ def join(path: str, name: str) -> str:
 def open_beneath(above: int, path: str, flags: int, resolve: int) -> int:
     """Open an existing file as openat2(2) does, with its RESOLVE_ flags; raises OSError.
 
-    EAGAIN: something on the way was renamed meanwhile, so that the kernel can't tell whether a ".." has led outside.
+    EAGAIN: something on the way was renamed meanwhile, so the kernel can't tell whether a ".." has led outside.
     """
     name = abi.ffi.from_buffer("char[]", os.fsencode(path))
     for _ in range(64):

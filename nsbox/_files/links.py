@@ -10,7 +10,7 @@ from nsbox._paths.resolution import Walk
 
 
 def ways(path: str) -> Iterator[str]:
-    """Yield everything that is looked up on the way to a path, links and what is on their ways too. Raises OSError."""
+    """Yield everything that is looked up on the way to a path, including links and their targets. Raises OSError."""
     for at, _ in Walk(path):
         yield at
 

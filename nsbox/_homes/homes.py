@@ -52,7 +52,7 @@ class _Bare(Frozen):
     reached: int  # how many entries _spawn.reached had by then
 
     def is_there(self, host: Host) -> bool:
-        """Return whether with_home() has nothing to do. A command can have changed the home, but nothing above it."""
+        """Return whether with_home() has nothing to do. A command may have changed the home, but nothing above it."""
         if self.host is not host or self.reached != len(reach.reached) or self.name in home_points.of_boxes:
             return False
         try:
@@ -119,7 +119,7 @@ def make(policy: Policy, host: Host) -> str:
 
 
 def _is_ready(policy: Policy, host: Host, source: str) -> bool:
-    """Return whether nothing has to be made. A command can have changed the home itself, but nothing above it."""
+    """Return whether nothing has to be made. A command may have changed the home itself, but nothing above it."""
     try:
         status = os.lstat(source)
         # A Sandbox holds a lock in the directory above, and has looked at that.
@@ -145,7 +145,7 @@ def _make(policy: Policy, host: Host, source: str) -> None:
         status = os.lstat(name, dir_fd=tree.fd)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PolicyError("home", f"{source} is no directory of this user's: remove it")
-        if stat.S_IMODE(status.st_mode) != 0o700:  # a command may have changed it, so that it can't even be opened
+        if stat.S_IMODE(status.st_mode) != 0o700:  # a command may have changed it; then it may not even be opened
             files.set_mode(tree.fd, name, stat.S_IFDIR, 0o700)
         with tree.dir(name) as fd:
             home_points.make(policy, host, fd)
@@ -157,7 +157,7 @@ def _make_base(base: str) -> None:
             os.makedirs(path, mode=0o700)
         status = os.lstat(path)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            what = "has to be a directory of this user's, and no other user may write to it (chmod go-w)"
+            what = "must be a directory of this user's, and no other user may write to it (chmod go-w)"
             raise PolicyError("home", f"{path} {what}")
 
 
@@ -195,7 +195,7 @@ class BoxHome:
         return True
 
     def _hold(self) -> None:
-        """Lock it, so that no process thinks that it was left behind; remove those that were. Raises OSError."""
+        """Lock it, to show other processes that it wasn't left behind; remove those that were. Raises OSError."""
         if self._lock >= 0:
             return
         _sweep(self._base)
@@ -244,7 +244,7 @@ _boxes: weakref.WeakSet[BoxHome] = weakref.WeakSet()
 
 
 def _remove(base: str, name: str) -> None:
-    """Remove a home and its lock. What resists is left to the next process, which will find the lock free."""
+    """Remove a home and its lock. What can't be removed is left to the next process, which will find the lock free."""
     for attempt in range(_ATTEMPTS):
         try:
             with Tree(base, forceful=True) as tree:

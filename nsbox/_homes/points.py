@@ -1,9 +1,9 @@
 """Mount points in homes that are kept, for what a policy shows there. All policies that share a home know them.
 
-If a command removes or renames a file or directory, what other commands have mounted on it goes along (rename(2),
-unlink(2) since Linux 3.18). EBUSY prevents that only in a mount namespace that has something mounted there itself. So
-each policy's commands also have something mounted on the points that were made for others. Their names are kept where
-no command can write.
+If a command removes or renames a file or directory, what other commands have mounted on it is unmounted or moved too
+(rename(2), unlink(2) since Linux 3.18). EBUSY prevents that only in a mount namespace that itself has something mounted
+there. So each policy's commands also have something mounted on the points that were made for others. The names of the
+points are kept where no command can write.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def are_there(policy: Policy, host: Host, source: str) -> bool:
 def make(policy: Policy, host: Host, fd: int) -> None:
     """Make the policy's own points in its home. A link there would lead the mount elsewhere: PolicyError."""
     kinds = _kinds(policy, host)
-    _remember(policy, host, kinds.keys())  # first, so that no command starts meanwhile that could remove them
+    _remember(policy, host, kinds.keys())  # first: a command that started meanwhile could remove them
     for name, is_file in kinds.items():
         with contextlib.suppress(FileExistsError):
             if is_file:

@@ -1,4 +1,4 @@
-"""Whether commands can reach a directory of nsbox's own, whose contents are carried out, kept or shown again.
+"""Whether commands can reach a directory of nsbox's own, whose contents nsbox carries out, keeps or shows again.
 
 Lean: functions import `_machine.probe` (6 ms) for a kept home, `_files.links` (4 ms) for a directory of nsbox's own.
 Undo this when bwrap's command line needs no Python.
@@ -27,7 +27,7 @@ reached: set[tuple[str, frozenset[str]]] = set()  # what commands of any policy 
 def writable(policy: Policy) -> set[str]:
     """Return the directories that a policy opens for writing, without links, and without "/"."""
     if "os" not in sys.modules:
-        return set()  # a program that starts one command and ends: to import os takes too long for that
+        return set()  # a program that starts one command and ends, for which importing os would take too long
     paths = {*policy.write}
     for op in policy.ops:
         if isinstance(op, Bind | DevBind):
@@ -46,7 +46,7 @@ def writable(policy: Policy) -> set[str]:
 def note(policy: Policy, plan: Plan) -> None:
     """Remember what commands can write to from now on: nothing there is imported, and no transaction keeps files there.
 
-    If there are mounts, commands can't reach what a workspace masks, nor move anything on the way to it.
+    With mounts, commands can't reach what a workspace masks, and can't move anything on the way to it.
     """
     paths = writable(policy)
     if not paths:

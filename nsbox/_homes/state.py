@@ -1,7 +1,7 @@
-"""nsbox's own directory of the user, which has the key: which sources of a policy lead to it; making it in time.
+"""nsbox's own directory of the user, which has the key: which sources of a policy lead to it, and making it in time.
 
-A command that could put another directory there would have a key of its own, and so could forge journals, which the
-caller carries out.
+A command that could put another directory there would have a key of its own. With that it could forge journals, which
+the caller carries out.
 
 Lean: functions import from os (1.1 ms), which _base.lean_os stands for, what is seldom needed. Undo this when bwrap's
 command line needs no Python.
@@ -69,7 +69,7 @@ def check_detours(policy: Policy, host: Host) -> None:
         above = max((path for path in named if is_below(way, path)), key=len, default=None)
         if above in writable and above != way:
             what = f"{above} contains {way}, by which a link leads to nsbox's own directory: commands could replace it"
-            remedy = f"put a directory in its place, or set XDG_STATE_HOME to {host.state.rpartition('/')[0]} for all"
+            remedy = f"replace it with a directory, or set XDG_STATE_HOME to {host.state.rpartition('/')[0]} everywhere"
             raise PolicyError("write" if policy.base == "workspace" else "ops", f"{what}; {remedy}")
 
 
@@ -101,7 +101,7 @@ def make_state(policy: Policy, host: Host) -> None:
 def _may_make(path: str) -> bool:
     """Return whether commands of this user could make a directory somehow, such as by changing permissions on the way.
 
-    They can't if a file is in the way: it stays there.
+    They can't if a file is in the way, which stays there.
     """
     while path != "/":
         path = path.rpartition("/")[0] or "/"

@@ -1,7 +1,7 @@
 """Pipes that nothing reads: commands that have ended left their other end to processes that go on.
 
-To write to a pipe without a reader is an error (pipe(7)), so the read ends are kept open. Their number is bounded,
-since each uses a descriptor of the caller's.
+Writing to a pipe without a reader is an error (pipe(7)), so the read ends are kept open. Their number is bounded, since
+each uses a descriptor of the caller's.
 """
 
 from __future__ import annotations

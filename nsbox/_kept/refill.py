@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Refiller:
     """Makes copies ready, in a thread, for all kept sandboxes of this process.
 
-    The thread starts when there is something to do, and then waits a while for more. To start a thread takes ten times
-    as long as to wake one, and a caller who has just waited for a command pays for it. At times there may be two
+    The thread starts when there is something to do, and then waits a while for more. Starting a thread takes ten times
+    as long as waking one, and a caller who has just waited for a command pays for it. At times there may be two
     threads, which does no harm: no caller waits for a thread, only for one copy.
 
     There is no lock. A signal handler or the garbage collector could interrupt the code that holds it, and then wait
@@ -33,7 +33,7 @@ class Refiller:
         self._woken.acquire()
 
     def ask(self, kept: KeptTree) -> None:
-        """Let the thread fill one up soon."""
+        """Have the thread refill a kept tree soon."""
         if kept.reference not in self._asked:
             self._asked.append(kept.reference)
         self._wake()
@@ -42,14 +42,14 @@ class Refiller:
         try:
             self._is_running = True
             start_new_thread(self._run, ())
-        except BaseException as error:  # a signal handler's: then there may be a thread already, and soon two
+        except BaseException as error:  # from a signal handler: there may be a thread already, and soon two
             self._is_running = False
             if not isinstance(error, RuntimeError):
                 raise
             self._asked.clear()  # no thread can be started: each command makes its own copy
 
     def leave(self, kept: KeptTree) -> None:
-        """Wait until no thread is making a copy of this one. It is stale, so that none will begin to."""
+        """Wait until no thread is making a copy of this one. It is stale, so none will begin another."""
         try:
             self._asked.remove(kept.reference)
         except ValueError:
@@ -94,7 +94,7 @@ class Refiller:
         return True
 
     def _is_over(self) -> bool:
-        """Wait until there may be something to do; True: it has taken so long that the thread had better end."""
+        """Wait until there may be something to do; True: nothing came for so long that the thread should end."""
         if self._woken.acquire(timeout=self.PATIENCE):
             return False
         self._is_running = False  # first: from now on, ask() starts another thread

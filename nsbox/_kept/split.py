@@ -47,7 +47,7 @@ def _dest(op: ops.Op) -> str:
 
 
 def check(plan: Plan) -> None:
-    """Raise UnavailableError, with the reason, for a plan of which nothing can be kept from one command to the next."""
+    """Raise UnavailableError, with the reason, if no part of a plan can be kept from one command to the next."""
     if plan.backend != "namespaces" or plan.plain:
         raise _no(f"the {plan.backend} backend has nothing that could be kept")
     if not {"user", "mount", "pid"} <= plan.namespaces:
@@ -57,7 +57,7 @@ def check(plan: Plan) -> None:
     if any(value is not None for value in details) or plan.limit_userns or plan.no_userns or plan.host_writes:
         raise _no("details: what they ask for belongs to one command")
     if not plan.die_with_parent:
-        raise _no("details: what outlives the caller keeps nothing for it")
+        raise _no("details: a sandbox that outlives the caller can't be kept for it")
 
 
 def last_maps(identity: Identity) -> tuple[str, str]:
@@ -162,7 +162,7 @@ class _Split:
         if is_below(dest, "/proc") and dest.split("/")[2:3][0].isdigit():
             self.renewed.append(_of_process(op))
         elif isinstance(op, ops.BindData) and dest.rpartition("/")[0] != fresh:
-            raise _no(f"{op.describe()}: its mode is about the directories above it as well")
+            raise _no(f"{op.describe()}: its mode counts for the directories above it too")
         elif isinstance(op, _NODES):
             self.renewed.append(op)
         elif not isinstance(op, ops.RemountRo):
@@ -202,7 +202,7 @@ def parts(steps: tuple[ops.Op, ...]) -> Parts:
        again.
     """
     if len(steps) > _MOST_OPS:
-        raise _no(f"more than {_MOST_OPS} ops, each of which would have to be looked at for each command")
+        raise _no(f"more than {_MOST_OPS} ops, all of which would have to be checked for each command")
     for op in steps:
         _check_op(op)
     steps = tuple(op for op in steps if not isinstance(op, ops.Console))  # only a command with a terminal has one

@@ -1,22 +1,22 @@
 """One sandbox that is kept and entered by many commands, instead of building one for each.
 
-Descriptors keep it: one of its user namespace, and one of its mount namespace, a finished tree of which each command
-gets a copy. No process holds it, so there is none to be killed, and the kernel drops it with this process.
+Two descriptors keep it: one of its user namespace, and one of its mount namespace. That is a finished tree, of which
+each command gets a copy. No process holds it, so there is none to be killed, and the kernel drops it with this process.
 
-Some copies are parked, which means made ahead: complete sandboxes whose pid 1 waits for the command, with a net
-namespace of their own if the policy says so. A thread makes them (Refiller), and ends soon after there are enough.
+Some copies are parked, which means made ahead. They are complete sandboxes whose pid 1 waits for the command, with a
+net namespace of their own if the policy says so. A thread makes them (Refiller), and ends soon after there are enough.
 
 KeptTree holds three requests, which it encodes once. They differ in how much a command still has to make:
 
 - _entering starts a command in a parked copy: the copy lacks nothing but the command.
-- _anew starts a command when no copy is ready. It enters the kept tree, copies it, and makes what each command has for
-  itself (_kept.split says what that is).
+- _copying starts a command when no copy is ready. It enters the kept tree, copies it, and makes what each command has
+  for itself (_kept.split says what that is).
 - _parking does the same without a command, which makes a parked copy.
 
-A copy must be what a new sandbox would be, so the kept one can become stale. The caller's mounts may have changed since
-it was made: _MountWatch notices. A path may lead to another file than the one that was bound, or a mount point may have
-been replaced: C compares the stamps, which its ops have left, at each spawn (template.c). Both raise StaleError, and
-KeptWay makes a new sandbox.
+A copy must be what a new sandbox would be, so the kept tree can become stale in two ways. The caller's mounts may have
+changed since it was made: _MountWatch notices. Or a path may now lead to another file than the one that was bound, or a
+mount point may have been replaced: at each spawn, C compares the stamps that the ops have left (stamps.c). Both raise
+StaleError, and KeptWay makes a new sandbox.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nsbox._spawn.prepare import Prepared
     from nsbox._spawn.start import Start
 
-_ANEW = frozenset({"uts", "cgroup", "time"})  # the namespaces that each command has for itself
+_FRESH = frozenset({"uts", "cgroup", "time"})  # the namespaces that each command has for itself
 
 
 def _received(sock: _socket.socket, most: int) -> list[Owner]:
@@ -149,16 +149,16 @@ class KeptTree:
         self._mounts = _MountWatch()  # before anything is bound
         self._watched = parts.watched
         self._stamps = buffers.Stamps(parts.watched)
-        request = request_for(plan, parts.kept, flags=c.TEMPLATE, without=_ANEW | {"net"}, stamps=self._stamps)
+        request = request_for(plan, parts.kept, flags=c.TEMPLATE, without=_FRESH | {"net"}, stamps=self._stamps)
         self._blob = request.plan
         self._make(request, parts.kept)
         stamped = zip(parts.kept, self._stamps.array, strict=True)
         missing = {op for op, stamp in stamped if not stamp.made and getattr(op, "optional", False)}
         renewed = split.parts(tuple(op for op in prepared.ops if op not in missing)).renewed
         self._renewed = renewed
-        self._anew = replace(prepared, ops=renewed, request=self._request(renewed, {"user"}))
+        self._copying = replace(prepared, ops=renewed, request=self._request(renewed, {"user"}))
         self._entering = replace(prepared, ops=(), request=self._request((), {"user"}, is_parked=True))
-        # Once, not for each copy: to encode the ops takes longer than everything else that Python does for one.
+        # Once, not for each copy: encoding the ops takes longer than everything else that Python does for one.
         self._parking = self._request(renewed, {"user", "cgroup"}, flags=c.PARK)
 
     def _request(
@@ -232,7 +232,7 @@ class KeptTree:
             self._ready.clear()
         if command.parked is None:
             self.refill()
-            result = spawn(start.by(self._anew))
+            result = spawn(start.by(self._copying))
             result.warm = True
             return result
         try:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class KeptWay(Way):
     """Starts commands in copies of a kept sandbox or, if none can be kept, in sandboxes built from scratch.
 
-    To build one is never wrong, only slower, and its errors are better. So that is what to do whenever something about
-    the kept one is odd.
+    Building one is never wrong, only slower, and its errors are better. So whenever something about the kept one is
+    odd, a new one is built.
     """
 
     def __init__(self, policy: Policy, stock: int, relay: Relay | None = None) -> None:

@@ -1,6 +1,6 @@
-"""The ops for a policy, in their order: the file system of a sandbox, for any backend that mounts. Pure.
+"""The ops for a policy, in order: the file system of a sandbox, for any backend that mounts. Pure.
 
-The ops of a workspace, which are the hardest, are in _workspace.
+The ops of a workspace, which are the hardest, are in workspace.py.
 
 Lean: functions import what other policies start sooner without: `workspace` (0.3 ms), `user` (0.16 ms), `network` (0.12
 ms). Undo this when bwrap's command line needs no Python.
@@ -41,7 +41,7 @@ def wants_full(policy: Policy, host: Host) -> bool:
             Reason(
                 "ids='full' needs CAP_SETUID and CAP_SETGID, or subordinate ids",
                 "run as root, or install newuidmap and give the user ranges in /etc/subuid and /etc/subgid, "
-                "or say ids='single'",
+                "or set ids='single'",
             )
         )
     return policy.ids == "full" or (policy.ids == "auto" and host.can_set_ids)
@@ -62,15 +62,15 @@ def needs_no_userns(policy: Policy, host: Host) -> bool:
     """Say if a command must not make user namespaces, because one would be a way out.
 
     In one, the kernel's uid 0 could mount the cgroup file systems, whose files it owns. An id that stands in for it
-    could give files in root's workspace capabilities. And a mount point can't be moved only in its own mount namespace:
-    in another one, the mount that pins a path can be left behind.
+    could give capabilities to files in root's workspace. And a mount protects its mount point from being moved only in
+    its own mount namespace: in another one, the mount that pins a path can be left behind.
     """
     is_root = bool(host.kernel_id) or may_be_kernel_root(policy, host)
     return policy.base != "host" and (is_root or bool(pinned_paths(policy)))
 
 
 def without_list(policy: Policy, why: str) -> tuple[Policy, dict[str, Reason]]:
-    """Return a policy with no network instead of a list, for a backend that can't enforce lists, and what is lacking.
+    """Return the policy, with no network instead of a list, and what is lacking: for backends that can't enforce it.
 
     why: the backend's explanation.
     """
@@ -113,10 +113,10 @@ def with_matches(policy: Policy, host: Host) -> Policy:
 
 
 def with_interpreter(policy: Policy, host: Host) -> Policy:
-    """Return the policy with the interpreter's paths, and those it imports from, read-only inside of writable ones.
+    """Return the policy with the interpreter's paths, and those it imports from, read-only inside writable ones.
 
-    A command that could write to the caller's own venv could make the caller run its code, outside. Whatever else
-    follows from the policy takes these paths into account. If the caller imports from a path that the policy names as
+    A command that could write to the caller's own venv could make the caller run its code, outside. Everything else
+    that follows from the policy counts these paths too. If the caller imports from a path that the policy names as
     writable, nothing can be done; _spawn.start warns.
     """
     if policy.base != "workspace":
@@ -162,11 +162,11 @@ def sources(op: ops.Op) -> tuple[str | int, ...]:
 
 
 def _with_state_masked(policy: Policy, host: Host) -> Policy:
-    """Return the policy with a mask after each op that shows nsbox's directory, so that a later op of its own wins.
+    """Return the policy with a mask right after each op that shows nsbox's directory. A later op of its own wins.
 
-    Directories on the way there, inside of a writable bind, are bound onto themselves: otherwise a command could move
-    them, and make a key of its own. They aren't for a command line of bubblewrap, under which renames have to work as
-    with bwrap, nor if the whole file system is writable.
+    Directories on the way there, inside a writable bind, are bound onto themselves: otherwise a command could move
+    them, and make a key of its own. There are two exceptions: a command line of bubblewrap, under which renames have to
+    work as with bwrap, and a file system that is writable as a whole.
     """
     led = dict(host.sources)
     steps: list[ops.Op] = []

@@ -37,7 +37,7 @@ def files(policy: Policy, host: Host) -> tuple[BindData, ...]:
         whose = "the sandbox has" if policy.base == "layers" else "this machine has"
         raise UnavailableError(
             Reason(
-                f"network: {whose} no {RESOLV_CONF}, a file that the name server's address is mounted over",
+                f"network: {whose} no {RESOLV_CONF} over which the name server's address could be mounted",
                 "put an empty file there",
             )
         )

@@ -31,7 +31,7 @@ def remedy(policy: Policy, host: Host, path: str) -> str:
     uid, gid = status.st_uid, status.st_gid
     whose = f"{path if root is None else root} belongs to uid {uid}, gid {gid}, and commands have no capabilities"
     if not host.can_set_ids:
-        return f"{whose}: start nsbox as that user"
+        return f"{whose}: run nsbox as that user"
     fields = f"ids='full', uid={uid}, gid={gid}"
     return f"{whose}: say {fields} (nsbox run: --ids full --uid {uid} --gid {gid})"
 

@@ -1,6 +1,6 @@
 """Who the command is, as programs in a workspace find out: its home, its entries in passwd and group, root's files.
 
-Nothing is mounted needlessly: no passwd if the host's is right already, no copies of files that are root's inside too.
+Nothing is mounted needlessly: no passwd if the host's is already right, no copies of files that are root's inside too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def gid_of(policy: Policy, host: Host) -> int:
 
 
 def user_of(policy: Policy, host: Host) -> str:
-    """Return the name of the command's user; for a uid without a user a made-up one, such as u54321."""
+    """Return the name of the command's user: a made-up one, such as u54321, for a uid without a user."""
     return host.user or f"u{uid_of(policy, host)}"
 
 
@@ -129,8 +129,8 @@ def first_parts(policy: Policy, host: Host) -> dict[str, list[str]]:
 def home_ops(policy: Policy, host: Host, size: int | None) -> tuple[dict[str, Op], list[Op]]:
     """Return the ops that make a private home, by destination, and those that must come last.
 
-    Directories between the home and a path of the policy in it are read-only, as such directories are everywhere: a
-    file there would vanish with the sandbox, and a directory that could be moved would take the workspace along.
+    A directory between the home and a path of the policy in it is read-only, as such directories are everywhere. A file
+    there would vanish with the sandbox, and moving the directory would take the workspace along.
 
     size: the most bytes of a home in memory; None: no limit of ours.
     """
@@ -142,7 +142,7 @@ def home_ops(policy: Policy, host: Host, size: int | None) -> tuple[dict[str, Op
     ops: dict[str, Op] = {home: Tmpfs(home, size=size, mode=0o1777 if is_shared else 0o700)}
     if source is not None:
         ops = {home: Bind(source, home, nofollow=True)}
-        # To remove or rename a mount point of another sandbox would unmount it there: see _homes/points.py.
+        # Removing or renaming a mount point of another sandbox would unmount it there: see _homes/points.py.
         points = ((f"{source}/{name}", f"{home}/{name}") for name in host.home_points)
         ops |= {at: Bind(path, at, optional=True, nofollow=True) for path, at in points}
     ways = [f"{home}/{name}" for name, paths in first_parts(policy, host).items() if f"{home}/{name}" not in paths]
@@ -162,7 +162,7 @@ def home_words(policy: Policy, host: Host, *, has_mounts: bool) -> str:
     """Say which home it is, for explain(). has_mounts: whether the backend mounts."""
     home = policy.home
     if home == PRIVATE and not has_mounts:
-        return "private would need mounts: it is where temporary files go"
+        return "the directory for temporary files: a private one would need mounts"
     if home == PRIVATE:
         return "private: empty, for each command or session; a Sandbox keeps one of its own as long as it is open"
     if name_of(home) is not None:
@@ -224,7 +224,7 @@ def _with_entry(
     entry: list[str],
     basic: bytes,
 ) -> bytes | None:
-    """Return a passwd or group in which every entry with this id is right, and there is one; None if it is so already.
+    """Return a passwd or group that has an entry with this id, and no wrong one; None if that is so already.
 
     data: the file; empty: `basic` instead.
     number: the id.

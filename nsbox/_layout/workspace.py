@@ -1,7 +1,7 @@
 """The file system of a workspace policy: which ops, in which order. Pure.
 
-The order is by depth, so that a mount comes after the one that it lies in. On the same path a mask wins over a writable
-bind, and that over a read-only one.
+The order is by depth, so that a mount comes after the one that it lies in. On the same path, a mask wins over a
+writable bind, and a writable bind over a read-only one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _var_tmp(chosen: Iterable[str], tmp_size: int | None) -> dict[str, ops.Op]:
 
 
 def _check_links(policy: Policy, wished: dict[str, ops.Op]) -> None:
-    """Raise PolicyError for a bind below a link: it would be mounted at another place than its name says."""
+    """Raise PolicyError for a bind below a link: it would be mounted somewhere else than its name says."""
     links = [op for op in wished.values() if isinstance(op, ops.Symlink)]
     for name in ("write", "read"):
         for path in getattr(policy, name):
@@ -105,7 +105,7 @@ def _check_links(policy: Policy, wished: dict[str, ops.Op]) -> None:
 def _links(policy: Policy, host: Host, chosen: dict[str, ops.Op]) -> dict[str, ops.Op]:
     """Return the links on the way to what the policy names, except for those that a bind already contains.
 
-    None is made in /proc, /dev, /sys or a denied path, nor where something that the sandbox has is below the link.
+    None is made in /proc, /dev, /sys or a denied path, or where the sandbox has something below the link.
     """
     own = ("/proc", "/dev", "/sys")
     bound = [path for path, op in chosen.items() if isinstance(op, ops.Bind | ops.RoBind)]

@@ -183,7 +183,7 @@ class Unbroken(Decoded[AnyStr]):
 
     @staticmethod
     def ended(text: AnyStr) -> AnyStr:
-        """Return a text without a line end at its own end: it isn't known yet whether more than that follows."""
+        """Return a text without a line end at its own end: what follows that line end isn't known yet."""
         pattern: Any = _BYTES_END if isinstance(text, bytes) else _TEXT_END
         match = pattern.search(text, max(0, len(text) - 2))
         return text if match is None else text[: match.start()]

@@ -1,4 +1,4 @@
-"""Scrubber: replaces known secrets in a stream, also if they are encoded, or come in pieces.
+"""Scrubber: replaces known secrets in a stream, even if they are encoded or arrive in pieces.
 
 find() looks for all forms of all secrets, in the text that was held back and the new piece together. Forms without
 escapes are looked for in the text as it is. The others are looked for in the decoded text, and their places are carried
@@ -48,7 +48,7 @@ def value_of(secret: object, name: str = "a secret") -> bytes:
         raise TypeError(f"{name} is a {type(secret).__name__}, must be a str, bytes or Secret")
     if len(value) < SHORTEST:
         what = f"has {len(value)} bytes" if value else "is empty"
-        raise ValueError(f"{name} {what}, fewer than {SHORTEST}: to redact it would redact much that is no secret")
+        raise ValueError(f"{name} {what}, fewer than {SHORTEST}: redacting it would redact much that is no secret")
     if len(value) > LONGEST:
         raise ValueError(f"{name} has more than {LONGEST} bytes, which can't be redacted in a stream")
     return value
@@ -271,7 +271,7 @@ class Scrubber:
 
     def scrub(self, text: AnyStr) -> AnyStr:
         """Return a whole text with the secrets replaced. The stream of feed() stays as it is."""
-        stream = self._new(text)  # in pieces: to decode a text takes many times its memory
+        stream = self._new(text)  # in pieces: decoding a text takes many times its memory
         parts: list[Any] = [stream.feed(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE)]
         parts.append(stream.feed(stream.nothing, is_last=True))
         nothing: Any = stream.nothing
@@ -304,7 +304,7 @@ class Scrubber:
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError(
-            "a Scrubber isn't pickled or copied, since it holds secrets: another() makes one for another stream"
+            "a Scrubber can't be pickled or copied, since it holds secrets: another() makes one for another stream"
         )
 
 
@@ -312,12 +312,12 @@ def _text(form: bytes) -> str:
     return form.decode("utf-8", "surrogateescape")
 
 
-def _mask_for(every: set[bytes], given: str | None) -> str:
-    """Return a mask that can't form a secret with what is beside it; given: the caller's, which is checked."""
-    if given is not None:
-        if not given or _makes_up(given.encode(), every):
+def _mask_for(every: set[bytes], wish: str | None) -> str:
+    """Return a mask that can't form a secret with what is beside it. wish: the caller's mask, which is checked."""
+    if wish is not None:
+        if not wish or _makes_up(wish.encode(), every):
             raise ValueError("mask: is empty, or could be a part of one of the secrets; give another, or none")
-        return given
+        return wish
     single = (chr(byte) for byte in range(0x21, 0x7F) if chr(byte) not in "%&+\\")  # these could begin an escape
     for mask in (*_MASKS, *single):
         if not _makes_up(mask.encode(), every):

@@ -39,10 +39,10 @@ class Grace:
     _last_signal: int
 
     _is_late = False  # it was ended after a time limit, by a signal that it may have survived or handled
-    _is_asked = False  # to end: so what outlives the command has time to end in order
+    _is_asked = False  # it was asked to end: whatever outlives the command has time to end in order
     _is_patient = False  # that time has no limit, unless a kill ends it
     _command_ended: float | None = None  # when that was seen, of a command whose process group was asked to end
-    _has_other_ids = False  # than the rest of the sandbox
+    _has_other_ids = False  # its ids aren't those of the rest of the sandbox
 
     def mark_late(self) -> None:
         """Note that its time is over: the next signal is meant to end it."""

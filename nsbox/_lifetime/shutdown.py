@@ -139,7 +139,7 @@ class Shutdown:
         """Read what the command writes until it ends, one stream after the other."""
         outputs = []
         process: Any = self
-        if process.stdin is not None:  # it is garbage, as this object is, so it can have been closed before
+        if process.stdin is not None:  # it is garbage, as this object is, so it may have been closed before
             try:
                 process.stdin.close()
             except BrokenPipeError:

@@ -1,7 +1,7 @@
 """Unused kernel ids, for commands whose caller is the kernel's uid 0; asks the machine for what they need.
 
-Inside, such a command is uid 0 as usual. Outside of its user namespace its id belongs to no user. Files of a path that
-the policy names are its own by an idmapped mount (mount_setattr(2), Linux 5.12). Backends decide what follows.
+Inside, such a command is uid 0 as usual. Outside of its user namespace, its id belongs to no user. An idmapped mount
+(mount_setattr(2), Linux 5.12) makes files of a path that the policy names its own. Backends decide what follows.
 """
 
 from __future__ import annotations

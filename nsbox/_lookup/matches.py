@@ -1,7 +1,7 @@
 """Asks the machine, at each spawn, which files the patterns of a policy match; the Host holds the answer.
 
-No link is followed, and only what is below the path before a pattern's first wildcard is looked at, since commands may
-have written there. The answer is complete, or a PolicyError.
+Commands may have written there. So no link is followed, and only what is below the path before a pattern's first
+wildcard is looked at. The answer is complete, or a PolicyError.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def matches(policy: Policy) -> dict[str, tuple[str, ...]]:
 def _with_literal(field: str, pattern: str, names: list[str], writable: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a pattern matches, including a file that has the pattern as its name.
 
-    In read, only that file is meant if it exists, unless a command can have made it: then what the pattern has matched
+    In read, only that file is meant if it exists, unless a command may have made it: then what the pattern has matched
     so far would become writable.
     """
     if not os.path.lexists(pattern):
@@ -110,9 +110,9 @@ def _check_links(policy: Policy, pattern: str, links: list[str]) -> None:
 def _check_hides(denied: str, found: tuple[str, ...] | None) -> None:
     is_usual = any(denied.endswith(f"/{pattern}") for pattern in SECRET_FILES)
     if found == () and not is_usual:
-        raise PolicyError("deny", f"{denied} matches nothing, so that it hides nothing")
+        raise PolicyError("deny", f"{denied} matches nothing, so it hides nothing")
     if found is None and not os.path.lexists(denied):
-        raise PolicyError("deny", f"{denied} isn't there, so that it hides nothing")
+        raise PolicyError("deny", f"{denied} isn't there, so it hides nothing")
 
 
 def notes(policy: Policy) -> list[str]:

@@ -171,14 +171,14 @@ def _entries(name: str, value: str) -> list[str]:
     return [entry for entry in (value.split(":") if name == "SSL_CERT_DIR" else [value]) if entry]
 
 
-def _denied(policy: Policy, host: Host, given: tuple[tuple[str, str], ...]) -> frozenset[str]:
+def _denied(policy: Policy, host: Host, variables: tuple[tuple[str, str], ...]) -> frozenset[str]:
     """Return the paths in these variables that deny hides, by their names or by their targets, even in part.
 
     A pattern that begins with "**/" also applies to what is only shown because a variable names it.
     """
     patterns = anywhere(policy.deny, (*policy.write, *policy.read))
     paths = set()
-    for path in {entry for name, value in given for entry in _entries(name, value)}:
+    for path in {entry for name, value in variables for entry in _entries(name, value)}:
         names, real = {os.path.abspath(path), os.path.realpath(path)}, os.path.realpath(path)
         more = () if _is_visible(policy, host, real) else patterns
         is_hidden = any(hides(denied, one) for denied in (*policy.deny, *more) for one in names)
@@ -197,10 +197,12 @@ def _holds(directory: str, patterns: tuple[str, ...]) -> bool:
     return False
 
 
-def _with_certificates(policy: Policy, host: Host, given: tuple[tuple[str, str], ...], hidden: frozenset[str]) -> Host:
+def _with_certificates(
+    policy: Policy, host: Host, variables: tuple[tuple[str, str], ...], hidden: frozenset[str]
+) -> Host:
     values: list[tuple[str, str]] = []
     files: list[str] = []
-    for name, value in given:
+    for name, value in variables:
         entries = [entry for entry in _entries(name, value) if entry not in hidden]
         paths = [real for entry in entries if (real := _certificate(policy, host, name, entry)) is not None]
         files += [path for path in paths if os.path.exists(path) and not _is_visible(policy, host, path)]

@@ -1,8 +1,8 @@
 """Cgroups of version 2: one for each command that has limits on all its processes together (cgroups(7)).
 
 They are made in a subtree that was delegated to this process: its own cgroup, or the one above. A cgroup that hands out
-controllers can't have processes. So the processes of its own cgroup, including this one, first move into a new cgroup
-below it, once. A command starts in its cgroup (CLONE_INTO_CGROUP); no process is moved there.
+controllers can't have processes. So all processes of this one's cgroup, itself included, first move into a new cgroup
+below that, once. A command starts in its cgroup (CLONE_INTO_CGROUP); no process is moved there.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def _needed(limits: Sequence[tuple[str, str]]) -> list[str]:
     return sorted({name.partition(".")[0] for name, _ in limits})
 
 
-# These wait until the caller's memory is its own again. Until their execs, the init and the command share it, and a
-# process that runs out of memory is killed with all that share its memory.
+# These limits wait until the caller's memory is its own again. Until their execs, the init and the command share it,
+# and a process that runs out of memory is killed together with all that share its memory.
 _NOT_YET = {"memory.oom.group": "0", "memory.max": "max"}
 
 
@@ -338,7 +338,7 @@ _swept: set[str] = set()
 
 
 def _remove_stale(directory: str) -> None:
-    """Remove, once per directory, what callers left that were killed."""
+    """Remove, once per directory, what killed callers have left."""
     if directory in _swept:
         return
     _swept.add(directory)

@@ -65,7 +65,7 @@ def links_to(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _interpreter() -> list[str]:
-    """Return the paths by which the running interpreter is executed: its own, and those in its prefixes."""
+    """Return the paths under which the running interpreter is executed: its own, and those in its prefixes."""
     names = ("python", "python3", f"python{sys.version_info[0]}.{sys.version_info[1]}")
     return [sys.executable or "", *(os.path.join(p, "bin", n) for p in (sys.prefix, sys.base_prefix) for n in names)]
 

@@ -34,7 +34,7 @@ def _is_shared_with_home(prefix: str) -> bool:
 
 
 def prefixes() -> tuple[str, ...]:
-    """Return what of these prefixes is shown: of one that a home directory is in, only the interpreter's own parts."""
+    """Return what is shown of these prefixes; only the interpreter's own parts if a home directory is in one."""
     found: list[str] = []
     for prefix in own_prefixes():
         if _is_shared_with_home(prefix):

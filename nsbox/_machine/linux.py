@@ -53,7 +53,7 @@ def _inotify_instances() -> int:
 
 
 def _is_chrooted() -> bool:
-    """Say if this process is in a chroot: mountinfo has no line for "/", or another one than that of pid 1.
+    """Say if this process is in a chroot: mountinfo has no line for "/", or not the same one as pid 1's.
 
     The second test needs the permission to look at pid 1, and a mount namespace that is shared with it.
     """

@@ -20,7 +20,7 @@ _MOST_MASKS = 64  # masks in one directory, each a mount; a directory that needs
 
 
 def secrets() -> tuple[str, ...]:
-    """Return files with secrets: for uid 0 all names, since they may exist later; for others those they can read."""
+    """Return files with secrets. For uid 0 these are all names, since they may exist later; else those it can read."""
     return tuple(path for path in _SECRETS if os.geteuid() == 0 or os.access(path, os.R_OK))
 
 

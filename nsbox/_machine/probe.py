@@ -1,4 +1,4 @@
-"""The front door to all that asks the machine: each effective user is answered once."""
+"""The front door to everything that asks the machine. For each effective user, it asks once."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def probe(*, refresh: bool = False) -> Host:
 
 
 def probe_with_bwrap() -> Host:
-    """Return probe(), with what it says of the system's own bubblewrap whether that is needed here or not."""
+    """Return probe() with the facts about the system's own bubblewrap, even if that isn't needed here."""
     host = _known[os.geteuid(), os.getegid()] = with_bwrap(probe())
     return host

@@ -31,7 +31,7 @@ _PATHS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 
 
 def try_sandbox(host: Host) -> tuple[int, Literal["", "unshare", "map", "mount"]]:
-    """Try to make an empty sandbox; return the errno with which that is refused, and the step, or 0.
+    """Try to make an empty sandbox. Return the errno with which that is refused, or 0, and the step.
 
     If all is well, only the exec fails, since there is nothing in the sandbox to execute. The trial costs about a
     millisecond; there is no other way to find out what security modules and filters forbid.
@@ -73,7 +73,7 @@ def _ask(path: str, *options: str) -> tuple[int, str]:
     """Run bwrap; return its wait status and what it printed. Not by subprocess, which may be confined() by now."""
     ids = Identity(os.geteuid(), os.getegid(), "", "", deny_setgroups=False)
     plan = Plan((), frozenset(), ids, plain=True, wrapper=(path,))
-    said, end = os.pipe()
+    output, end = os.pipe()
     try:
         command = Command(
             programs=[os.fsencode(path)],
@@ -91,7 +91,7 @@ def _ask(path: str, *options: str) -> tuple[int, str]:
         if result.error:
             return 0xFF00, os.strerror(result.error)
         text = b""
-        while (in_time := select.select([said], [], [], 20)[0]) and (chunk := os.read(said, 4096)):
+        while (in_time := select.select([output], [], [], 20)[0]) and (chunk := os.read(output, 4096)):
             text += chunk
         if not in_time:
             with contextlib.suppress(ProcessLookupError):
@@ -100,6 +100,6 @@ def _ask(path: str, *options: str) -> tuple[int, str]:
             return os.waitpid(result.pid, 0)[1], text.decode(errors="replace")
         return 0, text.decode(errors="replace")
     finally:
-        os.close(said)
+        os.close(output)
         if end >= 0:
             os.close(end)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ALL_PORTS = (1, 65535)
 HTTPS = 443
-MOST_SINGLE_PORTS = 64  # of UDP and of localhost each: for every one the relay has a socket in the sandbox
+MOST_SINGLE_PORTS = 64  # of UDP, and of localhost: for each, the relay has a socket in the sandbox
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
@@ -102,7 +102,7 @@ def parse(field: str, text: object) -> tuple[Entry, ...]:
         what = "UDP" if is_udp else "localhost"
         raise refuse(f"{what} needs single ports, or a range of at most {MOST_SINGLE_PORTS}")
     if is_udp and kind in ("localhost", "any"):
-        raise refuse("UDP goes with names and addresses alone")
+        raise refuse("UDP goes only with names and addresses")
     entry = Entry(text, kind, name, address, bits, first, last, is_udp, is_denied)
     if is_denied and not has_ports and kind != "localhost":
         return entry, Entry(text, kind, name, address, bits, first, last, True, True)

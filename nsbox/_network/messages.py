@@ -76,7 +76,9 @@ def _has_worked(event: NetworkEvent) -> bool:
 
 
 def _is_trouble(event: NetworkEvent) -> bool:
-    if event.kind == "publish" or (event.kind == "close" and not _host(event)):  # or its end: the client is outside
+    if event.kind == "publish" or (
+        event.kind == "close" and not _host(event)
+    ):  # or the end of one: its client is outside
         return False
     if event.verdict == "allowed":
         return event.kind == "close" and event.reason == "upstream" and bool(event.errno)

@@ -50,7 +50,7 @@ class Network(Frozen):
         deny = tuple(text if text.startswith("!") else f"!{text}" for text in deny)
         entries = tuple(entry for text in (*allow, *deny) for entry in parse("network", text))
         if all(entry.is_denied for entry in entries):
-            raise PolicyError("network", "denies alone, and allows nothing: '*:*' is every public address")
+            raise PolicyError("network", "only denies, and allows nothing: '*:*' is every public address")
         for name, value in (("allow", allow), ("deny", deny), ("entries", entries)):
             object.__setattr__(self, name, value)
         self._check_amounts()
@@ -109,7 +109,7 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def _single_ports(entries: Iterable[Entry], *, is_udp: bool) -> set[int]:
-    """Return the ports that need a relay's socket in the sandbox each."""
+    """Return the ports for each of which the relay needs a socket in the sandbox."""
     allowed = (entry for entry in entries if not entry.is_denied)
     chosen = [entry for entry in allowed if (entry.is_udp if is_udp else entry.kind == "localhost")]
     return {port for entry in chosen for port in range(entry.first, entry.last + 1)}

@@ -1,1 +1,1 @@
-"""From the paths that a policy is given to the paths that it means: patterns, links, HOME, and what git needs."""
+"""From paths as users write them to the paths that a policy means: patterns, links, HOME, and what git needs."""

@@ -1,7 +1,7 @@
 """Where git keeps its data if a workspace's .git is a file: in a linked worktree (git-worktree(1)) or a submodule.
 
-A command can have written that file. So the directory that it names counts only if that directory names the workspace
-in turn: git wrote that when the user made the worktree, at a place where no command of the workspace could write.
+A command may have written that file. So the directory that it names counts only if that directory names the workspace
+in turn. Git wrote that when the user made the worktree, at a place where no command of the workspace could write.
 
 Whatever git runs or obeys outside stays read-only: configuration, hooks, and the files that say where these are. In a
 repository with other worktrees, only objects, references and their logs are writable.
@@ -83,7 +83,7 @@ def _worktree(workspace: str, own: str, gitdir: str, common: str, links: list[st
     _check_kind(config, stat.S_ISREG)
     per_tree = f"{gitdir}/config.worktree"
     if "worktreeconfig" in _text(config).lower() and not os.path.lexists(per_tree):
-        raise _NotFollowedError(f"{per_tree} isn't there, so that a command could make it")
+        raise _NotFollowedError(f"{per_tree} isn't there, so a command could make it")
     write = [gitdir, *(f"{common}/{name}" for name in ("objects", "refs")), *_there([f"{common}/logs"])]
     read = [common, own, f"{gitdir}/commondir", f"{gitdir}/gitdir", *_there([per_tree])]
     return Directories(tuple(write), tuple(read), tuple(links))
@@ -124,7 +124,7 @@ def _real(base: str, text: str, workspace: str, links: list[str]) -> str:
 
 
 def _text(path: str) -> str:
-    """Return the text of one of git's files, without its last line's end. No link is followed."""
+    """Return the text of one of git's files, without the line end at its end. No link is followed."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -158,7 +158,7 @@ def notes(write: tuple[str, ...], deny: tuple[str, ...]) -> list[str]:
     workspace = write[0] if write else "/"
     top = above(workspace)
     if top is not None:
-        return [f"git: the top of its repository is {top}, above the workspace: for git, work in that"]
+        return [f"git: the top of its repository is {top}, above the workspace: to use git, work in that"]
     if not os.path.isfile(f"{workspace}/.git"):
         return []
     git = directories(workspace)
@@ -170,7 +170,7 @@ def notes(write: tuple[str, ...], deny: tuple[str, ...]) -> list[str]:
 
 
 def above(workspace: str) -> str | None:
-    """Return the top of the repository that a workspace lies in; None if it lies in none, or is the top itself."""
+    """Return the top of the repository that contains a workspace; None if none does, or the workspace is its top."""
     at = workspace
     while at != "/":
         if os.path.lexists(f"{at}/.git"):

@@ -59,7 +59,7 @@ class Steps:
     """
 
     def __init__(self, patterns: Iterable[tuple[str, ...]]) -> None:
-        # A pattern that ends in "**" matches everything in a directory; to match the first level is enough.
+        # A pattern that ends in "**" matches everything in a directory; matching the first level is enough.
         self._patterns = [(*parts, "*") if parts[-1] == "**" else parts for parts in patterns]
         self._plans: dict[Positions, tuple[re.Pattern[str] | None, Positions]] = {}
         self.start = self._closed((i, 0) for i in range(len(self._patterns)))
@@ -115,7 +115,7 @@ _steps: dict[tuple[str, ...], Steps] = {}
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Say if a pattern matches a path or a directory above it, judged by the names alone."""
+    """Say if a pattern matches a path or a directory above it. Only names are compared."""
     base, rest = split(pattern)
     if path == base or not is_below(path, base):
         return False

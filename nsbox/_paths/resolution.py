@@ -29,7 +29,7 @@ _MOST_LINKS = 40  # the kernel's own limit: MAXSYMLINKS, path_resolution(7)
 
 
 def link_target(path: str) -> str | None:
-    """Return a symlink's target; None for what is no link, or isn't there."""
+    """Return a symlink's target; None if there is no link at this path."""
     try:
         return os.readlink(path)
     except OSError:
@@ -37,10 +37,10 @@ def link_target(path: str) -> str | None:
 
 
 class Walk:
-    """The kernel's walk along an absolute path, through links and ".."; what isn't there stays as written.
+    """The kernel's walk along an absolute path, through links and "..". Names that don't exist stay as written.
 
-    Iterate over it once. It yields each path that is looked up, and the target if that is a link, else None. No link is
-    above any of these paths. After one link more than the kernel follows, it raises OSError (ELOOP).
+    Iterate over it once. It yields each path that is looked up, with the target if it is a link, else None. No link is
+    above any of these paths. Beyond the number of links that the kernel follows, it raises OSError (ELOOP).
 
     at: where the walk is now, without links.
     rest: the names that are left, the next one last.
@@ -172,9 +172,9 @@ class Resolution:
 
 
 def _target(link: str) -> str:
-    """Return a link's target, "" for what is no link.
+    """Return a link's target; "" if it is no link.
 
-    That is the target as it is written, unless ".." in it leads through directories that need not exist inside.
+    This is the target as it is written, unless a ".." in it leads through directories that may be missing inside.
     """
     target = link_target(link) or ""
     parts = [part for part in target.split("/") if part not in ("", ".")]
@@ -209,7 +209,7 @@ def check_read(paths: Iterable[str]) -> None:
             continue
         if mode & _KIND == _FIFO:
             raise PolicyError(
-                "read", f"{path} is a FIFO, which commands could write to and read empty; if that is meant, write=[...]"
+                "read", f"{path} is a FIFO, which commands could write to and drain; if you mean that, write=[...]"
             )
 
 

@@ -1,4 +1,4 @@
-"""From the paths that a caller gives for a workspace to the fields of a Policy.
+"""From a caller's paths for a workspace to the fields of a Policy.
 
 Paths and patterns are resolved, links on the way noted, and what git needs is added. Whether the fields make sense
 together is for Policy itself to check.
@@ -37,7 +37,7 @@ def workspace(
         raise PolicyError("workspace", f"{root} is no directory")
     if root == "/":
         raise PolicyError(
-            "workspace", "'/' is the whole file system; if that is meant, Policy.host() (nsbox run --host)"
+            "workspace", "'/' is the whole file system; if you mean that, Policy.host() (nsbox run --host)"
         )
     wishes.setdefault("workdir", root)
     wishes.setdefault("seccomp", "default")
@@ -88,7 +88,7 @@ def check_links(value: object) -> tuple[tuple[str, str], ...]:
     """Return the links of a policy, pairs of a link and its target, as a tuple; raises PolicyError."""
     pairs = sequence("links", value)
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise PolicyError("links", "has to have pairs: a link, and its target")
+        raise PolicyError("links", "must have pairs: a link and its target")
     return tuple((check_path("links", at), check_target("links", to)) for at, to in pairs)
 
 

@@ -105,7 +105,7 @@ class Host(Frozen):
     state: str = ""  # the directory of the user's key and of transactions, which no workspace shows
     state_detours: tuple[str, ...] = ()  # links on the way there, and their directories unless these are above it
     has_key: bool = False  # whether there is such a key
-    sources: tuple[tuple[str | int, str], ...] = ()  # sources of a policy's binds that lead by links around state
+    sources: tuple[tuple[str | int, str], ...] = ()  # sources of a policy's binds whose links may lead around state
     automounts: tuple[str, ...] = ()  # where file systems are mounted at their first use
     resolv_conf: str | None = None  # where /etc/resolv.conf leads; None: to no file outside of /etc
     core_handler: Literal["", "pipe", "socket"] = ""  # what kernel.core_pattern is; "": a file

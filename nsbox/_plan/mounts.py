@@ -1,6 +1,6 @@
 """What lies where once ops are carried out: which mount covers which, and which one a path is on. Pure.
 
-These rules of the kernel are all that nsbox knows about it, and tests/differential/test_mounts.py compares them with
+All that nsbox assumes about the kernel's mounts are these rules. tests/differential/test_mounts.py compares them with
 what /proc/self/mountinfo, statvfs() and open() say in real sandboxes:
 1. A mount hides what its mount point had before, with everything below, other mounts included (mount(2): the previous
    contents "become invisible"). None of it comes back, because no op unmounts.
@@ -41,7 +41,7 @@ class Mount(Frozen):
     op: what mounts it; None: the root that there is from the start.
     number: how many of the table's came before it.
     is_read_only: whether its own flag says so.
-    is_optional: whether it may be missing, so that it covers nothing for sure.
+    is_optional: whether it may be missing; then it doesn't surely cover anything.
     """
 
     dest: str
@@ -62,13 +62,13 @@ def _is_optional(op: ops.Op) -> bool:
 class MountTable:
     """The mounts that a path can lead to, and what ops have made beside them.
 
-    Iterating it yields their places, in the order in which what is seen there came.
+    Iterating over it yields their places, in the order in which what is seen at each was put there.
     """
 
     def __init__(self, steps: Iterable[ops.Op] = (), *, optional: bool = False) -> None:
         """Carry out ops in their order.
 
-        optional: take those that may be missing for mounts that may be missing. Otherwise all are carried out.
+        optional: count an op that may be skipped as a mount that may be missing. False: all ops are carried out.
         """
         self._has_optional = optional
         self._count = 0
@@ -94,7 +94,7 @@ class MountTable:
             self._stacks.setdefault(step.dest, [])
 
     def _is_hosts(self, node: ops.Op) -> bool:
-        """Return whether an op can only have found what it makes, in a bind. A link has its target in any case."""
+        """Return whether an op lies in a bind, where it only finds what it would make. A link has its target anyway."""
         return not isinstance(node, ops.Symlink) and isinstance(self.nearest(getattr(node, "dest", "/")).op, BINDS)
 
     def _mount(self, dest: str, op: ops.Op) -> None:
@@ -112,7 +112,7 @@ class MountTable:
         self._stacks[dest] = [*stack, mount]
 
     def node(self, dest: str) -> ops.Op | None:
-        """Return the op that has made what is at a place last, if no mount covers that."""
+        """Return the op that last made something at a place, if no mount covers that."""
         return None if self._stacks.get(dest) else self._nodes.get(dest)
 
     def stack(self, dest: str) -> tuple[Mount, ...]:
@@ -124,7 +124,7 @@ class MountTable:
         return self._stacks[dest][-1] if self._stacks.get(dest) else None
 
     def candidates(self, dest: str) -> tuple[Mount, ...]:
-        """Return the mounts of which one is seen at a place, the last first: all down to one that isn't optional."""
+        """Return the mounts that may be the one seen at a place: from the last down to one that isn't optional."""
         mounts: list[Mount] = []
         for mount in reversed(self.stack(dest)):
             mounts.append(mount)
@@ -133,7 +133,7 @@ class MountTable:
         return tuple(mounts)
 
     def above(self, path: str) -> str:
-        """Return the place of the innermost mount that is strictly above a path; "/" has itself."""
+        """Return the place of the innermost mount that is strictly above a path; for "/", that is "/"."""
         while path != "/":
             path = path.rpartition("/")[0] or "/"
             if self._stacks.get(path):

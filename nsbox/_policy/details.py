@@ -14,14 +14,14 @@ _SHARED = frozenset({"pid"})
 class Details(Frozen):
     """Wishes of Policy.layers() alone, mostly by their names in bwrap(1). Raises PolicyError.
 
-    share: namespaces of the caller that the command stays in; only "pid" is possible. Then nothing in the sandbox ends
-        with the command except the command itself, and Proc shows the caller's processes.
+    share: namespaces of the caller that the command stays in; only "pid" is possible. Then other processes in the
+        sandbox may outlive the command, and Proc shows the caller's processes.
     capabilities: what the command has over its own namespaces, applied in order to an empty set: names, "all", "caller"
-        (as many as the caller has); "-" in front of a name or "all" takes it away. The mounts are then locked.
+        (as many as the caller has). A "-" in front of a name or "all" takes it away. The mounts are then locked.
     userns: a descriptor of the user namespace to join instead of making one.
     userns2: a descriptor of the user namespace to join at the end of the set-up.
-    pidns: a descriptor of the pid namespace to join. With share={"pid"} the command is in that one itself, else in a
-        new one below it. The caller must be non-dumpable.
+    pidns: a descriptor of the pid namespace to join. With share={"pid"} the command is in that one itself; otherwise it
+        is in a new one below it. The caller must be non-dumpable.
     disable_userns: set the limit of user namespaces so that no more can be made.
     assert_userns_disabled: refuse to start the command unless no more user namespaces can be made.
     host_writes: where a writable bind leads to the host, make mount points, directories, files and modes there.

@@ -40,8 +40,8 @@ class Limits(Frozen):
     cpu_seconds: processor time (RLIMIT_CPU): SIGXCPU at the limit, SIGKILL five seconds later.
     file_size: size of any file that is written (RLIMIT_FSIZE).
     open_files: number of descriptors (RLIMIT_NOFILE).
-    core_size: size of a core dump (RLIMIT_CORE). With 0 there are none, nor does a handler get any; None in a
-        workspace is the same.
+    core_size: size of a core dump (RLIMIT_CORE). With 0 there are none, and a handler gets none either. In a
+        workspace, None is the same.
     locked_memory: size of what a process may lock (RLIMIT_MEMLOCK).
     message_queues: size of POSIX message queues (RLIMIT_MSGQUEUE).
     pending_signals: number of queued signals and timers (RLIMIT_SIGPENDING). The kernel counts these last three by

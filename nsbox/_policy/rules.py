@@ -55,7 +55,7 @@ def innermost_rule(rules: Iterable[PathRule], path: str) -> PathRule | None:
 
 
 def check_rules(rules: Sequence[object], roots: Sequence[str]) -> None:
-    """Raise PolicyError unless these are PathRules with names and roots of their own. roots: those allowed."""
+    """Raise PolicyError unless these are PathRules, with names and roots of their own. roots: the allowed ones."""
     for rule in rules:
         if not isinstance(rule, PathRule):
             raise PolicyError("paths", f"has a {type(rule).__name__}, must have nsbox.PathRule")

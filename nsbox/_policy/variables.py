@@ -19,7 +19,7 @@ VENVS = (".venv", "venv")  # in a workspace
 
 
 def callers_variables(network: object) -> tuple[str, ...]:
-    """Return the variables that are taken from the caller, besides those that a policy names. network: the policy's."""
+    """Return the variables taken from the caller in addition to those that a policy names. network: the policy's."""
     if network == "none":
         return TAKEN
     return (*TAKEN, *CERTIFICATES, *PROXIES) if network == "host" else (*TAKEN, *CERTIFICATES)

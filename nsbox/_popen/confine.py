@@ -124,8 +124,8 @@ def install(*modules: ModuleType) -> None:
     The class behaves like the one that it replaces, except for commands that are started inside a confined() block or
     with policy=. nsbox.Popen is a subclass of it. Popen objects from before the call are no instances of it.
 
-    modules: those that have said `from subprocess import Popen` before this call. Their Popen is replaced as well,
-        under whatever names.
+    modules: those that executed `from subprocess import Popen` before this call. Their Popen is replaced as well, under
+        whatever names.
 
     Raises TypeError for a module without one.
     """

@@ -71,7 +71,7 @@ _SANDBOXES: tuple[tuple[str, bool, Policy], ...] = tuple(
         ("Landlock, rules about files", False, Policy.layers(_ROOT, Proc("/proc"), landlock=True)),
     )
 )
-# The other backends: they contain less, or it isn't nsbox itself that contains.
+# The other backends: they contain less, or leave it to another program to contain.
 _INSTEAD: tuple[tuple[str, Policy], ...] = (
     ("instead of namespaces: bubblewrap", Policy.layers(_ROOT, Dev("/dev"), Proc("/proc"), backend="bwrap")),
     ("instead of namespaces: Landlock alone", Policy.host(backend="landlock", best_effort=["processes"])),
@@ -95,10 +95,10 @@ def _attempt(policy: Policy) -> Exception | str:
 
 def _failed(name: str, is_needed: bool, error: Exception) -> Check:
     if isinstance(error, UnavailableError):
-        said, remedy = (
+        words, remedy = (
             "; ".join(filter(None, (getattr(r, part) for r in error.reasons))) for part in ("what", "remedy")
         )
-        return Check(name, "fails", is_needed, said, remedy)
+        return Check(name, "fails", is_needed, words, remedy)
     if isinstance(error, SetupError):
         where = f"{error.op}: {error.step}" if error.op else error.step
         number = errno.errorcode.get(error.errno or 0, str(error.errno))
@@ -230,13 +230,13 @@ _OTHERS: tuple[tuple[str, bool, Callable[[], str], str], ...] = (
 def _others(checks: tuple[tuple[str, bool, Callable[[], str], str], ...]) -> Iterator[Check]:
     for name, is_needed, attempt, remedy in checks:
         try:
-            said = attempt()
+            words = attempt()
         except (OSError, subprocess.SubprocessError) as error:
             number = errno.errorcode.get(getattr(error, "errno", None) or 0, "")
             text = getattr(error, "strerror", None) or str(error)
             yield Check(name, "fails", is_needed, f"{text} ({number})" if number else text, remedy)
         else:
-            yield Check(name, "works", is_needed, said)
+            yield Check(name, "works", is_needed, words)
 
 
 def _core_check(host: Host) -> Check:

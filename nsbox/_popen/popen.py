@@ -137,7 +137,7 @@ class Confinable(Lifetime["AnyStr"]):
 
     # ---- starting
 
-    def _unasked(self, cwd: Any) -> Policy | None:
+    def _default_policy(self, cwd: Any) -> Policy | None:
         """Return the policy for a command without one, outside of confined(); None: it isn't contained."""
         return None
 
@@ -267,7 +267,7 @@ class Confinable(Lifetime["AnyStr"]):
             blocks.announcing.reset(token)
 
     def _wished(self, cwd: Any) -> Policy | None:
-        policy = self._policy if self._policy is not None else self._unasked(cwd)
+        policy = self._policy if self._policy is not None else self._default_policy(cwd)
         if policy is None and (self._kill_on_exit or self._pair is not None):
             raise ValueError(f"{'kill_on_exit=True' if self._kill_on_exit else 'pty'} needs a policy")
         if policy is None or self._kill_on_exit is None or self._kill_on_exit == policy.kill_on_exit:
@@ -417,7 +417,7 @@ class Popen(Confinable["AnyStr"]):
         def __init__(self, args: Any, *more: Any, **options: Any) -> None:
             """Start the command."""
 
-    def _unasked(self, cwd: Any) -> Policy:
+    def _default_policy(self, cwd: Any) -> Policy:
         return arguments.default_policy(cwd)
 
     @property

@@ -118,7 +118,7 @@ def options_for(fd: int, more: tuple[Any, ...], options: dict[str, Any]) -> tupl
     chosen = dict(zip(_NAMES, more, strict=False)) | options
     free = [i for i, name in enumerate(_STREAMS) if chosen.get(name) is None]
     if not free or len(more) > len(_NAMES):
-        raise ValueError("pty: stdin, stdout and stderr are all given, so that the command would have no terminal")
+        raise ValueError("pty: stdin, stdout and stderr are all given, so the command would have no terminal")
     return chosen | {_STREAMS[i]: fd for i in free}, free[0]
 
 

@@ -1,1 +1,1 @@
-"""The process that enforces a network list: started, told what to do, and listened to."""
+"""The process that enforces a network list: its start, the requests to it, and its reports."""

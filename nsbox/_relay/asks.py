@@ -1,4 +1,4 @@
-"""on_connect: a function of the user decides about connections that a network list says nothing of.
+"""on_connect: a function of the user decides about connections that a network list doesn't mention.
 
 Each question gets one verdict: the function's, or no. The function is called in daemon threads, which end with the
 interpreter, and don't exist in a forked child. A thread ends as soon as there is nothing left to ask.

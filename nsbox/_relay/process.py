@@ -48,7 +48,7 @@ class Process:
 
     port = 0  # only a proxy has one
     pidfd: Owner
-    _heard: Owner  # the thread's own descriptor of the socket
+    _thread_socket: Owner  # the thread's own descriptor of the socket
 
     def __init__(self, content: bytes, owner: weakref.ref[Relay], *, is_awaited: bool) -> None:
         """Start it; raises SetupError.
@@ -64,8 +64,8 @@ class Process:
             self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, seconds)
             theirs.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _ROOM)
             self.pidfd = _started(content, theirs.fileno())
-            self._heard = high(opened(os.dup, self.socket.fileno()))
-            _read(self._heard, weakref.ref(self), owner, 0 if is_awaited else _PAUSE)
+            self._thread_socket = high(opened(os.dup, self.socket.fileno()))
+            _read(self._thread_socket, weakref.ref(self), owner, 0 if is_awaited else _PAUSE)
         except OSError as error:
             self.socket.close()
             raise SetupError(error.errno or errno.EIO, "network list: start nsbox-net", None, _hint(error)) from None
@@ -133,7 +133,7 @@ class Process:
     def forget(self) -> None:
         """Close the parent's descriptors, in a forked child."""
         self.socket.close()
-        self._heard.close()
+        self._thread_socket.close()
         self.pidfd.close()
 
     def close(self) -> None:

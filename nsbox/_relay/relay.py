@@ -99,7 +99,7 @@ class Relay:
         on_network: Callable[[NetworkEvent], object] | None = None,
     ) -> None:
         self.network = network
-        self.problem = ""  # what the process reported that it fails at
+        self.problem = ""  # what the process reported as failing
         self._asks = None if on_connect is None else Answers(on_connect)
         self._observer = None if on_network is None else Observer(on_network)
         self._lock = RLock()  # a signal's handler may use it too

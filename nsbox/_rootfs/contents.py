@@ -93,7 +93,7 @@ def copy_of(path: str, status: os.stat_result, tree: str | None = None) -> Copy:
 class Contents:
     """The entries of a root, by their absolute paths in it. Every method raises PolicyError and OSError.
 
-    skipped: what is in a tree and isn't copied: sockets, FIFOs, device nodes.
+    skipped: what a tree has that isn't copied: sockets, FIFOs, device nodes.
     missing: libraries that files of trees need and this machine lacks, by the file's path in the root.
     """
 
@@ -219,7 +219,7 @@ class Contents:
                 if elf.problem_as_program(self._machine):
                     return
                 found, missing = self._libraries.of(elf, real, place)
-            except OSError as error:  # it is a file like any other: it can't be loaded on this machine either
+            except OSError as error:  # it is copied like any other file: it can't be loaded on this machine either
                 self.missing[place] = [f"{error.filename} {error.strerror}"]
                 return
         finally:
@@ -249,7 +249,7 @@ class Contents:
         real = self._follow(host) if inside is None else os.path.realpath(host, strict=True)
         top = real if inside is None else self._resolved(inside)
         if top == "/":
-            raise PolicyError("files", f"{host} as the whole root: name the directories that are needed")
+            raise PolicyError("files", f"{host} can't be the whole root: name the directories that are needed")
         _check_source(real)
         with _naming(real), Tree(real) as tree, tree.walking():
             todo = [""]
@@ -277,7 +277,7 @@ class Contents:
             if is_below(path, covered) and not (path == covered and isinstance(entry, Dir)):
                 raise PolicyError(
                     self._field,
-                    f"{path} would be below {covered}, on which something is mounted; a mapping gives another path",
+                    f"{path} would be below {covered}, on which something is mounted; a mapping puts it elsewhere",
                 )
         if path == f"/{MANIFEST}":
             raise PolicyError(self._field, f"{path} is the root's own")
@@ -341,7 +341,7 @@ def _naming(tree: str) -> Iterator[None]:
 def _check_source(path: str) -> None:
     for top in _NOT_FILES:
         if is_below(path, top):
-            raise PolicyError("files", f"{path}: what is in {top} can't be copied, since it isn't files")
+            raise PolicyError("files", f"{path}: the contents of {top} aren't files, and can't be copied")
 
 
 def _is_same(have: Entry, entry: Entry) -> bool:

@@ -55,7 +55,7 @@ class Elf(Frozen):
 
 
 def check_reader() -> None:
-    """Raise UnavailableError if the library that reads ELF files isn't installed."""
+    """Raise UnavailableError if pyelftools, which reads ELF files, isn't installed."""
     try:
         import elftools.elf.elffile  # noqa: F401
     except ImportError:

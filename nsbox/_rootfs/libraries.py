@@ -40,7 +40,7 @@ _PARAMETER = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)\b
 
 
 def opened(path: str) -> int:
-    """Open a regular file for reading, without ever waiting for a writer. Raises OSError, with the path."""
+    """Open a regular file for reading; a FIFO without a writer doesn't block it. Raises OSError, with the path."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):

@@ -68,15 +68,18 @@ def policy(
     wishes: further fields of Policy.
 
     Raises PolicyError for a path that doesn't exist or has the wrong type, and for a mount point that the root lacks.
-    It also does for a workspace that contains one of the other paths, or the running Python: commands could change it.
+    A workspace that contains one of the other paths, or the running Python, is a PolicyError too: commands could change
+    that.
     """
-    given = Resolution()
-    root, work = _directory(given, "dest", dest), _directory(given, "workspace", workspace)
-    binds = {check_path("runtime", path): _directory(given, "runtime", host) for path, host in (runtime or {}).items()}
+    resolution = Resolution()
+    root, work = _directory(resolution, "dest", dest), _directory(resolution, "workspace", workspace)
+    binds = {
+        check_path("runtime", path): _directory(resolution, "runtime", host) for path, host in (runtime or {}).items()
+    }
     if agent is not None:
-        binds["/agent"] = _directory(given, "agent", agent)
-    socket = None if bridge is None else _socket(given, bridge)
-    given.check([work])
+        binds["/agent"] = _directory(resolution, "agent", agent)
+    socket = None if bridge is None else _socket(resolution, bridge)
+    resolution.check([work])
     _check_apart(work, {"dest": [root], "agent and runtime": [*binds.values()], "bridge": [socket] if socket else []})
     for path in _NEEDED:
         _check_mount_point("dest", path, {"/": root})
@@ -140,11 +143,11 @@ def _environment(env: Any, binds: Mapping[str, str], uid: object, passed: Any) -
         "LANG": "C.UTF-8",
         "TERM": "dumb",
     }
-    given = env.items() if isinstance(env, Mapping) else env
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        return given  # the policy says what is wrong with it
+    pairs = env.items() if isinstance(env, Mapping) else env
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        return pairs  # the policy says what is wrong with it
     taken = passed if isinstance(passed, tuple | list | set | frozenset) else ()
-    return (*(pair for pair in built.items() if pair[0] not in taken), *given)
+    return (*(pair for pair in built.items() if pair[0] not in taken), *pairs)
 
 
 def _dev(size: int | None) -> tuple[ops.Op, ...]:
@@ -156,7 +159,7 @@ def _dev(size: int | None) -> tuple[ops.Op, ...]:
     return (*layers, ops.RemountRo("/dev"))
 
 
-# ---- the paths that are given
+# ---- the caller's paths
 
 
 def _directory(names: Resolution, field: str, path: object) -> str:

@@ -26,7 +26,7 @@ _ADMINISTRATION = (
         "stime",
         "clock_settime",
         "clock_settime64",
-    ),  # not adjtimex, which also reads; to write needs CAP_SYS_TIME
+    ),  # not adjtimex, which also reads; writing needs CAP_SYS_TIME
     *("setdomainname", "lookup_dcookie", "fanotify_init"),
 )
 _OBSOLETE = (
@@ -126,7 +126,7 @@ def making_namespaces(may_nest: bool, for_net: bool) -> tuple[Rule, ...]:
     """Return the rules against calls that make sandboxes. for_net: the set-up enters the command's net namespace."""
     if may_nest:
         return ()
-    # Harmless: to enter one needs CAP_SYS_ADMIN in the user namespace that owns it, which no process inside can have.
+    # Harmless: entering one needs CAP_SYS_ADMIN in the user namespace that owns it, which no process inside can have.
     enter = (Rule(("setns",), 0, (Arg(1, _CLONE_NEWNET),)),) if for_net else ()
     return (
         *enter,

@@ -199,7 +199,7 @@ class Wrapped:
     def started(self, result: Result) -> None:
         """Wait for the sandbox's init, and get its pidfd; raises SetupError if bwrap makes none."""
         self._close()
-        self._hear(result)
+        self._read_report(result)
         if not result.init_pid:
             raise SetupError(errno.ECANCELED, "start bwrap", None, "it said why on the command's standard error")
         with contextlib.suppress(ProcessLookupError):  # it is over already
@@ -207,7 +207,7 @@ class Wrapped:
         os.set_blocking(self.status, False)
         result.init_says, self.status = self.status, -1
 
-    def _hear(self, result: Result) -> None:
+    def _read_report(self, result: Result) -> None:
         """Read the first line, byte by byte: what comes after it is read at the end."""
         while not self._line.endswith(b"\n") and (chunk := os.read(self.status, 1)):
             self._line += chunk
@@ -215,10 +215,10 @@ class Wrapped:
             result.init_pid = int(json.loads(self._line)["child-pid"])
 
     def abandon(self, result: Result) -> None:
-        """End what started() couldn't wait for. bwrap reports first: killed before, it would leave an init behind."""
+        """End what started() couldn't wait for. First, bwrap reports: killed before, it would leave an init behind."""
         self._close()
         if self.status >= 0:
-            self._hear(result)
+            self._read_report(result)
         with contextlib.suppress(ProcessLookupError):
             os.kill(result.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
@@ -248,11 +248,11 @@ def command_of(init_pid: int) -> int:
         return 0
 
 
-def status(raw: int, said: bytes) -> int:
-    """Return the command's wait status, from bwrap's and from what it reported: above 128, it stands for a signal."""
+def status(raw: int, report: bytes) -> int:
+    """Return the command's wait status, from bwrap's wait status and its report. Above 128, it stands for a signal."""
     if raw & 0x7F:
         return raw
-    if b'"exit-code"' not in said:
+    if b'"exit-code"' not in report:
         return FAILED << 8
     code = raw >> 8
     return code - 128 if 128 < code <= 128 + 64 else raw

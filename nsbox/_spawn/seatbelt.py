@@ -1,7 +1,7 @@
-"""macOS: how a command gets confined by a profile, and gets a directory for temporary files of its own.
+"""macOS: how a profile confines a command, and how the command gets its own directory for temporary files.
 
-This process compiles the profile, and the command applies it right before its exec. To compile takes milliseconds, and
-a whole Scheme interpreter. The profile has the path of the directory for temporary files in it. So it is compiled once
+This process compiles the profile, and the command applies it right before its exec. Compiling takes milliseconds, and a
+whole Scheme interpreter. The profile has the path of the directory for temporary files in it. So it is compiled once
 for each such directory, and the next command uses both again, after the directory has been removed and made afresh.
 If libsandbox lacks the functions for that, the helper program does everything at each start, or else the system's
 sandbox-exec(1).
@@ -50,7 +50,7 @@ class Place:
 class Places:
     """The places of one plan. One command uses each at a time. Threads may share it.
 
-    If an earlier command left a process running outside of its group, that can reach what a later command keeps there.
+    If an earlier command left a process running outside its group, that process can reach what a later one keeps there.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -167,7 +167,7 @@ def confine(plan: Plan, place: Place, command: Command, program: Named) -> None:
     (op,) = plan.ops
     assert isinstance(op, Seatbelt)
     if place.path:
-        # HOME has the same directory if the home is to be empty.
+        # HOME is the same directory if the home is to be empty.
         own = {name + os.fsencode(plan.tmpdir): name + os.fsencode(place.path) for name in (b"TMPDIR=", b"HOME=")}
         command.envp = buffers.Strings([own.get(entry, entry) for entry in command.envp.items])
     line = command.line
@@ -179,7 +179,7 @@ def confine(plan: Plan, place: Place, command: Command, program: Named) -> None:
         raise UnavailableError(Reason(f"seatbelt: preexec_fn would be called outside of the sandbox ({op.way})"))
     for_helper = -1
     if op.way == "helper":
-        for_helper = _told(place, command)
+        for_helper = _instructions(place, command)
     elif op.way == "sandbox-exec":
         _by_program(place, command, program)
     flags = c.UNCONFINED if op.way == "sandbox-exec" else 0  # that program confines it
@@ -189,7 +189,7 @@ def confine(plan: Plan, place: Place, command: Command, program: Named) -> None:
     command.profile = darwin.Profile(place.compiled, os.fsencode(darwin.HELPER), for_helper, flags, pipe)
 
 
-def _told(place: Place, command: Command) -> int:
+def _instructions(place: Place, command: Command) -> int:
     """Return a file with what the helper has to know.
 
     Arguments won't do, since other processes can see them; nor will an environment, since the helper's own loader would

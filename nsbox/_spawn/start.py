@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Start:
-    """One command that is to be started, and in what.
+    """One command to start, and what to start it in.
 
     prepared: what was made of the policy; another one for the same policy if something is kept for it.
     program, cwd: as the caller named them, for the filename of exceptions. cwd: None means that it named none.
@@ -132,7 +132,8 @@ def spawn(start: Start) -> Result:
     if plan.network is not None and command.parked is None:
         _ask_for_line(plan, command)
     request = request_of(prepared, command)
-    # Only calls of Python code from here on: after one of C, a signal handler could raise, and nothing own the command.
+    # From here on, only Python code is called: after a call of C, a signal handler could raise while nothing owns the
+    # command.
     carry_out = _wrapped if plan.wrapper else _profiled if prepared.places is not None else _started
     if not plan.cgroup:
         return carry_out(start, request)

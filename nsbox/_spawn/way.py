@@ -23,7 +23,7 @@ class Way:
         self.policy, self.relay = policy, relay
 
     def spawn(self, start: Start) -> Result:
-        """Start a command, and return what came of it."""
+        """Start a command, and return the result."""
         raise NotImplementedError
 
     def check_open(self) -> None:

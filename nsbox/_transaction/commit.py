@@ -4,7 +4,7 @@ A commit has these stages:
 
 1. Copy what is new into a directory in the workspace, its spare (Staging). Compare the copies with what was reviewed,
    and wait until the device has them.
-2. Look a last time whether another process has changed the workspace. If so, nothing is done.
+2. Look one last time whether another process has changed the workspace. If so, nothing is done.
 3. Write the journal, which has the steps. From here on, the changes are certain.
 4. Do the steps (steps.py). Each is one system call: it is atomic, its result shows that it has been done, and it can be
    undone. It notices if another process has changed its file meanwhile.
@@ -222,7 +222,7 @@ def _take_back(store: Store, worker: Steps, steps: list[Step], at: str, cause: B
 
 
 def _commit_error(error: BaseException, at: str, worker: Steps) -> BaseException:
-    """Return the error that commit() raises for this one, and log what undoing has left beside another's files."""
+    """Return the error that commit() raises for this one, and log what undoing has left beside others' files."""
     if worker.kept:
         _log.warning(
             "another process has changed what a commit had brought in; what was there before is kept as: %s",
@@ -284,14 +284,14 @@ def _recover(store: Store, workspace: str, ino: int) -> None:
         if isinstance(journal, dict):
             _redo(store, real, journal)
         elif journal is not None:
-            raise ValueError("its journal is none")
+            raise ValueError("its journal isn't one")
         store.clean(real)
 
 
 def _redo(store: Store, real: Tree, journal: dict[str, object]) -> None:
     rows = journal.get("steps")
     if not isinstance(rows, list):
-        raise ValueError("its journal is none")
+        raise ValueError("its journal isn't one")
     steps = [Step.of_row(row) for row in rows]
     worker = Steps(real, store.spare, int(str(journal["began"])), int(str(journal["certain"])))
     if steps and real.stat(store.spare) is None:

@@ -1,4 +1,4 @@
-"""Files by which a transaction goes on after a crash. A key of the user's seals them, and no workspace shows it.
+"""Files by which a transaction goes on after a crash. They are sealed with a key of the user's that no workspace shows.
 
 What they say is carried out with the caller's rights. So they count only if this user has written them. Their
 permissions don't prove that, since commands have the same user. _transaction.store says what is written, and when.
@@ -31,7 +31,7 @@ def sealed(key: bytes, context: str, content: object) -> bytes:
 def read(path: str) -> bytes | None:
     """Return what is in a file; None if there is none. Raises ValueError if it can't be one of ours, and OSError.
 
-    It waits for nothing, as for the writer of a pipe, and reads no more than such a file may have.
+    It never blocks, as a pipe without a writer would make it, and reads no more than such a file may have.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -97,7 +97,7 @@ def known_key(state: str) -> bytes | None:
 
 def _no_place(what: str) -> Reason:
     return Reason(
-        f"the key by which an interrupted commit is recognised can't be kept ({what})",
+        f"there is no place for the key by which an interrupted commit is recognised ({what})",
         "set XDG_STATE_HOME to a directory of this user's that outlasts a crash",
     )
 
@@ -112,7 +112,7 @@ def _read_key(state: str) -> bytes | None:
         found, above = os.fstat(fd), os.stat(state)
         for one, what in ((above, state), (found, path)):
             if one.st_uid != os.geteuid() or one.st_mode & 0o022:
-                problem = f"{what} has to belong to this user, and no other user may write to it (chmod go-w)"
+                problem = f"{what} must belong to this user, and no other user may write to it (chmod go-w)"
                 raise PolicyError("XDG_STATE_HOME", problem)
         if not stat.S_ISREG(found.st_mode) or found.st_size != _KEY_SIZE or found.st_mode & 0o077:
             problem = f"{path} isn't a file of {_KEY_SIZE} bytes that only its owner may read: remove it"

@@ -89,7 +89,7 @@ class _Compared(difflib.SequenceMatcher[str]):
 
 
 def _groups(before: list[str], after: list[str], work: _Work) -> Iterable[Sequence[tuple[str, int, int, int, int]]]:
-    """Return the opcodes of each hunk, as difflib has them. It needn't compare the lines that both ends share."""
+    """Return the opcodes of each hunk, as difflib has them. It needn't compare lines that both share at either end."""
     shorter = min(len(before), len(after))
     head = next((n for n in range(shorter) if before[n] != after[n]), shorter)
     tail = next((n for n in range(shorter - head) if before[-1 - n] != after[-1 - n]), shorter - head)
@@ -144,9 +144,9 @@ def _body(old: str, new: str, before: _Side | None, after: _Side | None, work: _
 class Patch:
     """Makes the diff of one change after the other.
 
-    Commands can make many large files at little cost, by hard links and holes. So there are limits. Files of more than
-    `most` bytes are only said to differ, and so are all files after the first _MOST_READ bytes. After too much work for
-    difflib, all lines of a file count as changed.
+    By hard links and holes, commands can make many large files at little cost. So there are limits. Of files with more
+    than `most` bytes, and of all files after the first _MOST_READ bytes, the diff only says that they differ. After too
+    much work for difflib, all lines of a file count as changed.
     """
 
     def __init__(self, upper: Tree, real: Tree, most: int, changes: Collection[Change]) -> None:

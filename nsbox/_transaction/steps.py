@@ -1,7 +1,7 @@
 """The steps of a commit: each is one atomic system call, whose result shows, and which can be undone.
 
 A step moves something between the spare directory and the workspace. So the spare shows whether it has been done, and
-to repeat it after a crash does no harm.
+repeating it after a crash does no harm.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def identity(status: os.stat_result) -> tuple[int, ...]:
 def _is(status: os.stat_result | None, known: tuple[int, ...]) -> bool:
     """Return whether this is the known file, unchanged. It may have been moved, which changes its ctime.
 
-    To move a directory may change its mtime too.
+    Moving a directory may change its mtime too.
     """
     if status is None:
         return False
@@ -101,7 +101,7 @@ class Steps:
     Two times, in nanoseconds, tell another process's changes, which are never dropped:
 
     began: when the transaction began. What was changed in the workspace since then is another's.
-    certain: when everything had been copied. What was changed since then in files that steps have brought in is too.
+    certain: when everything had been copied. What was changed since then, in files that steps have brought in, is too.
     """
 
     def __init__(self, real: Tree, spare: str, began: int, certain: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a transaction keeps its files: a directory of its own, in one that belongs to this user alone.
+"""Where a transaction keeps its files: a directory of its own, inside one that belongs to this user alone.
 
 lock        held (flock) as long as the transaction lives; a process that gets it may clean up
 about       which workspace it is for; sealed like the journal: see _transaction.journal
@@ -204,7 +204,7 @@ def _check_base(base: str) -> None:
     """Refuse a directory where another user could leave a journal: it would be carried out with this user's rights."""
     status = os.stat(base)
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise PolicyError("dir", f"{base} has to belong to this user, and no other user may write to it (chmod go-w)")
+        raise PolicyError("dir", f"{base} must belong to this user, and no other user may write to it (chmod go-w)")
 
 
 _held: set[int] = set()  # locks of bases, which a forked child would keep otherwise
@@ -247,7 +247,7 @@ def _wait(take: Callable[[], object]) -> bool:
 
 @contextlib.contextmanager
 def locked_base(base: str) -> Iterator[None]:
-    """Lock the stores in a block, so that no process mistakes one that is being made for one that was left behind.
+    """Lock the stores in a block: no process must mistake one that is being made for one that was left behind.
 
     Raises TimeoutError if another process has had the lock for half a minute.
     """
@@ -260,7 +260,7 @@ def locked_base(base: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_workspace(base: str, workspace: os.stat_result) -> Iterator[None]:
-    """Keep other commits from this base out of a workspace in a block; raises ConflictError if one goes on.
+    """Keep other commits from this base out of a workspace in a block; raises ConflictError if one is under way.
 
     Commits from other bases are noticed as any other process's changes are.
     """

@@ -136,7 +136,7 @@ def test_valid() -> None:
 
 
 def test_the_fuzzers_first_plan(source: Path) -> None:
-    """The fuzzer begins with this plan, as it is encoded today (NSBOX_SNAPSHOTS=write writes it anew)."""
+    """The fuzzer begins with this plan, as it is encoded today (NSBOX_SNAPSHOTS=write writes it again)."""
     file = source / "csrc/tests/corpus/every-op"
     if os.environ.get("NSBOX_SNAPSHOTS") == "write":
         file.write_bytes(BLOB)

@@ -3,7 +3,7 @@
 A program: runner.py SUITE FACE RESULTS SITE [WISHES [NAME...]].
 
 SUITE: a module of tests, such as test.test_subprocess. FACE: "plain" leaves subprocess as it is; "installed" calls
-nsbox.install(), with no policy in force; "host" and "workspace" put nsbox.Popen in the place of subprocess.Popen, under
+nsbox.install(), with no policy in force; "host" and "workspace" replace subprocess.Popen by nsbox.Popen, under
 Policy.host() or under Policy.workspace() of the current directory; "asyncio" does as "host", and puts nsbox.asyncio's
 functions in the place of asyncio's; "macos" does as "host", with the C core for macOS. RESULTS: a file that becomes a JSON object, the
 outcome of each test by its name. SITE: a directory to import nsbox from. WISHES: a JSON object, wishes for the policy.
@@ -32,7 +32,7 @@ SKIPPED = {
 
 
 def substitute(face: str, wishes: dict[str, Any], directory: str) -> None:
-    """Put nsbox's class in the place of subprocess.Popen."""
+    """Replace subprocess.Popen by nsbox's class."""
     if face == "macos":
         sys.path.append(str(Path(__file__).parent.parent / "seatbelt/lib/nsbox_seatbelt"))  # alone
         from pretend import pretend

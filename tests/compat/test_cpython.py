@@ -228,7 +228,7 @@ def short(names: Iterable[str]) -> set[str]:
 
 @pytest.mark.parametrize("face", ["host", "workspace"])
 def test_subprocess(bench: Bench, face: str) -> None:
-    """Each test that passes with plain subprocess.Popen passes with nsbox.Popen, but for those that are listed; and all that are listed fail."""
+    """Each test that passes with plain subprocess.Popen passes with nsbox.Popen, except for those that are listed; and all that are listed fail."""
     spare_time(bench, *([NEWEST] if face == "host" else []))
     passing, ours = bench.beside_plain(SUBPROCESS, face)
     assert len(passing) > 200

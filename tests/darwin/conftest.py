@@ -27,7 +27,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def _temporary(temporary: str) -> set[str]:
-    """Return what there is of temporary files, of tests and of commands; somebody else's aren't counted."""
+    """Return what there is of temporary files, of tests and of commands; other processes' files aren't counted."""
     ours = f"nsbox-{os.getpid()}-"
     return {
         *os.listdir(temporary),
@@ -46,7 +46,7 @@ def _watchers() -> list[psutil.Process]:
         try:
             if process.cmdline()[1:3] == ["watch", str(os.getpid())]:
                 found.append(process)
-        except psutil.Error:  # somebody else's, or gone
+        except psutil.Error:  # another user's, or gone
             continue
     return found
 

@@ -117,7 +117,7 @@ def test_denied_before_it_exists(workspace: Path, twin: Path, code: str) -> None
 
 
 def test_denied_and_made_later(workspace: Path, twin: Path) -> None:
-    """A denied file that somebody else makes while the command runs can't be read by it."""
+    """A denied file that another process makes while the command runs can't be read by it."""
     wait_and_read = "print('ready', flush=True); sys.stdin.readline(); open(args[0] + '/.env')"
     (twin / ".env").write_text("secret\n")
     control(attempt("open(args[0] + '/.env')", twin))

@@ -15,7 +15,7 @@ import nsbox
 
 pytestmark = pytest.mark.darwin
 
-# Their output isn't the command's: who waits for the end of that would wait for them.
+# Their output isn't the command's: a caller that waits for the end of that would wait for them.
 BACKGROUND = "sleep 1000 >/dev/null 2>&1 & echo $!"
 
 CALLER = """

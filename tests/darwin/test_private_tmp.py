@@ -1,4 +1,4 @@
-"""The directory for temporary files: a fresh one for each command, in the place of those that all share."""
+"""The directory for temporary files: a fresh one for each command, instead of the one that all share."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_name_of_the_user(policy: nsbox.Policy) -> None:
 
 
 def test_what_the_machine_is(policy: nsbox.Policy) -> None:
-    """Programs are told the number of processors, the system and its version."""
+    """Programs can ask for the number of processors, the system and its version."""
     code = "import os, platform; print(os.cpu_count(), platform.machine(), platform.mac_ver()[0], os.uname().release)"
     assert allowed(python(code), policy) == control(python(code))
 

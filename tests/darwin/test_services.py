@@ -45,7 +45,7 @@ def test_services(workspace: Path, name: str, network: str) -> None:
 
 def test_osascript(policy: nsbox.Policy) -> None:
     """No Apple event reaches another application."""
-    # The control has no event: to send one needs the consent of whoever sits at the Mac. test_services has the other.
+    # The control has no event: sending one needs the consent of the person at the Mac. test_services has the other.
     assert control(["/usr/bin/osascript", "-e", "return 6 * 7"]) == "42\n"
     fails(["/usr/bin/osascript", "-e", 'tell application "Finder" to get name of startup disk'], policy)
 

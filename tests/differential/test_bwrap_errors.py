@@ -158,7 +158,7 @@ def test_the_same_words(line: list[str]) -> None:
 
 @pytest.mark.parametrize("line", [["--bind", "", "/d", "x"], ["--ro-bind", "gone/../x", "/d", "x"]])
 def test_a_source_that_isnt_there(line: list[str]) -> None:
-    """A source that can't be resolved is told alike."""
+    """Both say the same of a source that can't be resolved."""
     compare(line)
 
 
@@ -195,7 +195,7 @@ FILES = [
 
 @pytest.mark.parametrize(("line", "data"), FILES)
 def test_descriptors_that_are_read(line: list[str], data: bytes) -> None:
-    """What is wrong in a file is told alike."""
+    """Both say the same of what is wrong in a file."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()

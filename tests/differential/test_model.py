@@ -86,7 +86,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     case=({"w": {"l": "b", "b": {"f": None}}}, Wish("/w", deny=("/w/l/f",)))
 )  # a mask on a link's name hid nothing
 @example(case=({"w": {"f": None, "l": "f/x/y"}}, Wish("/w", deny=("/w/l",))))  # nothing: the way leads through a file
-@example(case=({"a": {}, "c": "b/../c"}, Wish("/a", deny=("/c",))))  # a circle, once somebody makes b
+@example(case=({"a": {}, "c": "b/../c"}, Wish("/a", deny=("/c",))))  # a circle, once b is made
 @example(case=({"a": {"b": None}, "b": "a", "c": {"d": "../b"}}, Wish("/a", write=("/b",), read=("/c/d",))))  # names
 @example(case=({"a": {"a": None, "b": "/../../.."}}, Wish("/a")))  # out of the tree
 def test_what_a_command_can_do(place: Path, case: tuple[Node, Wish]) -> None:

@@ -31,7 +31,7 @@ SCRIPTS = {
     "a pipe": f"true | $B {T} --ro-bind /dev/stdin /tmp/x cat /tmp/x",
     "a deleted file": f"echo a >f; exec 3<f; rm f; $B {T} --ro-bind /dev/fd/3 /tmp/x cat /tmp/x",
     "a relative one that isn't there": f"$B {T} --ro-bind nosuch /tmp/x true; $B {T} --bind a/../b /tmp/x true",
-    # the environment, but for what only one interpreter adds
+    # the environment, except for what only one interpreter adds
     "no LANG": "env -u LANG -u LC_ALL $B --ro-bind / / env",
     "LANG=C": "env -u LC_ALL LANG=C $B --ro-bind / / env",
     "LC_CTYPE=POSIX": "env -u LC_ALL -u LANG LC_CTYPE=POSIX $B --ro-bind / / env",

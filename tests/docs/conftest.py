@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 def put_right() -> Iterator[None]:
     """What a document does to the process isn't there for the other tests.
 
-    confined() has put a class of nsbox's in the place of subprocess.Popen; a sandbox with kill_on_exit=False that was
+    confined() has replaced subprocess.Popen by a class of nsbox's; a sandbox with kill_on_exit=False that was
     killed is noticed when another one ends.
     """
     popen = subprocess.Popen

@@ -74,7 +74,7 @@ def _runners(job: dict[str, Any]) -> set[str]:
 
 @each_workflow
 def test_what_it_may(path: Path) -> None:
-    """A workflow may read the repository and no more, for all its jobs, and is told no secret."""
+    """A workflow may read the repository and no more, for all its jobs, and gets no secret."""
     workflow = _load(path)
     assert workflow["permissions"] == {"contents": "read"}
     assert not [name for name, job in workflow["jobs"].items() if "permissions" in job]
@@ -134,7 +134,7 @@ def test_shell(path: Path) -> None:
 
 @each_workflow
 def test_pytest(path: Path) -> None:
-    """What pytest is told to run is in the tree, and the marks are declared."""
+    """What pytest has to run is in the tree, and the marks are declared."""
     marks = [mark.partition(":")[0] for mark in PROJECT["tool"]["pytest"]["ini_options"]["markers"]]
     for words in _commands(path):
         if "pytest" not in words[:1]:

@@ -380,7 +380,7 @@ def test_control_a_budget_for_contents(tmp_path: Path, read: list[int]) -> None:
 def test_beyond_the_budget_for_contents(
     policy: Policy, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What counts as modified unread is told, and comes in as it is: nothing that was changed is lost."""
+    """A file that counts as modified without being read is reported, and comes in as it is: no change is lost."""
     monkeypatch.setattr(changes, "_MOST_COMPARED", 0)
     for name in ("same", "other"):
         (workspace / name).write_text("text\n")

@@ -92,7 +92,7 @@ def kind(request: pytest.FixtureRequest, policy: Policy, workspace: Path) -> Pol
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_CORE)[1] == 0, reason="the hard limit of this process is 0")
 @pytest.mark.parametrize("way", WAYS)
 def test_the_limit_stays(attempt: Callable[..., Any], kind: Policy, way: str) -> None:
-    """RLIMIT_CORE is 1, at which the kernel asks no handler, and is told to have been set without being so."""
+    """RLIMIT_CORE is 1, at which the kernel asks no handler, and setting it seems to succeed, and changes nothing."""
     error, *limit = attempt(LOWERED + "report(found)", way, policy=kind)[way]
     assert limit == [1, 1]
     # ENOSYS where there are no 32-bit programs; EPERM behind Landlock alone, as for the limits of any other process.

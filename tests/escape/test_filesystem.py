@@ -110,7 +110,7 @@ report({
 
 
 def test_unshare_without_privileges(attempt: Callable[..., Any], policy: Policy) -> None:
-    """No namespace but a user namespace can be made, as whoever: there is no capability."""
+    """No namespace but a user namespace can be made, by any user: there is no capability."""
     code = (
         "report([call('unshare', flag) for flag in (0x20000, 0x40000000, 0x20000000, 0x4000000, 0x8000000, 0x2000000)])"
     )

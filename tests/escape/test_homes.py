@@ -159,7 +159,7 @@ def test_mount_points_of_a_sandbox_before(workspace: Path, homes: Path, home_of_
 
 
 def test_mount_points_that_are_gone(homes: Path, home_of_user: Path) -> None:
-    """They are made again, whoever has removed them outside, also for a Sandbox that is open; no link is followed."""
+    """They are made again, no matter what has removed them outside, also for a Sandbox that is open; no link is followed."""
     policy = _shown_below(home_of_user).with_(home="private:a")
     with Sandbox(policy) as box:
         assert box.shell(LOOK).stdout == "work\ndeep\nconf\n"

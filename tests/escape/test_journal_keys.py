@@ -191,7 +191,7 @@ def test_control_no_layer_shows_the_key(places: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["named", "named elsewhere"])
 def test_a_layer_that_names_the_key(places: Path, how: str) -> None:
-    """Whoever names the file itself gets it."""
+    """A policy that names the file itself gets it."""
     assert in_layers(places, how) == "32\n"
 
 
@@ -272,7 +272,7 @@ def test_a_lock_on_the_workspace(places: Path) -> None:
 
 
 def test_a_lock_of_all_stores(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit waits for whoever holds it, but not for ever."""
+    """A commit waits for the process that holds it, but not for ever."""
     store_of(places).end()
     monkeypatch.setattr(transaction_store, "_PATIENCE", 0.05)
     fd = os.open(places / "kept/lock", os.O_RDONLY)

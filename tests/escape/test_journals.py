@@ -434,7 +434,7 @@ def test_what_another_policy_opens(places: Path, how: str) -> None:
 
 
 def test_control_what_another_policy_opens(places: Path) -> None:
-    """Its commands can change what somebody is about to commit; the control: if nobody remembers the policy."""
+    """Its commands can change what is about to be committed; the control: if nobody remembers the policy."""
     with Sandbox(Policy.workspace(places / "ws"), stock=0) as box, box.transaction(dir=places / "cache") as tx:
         tx.shell("echo new > new", check=True)
         assert tx._store is not None

@@ -48,7 +48,7 @@ def by_the_hosts_proc() -> Policy:
 
 @pytest.mark.parametrize("stock", [0, 2])
 def test_no_command_may_trace_another(by_the_hosts_proc: Policy, stock: int) -> None:
-    """Each is in a user namespace of its own: whoever sees the other's number can't look into it."""
+    """Each is in a user namespace of its own: one that sees the other's number can't look into it."""
     with Sandbox(by_the_hosts_proc, stock=stock) as box:
 
         def start(*args: Any, **options: Any) -> Any:

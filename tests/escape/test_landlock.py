@@ -50,7 +50,7 @@ def behind(workspace: Path) -> Policy:
 def test_a_descriptor_is_reopened_with_its_own_rights(
     attempt: Callable[..., Any], victim: Path, behind: Policy, how: str, mode: int, expected: list[int]
 ) -> None:
-    """A file of the host that was passed open can be opened anew as it was passed, and no more."""
+    """A file of the host that was passed open can be opened again as it was passed, and no more."""
     secret = victim / "secret"
     secret.chmod(0o666)
     fd = os.open(secret, mode)
@@ -126,7 +126,7 @@ echo out > /dev/stdout; echo err > /dev/stderr
 @needs_files
 def test_work_goes_on(workspace: Path, behind: Policy) -> None:
     """Files are made, moved between directories, linked and executed; pipes, sockets and terminals work."""
-    with open(workspace / "log", "w+") as log:  # a file, not a pipe: /dev/stdout is opened anew
+    with open(workspace / "log", "w+") as log:  # a file, not a pipe: /dev/stdout is opened again
         os.chmod(log.fileno(), 0o666)  # by the ids that the command has outside: a root caller's has others than root
         done = nsbox.run(["bash", "-c", WORK], policy=behind, stdout=log, stderr=subprocess.PIPE, text=True)
         assert (done.returncode, done.stderr) == (0, "err\n")
@@ -148,7 +148,7 @@ def test_the_mounts_still_hold(attempt: Callable[..., Any], workspace: Path, beh
 @needs_files
 @pytest.mark.parametrize("ids", [None, 1234])
 def test_other_ids(attempt: Callable[..., Any], behind: Policy, ids: int | None) -> None:
-    """Whoever the command is, and with layers too."""
+    """For any user, and with layers too."""
     code = 'report([attempt(open, "y", "w"), os.getuid()])'
     assert attempt(code, policy=behind.with_(uid=ids, gid=ids)) == [0, os.getuid() if ids is None else ids]
     layers = Policy.layers(nsbox.RoBind("/", "/"), nsbox.Proc("/proc"), nsbox.Tmpfs("/mnt"), landlock=True)

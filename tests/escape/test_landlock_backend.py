@@ -268,7 +268,7 @@ report([made, call("mount", {str(victim)!r}, "/proc/self/cwd", "", 4096, ""), at
 
 
 def test_a_planted_link(workspace: Path, victim: Path, untouched: None) -> None:
-    """A link that an earlier command has put in the place of a named directory is an error, not a permission."""
+    """A link that an earlier command has put where a named directory was is an error, not a permission."""
     (workspace / "out").mkdir()
     policy = Policy.workspace(workspace, backend="landlock", best_effort=LACKED, write=[workspace / "out"])
     nsbox.run(["true"], policy=policy)  # so that it is prepared

@@ -99,7 +99,7 @@ def test_command_line(project: Path, home: Path, option: str, is_absolute: bool)
     )
     assert done.returncode == 2 and done.stdout == ""
     assert f"{project}/sub" in done.stderr and str(home) in done.stderr
-    if option == "--workspace":  # whoever means it says so
+    if option == "--workspace":  # a user who means it says so
         assert subprocess.check_output([*nsbox_run, option, home, "--", "cat", ".ssh/id"]) == b"PRIVATE KEY\n"
 
 
@@ -149,7 +149,7 @@ WAYS: dict[str, Callable[[str, Path], Policy]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_paths_of_a_policy(project: Path, home: Path, way: str) -> None:
-    """What a policy is given by name isn't what a link of an earlier command leads to, whoever's policy that was."""
+    """A name in a policy isn't what a link of an earlier command leads to, no matter which policy let it make the link."""
     for name in ("sub", "old/out", "stays/out"):
         with pytest.raises(PolicyError, match=f"by the link {project}/.*{home}"):
             WAYS[way](f"{project}/{name}", project)
@@ -176,7 +176,7 @@ def test_what_is_denied(project: Path, home: Path, name: str) -> None:
 
 
 def test_control_what_is_denied(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the links aren't looked at, what comes to be at the name is shown."""
+    """Where the links aren't looked at, what appears at the name is shown."""
     monkeypatch.setattr(Resolution, "problems", lambda *_: iter(()))
     policy = Policy.workspace(project, deny=["dangling"])
     (project / "dangling").unlink()

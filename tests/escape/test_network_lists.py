@@ -192,7 +192,7 @@ def netlink(kind, body, flags=0x605):
 def write(path, text):
     with open(path, "r+") as file:
         file.write(text)
-def mounted_anew():
+def mounted_again():
     code = "mount -t proc proc /proc && echo 1 > /proc/sys/net/ipv4/ip_forward"
     if subprocess.run(["unshare", "-Urmpf", "sh", "-c", code], capture_output=True).returncode:
         raise OSError(errno.EPERM, "")
@@ -211,7 +211,7 @@ TRIES = {
     "rule away": lambda: netlink(33, rule, 5),
     "lo down": lambda: netlink(16, struct.pack("=BxHiII", 0, 0, 1, 0, 1), 5),
     "sysctl": lambda: write("/proc/sys/net/ipv4/ip_forward", "1"),
-    "sysctl by a new proc": mounted_anew,
+    "sysctl by a new proc": mounted_again,
 }
 print(json.dumps({name: tried(call) for name, call in TRIES.items()}))
 """

@@ -128,7 +128,7 @@ def test_control(attempt: Callable[..., Any], workspace: Path, victim: Path) -> 
 
 
 def test_files_inside(attempt: Callable[..., Any], alone: Policy, workspace: Path) -> None:
-    """What the policy opens is opened as ever, and openat2(2) is told to be missing, for which programs are prepared."""
+    """What the policy opens is opened as ever, and openat2(2) fails as if it didn't exist, for which programs are prepared."""
     (workspace / "own").write_text("own")
     found = attempt(OPENING, str(workspace / "own"), '{"read": 0, "write": 1, "both": 2}', policy=alone)
     for flags in ("read", "write", "both"):

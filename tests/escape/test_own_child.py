@@ -68,7 +68,7 @@ def test_a_nested_sandbox_may_and_still_ends(policy: Policy) -> None:
 
 
 def test_signals_do_not_keep_that_from_ending(policy: Policy) -> None:
-    """A timer's signals, handled by Python, don't start the patience with such children anew again and again."""
+    """A timer's signals, handled by Python, don't restart the time that such children have."""
     kept = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
         with nsbox.Popen([sys.executable, "-c", SIBLING], policy=policy.with_(nested=True), stdout=-1) as p:

@@ -123,7 +123,7 @@ def test_tracing_by_the_caller(policy: Policy) -> None:
 
 
 def test_pid_1_by_all_means(attempt: Callable[..., Any], policy: Policy) -> None:
-    """Nothing of pid 1 can be read, changed or borrowed from inside; as whoever. (Its limits can: that only ends the sandbox.)"""
+    """Nothing of pid 1 can be read, changed or borrowed from inside, by any user. (Its limits can: that only ends the sandbox.)"""
     code = """
 def write(path, data): os.write(os.open(path, os.O_WRONLY), data)
 report({

@@ -1,4 +1,4 @@
-"""What somebody has looked at is what a commit brings in; and what is shown hides nothing."""
+"""A commit brings in what was reviewed; and what is shown hides nothing."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_control_commands_after_a_look(tx: Transaction, workspace: Path) -> None
 
 @pytest.mark.parametrize("look", ["diff", "patch"])
 def test_commands_during_a_look(tx: Transaction, workspace: Path, look: str) -> None:
-    """One that ran while somebody looked, and went on afterwards, has nothing come in that wasn't there then."""
+    """If a command ran during the review, and went on afterwards, nothing comes in that wasn't there then."""
     code = "import sys; f = open('new', 'w'); f.write('new'); f.flush(); print(flush=True); input(); f.write('EVIL')"
     with tx.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout.readline() == "\n"
@@ -281,7 +281,7 @@ def test_expected_is_what_diff_returns(tx: Transaction) -> None:
 
 
 def test_beyond_the_budget(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files for whose contents there is no time are told by number, size and times."""
+    """Files whose contents there is no time to read are identified by number, size and times."""
     monkeypatch.setattr(transaction_changes, "_MOST_DIGESTED", 0)
     tx.shell("echo new > new; echo new > other", check=True)
     changes = tx.diff()
@@ -359,7 +359,7 @@ UPPER = {
 
 
 def meddle(monkeypatch: pytest.MonkeyPatch, tx: Transaction, workspace: Path, where: str, what: str, how: str) -> None:
-    """Have somebody change a file as long as it is being copied, or its copy."""
+    """Have another process change a file while it is being copied, or its copy."""
     assert tx._store is not None
     original, spare, copy = Path(tx._store.upper, where), workspace / tx._store.spare, copies.copy
 

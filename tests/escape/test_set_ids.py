@@ -1,4 +1,4 @@
-"""No set-user-ID and set-group-ID bits from a workspace: whoever executes such a file outside has its owner's ids.
+"""No set-user-ID and set-group-ID bits from a workspace: a user who executes such a file outside has its owner's ids.
 
 Each way is tried for real, and the disk is looked at. Control: a child that nothing contains sets them by each.
 """

@@ -180,7 +180,7 @@ def shown_raw(change: Change) -> str:
 
 
 def test_no_two_changes_look_alike() -> None:
-    """What stands between two names is told from what is in one."""
+    """What stands between two names is distinguished from what is in one."""
     one = Change("renamed", "y", "file", 0o644, "x ->"), Change("renamed", "-> y", "file", 0o644, "x")
     other = (
         Change("added", "x", "file", 0o644, attributes=names) for names in (("user.a user.b",), ("user.a", "user.b"))

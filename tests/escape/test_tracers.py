@@ -1,7 +1,7 @@
 """What a tracer inside can hold up: the end of a command, of a session, of a sandbox.
 
 A process that is traced needs its tracer to end (ptrace(2)): its exit may be traced, and what has ended is the tracer's
-to reap before the parent hears of it, each thread for itself.
+to reap before the parent learns of it, each thread for itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LACKED = {"attributes", "processes", "secrets", "tmp"}
 
 # ---- what a tracer can do without exit stops
 
-# Each process tells when it holds the one before; then somebody says "ready". Who gives up by himself leaves a word.
+# Each process reports when it holds the one before; then "ready" is printed. A process that gives up leaves a file.
 HOLD = """
 import ctypes, os, signal, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -174,7 +174,7 @@ def test_time_limits(method: str, hold: list[str], workspace: Path, tmp_path: Pa
 
 
 def test_in_a_loop(hold: list[str], workspace: Path) -> None:
-    """asyncio's face hears of the end as well."""
+    """asyncio's face learns of the end as well."""
 
     async def main() -> int:
         process = await nsbox.asyncio.create_subprocess_exec(
@@ -221,7 +221,7 @@ sys.stdin.read()
 
 
 def test_a_tracer_outside_stays(workspace: Path) -> None:
-    """Who traces the command from outside isn't killed, but let go by."""
+    """A tracer outside isn't killed; the command is freed when the tracer lets go."""
     with nsbox.Popen(["sleep", "1000"], policy=alone(workspace)) as process, tracer_outside(process.pid) as tracer:
         process.kill()
         with pytest.raises(subprocess.TimeoutExpired):

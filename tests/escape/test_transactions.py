@@ -1,4 +1,4 @@
-"""What commands of a transaction may try: the real workspace, each other, and whoever looks at what they leave behind."""
+"""What commands of a transaction may try: the real workspace, each other, and those who look at what they leave behind."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_no_command_may_trace_another(workspace: Path, store: Path) -> None:
 
 
 def test_a_symlink_leads_nowhere(tx: Transaction, workspace: Path, tmp_path: Path) -> None:
-    """Who compares and commits reads the link, not what it names; a directory under its name comes as a directory."""
+    """Comparing and committing read the link, not what it names; a directory under its name comes as a directory."""
     (tmp_path / "secret").write_text("secret")
     said(tx, f"import os; os.symlink('{tmp_path}/secret', 'link'); os.remove('file'); os.symlink('{tmp_path}', 'file')")
     assert "secret\n" not in tx.patch().replace(f"{tmp_path}/secret\n", "")

@@ -101,7 +101,7 @@ print(done.returncode, done.stdout, "in the workspace" in done.stderr)
 
 
 def test_published(client: Client) -> None:
-    """A server in a command or a session is reached from the host, at the port that is told, until it is closed."""
+    """A server in a command or a session is reached from the host, at the port that is reported, until it is closed."""
     code = """
 import socket
 server = '''

@@ -46,7 +46,7 @@ def network_of(hosts: list[tuple[str, int]]) -> nsbox.Network:
 
 
 def check_refused(command: list[str], workspace: Path, **wishes: object) -> None:
-    """With a list of another host it fails, and the reason is told."""
+    """With a list of another host it fails, and a hint says why."""
     done = tried(command, workspace, ["other.example"], **wishes)
     assert done.returncode != 0
     said = [hint.message for hint in done.why if hint.kind == "network"]

@@ -1,4 +1,4 @@
-"""What the files here share: the program under test, in the place of bubblewrap's bwrap."""
+"""What the files here share: the program under test, instead of bubblewrap's bwrap."""
 
 from __future__ import annotations
 

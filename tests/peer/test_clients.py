@@ -100,7 +100,7 @@ def client() -> Iterator[Client]:
 
 
 def test_order_of_events(bwrap: str) -> None:
-    """The first process is known before the command starts, which waits for us; the status is told when the command ends, the end of all that it has left behind by the last descriptor."""
+    """The first process is known before the command starts, which waits for us; the status is reported when the command ends, the end of all that it has left behind by the last descriptor."""
     with client() as it:
         it.options += [f"--unshare-{name}" for name in ("cgroup", "ipc", "net", "pid", "user", "uts")]
         info, status = it.to_us("--info-fd"), it.to_us("--json-status-fd")
@@ -160,7 +160,7 @@ def test_files_filter_and_environment(bwrap: str) -> None:
 
 
 def test_exec_that_fails(bwrap: str) -> None:
-    """No exit status is told of a command that has never been."""
+    """No exit status is reported for a command that never existed."""
     with client() as it:
         status = it.to_us("--json-status-fd")
         process = it.start(bwrap, "/nonexistent/command", stderr=subprocess.PIPE)

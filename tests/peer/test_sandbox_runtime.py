@@ -15,7 +15,7 @@ What it asks of a bwrap, in this order (0.0.78; any bwrap of the last years has 
 All mounts go through `--args 9` if the line would be longer than 128 KiB or so, which is the limit for one argument.
 SCRIPT starts two socats that listen on 3128 and 1080 of the sandbox's own loopback, and lets a helper start the command.
 The helper, apply-seccomp, makes user, pid and mount namespaces inside the sandbox (as root it maps 0, for which the
-capability is), mounts /proc anew where it can, and refuses Unix sockets by a filter.
+capability is), mounts a fresh /proc where it can, and refuses Unix sockets by a filter.
 """
 
 from __future__ import annotations

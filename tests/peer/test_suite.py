@@ -188,7 +188,7 @@ def test_seccomp(suite: Suite, bwrap: str) -> None:
 
 
 def test_sandbox(suite: Suite, bwrap: str) -> None:
-    """Each check of what a sandbox looks like passes, but for those that are listed; and all that are listed fail."""
+    """Each check of what a sandbox looks like passes, except for those that are listed; and all that are listed fail."""
     path = suite.find("test-sandbox.py")
     arguments: list[str | Path] = ["python3", path]
     ours = run(arguments, bwrap)

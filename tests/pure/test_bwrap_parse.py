@@ -135,7 +135,7 @@ def test_a_field(line: str, fields: dict[str, Any]) -> None:
 
 
 def test_every_option_is_tried() -> None:
-    """The two tables above leave no option out, but for those that have tests of their own."""
+    """The two tables above leave no option out, except those that have tests of their own."""
     tried = {word for line, _ in (*OPS, *FIELDS) for word in line.split()}
     assert set(BY_NAME) - tried == {"--help", "--version", "--args", "--add-seccomp-fd"}
 
@@ -230,7 +230,7 @@ def test_dots_in_a_source_are_the_file_systems(tmp_path: Path) -> None:
 
 
 def test_a_source_that_cant_be_resolved(tmp_path: Path) -> None:
-    """It is refused in bubblewrap's words; for a -try option it may be missing, but for no other reason."""
+    """It is refused in bubblewrap's words; a -try option accepts that it is missing, and no other reason."""
     where = str(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
     for path in ("", "gone/../x"):
@@ -332,7 +332,7 @@ SHORT = {"--argv0": "one argument", "--chdir": "one argument", "--remount-ro": "
 
 @pytest.mark.parametrize("option", [o for o in OPTIONS if o.args], ids=lambda option: option.name)
 def test_missing_arguments(option: Any) -> None:
-    """An option at the end, or with too few arguments, is told how many it takes."""
+    """An option at the end, or with too few arguments, gets an error that says how many it takes."""
     number = {1: SHORT.get(option.name, "an argument"), 2: "two arguments", 3: "three arguments"}[len(option.args)]
     expected = f"bwrap: {option.name.replace('--ro-bind-fd', '--bind-fd')} takes {number}"
     if option.name == "--overlay-src":

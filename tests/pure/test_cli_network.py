@@ -16,7 +16,7 @@ from nsbox._cli.options import policy_of
 
 
 def options(*words: str) -> argparse.Namespace:
-    """Return what `nsbox run` is told."""
+    """Return these options as `nsbox run` parses them."""
     return _parser().parse_args(["run", *words, "--", "true"])
 
 
@@ -70,7 +70,7 @@ def test_lists_of_files(here: Path, text: str, words: list[str], expected: Netwo
     ("text", "words", "said"),
     [
         ('network = "host"', ["--allow-net", "a.example"], "its network is the host's"),
-        ('network = "none"', ["--allow-net", "!a.example"], "denies alone"),
+        ('network = "none"', ["--allow-net", "!a.example"], "only denies"),
         ('network = ["a.example"]', ["--allow-net", "b/c"], "a path can't be allowed"),
         ('network = ["a.example"]', ["--network", "public"], "doesn't go with --policy"),
     ],

@@ -1,4 +1,4 @@
-"""Configuration: what each key comes to, which table is read, what a path is, and what is told of a wrong key."""
+"""Configuration: what each key means, which table is read, what a path is, and what the error says of a wrong key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def base(tmp_path: Path) -> Path:
     return directories(tmp_path)
 
 
-# ---- what it comes to
+# ---- what it means
 
 
 def test_every_key(base: Path) -> None:
@@ -207,7 +207,7 @@ def test_wrong_values(text: str, told: list[Any], base: Path) -> None:
 
 
 def test_all_is_told(base: Path) -> None:
-    """All that is wrong is told at once, in the order of the lines, a misspelled key with what may be meant."""
+    """The error lists everything that is wrong, in the order of the lines; for a misspelled key, also what may be meant."""
     text = """
 network = "nine"
 [sandbox]

@@ -64,7 +64,7 @@ def test_words(said: str, meant: object, base: Path) -> None:
         ),
         ('network = "https://api.example/v1"', ["1: network: 'https://api.example/v1': is a URL, must be a host"]),
         ("network = []", ["1: network: lists nothing; network='none' is no network"]),
-        ('network = ["!a.example"]', ["1: network: denies alone, and allows nothing"]),
+        ('network = ["!a.example"]', ["1: network: only denies, and allows nothing"]),
         ('network = ["host"]', ["1: network: 'host' isn't an entry, but a word"]),
         ('uid = 1\nnetwork = ["a.example", "b b"]', ["2: network[1]: 'b b': has a space"]),
         ('network = ["a.example", 3, "c/d"]', ["1: network[1]: is a number", "1: network[2]: 'c/d': a path can't"]),
@@ -155,6 +155,6 @@ def test_schema(value: object, fits: bool) -> None:
 
 
 def test_starter_names_the_list() -> None:
-    """Who begins a file sees how a list is written."""
+    """A starter file shows how a list is written."""
     for format in ("toml", "yaml"):
         assert "['api.example:443']" in starter(format, ".")

@@ -129,7 +129,7 @@ def test_any_bytes(put: Callable[..., Path], data: st.DataObject) -> None:
 
 
 def test_programs_of_other_machines() -> None:
-    """Another machine's program, and what is none, are told apart from those that run here."""
+    """Another machine's program, and a file that is no program, are distinguished from programs that run here."""
     found = Elf(kind=(64, True, "EM_RISCV"), type="ET_EXEC")
     assert found.problem_as_program("x86_64") == "is a program for EM_RISCV, this machine is x86_64"
     assert Elf(kind=(64, True, X86), type="ET_REL").problem_as_program("x86_64").startswith("is an ELF file of type")

@@ -99,7 +99,7 @@ def test_named_parameters_are_the_stdlibs(name: str) -> None:
 
 
 def test_lazy_names() -> None:
-    """What nsbox gives lazily is what type checkers are told: the same names, from the same modules, all public."""
+    """What nsbox loads lazily is what type checkers see: the same names, from the same modules, all public."""
     told = {}
     (types,) = (node for node in ast.parse(Path(nsbox.__file__).read_text()).body if isinstance(node, ast.If))
     for node in types.body:
@@ -310,7 +310,7 @@ def test_modules_that_are_slow_exist() -> None:
 
 
 def test_os_before_os(tmp_path: Path) -> None:
-    """What is used in the place of os, where nobody has imported that yet, is os's own; what isn't there is asked of it."""
+    """The stand-in for os, where os isn't imported yet, has os's own names; anything else comes from os."""
     code = f"""
 import sys
 sys.path.append({str(Path(nsbox.__file__).parent.parent)!r})

@@ -281,7 +281,7 @@ def test_no_subclass() -> None:
 
 
 def test_threads_complete_a_class_at_once() -> None:
-    """Who finds it unfinished, and then finished by another, takes what is there."""
+    """A thread that finds it unfinished, and then finished by another thread, uses the other's result."""
     from nsbox._base import frozen as base_frozen
 
     @frozen

@@ -226,7 +226,7 @@ def test_denied_directories_are_not_allowed() -> None:
 
 
 def test_tmp_by_name() -> None:
-    """Who names /tmp gets the host's, and lacks no private one."""
+    """A policy that names /tmp gets the host's, and lacks no private one."""
     plan = compile_policy(by_landlock(write=["/tmp"], best_effort=LACKED - {"tmp"}), NEW)
     assert rights(plan)["/tmp"] == "rw"
     assert plan.tmpdir == "/tmp"

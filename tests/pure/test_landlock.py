@@ -109,7 +109,7 @@ def test_ops_that_are_written_to() -> None:
 
 
 def test_what_reaches_below() -> None:
-    """/run and /var/tmp have no rights where something is bound below them read-only; what keeps them is told."""
+    """/run and /var/tmp have no rights where something is bound read-only below them; the plan names those that keep theirs."""
     host = replace(DEBIAN, landlock_abi=7)
     for place, more in (("/var/tmp", []), ("/run", ["/"])):
         for read, write, rights in (

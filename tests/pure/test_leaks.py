@@ -77,7 +77,7 @@ TOKENS: dict[str, list[st.SearchStrategy[str]]] = {
 KINDS_AND_TOKENS = st.sampled_from(sorted(TOKENS)).flatmap(
     lambda kind: st.tuples(st.just(kind), st.one_of(TOKENS[kind]))
 )
-# Around a token: anything, but for letters next to one that would make it another word.
+# Around a token: anything, except letters next to one that would make it another word.
 AROUND = st.text(max_size=12).map(lambda text: text.replace("%", "/"))
 TEXTS = st.text(st.characters(max_codepoint=127), max_size=12).map(lambda text: text.replace("%", "/"))
 
@@ -182,7 +182,7 @@ def test_places_of_encoded(kind: str, name: str) -> None:
 
 
 def test_depth() -> None:
-    """Encodings beyond the depth are left alone; the order of those that were taken off is told."""
+    """Encodings beyond the depth are left alone; a finding has the order of those that were decoded."""
     token = example("github").encode()
     text = base64.b64encode(ENCODINGS["percent, all"](token.hex().encode()))
     (finding,) = scan(text)
@@ -281,7 +281,7 @@ def test_fingerprints() -> None:
 
 
 def test_fingerprints_cannot_be_tried_out() -> None:
-    """Without a key of one's own they are of this process: who knows the token can't compute them later, nor another process."""
+    """Without a key of the caller's they belong to this process: nobody who knows the token can compute them later or elsewhere."""
     token = example("github")
     code = "import sys, nsbox.leaks as l; k = bytes(16); print(l.scan(sys.argv[1])[0].fingerprint, l.scan(sys.argv[1], key=k)[0].fingerprint)"
     command = [sys.executable, "-c", code, token]

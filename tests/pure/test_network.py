@@ -106,7 +106,7 @@ def test_denials_and_udp() -> None:
         ("time.example/udp", "needs a port"),
         ("time.example:*/udp", "single ports"),
         ("localhost:*", "single ports"),
-        ("*:53/udp", "names and addresses alone"),
+        ("*:53/udp", "only with names and addresses"),
         (443, "must be a str"),
         (b"api.example", "must be a str"),
     ],

@@ -219,7 +219,7 @@ def test_private_addresses(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "224.0.0.1", "0.0.0.0", "127.0.0.1", "::1"])
 def test_no_hint_opens_metadata(address: str) -> None:
-    """Nobody who reads a hint, a model maybe, is told to open a cloud's metadata or the host's loopback by address."""
+    """No hint tells its reader, who may be a model, to open a cloud's metadata or the host's loopback by address."""
     for one in (
         lookup("refused", "address", "db.corp", address=address),
         event("refused", "address", address=address),
@@ -242,7 +242,7 @@ def test_no_hint_opens_metadata(address: str) -> None:
     ],
 )
 def test_words_of_the_command_line(given: NetworkEvent, text: str) -> None:
-    """A user of the command line is told its options."""
+    """A message on the command line names its options."""
     found = said(given, words="--allow-net")
     assert text in found and "network=" not in found
 

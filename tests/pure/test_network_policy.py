@@ -432,7 +432,7 @@ def test_explain() -> None:
     ],
 )
 def test_what_is_left_open(network, said: str) -> None:
-    """Each entry's own hole is told, and only where there is such an entry."""
+    """The plan names the hole that each entry leaves, and only where there is such an entry."""
     assert any(said in line for line in not_enforced(workspace(network=network)))
     if said != "domain fronting":
         assert not any(said in line for line in not_enforced(workspace(network=["api.example:443"])))

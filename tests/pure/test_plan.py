@@ -1,7 +1,7 @@
-"""Plans: which ops a policy comes to on a host.
+"""Plans: which ops a policy means on a host.
 
 Hosts are made by hand, so nothing here needs a kernel, a compiler or Linux. Snapshots are the text of explain() in
-snapshots/*.txt, compared exactly. After a change that is meant to change plans, write them anew and review the diff:
+snapshots/*.txt, compared exactly. After a change that is meant to change plans, write them again and review the diff:
 
     NSBOX_SNAPSHOTS=write pytest tests/pure/test_plan.py
 """
@@ -339,7 +339,7 @@ def test_pins() -> None:
 
 
 def test_groups() -> None:
-    """Where the caller may drop its supplementary groups, they go, but for a host policy; where not, that is said."""
+    """Where the caller may drop its supplementary groups, they are dropped, except under a host policy; where it may not, the plan says so."""
     for policy, host, dropped in (
         (workspace(), ROOT, True),
         (workspace(nested=True), ROOT, True),

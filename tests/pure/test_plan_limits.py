@@ -1,4 +1,4 @@
-"""Plans: which limits a policy comes to on a host."""
+"""Plans: which limits a policy means on a host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_limits_are_within_the_hard_ones() -> None:
 
 
 def test_cpu_seconds_warn_first() -> None:
-    """At the limit comes SIGXCPU, which says why; who ignores it is killed five seconds later, or at the hard limit."""
+    """At the limit comes SIGXCPU, which says why; a process that ignores it is killed five seconds later, or at the hard limit."""
     policy = Policy.layers(limits=Limits(cpu_seconds=30))
     assert compile_policy(policy, DEBIAN).rlimits == (Rlimit("CPU", 30, 35),)
     for hard, expected in ((30, (30, 30)), (31, (30, 31)), (10, (10, 10)), (99, (30, 35))):

@@ -381,7 +381,7 @@ def test_workspace_defaults(tmp_path: Path) -> None:
 
 
 def test_host_defaults() -> None:
-    """The host policy contains least, but for what every sandbox has."""
+    """The host policy contains least: only what every sandbox does."""
     policy = Policy.host()
     assert policy.unshare == ALWAYS
     assert policy.network == "host"

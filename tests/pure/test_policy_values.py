@@ -41,7 +41,7 @@ def workspace(**wishes: Any) -> Policy:
 
 
 def some_policies() -> list[Policy]:
-    """Return policies that use each field, each made anew."""
+    """Return policies that use each field, each newly made."""
     return [
         Policy(),
         workspace(),

@@ -1,4 +1,4 @@
-"""What of a plan is made once, and what each command gets anew."""
+"""Which part of a plan is made once, and which part is made afresh for each command."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_bound_is_kept() -> None:
 
 
 def test_mounts_on_what_is_new_go_along() -> None:
-    """The topmost ones, with what is mounted in them; the rest is made anew in its old order."""
+    """The topmost ones, with what is mounted in them; the rest is made again in its old order."""
     plan = (
         *(
             ROOT,
@@ -115,9 +115,9 @@ def test_a_workspace() -> None:
     plan = compile_policy(Policy.workspace("/tmp", deny=["/tmp/secret"], read=["/usr/share"]), DEBIAN)
     check(plan)
     made = parts(tuple(primitives(plan.ops)))
-    anew = [op for op in made.renewed if isinstance(op, Over | Devpts)]
+    fresh = [op for op in made.renewed if isinstance(op, Over | Devpts)]
     own = ["tmpfs /dev [mode 0755]", "devpts /dev/pts", "proc /proc [sys read-only]", "tmpfs /home/u1000 [mode 0700]"]
-    assert words(tuple(anew)) == own
+    assert words(tuple(fresh)) == own
     assert Mask("/tmp/secret", optional=True, nofollow=True) in made.kept
     assert {op.dest for op in made.renewed if isinstance(op, Lifted)} >= {"/dev/null", "/proc/keys"}
     assert RoBind("/proc/1/autogroup", "/proc/1/autogroup", optional=True) in made.renewed
@@ -143,14 +143,17 @@ def test_a_workspace() -> None:
         ((ROOT, Tmpfs("/tmp"), Chmod("/var/l", 0o700)), "where a link could lead elsewhere"),
         ((ROOT, Tmpfs("/tmp"), RemountRo("/var/l")), "no mount of the plan's"),
         ((ROOT, Proc("/proc"), Mask("/proc/1/environ")), "about one process"),
-        ((ROOT, Tmpfs("/t"), BindData("/t/d/f", b"", mode=0o700, read_only=True)), "about the directories above it"),
+        (
+            (ROOT, Tmpfs("/t"), BindData("/t/d/f", b"", mode=0o700, read_only=True)),
+            "counts for the directories above it",
+        ),
         ((Tmpfs("/t"), Symlink("t", "/l"), Chmod("/l", 0o700), RemountRo("/")), "behind a link"),
         ((ROOT, Devpts("/dev/pts"), Bind("/a", "/dev/pts/a")), "lies in devpts"),
         ((ROOT, Tmpfs("/tmp"), *(Bind("/a", f"/tmp/{i}") for i in range(49))), "more than 48 mounts"),
     ],
 )
 def test_nothing_to_keep(ops: tuple[Op, ...], why: str) -> None:
-    """Where a copy would be something else than a new sandbox there is none, and the reason is told."""
+    """Where a copy would differ from a new sandbox, none is made, and the error says why."""
     with pytest.raises(UnavailableError, match=why):
         parts(ops)
 

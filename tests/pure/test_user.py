@@ -50,7 +50,7 @@ def test_a_user_of_a_directory_service(end: bytes) -> None:
 
 
 def test_a_name_that_is_taken() -> None:
-    """The entry of somebody else of the same name goes: the first of a name counts."""
+    """Another user's entry of the same name is dropped: the first entry of a name counts."""
     host = replace(ME, passwd=BASE + b"me:x:77:77::/home/other:/bin/sh\n")
     assert passwd(host) == [*BASE.decode().splitlines(), "me:x:1000:1000::/h:/bin/sh"]
 

@@ -165,7 +165,7 @@ def test_many_ops() -> None:
 
 @pytest.mark.parametrize("given_op", [nsbox.File("/f", 3), nsbox.BindData("/f", 0)], ids=lambda o: o.describe())
 def test_descriptors_are_read_before(given_op: nsbox.Op) -> None:
-    """Contents that are still in a descriptor can't be encoded: somebody forgot to read it."""
+    """Contents that are still in a descriptor can't be encoded: a caller forgot to read it."""
     with pytest.raises(TypeError, match="descriptor"):
         encode([given_op])
 

@@ -108,7 +108,7 @@ def verdicts() -> Verdicts:
 
 @pytest.fixture
 def raised(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[BaseException]:
-    """Return what threading is told of, as it comes."""
+    """Return what threading.excepthook gets, as it comes."""
     found: queue.Queue[BaseException] = queue.Queue()
     monkeypatch.setattr(threading, "excepthook", lambda args: found.put(args.exc_value))
     return found

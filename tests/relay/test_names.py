@@ -65,7 +65,7 @@ print(say("queries"))
 
 
 def test_a_name_that_does_not_exist_yet(ask: Ask) -> None:
-    """It is asked for again, and isn't known until it is there; nobody is told an address of it before."""
+    """It is asked for again, and isn't known until it is there; no client gets an address for it before."""
     client = REVERSE + 'print(ask("nosuch.example", 80), names(), ask("dns.example", 80), names())'
     found = ask([name("*.example", 80)], client)
     assert found.lines() == ["-2 0 b'203.0.113.1 hi' 1"]

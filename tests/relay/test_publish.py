@@ -53,7 +53,7 @@ print(say("publish", 5, 8000, "{kind}"), say("dial", 5, "hello"), say("dial", 5,
 
 
 def test_nobody_listens(ask: Ask) -> None:
-    """The client outside is reset; and served as soon as somebody does. The control is in it: another port isn't."""
+    """The client outside is reset; and served as soon as a server listens. The control is in it: another port isn't."""
     client = (
         SERVE
         + """

@@ -1,4 +1,4 @@
-"""The network list, enforced: what a program in a sandbox sees of names, addresses and ports, and what is told of it.
+"""The network list, enforced: what a program in a sandbox sees of names, addresses and ports, and what is reported of it.
 
 Each test has a host and an internet of its own. The control is in each: what isn't listed is there, and is reached by
 what is listed.

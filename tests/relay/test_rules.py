@@ -172,7 +172,7 @@ print("ended")
 
 @pytest.mark.parametrize("bad", [[(9, 0, 443, 443, 0, 32, "a.example")], [(1, 0, 0, 443, 0, 32, "a.example")]])
 def test_a_list_that_is_none(ask: Ask, bad: list[tuple[object, ...]]) -> None:
-    """It changes nothing, and the caller is told so."""
+    """It changes nothing, and the caller gets an error."""
     client = BEGIN + 's = opened("a.example", 80)\nprint(say("rules", "bad"))\nprint(alive(s), ask("a.example", 80))'
     found = ask([name("a.example", 80)], client, lists={"bad": bad})
     assert found.lines() == [f"-{errno.EINVAL} list", "b'more' b'203.0.113.1 hi'"]

@@ -45,7 +45,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_resets(ask: Ask) -> None:
-    """What was sent before a reset arrives before it, both ways; whose reset it was is told."""
+    """What was sent before a reset arrives before it, both ways; the event says whose reset it was."""
     client = """
 def upload():
     with socket.create_connection(("203.0.113.1", 9004), 5) as s:

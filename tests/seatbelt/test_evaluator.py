@@ -191,7 +191,7 @@ def test_unix_sockets() -> None:
 
 
 def test_vnode_types() -> None:
-    """A file in the place of a device isn't the device."""
+    """A file where a device should be isn't the device."""
     rule = '(allow file-write-data (require-all (literal "/dev/null") (vnode-type CHARACTER-DEVICE)))'
     model = Evaluator(HEAD + rule, {})
     assert model.allows("file-write-data", "/dev/null", vnode_type="CHARACTER-DEVICE")

@@ -312,7 +312,7 @@ def test_forbidden_by_other_names(bad: str, problem: str, good: str) -> None:
 
 @pytest.mark.parametrize("pattern", findings.SERVICES)
 def test_services(pattern: str) -> None:
-    """No service that acts for whoever asks can be reached: by name, by prefix or by pattern."""
+    """No service that acts for any process that asks can be reached: by name, by prefix or by pattern."""
     name = pattern.replace("*", ".x")
     stem = pattern.removesuffix("*")
     for bad in (

@@ -120,10 +120,10 @@ def test_other_ways(mac: Any, way: str) -> None:
 from nsbox._spawn import seatbelt
 way({way!r})
 seen = []
-def spy(place, *rest, _real=getattr(seatbelt, "_told" if {way!r} == "helper" else "_by_program")):
+def spy(place, *rest, _real=getattr(seatbelt, "_instructions" if {way!r} == "helper" else "_by_program")):
     seen.append((place.port, f'localhost:{{place.port}}"'.encode() in place.profile))
     return _real(place, *rest)
-setattr(seatbelt, "_told" if {way!r} == "helper" else "_by_program", spy)
+setattr(seatbelt, "_instructions" if {way!r} == "helper" else "_by_program", spy)
 with nsbox.Sandbox(Policy.workspace(work, network=[f"localhost:{{port}}"])) as box:
     try:
         print(box.check_output(fetch(url(port)), text=True).strip())

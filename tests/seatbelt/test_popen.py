@@ -151,7 +151,7 @@ def test_ways(mac: Any, site: Path, log: Path, name: str) -> None:
 
 
 def fake_program(site: Path) -> None:
-    """Put a program in the place of sandbox-exec(1) that checks its arguments as that does, and executes the command."""
+    """Replace sandbox-exec(1) by a program that checks its arguments as that does, and executes the command."""
     program = site / "sandbox-exec"
     program.write_text(
         "#!/bin/sh\n"
@@ -203,7 +203,7 @@ def test_a_profile_that_cannot_be_applied(mac: Any) -> None:
 
 
 def test_a_sandbox_already(mac: Any) -> None:
-    """A process that is confined itself is told so, before anything is tried; the doctor says it too."""
+    """A process that is confined itself gets an error that says so, before anything is tried; the doctor says it too."""
     out = mac(
         "try: nsbox.run(['true'], policy=policy)\n"
         "except nsbox.UnavailableError as error: print(error)\n"

@@ -1,6 +1,6 @@
 """The profiles that policies come to, whole: profiles/*.sb, with explain() in comments before the text.
 
-After a change that is meant to change profiles, write them anew and review the diff:
+After a change that is meant to change profiles, write them again and review the diff:
 
     NSBOX_SNAPSHOTS=write pytest tests/seatbelt/test_profiles.py
 """
@@ -232,7 +232,7 @@ def test_network_list() -> None:
 
 
 def test_null_is_a_device() -> None:
-    """What is written to /dev/null is written to that device only: not to a file that somebody has put in its place."""
+    """What is written to /dev/null is written to that device only: not to a file that was put in its place."""
     op = profile(workspace())
     model = Evaluator(op.profile, values(op))
     assert model.allows("file-write-data", "/dev/null", vnode_type="CHARACTER-DEVICE")

@@ -1,4 +1,4 @@
-"""A build of macOS's C core for this machine, with a stub in the place of libsandbox: what these tests drive."""
+"""A build of macOS's C core for this machine, with a stub instead of libsandbox: what these tests drive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A spawn that fails: the step and the errno are told, nothing has been executed, and nothing is left.
+"""A spawn that fails: the step and the errno are reported, nothing has been executed, and nothing is left.
 
 That no descriptor is left, and the caller's signals are as before, the driver looks after each spawn by itself.
 """
@@ -96,7 +96,7 @@ def test_what_can_not_be(core: Core, tmp_path: Path, options: str, expected: lis
 
 
 def test_no_descriptor_left(core: Core, tmp_path: Path) -> None:
-    """A caller at its limit of descriptors is told so, whichever of them there is none left for."""
+    """A caller at its limit of descriptors gets an error that says so, at whichever step they run out."""
     script = """
     import resource
     limit = max(open_fds()) + 1
@@ -118,7 +118,7 @@ def test_no_descriptor_left(core: Core, tmp_path: Path) -> None:
 
 @pytest.mark.as_user("root has no limit of processes")
 def test_no_process_left(core: Core, tmp_path: Path) -> None:
-    """A caller at its limit of processes is told so."""
+    """A caller at its limit of processes gets an error that says so."""
     script = """
     import resource
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))

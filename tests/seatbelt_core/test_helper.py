@@ -77,7 +77,7 @@ def test_the_offset_does_not_matter(core: Core) -> None:
     script = """
         found = []
         for at in (0, 5, 10000):
-            fd = memory_file(told(["(x)"], ["/bin/true"], ["true"]))
+            fd = memory_file(orders(["(x)"], ["/bin/true"], ["true"]))
             os.lseek(fd, at, 0)
             outcome = spawn(["/wrong"], profile_fd=fd, flags="CLOSE_FDS BY_HELPER")
             found.append([outcome.status(), os.lseek(fd, 0, 1)])
@@ -91,7 +91,7 @@ def test_a_large_file(core: Core) -> None:
     script = """
         envp = [f"V{i}=" + "x" * 1000 for i in range(500)]
         profile = "; " + "y" * 300_000 + "\\n(x)"
-        fd = memory_file(told([profile], ["/bin/cat"], ["cat", "/proc/self/environ"], envp))
+        fd = memory_file(orders([profile], ["/bin/cat"], ["cat", "/proc/self/environ"], envp))
         text = output(["/wrong"], profile_fd=fd, flags="CLOSE_FDS BY_HELPER")
         say(text == "".join(line + "\\0" for line in envp))
     """
@@ -134,7 +134,7 @@ def test_the_callers_environment(core: Core, tmp_path: Path) -> None:
     [("init_with_parameters", [22, "SANDBOX"]), ("death", [3, "KILLED"])],
 )
 def test_a_profile_that_is_refused(core: Core, tmp_path: Path, how: str, expected: list[object]) -> None:
-    """What can't be confined isn't executed; that it died of the profile is told too (Seatbelt does, of 17,770 rules)."""
+    """What can't be confined isn't executed; that it died of the profile is reported too (Seatbelt does, of 17,770 rules)."""
     script = """
         found = by_helper(["/bin/touch", sys.argv[1]], ["STUB_FAIL", sys.argv[2]])
         say([found.refused(), no_child_left(), os.path.exists(sys.argv[1])])
@@ -147,7 +147,7 @@ def test_a_profile_that_is_refused(core: Core, tmp_path: Path, how: str, expecte
     [(["/no/such"], [2, "EXEC"]), (["/no/such", "/etc", "/bin/true/below"], [13, "EXEC"])],
 )
 def test_programs(core: Core, programs: list[str], expected: list[object]) -> None:
-    """Errors of the exec are told as without the helper."""
+    """Errors of the exec are reported as without the helper."""
     script = f"""
         say([by_helper(["x"], programs={programs!r}).refused(), no_child_left()])
     """
@@ -196,19 +196,19 @@ MALFORMED = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_files(core: Core, tmp_path: Path, name: str) -> None:
     """A file that isn't one of ours is refused before anything is confined or executed."""
-    (tmp_path / "told").write_bytes(MALFORMED[name])
+    (tmp_path / "orders").write_bytes(MALFORMED[name])
     script = """
         fd = os.open(sys.argv[1], os.O_RDONLY)
         say([spawn(["/wrong"], profile_fd=fd, flags="CLOSE_FDS BY_HELPER").refused(), no_child_left()])
     """
-    assert core.run(script, tmp_path / "told") == [[22, "PLAN"], True]
+    assert core.run(script, tmp_path / "orders") == [[22, "PLAN"], True]
 
 
 def test_truncated_files(core: Core, tmp_path: Path) -> None:
     """However much of a file is missing at its end, nothing is executed; whole it is."""
     script = """
         mark, log = sys.argv[1:]
-        text = told(["(x)", "STUB_LOG", log], ["/bin/touch"], ["touch", mark], ["A=1", "B=2"])
+        text = orders(["(x)", "STUB_LOG", log], ["/bin/touch"], ["touch", mark], ["A=1", "B=2"])
         found = set()
         for size in range(len(text)):
             fd = memory_file(text[:size])

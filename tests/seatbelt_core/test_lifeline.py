@@ -11,7 +11,7 @@ import pytest
 from nsbox_seatbelt_core.running import Core
 
 # Starts a caller, which starts a command with a child of its own, waits until both of them run, and kills the caller.
-# Whoever of the two is alive holds the pipe `alive`.
+# Whichever of the two is alive holds the pipe `alive`.
 KILL_THE_CALLER = """
     adopt()
     alive, holds = os.pipe()
@@ -180,7 +180,7 @@ def test_nonsense_for_the_watcher(core: Core, arguments: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize(("flags", "is_killed"), [("LIFELINE_GROUP", True), ("LIFELINE_GROUP STAY", False)])
 def test_what_the_command_leaves(core: Core, flags: str, is_killed: bool) -> None:
-    """At the command's end the rest of its process group is killed, whoever waits; with STAY it goes on."""
+    """At the command's end the rest of its process group is killed, whichever process waits; with STAY it goes on."""
     script = """
         adopt()
         told, tell = os.pipe()

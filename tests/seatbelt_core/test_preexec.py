@@ -62,7 +62,7 @@ def test_what_it_changes_counts(core: Core, tmp_path: Path) -> None:
 
 
 def test_descriptors(core: Core) -> None:
-    """It has the caller's, and what it opens is closed, but for pass_fds; with close_fds=False it stays."""
+    """It has the caller's, and what it opens is closed, except pass_fds; with close_fds=False it stays."""
     script = (
         STATUS
         + """
@@ -121,7 +121,7 @@ def test_sessions(core: Core) -> None:
          leader.refused()])
     """
     )
-    assert core.run(script) == [False, True, True, [1, "SESSION"]]  # who leads a group can't have one
+    assert core.run(script) == [False, True, True, [1, "SESSION"]]  # the leader of a group can't have one
 
 
 def test_it_fails(core: Core, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_it_ends_the_command(core: Core) -> None:
 
 
 def test_errors_after_it(core: Core) -> None:
-    """What fails later is told with its step, and what failed before it never lets it run."""
+    """What fails later is reported with its step; after an earlier failure it never runs."""
     script = (
         STATUS
         + """

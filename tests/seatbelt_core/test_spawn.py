@@ -118,7 +118,7 @@ def test_closed_standard_streams(core: Core) -> None:
         show = [*SHOW_FDS, "9"]
         status = start(show, profile=compile_profile("(x)"), pass_fds=[9], flags="CLOSE_FDS LIFELINE").status()
         nothing = [line.split()[0] for line in os.pread(9, 1000, 0).decode().splitlines()]
-        # Ours aren't overwritten either: by them it is told how it went.
+        # Ours aren't overwritten either: through them, the outcome is reported.
         given = {"stdio": (DEVNULL, 9, 9), "flags": "CLOSE_FDS LIFELINE"}
         others = [start(show[:-1], profile=compile_profile("(x)"), **given).status()]
         others.append(start(["/no/such"], profile=compile_profile("(x)"), **given).refused())
@@ -246,7 +246,7 @@ def test_signals(core: Core) -> None:
     ],
 )
 def test_programs(core: Core, tmp_path: Path, programs: list[str], expected: object) -> None:
-    """They are tried in their order; the first error that says more than "not here" is the one that is told."""
+    """They are tried in their order; the first error that says more than "not here" is the one that is reported."""
     (tmp_path / "script").write_text("exit 3\n")  # of no known format
     (tmp_path / "script").chmod(0o755)
     script = """
@@ -276,7 +276,7 @@ def test_ids(core: Core) -> None:
 
 @pytest.mark.as_user("root may do it")
 def test_ids_of_others(core: Core) -> None:
-    """Who may not change ids can't, and is told at which step; asking for those that one has is no change."""
+    """A caller that may not change ids gets an error that names the step; asking for the ids it has is no change."""
     script = """
         profile = compile_profile("(x)")
         wishes = [{"uid": 0}, {"gid": 0}, {"groups": [0], "flags": "CLOSE_FDS SET_GROUPS"}]

@@ -34,7 +34,7 @@ def test_threads_start_commands(core: Core) -> None:
 def test_a_process_that_is_forked_meanwhile_and_stays(core: Core) -> None:
     """A forked process that never executes anything (multiprocessing) holds up no spawn of another thread.
 
-    It would, if it kept the end of a pipe by whose end the spawn hears that the program has been executed.
+    It would, if it kept the end of a pipe by whose end the spawn learns that the program has been executed.
     """
     script = """
         import warnings

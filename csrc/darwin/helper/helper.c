@@ -13,7 +13,7 @@
 #include "abi.h"
 #include "helper.h"
 #include "darwin/system/seatbelt.h"
-#include "told.h"
+#include "orders.h"
 
 enum { FAILED = 127, MOST_LOOKED_AT = 1024 };
 enum whom { ITSELF, GROUP, ALL };
@@ -43,7 +43,7 @@ static void keep_from_command(const char was_open[MOST_LOOKED_AT])
             set_cloexec(fd, 1); /* EBADF: it isn't open now */
 }
 
-static int confine(const struct told *t)
+static int confine(const struct orders *t)
 {
     char was_open[MOST_LOOKED_AT];
     note_open(was_open);
@@ -55,9 +55,9 @@ static int confine(const struct told *t)
 /* Returns only with an error. */
 static int apply(int report, int profile, uint32_t *step)
 {
-    struct told t;
+    struct orders t;
     *step = NSBOX_STEP_PLAN;
-    int ret = told_read(profile, &t);
+    int ret = orders_read(profile, &t);
     close(profile);
     if (ret < 0)
         return ret;
@@ -86,8 +86,8 @@ static int apply_main(const char *report_text, const char *profile_text)
     return FAILED;
 }
 
-/* Kills the group. A process in it may be forking just then, and its child be missed: so repeat it until nothing is
- * found, but not for ever, since dead processes that nobody reaps are found too. */
+/* Kills the group. A process in it may be forking just then, and its child could be missed. So this is repeated until
+ * nothing is found; but not for ever, since dead processes that nobody reaps are found too. */
 static void kill_group(int command)
 {
     static const struct timespec ms = {0, 1000000};
@@ -95,10 +95,10 @@ static void kill_group(int command)
         nanosleep(&ms, NULL);
 }
 
-/* Ends the command. Neither number can belong to another process by now. The command's: it is alive as far as we
- * know, and even as a zombie it keeps its number until it is reaped by the caller, or by the process that inherits
- * it. That had only the time between the event and this call. Its group's: no process gets the number of a group
- * that exists; and if the group has gone since, all numbers would have to be used up in that time. */
+/* Ends the command. Neither of the two numbers can belong to another process by now. As far as we know, the command
+ * is alive; even as a zombie, it keeps its number until the caller, or the process that inherits it, reaps it. There
+ * was only the time between the event and this call for that. And no process gets the number of a group that exists;
+ * if the group has gone since, all numbers would have to be used up in that time. */
 static void end(int command, int gone, enum whom whom)
 {
     if (whom == ALL || (whom == GROUP && gone & WATCH_CALLER))

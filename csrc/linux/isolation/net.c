@@ -81,7 +81,7 @@ int net_await(struct job *j)
     return j->req->namespaces & CLONE_NEWPID && makes_net(j->req) ? await_made(j, MADE_NET) : 0;
 }
 
-/* Returns why it couldn't be made, for a caller that waits for nothing else of it; 0 if it was made, or there is
+/* Returns why the net namespace couldn't be made, for a process that doesn't join it; 0 if it was made, or there is
  * none. */
 int net_outcome(struct job *j, int32_t *op)
 {

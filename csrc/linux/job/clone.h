@@ -47,7 +47,7 @@ struct clone_more {
 static inline long clone_by_args(uint64_t flags, uint8_t *top, const struct clone_more *more, void (*fn)(void *),
                                  void *arg)
 {
-    enum { BELOW = 4096 }; /* the part of its stack that the kernel is told about */
+    enum { BELOW = 4096 }; /* the part of its stack that the kernel knows about */
     void **sp = (void **)(void *)top;
     *--sp = arg;
     *--sp = (void *)fn;

@@ -213,9 +213,9 @@ static inline void report(nsbox_result *res, int error, uint32_t step, int32_t o
 }
 
 /* Does the mediator join the net namespace before there is a command? Joining it through a pidfd requires permission
- * to look at the init, which is power over the user namespace of its memory. Before its exec that is the caller's,
- * where a given user namespace has no power. After it, it is its image's, which may be an outer one if the ids mean
- * nothing in the given one. */
+ * to look at the init: power over the user namespace that its memory belongs to. Before the init's exec, that is the
+ * caller's, over which a process in a joined user namespace has no power. After the exec, it is the image's, which may
+ * be an outer one if its ids mean nothing in the joined one. */
 static inline int joins_net_first(const struct job *j)
 {
     int is_foreign = j->req->user_fd >= 0 || is_below(j->req);

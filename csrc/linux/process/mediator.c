@@ -68,9 +68,9 @@ static int await_relay(struct job *j, int32_t *op)
     return ret < 0 ? ret : relay_await(j);
 }
 
-/* From the pivot on. The command may go on when the init is up and the old root has gone. (Until its exec the init
- * could be traced, as the caller's memory can be.) The command sees for itself that the root has gone: umount2(2)
- * has detached it long before it returns. */
+/* The rest, from the pivot on. The command may go on when the init is up and the old root has gone. (Until its exec
+ * the init could be traced, as the caller's memory can be.) The command sees for itself that the root has gone:
+ * umount2(2) has detached it long before it returns. */
 static int close_up(struct job *j, int32_t *op)
 {
     int fork = forks(j->req); /* it has a copy of our memory, so it comes when all is settled */

@@ -122,7 +122,7 @@ static _Noreturn void become_command(struct job *j, int ret)
     sys_exit(127);
 }
 
-/* The process that writes the maps is told our pid, and may write them only until we exec: from then on we are
+/* The process that writes the maps gets our pid, and may write them only until we exec: from then on we are
  * non-dumpable. */
 static void await_first_maps(struct job *j)
 {

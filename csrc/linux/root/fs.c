@@ -114,10 +114,10 @@ int mount_attrs(int fd, unsigned set, unsigned flags)
     return sys_mount_setattr(fd, "", AT_EMPTY_PATH | flags, &attr);
 }
 
-/* Returns a detached copy of what is mounted at path, with attributes as by mount_attrs(). Where the kernel can, it
- * is one call (Linux 6.15). If that fails, it is done again in two, which tell the cause apart. That nothing is
- * there, which may be no error, is believed only if the call has worked before. The step stays the caller's, unless
- * attributes were refused. */
+/* Returns a detached copy of what is mounted at path, with attributes as by mount_attrs(). Where the kernel can, this
+ * is one call (Linux 6.15). If that fails, it is repeated as two calls, which tell the causes apart. "Nothing is
+ * there", which may be no error, is believed only if the one call has worked before. The step stays the caller's,
+ * unless attributes were refused. */
 int fs_clone(struct builder *b, int dir, const char *path, unsigned flags, unsigned attrs)
 {
     struct mount_attr attr = {.attr_set = attrs, .propagation = SYS_MS_PRIVATE};

@@ -9,9 +9,9 @@ static int same_file(int a, int b)
            x.stx_ino == y.stx_ino && x.stx_dev_major == y.stx_dev_major && x.stx_dev_minor == y.stx_dev_minor;
 }
 
-/* Opens the caller's descriptor again. That belongs to its mount namespace, from which nothing can be bound here. So
- * the file is looked up in ours by the name that the kernel has for it, and accepted only if it is the same
- * (CVE-2024-42472). */
+/* Opens the caller's descriptor again. It belongs to the caller's mount namespace, from which nothing can be bound
+ * here. So the file is looked up in ours, by the name that the kernel has for it, and accepted only if it is the same
+ * file (CVE-2024-42472). */
 static int reopen(struct builder *b, int fd)
 {
     char link[32], path[NSBOX_PATH_MAX];

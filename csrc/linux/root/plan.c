@@ -1,7 +1,7 @@
 /* plan.c: is this blob a plan? Pure: no system calls, no state; fuzzed under ASan and UBSan.
  *
- * The blob comes from _wire.py in the same process, so a malformed one is a bug, not an attack. But what follows
- * runs in the caller's memory before exec, where a wild offset would go unnoticed.
+ * The blob comes from nsbox/_core/wire.py in the same process, so a malformed one is a bug, not an attack. But what
+ * follows runs in the caller's memory before exec, where a wild offset would go unnoticed.
  */
 #include "plan.h"
 #include <asm/errno.h>

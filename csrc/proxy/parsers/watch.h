@@ -1,4 +1,4 @@
-/* watch.h: the client of a TLS server has to ask for the server that it has named to the proxy. Pure. */
+/* watch.h: makes sure that the client of a TLS server asks for the server that it has named to the proxy. Pure. */
 #ifndef NSBOX_PROXY_WATCH_H
 #define NSBOX_PROXY_WATCH_H
 

@@ -51,7 +51,7 @@ struct name {
     int is_busy;     /* it is being looked up */
     struct job *job; /* the job that looks it up */
     int is_told;     /* a sandbox knows its address, so it is kept */
-    struct name *next_untold;
+    struct name *next_unknown;
     struct waiter *waiters;
 };
 
@@ -96,12 +96,12 @@ struct sandbox {
     int is_ended;
     int64_t next_tick; /* of its connections */
     uint64_t bytes;
-    uint32_t n_names;             /* names whose address it got before all others */
-    uint8_t told[MOST_NAMES / 8]; /* a bit for each name: it knows the address */
-    uint8_t used[MOST_NAMES / 8]; /* it has connected to it, however it learned the address */
-    uint64_t turn;                /* the loop's turn in which it last had something to do */
-    int64_t spent;                /* nanoseconds in that turn */
-    int n_jobs, n_busy;           /* names being looked up for it; those that have a thread just now */
+    uint32_t n_names;                    /* names whose address it got before all others */
+    uint8_t known_names[MOST_NAMES / 8]; /* a bit for each name: it knows the address */
+    uint8_t used[MOST_NAMES / 8];        /* it has connected to it, however it learned the address */
+    uint64_t turn;                       /* the loop's turn in which it last had something to do */
+    int64_t spent;                       /* nanoseconds in that turn */
+    int n_jobs, n_busy;                  /* names being looked up for it; those that have a thread just now */
     int is_dns_paused;
     int64_t names_since;
     uint32_t new_names; /* in this second */

@@ -13,7 +13,7 @@ enum { HASHES = 4096 };
 static struct name *names[MOST_NAMES];
 static int next[MOST_NAMES], first[HASHES]; /* by hash: numbers from 1; 0 is the end */
 static int n_names, first_free;             /* free ones are a chain of next, too */
-static struct name *untold;                 /* names whose addresses no sandbox was given */
+static struct name *unknown_names;          /* names whose addresses no sandbox was given */
 
 static unsigned hash(const char *text)
 {
@@ -72,8 +72,8 @@ struct name *name_add(const char *text)
     next[number - 1] = first[at];
     names[number - 1] = name;
     first[at] = number;
-    name->next_untold = untold;
-    untold = name;
+    name->next_unknown = unknown_names;
+    unknown_names = name;
     return name;
 }
 
@@ -91,13 +91,13 @@ static void forget(struct name *name)
 
 void names_tick(int64_t time)
 {
-    for (struct name **link = &untold; *link;) {
+    for (struct name **link = &unknown_names; *link;) {
         struct name *name = *link;
         if (!name->is_told && (name->is_busy || name->fresh_until > time)) {
-            link = &name->next_untold;
+            link = &name->next_unknown;
             continue;
         }
-        *link = name->next_untold;
+        *link = name->next_unknown;
         if (!name->is_told)
             forget(name);
     }
@@ -107,7 +107,7 @@ static int is_known(const struct name *name)
 {
     const struct sandbox *s = sandbox_newest();
     uint32_t number = number_of(name);
-    while (s && !((s->told[number / 8] | s->used[number / 8]) >> number % 8 & 1))
+    while (s && !((s->known_names[number / 8] | s->used[number / 8]) >> number % 8 & 1))
         s = s->next;
     return s != NULL;
 }
@@ -121,7 +121,7 @@ static void sweep(void)
     if (last && time - last < SECOND)
         return;
     last = time;
-    names_tick(time); /* after this, the list of untold names has none that a sandbox knows */
+    names_tick(time); /* after this, the list of unknown names has none that a sandbox knows */
     for (int i = 0; i < MOST_NAMES; i++)
         if (names[i] && names[i]->is_told && !names[i]->is_busy && !is_known(names[i]))
             forget(names[i]);
@@ -132,13 +132,13 @@ void name_tell(struct sandbox *sandbox, struct name *name)
     uint32_t number = number_of(name);
     sandbox->n_names += !name->is_told;
     name->is_told = 1;
-    sandbox->told[number / 8] |= (uint8_t)(1u << number % 8);
+    sandbox->known_names[number / 8] |= (uint8_t)(1u << number % 8);
 }
 
 int name_is_told(const struct sandbox *sandbox, const struct name *name)
 {
     uint32_t number = number_of(name);
-    return sandbox->told[number / 8] >> number % 8 & 1;
+    return sandbox->known_names[number / 8] >> number % 8 & 1;
 }
 
 void name_use(struct sandbox *sandbox, const struct name *name)

@@ -1,4 +1,4 @@
-"""The part about network lists: what they cost at the spawn, what a connection through the relay and the relay cost.
+"""The part about network lists: what they cost at the spawn, and what a connection through the relay costs.
 
 The server is on the host, at 127.0.0.1; a list lets a command reach it as "localhost:PORT". So only this machine is
 needed. "Direct" is the same program outside a sandbox, connected to the same server.

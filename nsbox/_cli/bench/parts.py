@@ -53,7 +53,7 @@ class Subject:
 
 
 def interleave(subjects: Sequence[Subject], rounds: int, warmup: int, rng: random.Random) -> list[Row]:
-    """Return the rows of all subjects, in the order given, after measuring them in random order in each round."""
+    """Return the rows of all subjects, in the subjects' order, after measuring them in random order in each round."""
     samples: dict[str, list[float]] = {name: [] for subject in subjects for name in subject.rows}
     present = [subject for subject in subjects if not subject.absent]
     for number in range(warmup + rounds):
@@ -82,13 +82,13 @@ def spawn(bench: Bench) -> Part:
     for name, layers in pairs:
         entries += [who.bwrap(f"bwrap {name}", layers), who.nsbox(f"nsbox {name}", layers.policy())]
     entries.append(who.nsbox("nsbox workspace", Policy.workspace(bench.workspace)))
-    entries.append(who.nsbox_default("nsbox workspace, made anew", bench.workspace))
+    entries.append(who.nsbox_default("nsbox workspace, made each time", bench.workspace))
     scale = bench.scale
     subjects = [_spawning(entry.tried()) for entry in entries]
     rows = interleave(subjects, scale.spawn_rounds, scale.warmup, bench.rng)
     part = Part("spawn", f"/bin/true, from Popen() to the end of wait(); {scale.spawn_rounds} rounds", "ms", rows)
     part.compare((f"nsbox {name}", f"bwrap {name}") for name, _ in pairs)
-    part.compare((f"nsbox workspace{more}", "bwrap unshare-all") for more in ("", ", made anew"))
+    part.compare((f"nsbox workspace{more}", "bwrap unshare-all") for more in ("", ", made each time"))
     part.compare((entry.name, "Popen") for entry in entries[1:])
     return part
 
@@ -157,7 +157,7 @@ class Caller:
             raise ChildProcessError(f"the helper process ended with status {self._process.wait()}")
         return line
 
-    def asked(self, name: str, pause: float = 0) -> Callable[[], tuple[float]]:
+    def measurement(self, name: str, pause: float = 0) -> Callable[[], tuple[float]]:
         """Return a function that has it run /bin/true by this contender, after a pause in seconds; in milliseconds."""
 
         def measure() -> tuple[float]:
@@ -206,7 +206,7 @@ def memory(bench: Bench) -> Part:
         subjects = []
         for contender in tried:
             for one, mib, absent in ((small, SMALL_MIB, ""), (large, big, lacking)):
-                measure = one.asked(contender.name)
+                measure = one.measurement(contender.name)
                 name = f"{contender.name}, {size_name(mib)}"
                 subjects.append(Subject((name,), measure, contender.absent or absent))
         rows = interleave(subjects, scale.memory_rounds, scale.warmup, bench.rng)

@@ -65,7 +65,7 @@ def warm(bench: Bench) -> Part:
         callers = [stack.enter_context(caller(mib, bench)) for mib in sizes]
         subjects = []
         for one, mib in zip(callers, sizes, strict=True):
-            measure = one.asked("nsbox warm", _BREATH)
+            measure = one.measurement("nsbox warm", _BREATH)
             subjects.append(Subject((f"nsbox warm, {size_name(mib)}",), measure))
         rows += interleave(subjects, scale.memory_rounds, scale.warmup, bench.rng)
     title = (

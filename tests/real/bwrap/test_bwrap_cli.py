@@ -56,7 +56,7 @@ def test_a_wrong_pwd(bwrap: str) -> None:
 
 
 def test_ignored_children(bwrap: str) -> None:
-    """A caller that ignores SIGCHLD hears the status all the same."""
+    """A caller that ignores SIGCHLD gets the status all the same."""
     done = run(bwrap, *SHARED, "sh", "-c", "exit 5", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
     assert (done.returncode, done.stderr) == (5, "")
 
@@ -379,7 +379,7 @@ def test_install(tmp_path: Path) -> None:
         assert run(nsbox, "bwrap", "--install", str(tmp_path)).stdout == f"{tmp_path}/bwrap\n"
     (tmp_path / "bwrap").write_text("somebody's")
     refused = run(nsbox, "bwrap", "--install", str(tmp_path))
-    assert refused.returncode == 1 and "that nsbox hasn't made" in refused.stderr
+    assert refused.returncode == 1 and "which nsbox hasn't made" in refused.stderr
     made = run(nsbox, "bwrap", "--install", str(tmp_path / "not" / "there"))
     assert (made.returncode, made.stdout) == (0, f"{tmp_path}/not/there/bwrap\n")
     assert run(nsbox, "bwrap", "--install").returncode == 2

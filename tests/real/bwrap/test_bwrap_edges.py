@@ -68,7 +68,7 @@ def test_a_terminal_that_hangs_up(bwrap: str) -> None:
 @needs.programs("setpriv")
 @pytest.mark.parametrize("more", [(), ("--die-with-parent",)], ids=["nothing said", "said to the command"])
 def test_a_death_signal_that_it_was_given(bwrap: str, more: tuple[str, ...]) -> None:
-    """Who starts it may have set one, which survives execve(2) and isn't this program's to clear. Here it ends both."""
+    """The process that starts it may have set one, which survives execve(2) and isn't this program's to clear. Here it ends both."""
     given = ("setpriv", "--pdeathsig", "TERM", bwrap, *OWN_PID, "sh", "-c", "echo up; exec sleep 100", "sh", *more)
     with subprocess.Popen(["sh", "-c", '"$@"; :', "sh", *given], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
@@ -94,7 +94,7 @@ def test_nobody_can_hold_the_locks(options: tuple[str, ...], tmp_path: Path) -> 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["control: before", "between look and mount"])
 def test_a_source_that_becomes_a_link(tmp_path: Path, is_late: bool) -> None:
-    """A source is mounted as it was found; what somebody puts in its place is refused, if it leads elsewhere.
+    """A source is mounted as it was found; what replaces it later is refused if it leads elsewhere.
 
     The control: a link that is there from the start is followed, as bubblewrap does.
     """

@@ -125,7 +125,7 @@ def test_a_filter(bwrap: str, options: tuple[str, ...]) -> None:
 
 
 def test_not_blocked_for_long(bwrap: str) -> None:
-    """Who lets it go on before it has begun to wait, many at a time: it goes on."""
+    """If it is let go before it has begun to wait, many at a time, it goes on."""
     running = [
         subprocess.Popen([bwrap, *OWN_PID, "--block-fd", "0", "true"], stdin=subprocess.DEVNULL) for _ in range(24)
     ]
@@ -159,7 +159,7 @@ def test_nobody_to_tell_at_the_end(bwrap: str) -> None:
 
 @pytest.mark.parametrize("fd", [1, 2])
 def test_facts_on_a_standard_stream(bwrap: str, fd: int) -> None:
-    """It is closed then, but nothing else gets its number: what is said later goes nowhere, not to whoever has it."""
+    """It is closed then, but nothing else gets its number: what is written later goes nowhere, not to another file."""
     done = run(bwrap, *OWN_PID, "--info-fd", str(fd), "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     told, other = (done.stdout, done.stderr)[:: 1 if fd == 1 else -1]
     assert done.returncode == 3 and '"child-pid": ' in told

@@ -132,7 +132,7 @@ def in_front(code: str) -> Any:
 
 
 def test_it_is_no_module(tmp_path: Path) -> None:
-    """Who imports it by its name changes nothing."""
+    """Importing it by its name changes nothing."""
     done = subprocess.run(
         [sys.executable, "-c", "import nsbox._policy.policy; import nsbox._bwrap.front"],
         capture_output=True,
@@ -144,7 +144,7 @@ def test_it_is_no_module(tmp_path: Path) -> None:
 
 
 def agree(ours: Any, theirs: Any) -> bool:
-    """Say if these are the same, but for docstrings and annotations, which are constants of theirs alone."""
+    """Say if these are the same, except for docstrings and annotations, which are constants of theirs alone."""
     if not isinstance(ours, dict) or not isinstance(theirs, dict):
         return bool(ours == theirs)
     if "co_consts" in ours:

@@ -192,7 +192,7 @@ def test_a_namespace_that_is_over() -> None:
 
 @pytest.mark.as_root("joins a pid namespace without its user namespace")
 def test_without_its_user_namespace(other: Joined) -> None:
-    """All ids, which somebody maps who stays outside: below a pid namespace of the machine's, not below a sandbox's."""
+    """A process that stays outside maps all ids: below a pid namespace of the machine's, not below a sandbox's."""
 
     def start(pidns: int) -> Any:
         hide()

@@ -57,7 +57,7 @@ def nsbox(workspace: Path, *words: str, **options: object) -> subprocess.Complet
         ),
         (["run", "--allow-net", "a.example:0", "--", "true"], 2, "nsbox: --allow-net: 'a.example:0': ports go"),
         (["run", "--allow-net", "", "--", "true"], 2, "nsbox: --allow-net: '': is empty"),
-        (["run", "--allow-net", "!a.example", "--", "true"], 2, "nsbox: --allow-net: denies alone"),
+        (["run", "--allow-net", "!a.example", "--", "true"], 2, "nsbox: --allow-net: only denies"),
         (["run", "--allow-net", "host", "--", "true"], 2, "nsbox: --allow-net: 'host' isn't an entry"),
         (["run", "--allow-net", "a.example", "--network", "none", "--", "true"], 2, "doesn't go with --network none"),
         (["run", "--allow-net", "a.example", "--network", "host", "--", "true"], 2, "doesn't go with --network host"),

@@ -97,7 +97,7 @@ def nsbox_says(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, s
 
 
 def test_check(project: Path, nsbox_says: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells what a file comes to; values of variables, which may be secrets, stay where they are."""
+    """It says what a file means, but doesn't show the values of variables, which may be secrets."""
     monkeypatch.chdir(project)
     Path("c.toml").write_text(
         'workspace = "portfolio"\nreadable = ["pipeline"]\ndeny = ["data"]\nuid = 7\nenv.KEY = "hush"\n'
@@ -196,7 +196,7 @@ def test_schema(nsbox_says: Callable[..., tuple[int, str, str]]) -> None:
 
 
 def test_run_by_a_file(project: Path) -> None:
-    """The command has what the file says; other options don't go with it, and a wrong file is told."""
+    """The command has what the file says; other options don't go with it, and a wrong file is reported."""
     (project / "p.toml").write_text('[sandbox]\nworkspace = "."\nenv = {A = "from the file"}\n')
 
     def nsbox_command(*words: str) -> subprocess.CompletedProcess[str]:

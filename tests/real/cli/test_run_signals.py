@@ -40,7 +40,7 @@ def started(workspace: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("options", [(), ("--host",), ("--keep-session",), ("--backend", "bwrap")])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1"])
 def test_the_group_is_signalled(workspace: Path, options: tuple[str, ...], name: str) -> None:
-    """Also what waits for another (make, a shell) hears of it, and that other."""
+    """A program that waits for another (make, a shell) gets it too, as does that other."""
     if "bwrap" in options and os.geteuid() == 0:
         pytest.skip("bwrap isn't used for root")
     if "bwrap" in options:

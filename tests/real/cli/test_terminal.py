@@ -41,7 +41,7 @@ def test_size(workspace: Path, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS[1:3])
 def test_names_of_the_terminal(workspace: Path, way: str) -> None:
-    """/dev/tty, /dev/stderr and what tty(1) tells can be opened: by the command's own user, whoever that is."""
+    """/dev/tty, /dev/stderr and what tty(1) tells can be opened: by the command's own user, whichever that is."""
     if "--keep" in way and os.geteuid() == 0:
         pytest.skip("root's command is another user outside, whose terminal it isn't")
     with bash(workspace) as screen:
@@ -247,7 +247,7 @@ def test_all_output_is_shown(workspace: Path) -> None:
 
 
 def test_errors_at_a_terminal(workspace: Path) -> None:
-    """What doesn't start is told in one line, and the settings are as they were."""
+    """What doesn't start is reported in one line, and the settings are as they were."""
     with bash(workspace) as screen:
         screen.line(
             f"stty -g > before; {RUN} -- nosuch''program; echo \"is $?\"; stty -g | cmp - before && echo sa''me"

@@ -57,7 +57,7 @@ report(seen)
 
 
 def test_a_stand_in_of_a_test_stays(child: Child) -> None:
-    """Where a test has put something else in the place of subprocess.Popen, that is what is called in a block too."""
+    """If a test has replaced subprocess.Popen, its replacement is what is called in a block too."""
     code = """
 from unittest import mock
 nsbox.Popen  # loaded

@@ -39,7 +39,7 @@ note(p.poll(), p.returncode)
 p.stdin.close()
 note(p.wait(), p.wait(timeout=0), p.poll(), p.returncode)
 p = subprocess.Popen(["true"])
-note(os.waitpid(p.pid, 0)[1], p.poll(), p.wait(), p.returncode)  # somebody else has reaped it
+note(os.waitpid(p.pid, 0)[1], p.poll(), p.wait(), p.returncode)  # other code has reaped it
 p = subprocess.Popen(["false"])
 note(p.wait(timeout=1000))
 """,

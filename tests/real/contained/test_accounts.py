@@ -1,4 +1,4 @@
-"""Users and groups inside, ssh's files, somebody else's project: with real programs."""
+"""Users and groups inside, ssh's files, another user's project: with real programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ASK = 'id -un; id -gn; getent passwd "$(id -u)"; getent group "$(id -g)" | cut -
 
 @pytest.mark.parametrize(("uid", "gid"), [(54321, 54322), (0, 0), (1, 65534)])
 def test_ids_of_the_policy(workspace: Path, uid: int, gid: int) -> None:
-    """A uid has a name, a home and a group inside, whether or not somebody outside has it."""
+    """A uid has a name, a home and a group inside, whether or not a user outside has it."""
     done = sh(ASK, Policy.workspace(workspace, uid=uid, gid=gid))
     user, group, entry, found, home = done.stdout.splitlines()
     assert (entry.split(":")[0], found) == (user, group)
@@ -122,10 +122,10 @@ def test_files_of_root_s_are_one_s_own(workspace: Path, known: Callable[..., Non
         assert done.stdout == f"{os.geteuid()}:644\n{path.read_text()}refused\n"
 
 
-# ---- somebody else's project
+# ---- another user's project
 
 
-@pytest.mark.as_root("has a project of somebody else's")
+@pytest.mark.as_root("has another user's project")
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_somebody_else_s_project(workspace: Path, mode: int) -> None:
     """Root works in it, as the owner, and so does git."""
@@ -138,7 +138,7 @@ def test_somebody_else_s_project(workspace: Path, mode: int) -> None:
             assert (done.returncode, done.stdout, done.stderr) == (0, "?? new\n", "")
 
 
-@pytest.mark.as_root("has a project of somebody else's, without the means to take kernel ids")
+@pytest.mark.as_root("has another user's project, without the means to take kernel ids")
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_the_hint_where_it_cannot(workspace: Path, tmp_path: Path, mode: int) -> None:
     """Without CAP_SYS_ADMIN, as in most containers: the exact fields, in the record, the error, and on stderr."""

@@ -114,7 +114,7 @@ def test_processes_of_root(workspace: Path) -> None:
 
 @delegated
 def test_pids_max_itself(workspace: Path) -> None:
-    """The cgroup's own limit, whoever the caller is."""
+    """The cgroup's own limit, for any caller."""
     leaf = Leaf(HERE.directory, [("pids.max", "8")])
     try:
         leaf.started([("pids.max", "8")], os.getpid())
@@ -339,7 +339,7 @@ def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str, line: 
 
 
 def test_version_1(tmp_path: Path) -> None:
-    """A machine with cgroups of version 1 is told from one without any."""
+    """A machine with cgroups of version 1 is distinguished from one without any."""
     assert look(str(tmp_path)) == Place(problem=f"no cgroup v2 at {tmp_path}")
     (tmp_path / "memory").mkdir()
     assert look(str(tmp_path)).problem == "cgroups are of version 1 here"

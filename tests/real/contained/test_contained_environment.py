@@ -124,7 +124,7 @@ def test_environment_that_changes_meanwhile() -> None:
 
 
 def test_stack_of_pid_1_is_empty(policy: Policy) -> None:
-    """Pid 1 has no environment: nothing of the caller's is in its memory for whoever manages to read it."""
+    """Pid 1 has no environment: a process that manages to read its memory finds nothing of the caller's."""
     with nsbox.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, policy=policy) as p:
         p.stdin.write(b"x")
         p.stdout.read(1)

@@ -136,7 +136,7 @@ def test_order(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not any("outside" in entry or not entry.startswith("/") for entry in path)
     (tmp_path / "tools").mkdir()
     assert path_of(Policy.workspace(workspace, tools_bin=tmp_path / "tools"))[0] == str(tmp_path / "tools")
-    monkeypatch.setenv("PATH", f"{own()}:/usr/bin")  # somebody who has it in front wants it there
+    monkeypatch.setenv("PATH", f"{own()}:/usr/bin")  # a caller that has it in front wants it there
     assert path_of(Policy.workspace(workspace))[0] == own()
 
 
@@ -252,7 +252,7 @@ def test_denied_certificates(
 def test_certificates_that_are_not_denied(
     deny: str, workspace: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other patterns leave them; a directory is shown as long as nothing in it is matched, which is looked up anew."""
+    """Other patterns leave them; a directory is shown as long as nothing in it is matched, which is looked up each time."""
     monkeypatch.setenv("SSL_CERT_FILE", str(store / "ca.pem"))
     policy = Policy.workspace(workspace, network="host", deny=[deny.format(store=store)])
     assert seen_of(policy, store) == ({"ca.pem"}, str(store / "ca.pem"))

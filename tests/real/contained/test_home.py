@@ -114,7 +114,7 @@ def test_of_a_sandbox_that_is_gone(workspace: Path, homes: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_of_a_sandbox_that_nobody_has(workspace: Path, homes: Path, tmp_path: Path) -> None:
-    """A session or a transaction has its Sandbox's home as long as it is open, whoever else has the Sandbox."""
+    """A session or a transaction has its Sandbox's home as long as it is open, no matter what else has the Sandbox."""
     for begin in (lambda box: box.session(), lambda box: box.transaction(dir=tmp_path / "kept")):
         with begin(Sandbox(Policy.workspace(workspace))) as one:
             gc.collect()

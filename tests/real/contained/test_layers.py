@@ -100,7 +100,7 @@ def test_ten_layers(tmp_path: Path) -> None:
 
 
 def test_overlay_of_the_system(tmp_path: Path) -> None:
-    """/usr itself as the lower layer: who owns it may "install" into it, and that is gone afterwards."""
+    """/usr itself as the lower layer: its owner may "install" into it, and that is gone afterwards."""
     script = (
         "(echo echo ran > /usr/bin/nsbox-new && chmod +x /usr/bin/nsbox-new) 2>/dev/null && nsbox-new || echo refused"
     )

@@ -1,4 +1,4 @@
-"""What goes on in the background of a session prints into a file there, whoever has read the pipe before."""
+"""What goes on in the background of a session prints into a file there, no matter what has read the pipe before."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def descriptors() -> int:
 
 
 def test_more_than_there_is_room_for(s: Session) -> None:
-    """64 outputs are read, 32 more are kept open; a command beyond is told that what it leaves can't print."""
+    """64 outputs are read, 32 more are kept open; after that, a hint says that what a command leaves can't print."""
     before = descriptors()
     assert fill(s) == [64, 32, 4]
     most = descriptors()
@@ -142,7 +142,7 @@ def test_what_has_ended_makes_room(s: Session, line: str) -> None:
 
 
 def test_a_caller_without_free_descriptors() -> None:
-    """Where none can be had to keep a pipe open it isn't kept, which is told, and no error."""
+    """If no descriptor is free to keep a pipe open, it isn't kept; that is reported, and is no error."""
     kept = Unread()
     reader, writer = os.pipe()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -192,7 +192,7 @@ def test_cold(policy: Policy, change: Callable[[Policy], Policy], why: str) -> N
 
 
 def test_kill_on_exit_of_one_s_own(box: Sandbox) -> None:
-    """A command that wishes it otherwise than the policy is started anew."""
+    """A command that wishes it otherwise than the policy gets a new sandbox."""
     await_ready(box)
     with box.Popen(["true"], kill_on_exit=False) as process:
         assert process.wait() == 0
@@ -214,7 +214,7 @@ def test_a_terminal(box: Sandbox) -> None:
 
 @pytest.mark.as_user("the kernel exempts its uid 0 from RLIMIT_NPROC")
 def test_limits_are_each_command_s(policy: Policy) -> None:
-    """A limit of processes is for one command, however many run at a time; or each is started anew."""
+    """A limit of processes is for one command, however many run at a time; otherwise each gets a new sandbox."""
     with Sandbox(policy.with_(limits=Limits(processes=4), ids="auto")) as box:
         running = [box.Popen(["sleep", "100"]) for _ in range(5)]
         done = box.shell("sleep 0 & sleep 0 & wait; echo all")

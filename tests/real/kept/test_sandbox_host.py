@@ -65,13 +65,13 @@ def replace_directory(workspace: Path) -> str:
 def test_what_changes_on_the_host_is_noticed(
     guarded: Policy, workspace: Path, stock: int, change: Callable[[Path], str]
 ) -> None:
-    """What is hidden or read-only is so for the next command, whatever somebody has put in its place meanwhile."""
+    """What is hidden or read-only is so for the next command, whatever has replaced it meanwhile."""
     with Sandbox(guarded, stock=stock) as box:
         await_ready(box)
         assert "secret" not in box.shell("cat hidden later 2>&1").stdout
         await_ready(box)
         command = change(workspace)
-        for _ in range(2):  # the first starts anew, the second in a copy of what was made anew
+        for _ in range(2):  # the first makes the kept tree again, the second starts in a copy of it
             done = box.shell(command)
             assert done.returncode != 0
             assert "secret" not in done.stdout

@@ -161,7 +161,7 @@ def tasks() -> int:
 
 
 def test_the_thread_ends(policy: Policy) -> None:
-    """Who makes copies is gone soon when there is nothing to do; of all boxes there is one."""
+    """The thread that makes copies ends soon if there is nothing to do; all boxes share one."""
 
     def await_end() -> None:
         end = time.monotonic() + 10

@@ -362,7 +362,7 @@ def test_a_shell_that_is_kept(s: Session, workspace: Path) -> None:
 
 
 def test_close(box: Sandbox) -> None:
-    """All is gone when it returns, and who waits is told."""
+    """Everything is gone when it returns, and a wait for the command ends."""
     s = box.session()
     running = s.Popen("sleep 1000 & sleep 1000")
     inside = [process.pid for process in s.processes()]

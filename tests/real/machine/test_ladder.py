@@ -158,16 +158,16 @@ def test_a_handler_that_raises(wrapped: Policy, monkeypatch: pytest.MonkeyPatch)
     class Alarm(Exception):
         pass
 
-    hear = bwrap.Wrapped._hear
+    read_report = bwrap.Wrapped._read_report
     heard: list[int] = []
 
     def ring_once(self: bwrap.Wrapped, result: Any) -> None:
         heard.append(result.pid)
         if len(heard) % 2:
             raise Alarm
-        hear(self, result)
+        read_report(self, result)
 
-    monkeypatch.setattr(bwrap.Wrapped, "_hear", ring_once)
+    monkeypatch.setattr(bwrap.Wrapped, "_read_report", ring_once)
     for _ in range(5):
         with pytest.raises(Alarm):
             nsbox.Popen(["sleep", "1000"], policy=wrapped)
@@ -252,7 +252,7 @@ def test_a_loader_variable_is_not_for_bwrap(wrapped: Policy, workspace: Path) ->
 
 @needs_bwrap
 def test_a_planted_link(workspace: Path, tmp_path: Path) -> None:
-    """A link in the place of a named directory is seen before each spawn: bwrap itself would follow it."""
+    """A link that replaces a named directory is noticed before each spawn: bwrap itself would follow it."""
     (workspace / "out").mkdir()
     (tmp_path / "victim").mkdir()
     policy = Policy.workspace(workspace, write=[workspace / "out"], backend="bwrap")

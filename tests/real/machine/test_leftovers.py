@@ -43,7 +43,7 @@ def orphan(*, marked: bool) -> Iterator[int]:
         os.close(pidfd)
 
 
-@pytest.mark.parametrize("marked", [True, False], ids=["ours", "somebody else's"])
+@pytest.mark.parametrize("marked", [True, False], ids=["ours", "another's"])
 def test_processes(marked: bool) -> None:
     """An orphan counts if one of our processes has started it, whatever its session and its command line."""
     since = leftovers.boot_ticks()
@@ -90,7 +90,7 @@ def test_mounts_of_others(temporary: str, monkeypatch: pytest.MonkeyPatch, mount
 
 
 def test_files_in_the_root(temporary: str) -> None:
-    """A new name in / counts if a test names it; another one is somebody else's."""
+    """A new name in / counts if a test names it; any other belongs to another process."""
     before = leftovers.take(temporary)
     ours, other = "data", "".join(("somebody", "-elses"))
     missing = dataclasses.replace(before, root=before.root - {"usr"} | {ours, other})

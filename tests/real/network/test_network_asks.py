@@ -69,7 +69,7 @@ def test_other_answers(verdicts: Verdicts, raised: queue.Queue[BaseException], a
 
 @pytest.mark.parametrize("error", [ValueError("boom"), SystemExit(0), KeyboardInterrupt(), RecursionError()])
 def test_exceptions(verdicts: Verdicts, raised: queue.Queue[BaseException], error: BaseException) -> None:
-    """An exception is a no, and is told to threading.excepthook. The next question is asked as the first was."""
+    """An exception means no, and goes to threading.excepthook. The next question is asked as the first was."""
 
     def decide(request: NetworkRequest) -> bool:
         if request.name == "a.example":

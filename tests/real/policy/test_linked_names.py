@@ -118,7 +118,7 @@ def test_hidden_names(linked: Path) -> None:
 
 
 def test_planted_link(linked: Path) -> None:
-    """A link in a writable place that leads out of it is refused, as ever: a command can have made it."""
+    """A link in a writable place that leads out of it is refused, as ever: a command may have made it."""
     ws = linked / "real/u/proj"
     (ws / "out").symlink_to(linked / "real/lib")
     with pytest.raises(PolicyError, match="leads out of"):

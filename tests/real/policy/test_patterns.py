@@ -111,7 +111,7 @@ def test_write_takes_none(ws: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_matched(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hides nothing is told by explain(), and is an error with strict=True, now and later."""
+    """explain() says which entries hide nothing, and each is an error with strict=True, now and later."""
     told = nsbox.explain(Policy.workspace(ws, deny=["*.evn", "secretes", "*.md"]))
     assert "warning: deny" in told and f"{ws}/*.evn matches nothing" in told and "secretes isn't there" in told
     assert f"deny {ws}/*.md matches {ws}/notes.md" in told

@@ -127,7 +127,7 @@ def test_goes_on_with_kill_on_exit_false(run: Any, chosen: Policy) -> None:
         while popen.poll() is None:
             await asyncio.sleep(0)
         assert await output(process, b"") == (b"late\n", None, 0)
-        with contextlib.suppress(psutil.NoSuchProcess):  # somebody has reaped it
+        with contextlib.suppress(psutil.NoSuchProcess):  # other code has reaped it
             while psutil.Process(init).status() != psutil.STATUS_ZOMBIE:
                 await asyncio.sleep(0)
         orphans.leftovers.sweep()  # or the end of the next sandbox

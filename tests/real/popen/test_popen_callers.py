@@ -115,7 +115,7 @@ def test_from_multiprocessing(sub: Face) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded.*:DeprecationWarning")
 def test_sixty_four_threads_while_another_forks(sub: Face) -> None:
-    """64 threads start commands at once while another thread forks: all commands run, all is told apart."""
+    """64 threads start commands at once while another thread forks: all commands run, and no two are mixed up."""
     barrier = threading.Barrier(65)
     outputs: dict[int, list[bytes]] = {}
     done = threading.Event()

@@ -316,7 +316,7 @@ def test_a_descriptor_of_a_file_outside(sub: Face, tmp_path: Path) -> None:
 
 
 def test_descriptors_of_the_caller_are_left_alone(sub: Face) -> None:
-    """After a spawn the caller has the descriptors that it had, but for a pidfd and an eventfd for each live command."""
+    """After a spawn the caller has the descriptors that it had, except for a pidfd and an eventfd for each live command."""
     before = set(leftovers.fds())
     with sub.Popen(["cat"], stdin=subprocess.PIPE) as p:
         new = {str(fd) for fd in set(leftovers.fds()) - before}

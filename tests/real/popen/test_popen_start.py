@@ -75,7 +75,7 @@ def test_shell_with_a_path_is_a_type_error(sub: Face) -> None:
 
 
 def test_executable_differs_from_argv0(sub: Face) -> None:
-    """executable= is what is run, args[0] what it is told its name is."""
+    """executable= is what is run; args[0] is the name that it gets."""
     done = sub.run(["some name", "-c", "echo $0"], executable="/bin/sh", stdout=subprocess.PIPE)
     assert done.stdout == b"some name\n"
     done = sub.run(["nothing"], executable=b"/bin/true")

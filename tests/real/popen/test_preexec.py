@@ -94,7 +94,7 @@ def test_sessions(sub: Face) -> None:
 
 
 def test_a_group_is_no_session(sub: Face) -> None:
-    """Who makes itself the leader of a group can't make a session any more: where the policy does, that is an error."""
+    """A command that leads a group can't make a session any more: if the policy asks for one, that is an error."""
     script = "import os; print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid())"
     if sub.policy is None or not sub.policy.new_session:
         assert output(sub, *python(script), preexec_fn=os.setpgrp) == "True False"
@@ -105,7 +105,7 @@ def test_a_group_is_no_session(sub: Face) -> None:
 
 
 def test_descriptors(sub: Face) -> None:
-    """It sees the caller's descriptors, and what it opens is closed but for pass_fds."""
+    """It sees the caller's descriptors, and what it opens is closed, except pass_fds."""
     read, write = os.pipe()
     kept = os.dup(write)
     try:
@@ -135,7 +135,7 @@ def test_environment(sub: Face, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_environment_that_the_policy_adds_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it changes counts then too, but for the variables that the policy sets."""
+    """What it changes counts then too, except for the variables that the policy sets."""
 
     def put() -> None:
         os.putenv("NSBOX_PUT", "2")

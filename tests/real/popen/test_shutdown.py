@@ -64,7 +64,7 @@ def test_nothing_is_said(tmp_path: Path, start: str) -> None:
     [("terminate wait", "-15"), ("kill wait poll", "-9"), ("kill communicate", "-9"), ("poll", "None")],
 )
 def test_what_is_asked_for(tmp_path: Path, start: str, steps: str, status: str) -> None:
-    """Signals, waiting and reading from a __del__() of somebody else's."""
+    """Signals, waiting and reading from a __del__() of another object."""
     done = ended(tmp_path, HELD.format(start=START[start], steps=steps))
     expected = "0" if start in ("over", "not reaped") else status
     if (start, steps) == ("not reaped", "poll") and done.stdout == "None":  # it may be just ending

@@ -59,7 +59,7 @@ def test_what_the_command_used(chosen: Policy) -> None:
 
 @pytest.mark.parametrize("ends", ["by itself", "with the sandbox", "waited for"])
 def test_what_others_used(chosen: Policy, ends: str) -> None:
-    """What the command's children used counts, whoever reaps them: the command, or the init when they are orphans."""
+    """What the command's children used counts, whichever process reaps them: the command, or the init when they are orphans."""
     code = (
         BURN
         + f"""
@@ -116,7 +116,7 @@ def test_somebody_else_reaps(chosen: Policy) -> None:
 
 
 def test_init_killed(chosen: Policy) -> None:
-    """When somebody kills the sandbox's init, nobody knows what the others used."""
+    """If the sandbox's init is killed, nobody knows what the others used."""
     p = nsbox.Popen(["cat"], policy=chosen, stdin=subprocess.PIPE)
     os.kill(p.sandbox.init_pid, signal.SIGKILL)
     assert p.wait() == -9

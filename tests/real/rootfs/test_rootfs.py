@@ -345,7 +345,7 @@ def test_what_was_noted_is_hidden(policy: Policy) -> None:
 
 
 def test_a_workspace_that_has_become_a_link(root: str, tmp_path: Path) -> None:
-    """A link put in the place of the workspace isn't followed."""
+    """A link that replaces the workspace isn't followed."""
     work, other = tmp_path / "work", tmp_path / "other"
     work.mkdir()
     other.mkdir()

@@ -362,7 +362,7 @@ def test_a_source_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_check(tmp_path: Path) -> None:
-    """Changed, new and gone sources are told; a new time alone is no change."""
+    """Changed, new and gone sources are reported; a new time alone is no change."""
     tree = tmp_path / "tree"
     tree.mkdir()
     for name in ("same", "touched", "changed", "gone"):

@@ -50,7 +50,7 @@ def test_two_hundred_moments(workspace: Path, orphans: Orphans, threads: int) ->
     policies = [Policy.workspace(workspace), Policy.host()]
     if os.geteuid() == 0:
         policies.append(Policy.host(uid=1234, gid=1234))
-    stay_read, stay_write = os.pipe()  # nothing is ever written to it: who reads from it stays
+    stay_read, stay_write = os.pipe()  # nothing is ever written to it: a process that reads from it stays
     longest = 0.004
     try:
         for number in range(ROUNDS // 2):

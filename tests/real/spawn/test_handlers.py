@@ -16,7 +16,7 @@ import pytest
 from nsbox._core import orphans as core_orphans
 from nsbox._kept import tree
 
-# Two boxes are closed and made anew by a handler, which runs commands as well; threads use a third one meanwhile.
+# Two boxes are closed and made again by a handler, which runs commands as well; threads use a third one meanwhile.
 HANDLERS = """
 import gc, signal, sys, threading
 import nsbox
@@ -62,14 +62,14 @@ print(times)
 
 
 def test_sandboxes_in_handlers(workspace: Path) -> None:
-    """It comes to an end, with each command run: two minutes are enough by far."""
+    """It ends, and each command has run: two minutes are more than enough."""
     argv = [sys.executable, "-I", "-c", HANDLERS, workspace]
     run = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert (run.stdout, run.stderr, run.returncode) == ("60\n", "", 0)
 
 
 def test_a_change_of_mounts_is_told_once() -> None:
-    """The kernel tells it to one poll(2): who comes in between takes what is kept for old."""
+    """The kernel reports it to one poll(2) alone: a handler that runs in between counts what is kept as stale."""
     watch, told = tree._MountWatch(), []
 
     class Poller:

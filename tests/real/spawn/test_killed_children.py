@@ -1,4 +1,4 @@
-"""Processes of a set-up that are killed by somebody else while the caller forks and handles signals: no hang, nothing left."""
+"""Processes of a set-up that another process kills while the caller forks and handles signals: no hang, nothing left."""
 
 from __future__ import annotations
 

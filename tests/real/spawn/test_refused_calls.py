@@ -105,7 +105,7 @@ print(sorted(seen))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_seteuid_and_back(workspace: Path) -> None:
-    """Root that has been somebody else for a moment isn't dumpable: no spawn fails."""
+    """Root that was another user for a moment isn't dumpable: no spawn fails."""
     code = f"os.seteuid(65534); os.seteuid(0)\n{ALL_FACES}"
     assert outside(code, workspace).strip() in ("{0, '2'}", "{'2', 0}")
 

@@ -68,7 +68,7 @@ def test_a_number_that_is_given_away_again(orphans: Orphans) -> None:
     taken: list[int] = []
 
     def is_taken() -> bool:
-        """Say if somebody else has the number; see to it when the command's has become free."""
+        """Say if another process has the number; arrange that when the command's has become free."""
         if not taken and not Path(f"/proc/{pids['command']}").exists():
             taken.append(0)
             if os.fork() == 0:

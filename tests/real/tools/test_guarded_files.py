@@ -297,7 +297,7 @@ def test_ten_thousand_files(box: Sandbox, tree: Path) -> None:
 
 
 def test_deep_directories(box: Sandbox, tree: Path) -> None:
-    """256 levels are looked at, and an end of descriptors is told, not taken for an end of files."""
+    """256 levels are looked at, and running out of descriptors is reported, not mistaken for the last file."""
     fd = os.open(tree / "ws", os.O_PATH)
     for _ in range(300):
         os.mkdir("d", dir_fd=fd)

@@ -414,7 +414,7 @@ REFUSED = NetworkEvent(1.0, 1, "dns", "evil.example", verdict="refused", reason=
 
 @pytest.mark.parametrize("message", [*NETWORK_WORDS, "", "something else"])
 def test_network_events(policy: Policy, message: str) -> None:
-    """Under a list, what was refused is told by what the relay has reported, whatever the command says of it."""
+    """Under a list, the hint says what was refused, from the relay's reports, whatever the command says of it."""
     found = reasons(under_list(policy), message, REFUSED)
     assert found["network"].startswith("evil.example isn't in network= (packages.example:443); add 'evil.example:443'")
 

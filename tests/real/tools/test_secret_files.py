@@ -159,7 +159,7 @@ def test_symlink_in_the_place_of_the_file(store: JsonStore, file: Path, tmp_path
 
 @pytest.mark.parametrize("end", ["", "/", "/.", "//./"])
 def test_symlink_in_the_place_of_the_directory(store: JsonStore, file: Path, tmp_path: Path, end: str) -> None:
-    """Nor is one in the place of the directory, however the path ends; further up it is."""
+    """Nor is one that replaces the directory, however the path ends; further up it is."""
     (tmp_path / "link").symlink_to(store.directory)
     assert os.listdir(f"{tmp_path}/link{end}") == ["secrets.json"]  # the control
     refused(JsonStore(f"{tmp_path}/link{end}"), "is no directory, or is a symlink")

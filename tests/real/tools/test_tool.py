@@ -246,7 +246,7 @@ def test_dangerous_variables(box: Sandbox, name: str) -> None:
 
 
 def test_who_commits(box: Sandbox) -> None:
-    """Names and dates are text, whoever sets them; others of git's aren't."""
+    """Names and dates are text, no matter what sets them; others of git's aren't."""
     names = {f"GIT_{who}_{what}": "a b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL", "DATE")}
     found = box.shell("env | grep ^GIT_ | sort", env=names).stdout.splitlines()
     assert found == sorted(f"{name}=a b" for name in names)

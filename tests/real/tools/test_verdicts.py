@@ -21,7 +21,7 @@ from nsbox._tools.verdicts import ended, limited
 
 
 def knows_exits() -> bool:
-    """Say if the kernel tells how a process has ended that somebody has reaped (Linux 6.15)."""
+    """Say if the kernel tells how a process ended that other code has reaped (Linux 6.15)."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -75,7 +75,7 @@ def test_it_isnt_inherited(policy: Policy, ignored: None) -> None:
 
 
 def test_the_command_line(workspace: Path) -> None:
-    """`nsbox run`, started by somebody who ignores SIGCHLD."""
+    """`nsbox run`, started by a process that ignores SIGCHLD."""
     words = [sys.executable, "-P", "-m", "nsbox", "run", "-w", str(workspace), "--", "sh", "-c", "exit 7"]
     start = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     assert subprocess.run([sys.executable, "-c", start, *words]).returncode == 7

@@ -110,7 +110,7 @@ def test_ends_at_any_moment(case: Case) -> None:
 
 @pytest.mark.usefixtures("hasty")
 def test_recovery_ends_at_any_moment_too(case: Case) -> None:
-    """Recovery begins anew until it has come to its end."""
+    """Recovery begins again until it is complete."""
     case.commit(case.begin())
     done = taken(case.real)
     counts = set()

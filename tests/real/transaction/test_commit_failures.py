@@ -127,7 +127,7 @@ def test_what_was_changed_since_the_crash_stays(case: Case, path: str) -> None:
 
 
 @pytest.mark.usefixtures("exchange")
-@pytest.mark.parametrize("how", ["saved anew", "deleted"])
+@pytest.mark.parametrize("how", ["saved again", "deleted"])
 def test_what_was_changed_after_it_came_in_stays(case: Case, how: str) -> None:
     """A step that has been done isn't done again, whatever has become of it."""
     interrupted(case, 6)
@@ -147,7 +147,7 @@ def test_what_was_changed_after_it_came_in_stays(case: Case, how: str) -> None:
 
 @pytest.mark.parametrize("path", ["changed", "tree/mine", "tree/hard", "moved-here"])
 def test_undoing_keeps_what_others_have_done(case: Case, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """A step fails when somebody has edited what came in before: that stays, and what was there is put beside it."""
+    """A step fails after a user has edited what came in before: that stays, and what was there is put beside it."""
     store, undo = case.begin(), steps.Steps.undo
     done: list[str] = []
 
@@ -173,7 +173,7 @@ def test_undoing_keeps_what_others_have_done(case: Case, monkeypatch: pytest.Mon
 
 
 def test_hard_links_that_go(case: Case) -> None:
-    """The first one's going is no change of the others by somebody else."""
+    """Removing the first one isn't mistaken for a change of the others by another process."""
     for name in ("link-1", "link-2", "gone/link-3"):
         os.link(case.real / "same", case.real / name)
     store = case.begin()
@@ -201,7 +201,7 @@ def test_two_commits_at_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_copies_have_been_removed(case: Case) -> None:
-    """By git clean, say, after a crash: that is told of once, and nothing stays to be done."""
+    """By git clean, say, after a crash: that is reported once, and nothing is left to be done."""
     interrupted(case, 3)
     for name in case.leftovers():
         if (case.real / name).exists():
@@ -251,7 +251,7 @@ def test_an_interrupt_undoes(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_can_neither_be_done_nor_undone_waits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal stays, whoever ends the transaction, and recover() brings the rest in."""
+    """The journal stays, no matter what ends the transaction, and recover() brings the rest in."""
     store = case.begin()
 
     def fail(self: steps.Steps, step: steps.Step) -> None:
@@ -310,7 +310,7 @@ def test_a_journal_that_isnt_certain_is_withdrawn(case: Case, monkeypatch: pytes
     "content", ["[", "[]", "{}", '{"began": 1, "certain": 1, "steps": [["rm", "x", "1", [], [], 0, 0]]}']
 )
 def test_a_journal_that_is_none(case: Case, content: str) -> None:
-    """It is told of, and left alone."""
+    """It is reported, and left alone."""
     store = case.begin()
     with open(os.path.join(store.path, "journal"), "w") as file:
         file.write(content)
@@ -335,7 +335,7 @@ def test_another_version(case: Case) -> None:
 
 
 def test_a_store_that_others_can_write_to(case: Case) -> None:
-    """Whoever could leave a journal there would have us carry it out."""
+    """Another user who could leave a journal there would have us carry it out."""
     case.begin().end()
     case.base.chmod(0o777)
     with pytest.raises(PolicyError, match="no other user may write to it"):
@@ -349,12 +349,12 @@ def test_a_store_that_others_can_write_to(case: Case) -> None:
 def test_a_store_of_somebody_else(case: Case) -> None:
     case.begin().end()
     os.chown(case.base, 12345, 12345)
-    with pytest.raises(PolicyError, match="has to belong to this user"):
+    with pytest.raises(PolicyError, match="must belong to this user"):
         case.begin()
 
 
 def test_the_workspace_has_gone(case: Case) -> None:
-    """A commit that can't be finished is told of, and stays to be finished."""
+    """A commit that can't be finished is reported, and remains to be finished."""
     store = case.begin()
     store.write("journal", {"began": 0, "certain": 0, "steps": []})
     os.mkdir(case.real / store.spare)
@@ -379,7 +379,7 @@ def test_a_transaction_that_lives_is_left_alone(case: Case) -> None:
 
 
 def test_a_directory_becomes_a_symlink(case: Case) -> None:
-    """A commit never goes through a symlink that somebody puts in its way: nothing outside is changed."""
+    """A commit never goes through a symlink that is put in its way: nothing outside is changed."""
     outside = case.real.parent / "outside"
     shutil.copytree(case.real / "kept", outside)
     store = case.begin()

@@ -264,7 +264,7 @@ def test_random_changes(workspace: Path, tmp_path: Path, store: Path, seed: int)
     assert files[0] == files[1]
 
 
-def test_a_directory_made_anew(tx: Transaction, filled: Path) -> None:
+def test_a_directory_made_again(tx: Transaction, filled: Path) -> None:
     """What was below it, at any depth, is gone, though it has the same names."""
     (filled / "directory" / "sub").mkdir()  # shines through: overlays see changes below
     (filled / "directory" / "sub" / "hidden").write_text("hidden")

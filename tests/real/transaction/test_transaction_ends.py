@@ -115,7 +115,7 @@ def test_by_default_in_the_users_directory_for_state(
 
 
 def test_nothing_is_started_during_a_commit(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who tries waits until it is over, and is told so: what comes in is what was there."""
+    """A thread that tries waits until it is over, and gets an error: what comes in is what was there."""
     errors: list[str] = []
     sh(tx, "echo before > x")
 
@@ -231,7 +231,7 @@ except nsbox.UnavailableError as error: print(error)
 
 
 def test_disk_full(filled: Path, store: Path) -> None:
-    """In the upper directory: the command is told, what was done before can be committed."""
+    """In the upper directory: the command gets the error, and what was done before can be committed."""
     store.mkdir()
     code = """
 with box.transaction(dir=sys.argv[2]) as tx:

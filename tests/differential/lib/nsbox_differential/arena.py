@@ -1,6 +1,6 @@
 """Runs the probe in nsbox and in bwrap, each on a copy of its own of the same tree.
 
-Ops name the tree "/@" and the probe "/@probe". A copy is made anew when something in it has changed.
+Ops name the tree "/@" and the probe "/@probe". A copy is made again when something in it has changed.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Arena:
         return Outcome(self._view(done.stdout), None, self._after(self.nsbox))
 
     def argv(self, spoken: Spoken, case: Case) -> list[str]:
-        """Return bwrap's command line, but for the command."""
+        """Return bwrap's command line without the command."""
         names = ("user", "pid", *sorted(case.unshare))
         drop = ["--cap-drop", "ALL"]
         drop += ["--uid", str(case.ids[0]), "--gid", str(case.ids[1])] if case.ids else []

@@ -108,7 +108,7 @@ class Wish:
             try:
                 os.stat(top + path)
             except OSError as error:
-                # What is missing ends the kernel's way, but somebody may make it.
+                # What is missing ends the kernel's way, but it may be made later.
                 return error.errno == errno.ELOOP or len(links(top + path)) == _MOST_LINKS
             return False
 

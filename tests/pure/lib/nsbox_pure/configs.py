@@ -35,7 +35,7 @@ def of(text: str, base: Path, format: str = "toml", **options: Any) -> Policy:
 
 
 def problems(text: str, base: Path, format: str = "toml", **options: Any) -> list[str]:
-    """Return what is told of a text that is wrong: LINE: KEY: PROBLEM."""
+    """Return what the error says of a text that is wrong: LINE: KEY: PROBLEM."""
     with pytest.raises(ConfigError) as caught:
         loads(text, needs(format), base=base, **options)
     assert caught.value.source == "<text>"

@@ -100,7 +100,7 @@ def wanted(policy: Policy, host: Host, path: str) -> str:
 
     Of what the user didn't name, /proc, /dev and /tmp are the sandbox's own, system directories and the interpreter are
     readable (the latter also where it lies in the workspace, but hidden in what is denied), secrets are hidden, and so is
-    what permissions keep from others, but for what lies in something named.
+    what permissions keep from others, except what lies in something named.
     """
     rules: dict[str, str] = {"/": "own", "/proc": "own", "/dev": "own", "/tmp": "own"}
     if not any(below("/var/tmp", named) for named in (*policy.write, *policy.read)):

@@ -1,4 +1,4 @@
-"""Faults on purpose: stop at a chosen system call of a spawn, then let it fail, or kill somebody.
+"""Faults on purpose: stop at a chosen system call of a spawn, then let it fail, or kill a process.
 
 A seccomp filter in the caller, inherited by all processes that its spawn makes, hands each system call whose instruction
 lies in nsbox's own code to this process (SECCOMP_RET_USER_NOTIF), which decides what comes of it. Python's, the C
@@ -138,7 +138,7 @@ again, until it says that the call may be made."""
 class Spawn:
     """A function that runs in a fork of this process, each system call of its spawns under control.
 
-    below: how many pid namespaces are between ours and that of the sandbox; who is in one of these is a helper.
+    below: how many pid namespaces are between ours and that of the sandbox; a process in one of these is a helper.
     """
 
     def __init__(self, function: Callable[[], Any], decide: Decision, below: int = 0) -> None:
@@ -301,7 +301,7 @@ def _child(function: Callable[[], Any], theirs: socket.socket) -> None:
 def samples(calls: list[Call], context: int) -> list[Call]:
     """Return the first of each kind of calls: the same number after the same `context` others of the same role.
 
-    Plans repeat themselves: thirty binds are one kind. How often somebody sleeps on a futex is a matter of chance.
+    Plans repeat themselves: thirty binds are one kind. How often a process sleeps on a futex is a matter of chance.
     """
     calls = [call for call in calls if call.number != _FUTEX]
     chosen, known = [], set()

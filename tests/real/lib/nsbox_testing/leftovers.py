@@ -223,7 +223,7 @@ def take(temporary: str) -> Picture:
 
 
 def _may_be_ours(mount: str) -> bool:
-    """Say if a line of mountinfo may be of this user, who mounts nothing here without privileges but FUSE (mount.fuse3(8))."""
+    """Say if a line of mountinfo may be of this user, who without privileges mounts nothing here except FUSE (mount.fuse3(8))."""
     return os.geteuid() == 0 or f"user_id={os.geteuid()}," in mount
 
 
@@ -279,7 +279,7 @@ def complaints(before: Picture, temporary: str) -> list[str]:
 
 
 def _is_named(path: str) -> bool:
-    """Say if a path stands in a test, as a destination does, or in nsbox's source: one that doesn't is somebody else's."""
+    """Say if a path stands in a test, as a destination does, or in nsbox's source: one that doesn't belongs to another program."""
     root = Path(__file__).parents[4]
     files = [file for name in ("tests", "nsbox", "csrc") for file in (root / name).rglob("*.[pch]*")]
     return "nsbox" in path or any(

@@ -50,7 +50,7 @@ def output(box: Sandbox, *command: str) -> str:
 
 @contextlib.contextmanager
 def by_sandboxes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Put a Sandbox in the place of each policy, as NSBOX_TESTS_WARM says."""
+    """Replace each policy by a Sandbox, as NSBOX_TESTS_WARM says."""
     if not WAY:
         yield
         return

@@ -20,7 +20,7 @@ def ask(host, port, data=b"hi", timeout=5):
                 answer += part
             return answer
     except OSError as error:
-        # Who is reset hears of it at the next call, whichever that is.
+        # A program whose connection is reset learns of it at its next call, whichever that is.
         ended = (errno.EPIPE, errno.ENOTCONN)
         return errno.ECONNRESET if error.errno in ended else error.errno or type(error).__name__
 

@@ -9,7 +9,7 @@ others (case, Unicode normal form). So comparisons are exact here as well, and w
 it: canonical, absolute, without links.
 
 A filter that isn't modelled is an error when the profile is loaded. A name or an address that a question doesn't give
-matches no filter. Modifiers don't count, but for (with no-sandbox), which is an error.
+matches no filter. Modifiers don't count, except for (with no-sandbox), which is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nsbox_seatbelt.values import encoded, value_of
 from nsbox_seatbelt.vocabulary import FILTERS, VNODE_TYPES
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")  # what "localhost" matches; not ::ffff:127.0.0.1
-# Who is meant by a target, by those that the filter names.
+# Which processes a target means, by the names that a filter uses.
 _TARGETS = {
     "self": {"self"},
     "same-sandbox": {"self", "same-sandbox"},

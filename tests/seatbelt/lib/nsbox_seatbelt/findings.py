@@ -17,7 +17,7 @@ FORBIDDEN = {
     "file-link": "gives a file another name, for which other rules are",
     "file-mount": "puts other files at a path",
     "file-unmount": "puts other files at a path",
-    "file-write-setugid": "makes a program that runs as somebody else",
+    "file-write-setugid": "makes a program that runs as another user",
     "job-creation": "has launchd start programs, outside",
     "lsopen": "has Launch Services start programs, outside",
     "mach-priv-host-port": "controls the machine",
@@ -30,7 +30,7 @@ FORBIDDEN = {
     "system-privilege": "uses root's privileges",
 }
 
-# Names of services that act for whoever asks, outside of any sandbox; a * stands for anything.
+# Names of services that act for any process that asks, outside of any sandbox; a * stands for anything.
 SERVICES = {
     "com.apple.SecurityServer": "the keychain",
     "com.apple.securityd*": "the keychain",

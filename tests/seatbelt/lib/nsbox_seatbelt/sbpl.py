@@ -176,7 +176,7 @@ def line_of(form: Form) -> int:
 
 
 def written(form: Form) -> str:
-    """Return a form as a profile has it, on one line but for what strings contain."""
+    """Return a form as a profile has it, on one line, except for what strings contain."""
     match form:
         case bool():
             return "#t" if form else "#f"

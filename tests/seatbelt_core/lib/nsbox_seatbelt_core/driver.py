@@ -86,7 +86,7 @@ def compile_profile(profile: str | bytes, *params: str | bytes, size: int = 4096
     return found
 
 
-def told(profile: Sequence[Any], programs: Sequence[Any], argv: Sequence[Any], envp: Sequence[Any] = ()) -> bytes:
+def orders(profile: Sequence[Any], programs: Sequence[Any], argv: Sequence[Any], envp: Sequence[Any] = ()) -> bytes:
     """Return the text of the file that says to the helper how it becomes a command."""
     texts: list[bytes] = [b"nsbox 1"]
     for items in (profile, programs, argv, envp):
@@ -96,7 +96,7 @@ def told(profile: Sequence[Any], programs: Sequence[Any], argv: Sequence[Any], e
 
 def memory_file(text: bytes) -> int:
     """Return a file with this text, its offset at the end."""
-    fd = os.memfd_create("told")
+    fd = os.memfd_create("orders")
     os.write(fd, text)
     return fd
 
@@ -233,9 +233,9 @@ def by_helper(argv: Sequence[str | bytes], params: Sequence[str] = (), **options
     """Start a command by the helper, as spawn() does without it."""
     programs, envp = options.pop("programs", argv[:1]), options.pop("envp", ["PATH=/usr/bin:/bin"])
     flags = options.pop("flags", "CLOSE_FDS")
-    fd = memory_file(told(["(profile)", *params], programs, argv, envp))
+    fd = memory_file(orders(["(profile)", *params], programs, argv, envp))
     try:
-        # What the helper isn't told by the file it mustn't have from the request.
+        # What the helper doesn't get from the file, it must not have from the request.
         wrong = {"programs": ["/wrong"], "envp": ["WRONG=1"], "profile_fd": fd, "flags": f"{flags} BY_HELPER"}
         return spawn(["/wrong"], **wrong, **options)
     finally:

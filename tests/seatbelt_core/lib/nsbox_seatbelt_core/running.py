@@ -1,4 +1,4 @@
-"""Runs scripts that use the driver, and reads the log of the stub that stands in the place of libsandbox."""
+"""Runs scripts that use the driver, and reads the log of the stub that stands in for libsandbox."""
 
 from __future__ import annotations
 

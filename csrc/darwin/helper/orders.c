@@ -1,4 +1,4 @@
-/* told.c: reads the helper program's instructions, and trusts none of them: each count and each end is checked. */
+/* orders.c: reads the helper program's orders, and trusts none of them: each count and each end is checked. */
 #include "darwin/system/system.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "helper.h"
-#include "told.h"
+#include "orders.h"
 
 /* More than any system accepts for a program (ARG_MAX), plus a profile. */
 enum { MOST_BYTES = 64 << 20 };
@@ -62,7 +62,7 @@ static int list(struct rest *rest, size_t least, char ***strings, size_t *n)
     return 0;
 }
 
-int told_parse(char *text, size_t size, struct told *t)
+int orders_parse(char *text, size_t size, struct orders *t)
 {
     struct rest rest = {text, size};
     size_t n;
@@ -83,7 +83,7 @@ int told_parse(char *text, size_t size, struct told *t)
 
 /* Reads by pread(2), since the offset is shared with the process that wrote the file. It doesn't use mmap(2): if a
  * mapped file is made shorter, that kills us. */
-int told_read(int fd, struct told *t)
+int orders_read(int fd, struct orders *t)
 {
     size_t size = 0, room = 1 << 16;
     char *text = malloc(room);
@@ -94,7 +94,7 @@ int told_read(int fd, struct told *t)
         if (n < 0)
             return -errno;
         if (n == 0)
-            return told_parse(text, size, t);
+            return orders_parse(text, size, t);
         size += (size_t)n;
         if (size == room)
             text = realloc(text, room *= 2);
