@@ -41,6 +41,11 @@ if TYPE_CHECKING:
         Survivor,
         UnavailableError,
     )
+    from nsbox._calls.async_stream import AsyncJob, AsyncStream
+    from nsbox._calls.job import Job, JobOutput
+    from nsbox._calls.record import ToolResult
+    from nsbox._calls.stream import Stream, StreamEvent
+    from nsbox._calls.token import CancelToken
     from nsbox._config.errors import ConfigError
     from nsbox._config.load import Config
     from nsbox._lifetime.usage import Usage
@@ -89,8 +94,8 @@ if TYPE_CHECKING:
     from nsbox._seccomp.filter import Filter
     from nsbox._tools.explain import explain
     from nsbox._tools.files import Attachment, Binary
-    from nsbox._tools.run import ToolResult
     from nsbox._transaction.change import Change
+    from nsbox.async_sandbox import AsyncSandbox, AsyncSession
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
     from nsbox.subprocess import (
@@ -121,12 +126,17 @@ __all__ = [
     "STDOUT",
     "AccessError",
     "Arg",
+    "AsyncJob",
+    "AsyncSandbox",
+    "AsyncSession",
+    "AsyncStream",
     "Attachment",
     "Binary",
     "Bind",
     "BindData",
     "BindFd",
     "CalledProcessError",
+    "CancelToken",
     "Change",
     "Check",
     "Chmod",
@@ -148,6 +158,8 @@ __all__ = [
     "Host",
     "Hostname",
     "IdsError",
+    "Job",
+    "JobOutput",
     "KillError",
     "Limits",
     "Loopback",
@@ -176,6 +188,8 @@ __all__ = [
     "Sandbox",
     "Session",
     "SetupError",
+    "Stream",
+    "StreamEvent",
     "SubprocessError",
     "Survivor",
     "Symlink",
@@ -202,6 +216,12 @@ __all__ = [
 
 # The module that each name lives in.
 _HOMES = {
+    "_calls.async_stream": ("AsyncJob", "AsyncStream"),
+    "_calls.job": ("Job", "JobOutput"),
+    "_calls.record": ("ToolResult",),
+    "_calls.stream": ("Stream", "StreamEvent"),
+    "_calls.token": ("CancelToken",),
+    "async_sandbox": ("AsyncSandbox", "AsyncSession"),
     "_seccomp.bpf": ("Arg", "Rule"),
     "_transaction.change": ("Change",),
     "_config.load": ("Config",),
@@ -263,7 +283,6 @@ _HOMES = {
     "_machine.probe": ("probe",),
     "_seccomp.filter": ("Filter",),
     "_popen.containment": ("Containment",),
-    "_tools.run": ("ToolResult",),
     "_lifetime.usage": ("Usage",),
     "_policy.limits": ("Limits",),
     "sandbox": ("Sandbox",),
@@ -288,7 +307,7 @@ _HOMES = {
     ),
 }
 
-_FACES = ("asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subprocess", "transaction")
+_FACES = ("async_sandbox", "asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subprocess", "transaction")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 

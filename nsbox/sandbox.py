@@ -312,10 +312,14 @@ class Sandbox(Commands, FileTools):
             return published
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Release what is kept. Running commands go on; no new one can start. Closing twice is no error."""
+        """End streams and jobs, and release what is kept. Closing twice is no error.
+
+        Other running commands go on; no new one can start.
+        """
         if _is_late():  # the kernel lets go
             self._is_closed = True
             return
+        self._end_calls()
         with self._lock:
             self._is_closed = True
         self._way.close()
@@ -357,6 +361,7 @@ class Sandbox(Commands, FileTools):
     def after_fork(self) -> None:
         """Start afresh in a forked child: other threads of the parent may have held its locks."""
         self._lock = RLock()
+        self._forget_calls()
         self._way.after_fork()
         home, self._home = self._home, None
         if home is not None:

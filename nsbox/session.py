@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     import psutil
 
     from nsbox._base.owners import Owner
+    from nsbox._calls.record import ToolResult
     from nsbox._kept.commands import ToolOptions
     from nsbox._kept.session_command import SessionCommand
     from nsbox._policy.policy import Policy
     from nsbox._relay.ports import Published
     from nsbox._relay.relay import Line, Relay
-    from nsbox._tools.run import ToolResult
     from nsbox._tools.verdicts import Fate
 
 __all__ = ["Session"]
@@ -292,6 +292,8 @@ class Session(Commands):
 
         Raises KillError if a process in it doesn't end.
         """
+        if self._way is not None and not _is_late():
+            self._end_calls()
         way, self._way = self._way, None
         if way is not None and not _is_late():
             for each in self._published:
@@ -321,6 +323,7 @@ class Session(Commands):
 
     def after_fork(self) -> None:
         """Close it in a forked child: the session belongs to the parent."""
+        self._forget_calls()
         way, self._way = self._way, None
         if way is not None:
             way.forget()

@@ -273,6 +273,8 @@ class Transaction(Commands):
         if _is_late():  # the kernel ends the commands, and the next recover() drops their changes
             self._way = None
             return
+        if self._creator == os.getpid():
+            self._end_calls()
         with self._lock:
             way, self._way = self._way, None
             if way is not None:
@@ -305,6 +307,7 @@ class Transaction(Commands):
 
     def after_fork(self) -> None:
         """End it in a forked child: the transaction belongs to the parent."""
+        self._forget_calls()
         self._lock = RLock()
         way, self._way = self._way, None
         if way is not None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from nsbox import subprocess as _subprocess
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._spawn.way import Keeper
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal, TypedDict, Unpack, overload
 
     from _typeshed import ReadableBuffer
 
+    from nsbox._calls.call import Call
+    from nsbox._calls.job import Job
+    from nsbox._calls.record import ToolResult
+    from nsbox._calls.stream import Stream, StreamEvent
+    from nsbox._calls.token import CancelToken
+    from nsbox._calls.worker import Workers
     from nsbox._popen.keywords import (
         CommandLine,
         OwnCalled,
@@ -23,12 +31,11 @@ if TYPE_CHECKING:
         OwnTimed,
         Path,
     )
-    from nsbox._tools.run import ToolResult
     from nsbox.asyncio import Process
     from nsbox.secrets import Secret, Store
 
-    class ToolOptions(TypedDict, total=False):
-        """What the tools take besides the command."""
+    class CallOptions(TypedDict, total=False):
+        """What every tool call takes besides the command."""
 
         timeout: float | None
         grace: float
@@ -37,6 +44,19 @@ if TYPE_CHECKING:
         input: str | bytes | None
         secrets: Store | Mapping[str, Secret | str] | None
         max_output: int | str
+        cancel: CancelToken | None
+
+    class ToolOptions(CallOptions, total=False):
+        """What shell() and exec() take besides the command."""
+
+        on_output: Callable[[StreamEvent], object] | None
+
+    class StreamOptions(CallOptions, total=False):
+        """What stream() and background() take besides the command."""
+
+        shell_path: str | os.PathLike[str] | None
+        open_stdin: bool
+        pty: bool | tuple[int, int]
 
 
 class Commands(Keeper):
@@ -220,6 +240,10 @@ class Commands(Keeper):
             (nsbox.leaks.Scrubber says in which forms).
         max_output: how much of stdout, and of stderr, is kept, in bytes or as a str with a unit: the first and the last
             half of that. The rest isn't held in memory.
+        cancel: a CancelToken, which ends the command as `timeout` does; then the record has cause "cancelled". Default:
+            None.
+        on_output: a function that is called with each StreamEvent while the command runs, in this thread. If it raises
+            an error, the command is killed, and the error is raised here. Default: None.
         check: whether to raise CalledProcessError for a status that isn't 0. Default: False.
 
         Unless check is true, a command that fails or takes too long is no exception, but a ToolResult. Raises
@@ -250,12 +274,99 @@ class Commands(Keeper):
         return self._tool(["-c", line], shown, check, options | more)
 
     def _tool(self, argv: list[str], shown: Any, check: bool, options: Any) -> ToolResult:
-        from nsbox._tools import run as tools_run
-
-        result = tools_run.run(self.Popen, self.way().policy, argv, shown, **options)
+        result = self._call(argv, shown, options)().run()
         if check:
             result.check_returncode()
         return result
+
+    def _call(self, argv: list[str], shown: Any, options: Any) -> Callable[..., Call]:
+        """Return what makes a tool call; its caller may add options."""
+        from nsbox._calls.call import Call as OwnCall
+
+        heard = options.get("on_output")
+        options = {name: value for name, value in options.items() if name != "on_output"}
+        if heard is not None:
+            from nsbox._calls.stream import StreamEvent as Event
+
+            if not callable(heard):
+                raise TypeError(f"on_output is a {type(heard).__name__}, must be a function")
+            options["sink"] = lambda kind, data: heard(Event(kind, data))
+        return partial(OwnCall, self.Popen, self.way().policy, argv, shown, **options)
+
+    def _call_of(self, command: str | Sequence[str], options: Any) -> Callable[..., Call]:
+        """Return what makes a tool call of a command line, or of a program and its arguments."""
+        path = options.pop("shell_path", None)
+        if isinstance(command, str):
+            from nsbox._tools import shell as tools_shell
+
+            shells = tools_shell.shells(self.way().policy, path)
+            return self._call(["-c", command], command, options | {"shells": shells})
+        if not isinstance(command, list | tuple) or not command or not all(isinstance(word, str) for word in command):
+            raise TypeError(f"command is {command!r:.100}, must be a line for the shell, or a list of str")
+        if path is not None:
+            raise ValueError("shell_path: a program and its arguments are read by no shell")
+        return self._call([*command], [*command], options)
+
+    _workers: Workers | None = None
+    _jobs: tuple[Job, ...] = ()
+
+    def _threads(self) -> Workers:
+        if self._workers is None:
+            from nsbox._calls.worker import Workers as OwnWorkers
+
+            vars(self).setdefault("_workers", OwnWorkers())  # in one step, since threads share this object
+        assert self._workers is not None
+        return self._workers
+
+    def _end_calls(self) -> None:
+        """End what runs in threads of its own: streams and jobs."""
+        if self._workers is not None:
+            self._workers.close()
+
+    def _forget_calls(self) -> None:
+        """In a forked child, leave them to the parent."""
+        vars(self).pop("_workers", None)
+        vars(self).pop("_jobs", None)
+
+    def stream(self, command: str | Sequence[str], **options: Unpack[StreamOptions]) -> Stream:
+        """Return a Stream of what a command prints: an iterator of StreamEvent, the last of which has the ToolResult.
+
+        The command has started then. A thread of nsbox's attends to it, so that its time limit holds whatever you do.
+
+        command: a line for the shell or, as a list, a program and its arguments.
+        open_stdin: whether Stream.send() may send more after `input`. Default: False.
+        pty: True, or (rows, columns), for a terminal. Then all events have kind "stdout". Default: False.
+        options: shell_path and others as for shell(). `max_output` bounds the record, and not the stream.
+
+        Raises what shell() raises at the start, and ValueError once this object is closed.
+        """
+        from nsbox._calls.stream import Stream as OwnStream
+
+        return OwnStream(self._call_of(command, {**options}), self._threads().start)
+
+    def background(self, command: str | Sequence[str], **options: Unpack[StreamOptions]) -> Job:
+        """Return a Job: a handle of a command that runs in the background, until this object is closed.
+
+        command, options: as for stream(). `max_output` is how much of the output is kept for Job.output(): its end.
+        open_stdin: whether Job.send() may send more after `input`. Default: True, unless there is `input`.
+
+        Raises what shell() raises at the start, and ValueError once this object is closed.
+        """
+        from nsbox._calls.job import Job as OwnJob
+        from nsbox._calls.job import kept
+
+        chosen: dict[str, Any] = {"open_stdin": options.get("input") is None, **options}
+        make = self._call_of(command, chosen)
+        workers = self._threads()
+        job = OwnJob(workers.number(), command, make, workers.start, kept(options.get("max_output")))
+        job.await_start()
+        with workers.lock:
+            self._jobs = (*OwnJob.worth_keeping(self._jobs), job)
+        return job
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs that run, and the last 100 that have ended, oldest first."""
+        return list(self._jobs)
 
     def call(
         self, args: CommandLine, *, timeout: float | None = None, grace: float = 0, **options: Unpack[OwnCalled]

@@ -73,15 +73,19 @@ class Grace:
         """
         if not _is_late() and kills.check_grace(grace):
             self.ask_to_end(patiently=True)
-            self._pass(grace)
+            self.ends_within(grace)
         self.send_signal(_number)
 
-    def _pass(self, seconds: float) -> None:
-        """Wait for the end, at most some seconds."""
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for the end, at most some seconds; return whether it has come. No time limit counts as over by that."""
         was_late = self._timed_out if not self._is_plain else False
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self.wait(timeout=seconds)
-        self._timed_out = was_late
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            self._timed_out = was_late
+        return True
 
     def ask_to_end(self, *, patiently: bool = False) -> None:
         """Send SIGTERM to every process in the sandbox. patiently: they have time until something kills them."""

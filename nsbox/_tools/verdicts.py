@@ -61,15 +61,24 @@ class Hint(Frozen):
 
 @frozen
 class Ending(Frozen):
-    """How a command was ended that took too long. by: the last signal that it took. in_session: others go on."""
+    """How a command was ended that took too long, or was cancelled.
+
+    timeout: the time limit in seconds; 0: there was none.
+    by: the last signal that it needed.
+    grace: seconds between the first and the last signal.
+    in_session: whether others go on in its sandbox.
+    """
 
     timeout: float
     by: str
     grace: float
     in_session: bool
+    cause: Literal["timeout", "cancelled"] = "timeout"
 
     def __str__(self) -> str:
         text = f"it was ended after {self.timeout:g} seconds, the time limit of this call, by {self.by}"
+        if self.cause == "cancelled":
+            text = f"it was cancelled, and ended by {self.by}"
         if self.by == "SIGKILL" and self.grace:
             text += f", {self.grace:g} seconds after a SIGTERM"
         return text + (", with all that it had started; what earlier commands left goes on" if self.in_session else "")
@@ -111,7 +120,7 @@ def ended(policy: Policy, status: int, usage: Usage | None, ending: Ending | Non
     """Yield hints about how a failed command ended. ending: how it was ended, if it took too long."""
     number = -status if status < 0 else status - _BY_SHELL if _BY_SHELL < status <= _BY_SHELL + 64 else 0
     if ending is not None:
-        yield Hint("timeout", str(ending))
+        yield Hint(ending.cause, str(ending))
     elif usage is not None and usage.cause == "unknown":
         yield Hint(
             "unknown",

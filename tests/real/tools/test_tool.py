@@ -189,12 +189,12 @@ def test_ceilings(box: Sandbox) -> None:
 
 def test_an_interrupt(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the command is left."""
-    from nsbox._tools import run
+    from nsbox._calls.exchange import Exchange
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run._Exchange, "run", interrupted)
+    monkeypatch.setattr(Exchange, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         box.shell("sleep 1000")
 

@@ -1,0 +1,164 @@
+"""The asynchronous faces of a stream and of a job."""
+
+from __future__ import annotations
+
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls import waiting
+from nsbox._calls.stream import Streamed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from nsbox._calls.call import Call
+    from nsbox._calls.job import Job, JobOutput
+    from nsbox._calls.record import ToolResult
+    from nsbox._calls.stream import StreamEvent
+    from nsbox._calls.worker import Worker
+
+_TURNS = 16  # events after which other tasks have their turn
+
+
+class AsyncStream(Streamed):
+    """The output of a command as it comes, for `async for`. `AsyncSandbox.stream()` makes it; see Stream.
+
+    The command ends with its reader: when the task is cancelled while it waits for output, at the end of an
+    `async with` block, and when nothing refers to the stream any more.
+    """
+
+    _turn = 0
+
+    def __init__(self, call: Callable[..., Call], start: Callable[[Call], Worker]) -> None:
+        super().__init__(call, start)
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        worker = self._worker
+        assert worker is not None
+        worker.check_creator()
+        self._turn += 1
+        if self._turn % _TURNS == 0:
+            await waiting.checkpoint()
+        try:
+            while (event := self._next()) is None:
+                await waiting.until(self._has_news, worker.listen, self._abandon)
+        except StopIteration:
+            raise StopAsyncIteration from None
+        return event
+
+    def _has_news(self) -> bool:
+        """Return whether there is an event; of a command that nobody reads, only its end counts."""
+        worker = self._worker
+        return worker is None or worker.has_ended or not self._queue.is_empty
+
+    async def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
+        """Send data to the command's stdin, as Stream.send()."""
+        await waiting.in_thread(lambda: self._send(data, timeout), self.cancel)
+
+    async def send_eof(self) -> None:
+        """Let the command's stdin end."""
+        if self._worker is not None:
+            self._worker.call.end_input()
+
+    async def aclose(self) -> None:
+        """End the command, and return when nothing of it is left. Closing twice is no error."""
+        self._abandon()
+        worker = self._worker
+        if worker is not None:
+            await waiting.until(lambda: worker.has_ended, worker.listen, bool)
+        self._is_over = True
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class AsyncJob:
+    """A command in the background, with a handle. `AsyncSandbox.background()` makes it; see Job.
+
+    A cancelled wait leaves the job running; kill() ends it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._worker = job, job.worker
+
+    @property
+    def id(self) -> int:
+        """Its number, as Job.id."""
+        return self._job.id
+
+    @property
+    def args(self) -> object:
+        """The command as the caller gave it."""
+        return self._job.args
+
+    @property
+    def pid(self) -> int | None:
+        """The command's process number, as Job.pid."""
+        return self._job.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether something of it is left."""
+        return self._job.is_running
+
+    @property
+    def result(self) -> ToolResult | None:
+        """Its record once it has ended; None before."""
+        return self._job.result
+
+    async def output(self, since: int = 0, *, max_bytes: int = 100_000, wait: float | None = None) -> JobOutput:
+        """Return what it has printed since a position, as Job.output()."""
+        if wait is None:
+            return self._job.output(since, max_bytes=max_bytes)
+        return await waiting.in_thread(lambda: self._job.output(since, max_bytes=max_bytes, wait=wait))
+
+    async def wait(self) -> ToolResult:
+        """Return its record when nothing of it is left. For a time limit, use that of your event loop."""
+        worker, is_given_up = self._worker, []
+        worker.check_creator()
+        listeners: list[Callable[[], object]] = []
+
+        def listen(listener: Callable[[], object]) -> Callable[[], object]:
+            listeners.append(listener)
+            leave = worker.listen(listener)
+
+            def forget() -> None:
+                listeners.remove(listener)
+                leave()
+
+            return forget
+
+        def give_up() -> None:
+            is_given_up.append(True)
+            for listener in tuple(listeners):
+                listener()
+
+        await waiting.until(lambda: bool(worker.has_ended or is_given_up), listen, give_up)
+        return worker.outcome()
+
+    async def kill(self, *, at_once: bool = False) -> ToolResult:
+        """End it and everything that it has started, and return its record, as Job.kill()."""
+        if self._job.is_running:
+            self._worker.check_creator()
+            self._worker.call.cancel(at_once=at_once)
+        worker = self._worker
+        await waiting.until(lambda: worker.has_ended, worker.listen, bool)
+        return worker.outcome()
+
+    async def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
+        """Send data to its stdin, or type it at its terminal, as Job.send()."""
+        await waiting.in_thread(lambda: self._job.send(data, timeout=timeout))
+
+    async def send_eof(self) -> None:
+        """Let its stdin end."""
+        self._job.send_eof()
+
+    def __repr__(self) -> str:
+        return repr(self._job).replace("nsbox.Job", "nsbox.AsyncJob")

@@ -1,0 +1,235 @@
+"""One tool call: a command with bounded output and a time limit, and its record, which says why it failed.
+
+run() does everything in the calling thread. Other threads may cancel it meanwhile, and send data to its stdin.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from functools import partial
+
+from nsbox._base.checks import check_size
+from nsbox._base.errors import NsboxError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls import environment, failure
+from nsbox._calls.exchange import Exchange
+from nsbox._calls.inlet import Inlet
+from nsbox._calls.output import MOST_OUTPUT, Output
+from nsbox._calls.record import ToolResult
+from nsbox._calls.token import CancelToken
+from nsbox._lifetime import kills
+from nsbox._paths.resolution import absolute
+from nsbox._tools import hints
+from nsbox._tools.verdicts import Background, Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from nsbox._calls.exchange import Gate
+    from nsbox._policy.policy import Policy
+    from nsbox.secrets import Secret, Store
+
+_CEILING = 64 << 20  # bytes of each stream that a caller can ask for at most
+
+
+def check_timeout(timeout: object) -> float | None:
+    """Return a time limit in seconds; raises ValueError for one that isn't above 0."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
+        raise ValueError(f"timeout is {timeout!r}, must be a number of seconds above 0")
+    return float(timeout)
+
+
+def _most(max_output: int | str) -> int:
+    most = check_size("max_output", max_output)
+    if most > _CEILING:
+        raise ValueError(f"max_output is {max_output!r}, must be at most {_CEILING} bytes")
+    return most
+
+
+class Call:
+    """A tool call.
+
+    start: starts a command; it has the parameters of Popen.
+    argv: the command or, with shells, what follows the shell.
+    args: the command as the result shows it.
+    basis: the environment to which env adds; None: the one that the policy builds.
+    shells: those to try in order: the first that can be started reads the line.
+    sink: gets what the command prints, by the name of the stream, in the thread that runs the call.
+    gate: holds up the output while the caller has no room for it.
+    open_stdin: whether other threads can send more after `input`.
+    pty: as for Popen; then there is one stream, "stdout".
+
+    Commands.shell() describes the other parameters.
+    """
+
+    def __init__(
+        self,
+        start: Callable[..., Any],
+        policy: Policy,
+        argv: list[str],
+        args: Any,
+        *,
+        timeout: float | None = None,
+        grace: float = kills.GRACE,
+        input: str | bytes | None = None,
+        max_output: int | str = MOST_OUTPUT,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Store | Mapping[str, Secret | str] | None = None,
+        basis: Mapping[str, str] | None = None,
+        shells: tuple[str, ...] = (),
+        cancel: CancelToken | None = None,
+        sink: Callable[[str, bytes], object] | None = None,
+        gate: Gate | None = None,
+        open_stdin: bool = False,
+        pty: bool | tuple[int, int] = False,
+        **options: Any,
+    ) -> None:
+        if cancel is not None and not isinstance(cancel, CancelToken):
+            raise TypeError(f"cancel is a {type(cancel).__name__}, must be a CancelToken")
+        self._start, self._policy, self._argv, self._args, self._shells = start, policy, argv, args, shells
+        more, scrubbers = environment.with_secrets(environment.check_environment(env or {}), secrets)
+        self._options = options | {"env": environment.environment(policy, basis, more)}
+        self._cwd = None if cwd is None else absolute(os.path.join(policy.workdir or "", os.fspath(cwd)))
+        self._timeout, self._grace = check_timeout(timeout), kills.check_grace(grace)
+        data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(memoryview(input or b""))
+        self._pty = pty
+        if pty and data and not open_stdin:
+            data += b"\x04"  # the end of the input, as it is typed
+        most = _most(max_output)
+        sinks = (None, None) if sink is None else (partial(sink, "stdout"), partial(sink, "stderr"))
+        self._outputs = (Output(most, scrubbers[0], sinks[0]), Output(most, scrubbers[1], sinks[1]))
+        self._gate, self._has_secrets = gate, secrets is not None
+        self._token, self._can_cancel = cancel, cancel is not None or sink is not None or open_stdin
+        self._is_cancelled = self._is_hurried = False
+        self._process: Any = None
+        self._shell: str | None = None
+        self._began = time.monotonic()
+        self.inlet = Inlet(data, stays_open=open_stdin)  # last: from here on there is something to close
+
+    @property
+    def process(self) -> Any:
+        """The Popen of the command; None unless it was started."""
+        return self._process
+
+    def cancel(self, *, at_once: bool = False) -> None:
+        """End the command, as after a time limit; any thread may ask for it. at_once: without grace time."""
+        self._is_cancelled = True
+        self._is_hurried = self._is_hurried or at_once
+        self.inlet.ring()
+
+    def end_input(self) -> None:
+        """Let the command's stdin end after what was sent."""
+        self.inlet.end(last=b"\x04" if self._pty else b"")
+
+    def _shall_stop(self) -> bool:
+        return self._is_cancelled or (self._token is not None and self._token.is_cancelled)
+
+    def run(self) -> ToolResult:
+        """Run the command to its end, and return what it did."""
+        early = self.start()
+        return self.attend() if early is None else early
+
+    def start(self) -> ToolResult | None:
+        """Start the command; return its record if it can't be started, or shall not."""
+        if self._shall_stop():
+            self.inlet.close()
+            return failure.cancelled(self._args)
+        pipes = {} if self._pty else dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        more = {"pty": self._pty} if self._pty else {"bufsize": 0}
+        try:
+            self._process, self._shell = failure.started(
+                self._start, self._policy, self._argv, self._shells, cwd=self._cwd, **pipes, **more, **self._options
+            )
+        except OSError as error:
+            self.inlet.close()
+            if isinstance(error, NsboxError) or error.filename is None:
+                raise
+            argv = [*self._shells[-1:], *self._argv]
+            return failure.not_started(error, self._policy, argv, self._args, self._cwd, self._began, self._shells)
+        except BaseException:
+            self.inlet.close()
+            raise
+        return None
+
+    def attend(self) -> ToolResult:
+        """Give the started command its input, read its output, and end it if its time is up; return what it did."""
+        process, exchange, ending, background = self._process, None, None, None
+        deadline = None if self._timeout is None else self._began + self._timeout
+        with process:
+            try:
+                exchange = Exchange(process, self.inlet, self._outputs, self._gate)
+                if not exchange.run(deadline, self._shall_stop if self._can_cancel else None):
+                    ending = self._end(exchange)
+                exchange.drain()
+                if ending is None and process.is_in_session and (left := exchange.left_open()):
+                    file, fate = process.keep_output(left, in_file=not self._has_secrets)
+                    background = Background(file, fate, has_secrets=self._has_secrets)
+                for output in self._outputs:
+                    output.end()
+            except BaseException:  # also KeyboardInterrupt
+                process.kill()
+                raise
+            finally:
+                if exchange is not None:
+                    exchange.close()
+                self.inlet.close()
+        return self._record(ending, background)
+
+    def _end(self, exchange: Exchange) -> Ending:
+        """End the command and everything that it has started; return how."""
+        process, is_cancelled = self._process, self._shall_stop()
+        if not is_cancelled:
+            process.mark_late()
+        by, grace = "SIGKILL", 0.0 if self._is_hurried else self._grace
+        if grace:
+            process.ask_to_end(patiently=True)
+            if exchange.run(time.monotonic() + grace, lambda: self._is_hurried):
+                by = "SIGTERM"
+        if by == "SIGKILL":
+            process.kill()
+            process.wait()
+        return Ending(self._timeout or 0, by, grace, process.is_in_session, "cancelled" if is_cancelled else "timeout")
+
+    def _record(self, ending: Ending | None, background: Background | None) -> ToolResult:
+        duration = time.monotonic() - self._began
+        stdout, stderr = (output.text() for output in self._outputs)
+        status, sandbox = self._process.returncode, self._process.sandbox
+        if ending is not None:
+            status = status or -signal.SIGTERM  # 0 comes from a signal handler, and the command hasn't done its work
+        why = hints.reasons(
+            self._policy,
+            status,
+            stdout,
+            stderr,
+            cwd=self._cwd,
+            usage=sandbox.usage,
+            ending=ending,
+            args=self._args,
+            shell=self._shell,
+            network=sandbox.network,
+        )
+        return ToolResult(
+            args=self._args,
+            returncode=status,
+            stdout=stdout,
+            stderr=stderr,
+            stdout_bytes=self._outputs[0].count,
+            stderr_bytes=self._outputs[1].count,
+            is_truncated=any(output.left_out for output in self._outputs),
+            timed_out=ending is not None and ending.cause == "timeout",
+            duration=duration,
+            why=why if background is None else (*why, background.hint()),
+            usage=sandbox.usage,
+            shell=self._shell,
+            ended_by=None if ending is None else ending.by,
+            background_output=None if background is None else background.file,
+            cancelled=ending is not None and ending.cause == "cancelled",
+            network=sandbox.network,
+        )

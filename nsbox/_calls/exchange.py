@@ -1,0 +1,189 @@
+"""Moves data between this process and a command: its streams, or its terminal."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls.output import CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from nsbox._calls.inlet import Inlet
+    from nsbox._calls.output import Output
+
+    class Gate(Protocol):
+        """Says if a caller who watches has room for more output."""
+
+        def has_room(self) -> bool:
+            """Return whether there is room."""
+
+        def await_room(self, seconds: float) -> bool:
+            """Wait for room; return whether there is."""
+
+
+GLANCE = 0.05  # seconds between two looks whether a command has ended while others hold its pipes open, or shall end
+
+
+class Exchange:
+    """Moves data until a command's streams end, it ends, its time is up, or it shall stop.
+
+    gate: holds up the output, and with it the command, while a caller has no room for it; None: nobody watches.
+    """
+
+    def __init__(self, process: Any, inlet: Inlet, outputs: tuple[Output, Output], gate: Gate | None = None) -> None:
+        self._process, self._inlet, self._gate = process, inlet, gate
+        self._selector = selectors.DefaultSelector()
+        self._outputs: dict[Any, Output] = {}
+        self._terminal = process.terminal
+        if self._terminal is not None:
+            self._outputs[self._terminal], self._stdin = outputs[0], self._terminal
+        else:
+            self._outputs.update(zip((process.stdout, process.stderr), outputs, strict=True))
+            self._stdin = process.stdin
+        for stream in self._outputs:
+            self._want(stream, selectors.EVENT_READ)
+        if not inlet.has_ended:
+            self._selector.register(inlet.fd, selectors.EVENT_READ)
+        if self._stdin not in self._outputs:
+            os.set_blocking(self._stdin.fileno(), False)
+        self._supply()
+
+    def _want(self, stream: Any, events: int) -> None:
+        """Wait for these events of a stream; 0: for none."""
+        present = self._selector.get_map().get(stream)
+        if present is None and events:
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, events)
+        elif present is not None and not events:
+            self._selector.unregister(stream)
+        elif present is not None and present.events != events:
+            self._selector.modify(stream, events)
+
+    def _supply(self) -> None:
+        """Wait until stdin accepts data, if there is some; close it if there won't be any."""
+        if self._stdin is None:
+            return
+        reads = selectors.EVENT_READ if self._stdin in self._outputs else 0
+        has_data = len(self._inlet.next()) > 0
+        if not has_data and self._inlet.has_ended and self._stdin is not self._terminal:
+            self._drop_stdin()
+        elif not has_data and self._inlet.has_ended:
+            self._want(self._stdin, reads)
+            self._forget_bell()
+            self._stdin = None
+        else:
+            self._want(self._stdin, reads | (selectors.EVENT_WRITE if has_data else 0))
+
+    def _forget_bell(self) -> None:
+        if self._inlet.fd >= 0 and self._inlet.fd in self._selector.get_map():
+            self._selector.unregister(self._inlet.fd)
+
+    def _drop_stdin(self) -> None:
+        stream, self._stdin = self._stdin, None
+        if stream is not None:
+            self._forget_bell()
+            if stream is not self._terminal:
+                self._want(stream, 0)
+                stream.close()
+            self._inlet.close()
+
+    def _drop_output(self, stream: Any) -> None:
+        self._outputs.pop(stream)
+        self._want(stream, 0)
+        if stream is self._terminal:
+            self._drop_stdin()
+        stream.close()
+
+    def _read(self, stream: Any) -> None:
+        try:
+            data = stream.read(CHUNK) if stream is self._terminal else os.read(stream.fileno(), CHUNK)
+        except BlockingIOError:
+            return
+        if data is None:
+            return
+        self._outputs[stream].feed(data)
+        if not data:
+            self._drop_output(stream)
+
+    def _write(self) -> None:
+        data = self._inlet.next()
+        if self._stdin is None or not len(data):
+            return
+        try:
+            self._inlet.drop(os.write(self._stdin.fileno(), data))
+        except BlockingIOError:
+            return
+        except OSError:  # EPIPE, or EIO of a terminal: the command doesn't want the rest
+            self._drop_stdin()
+            return
+        self._supply()
+
+    def _step(self, key: selectors.SelectorKey, events: int, *, with_output: bool = True) -> None:
+        if key.fileobj == self._inlet.fd:
+            self._inlet.hush()
+            self._supply()
+            return
+        if events & selectors.EVENT_WRITE:
+            self._write()
+        if with_output and events & selectors.EVENT_READ and key.fileobj in self._outputs:
+            self._read(key.fileobj)
+
+    def run(self, deadline: float | None, is_stopped: Callable[[], bool] | None) -> bool:
+        """Return whether the command ended in time, and before it was stopped.
+
+        Its end counts even if other processes have its streams.
+        """
+        glance = time.monotonic() + GLANCE
+        while self._selector.get_map():
+            now = time.monotonic()
+            if (deadline is not None and now >= deadline) or (is_stopped is not None and is_stopped()):
+                return False
+            if now >= glance:  # even while other processes go on writing
+                if self._process.poll() is not None:
+                    break
+                glance = now + GLANCE
+            left = (glance if deadline is None else min(glance, deadline)) - now
+            has_room = self._gate is None or self._gate.has_room() or self._gate.await_room(left)
+            for key, events in self._selector.select(left if has_room else 0):
+                self._step(key, events, with_output=has_room)
+        return self._ends(deadline, is_stopped)
+
+    def _ends(self, deadline: float | None, is_stopped: Callable[[], bool] | None) -> bool:
+        """Wait for the end of a command without streams."""
+        if deadline is None and is_stopped is None:
+            self._process.wait()
+            return True
+        while True:
+            left = GLANCE if deadline is None else max(0.001, deadline - time.monotonic())
+            if self._process.ends_within(min(left, GLANCE) if is_stopped is not None else left):
+                return True
+            if is_stopped is not None and is_stopped():
+                return False
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def drain(self) -> None:
+        """Read what a command that has ended left in its pipes: as much as a pipe holds, and no more."""
+        for _ in range(64):
+            ready = [key.fileobj for key, _ in self._selector.select(0) if key.fileobj in self._outputs]
+            if not ready:
+                break
+            for stream in ready:
+                self._read(stream)
+
+    def left_open(self) -> list[int]:
+        """Return the pipes whose other end is open although the command has ended."""
+        return [] if self._terminal is not None else [stream.fileno() for stream in self._outputs]
+
+    def close(self) -> None:
+        """Close the streams."""
+        self._drop_stdin()
+        for stream in list(self._outputs):
+            self._drop_output(stream)
+        self._selector.close()
+        self._inlet.close()

@@ -1,0 +1,98 @@
+"""Commands that aren't started: by which of several shells a line is read, and the record of what wasn't run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+
+from nsbox._base.errors import NsboxError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls.record import NOT_EXECUTABLE, NOT_FOUND, ToolResult
+from nsbox._layout.owner import remedy
+from nsbox._lookup.host import host_for
+from nsbox._tools import hints
+from nsbox._tools import shell as tools_shell
+from nsbox._tools.verdicts import Hint
+from nsbox._tools.view import view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nsbox._policy.policy import Policy
+
+
+def started(
+    start: Callable[..., Any], policy: Policy, argv: list[str], shells: tuple[str, ...], **options: Any
+) -> tuple[Any, str | None]:
+    """Start a command, and return it with the shell that reads it: the first one that exists."""
+    if not shells:
+        return start(argv, **options), None
+    candidates = list(shells)
+    while len(candidates) > 1:
+        shell = candidates.pop(0)
+        try:
+            return start([shell, *argv], **options), shell
+        except OSError as error:
+            if isinstance(error, NsboxError) or error.filename is None or os.fsdecode(error.filename) != shell:
+                raise
+            if len(candidates) == len(shells) - 1:
+                candidates = [*tools_shell.likely(policy, candidates[:-1]), candidates[-1]]
+    return start([candidates[0], *argv], **options), candidates[0]
+
+
+def not_started(
+    error: OSError,
+    policy: Policy,
+    argv: list[str],
+    args: Any,
+    cwd: str | None,
+    began: float,
+    shells: tuple[str, ...],
+) -> ToolResult:
+    """Return the result that a shell would give for a program that can't be started.
+
+    Raises AccessError if the working directory is the problem.
+    """
+    shown = os.fsdecode(error.filename)
+    cwd = policy.workdir if cwd is None else cwd
+    if cwd is not None and shown in (cwd, os.path.realpath(cwd)) and shown != argv[0]:
+        instead = remedy(policy, host_for(policy), os.path.realpath(cwd)) if error.errno == errno.EACCES else ""
+        problem = f"is no directory in the sandbox ({error.strerror}){instead and f': {instead}'}"
+        raise view(policy).refusal(cwd, problem, write=False) from None
+    text = f"{shown}: {error.strerror}\n"
+    status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    why = hints.reasons(policy, status, "", text, cwd=cwd, usage=None, ending=None)
+    if shells:
+        why = (hints.no_shell(shells), *(hint for hint in why if hint.kind != "missing-program"))
+    return ToolResult(
+        args=args,
+        returncode=status,
+        stdout="",
+        stderr=text,
+        stdout_bytes=0,
+        stderr_bytes=len(text.encode()),
+        is_truncated=False,
+        timed_out=False,
+        duration=time.monotonic() - began,
+        why=why,
+    )
+
+
+def cancelled(args: Any) -> ToolResult:
+    """Return the record of a command that was cancelled before it was started."""
+    return ToolResult(
+        args=args,
+        returncode=-signal.SIGTERM,
+        stdout="",
+        stderr="",
+        stdout_bytes=0,
+        stderr_bytes=0,
+        is_truncated=False,
+        timed_out=False,
+        duration=0.0,
+        why=(Hint("cancelled", "it was cancelled before it was started"),),
+        cancelled=True,
+    )

@@ -1,0 +1,101 @@
+"""What goes to a command's stdin: what the caller gave at the start, and what other threads send meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+
+from nsbox._base.descriptors import high
+from nsbox._calls.output import CHUNK
+
+_MOST = 1 << 20  # bytes that wait for a command which doesn't read them; more than that, and send() waits
+
+
+class Inlet:
+    """A queue of bytes for a command.
+
+    data: what the command reads first.
+    stays_open: whether more may come, by send() from any thread. Then `fd` becomes readable when there is news.
+    """
+
+    def __init__(self, data: bytes, *, stays_open: bool) -> None:
+        self._pieces = deque([memoryview(data)] if data else ())
+        self._size = len(data)
+        self._changed = threading.Condition()
+        self._is_closed, self.has_ended = False, not stays_open
+        self.fd = self._bell = -1
+        if stays_open:
+            self.fd, self._bell = (high(fd) for fd in os.pipe())
+            for fd in (self.fd, self._bell):
+                os.set_blocking(fd, False)
+
+    def send(self, data: str | bytes, timeout: float | None = None) -> None:
+        """Add data; wait while more than 1 MiB is unread. Raises BrokenPipeError, TimeoutError and ValueError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        view = memoryview(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data))
+        while len(view):
+            with self._changed:
+                while self._size >= _MOST and not self._is_closed:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise TimeoutError(f"the command hasn't read its stdin for {timeout:g} seconds")
+                    self._changed.wait(left)
+                if self._is_closed:
+                    raise BrokenPipeError("the command has ended, or has closed its stdin")
+                if self.has_ended:
+                    raise ValueError("stdin is at its end: send_eof() was called, or it isn't open")
+                room = max(1, _MOST - self._size)
+                self._pieces.append(view[:room])
+                self._size += len(view[:room])
+                view = view[room:]
+            self.ring()
+
+    def end(self, *, last: bytes = b"") -> None:
+        """Let stdin end after what was sent. last: what a terminal needs for that."""
+        with self._changed:
+            if self._is_closed or self.has_ended:
+                return
+            if last:
+                self._pieces.append(memoryview(last))
+                self._size += len(last)
+            self.has_ended = True
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the thread that moves the data."""
+        with self._changed, contextlib.suppress(BlockingIOError):  # full: it is awake
+            if self._bell >= 0:
+                os.write(self._bell, b"\0")
+
+    def hush(self) -> None:
+        """Take back what ring() has written."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+
+    def next(self) -> memoryview:
+        """Return the next bytes; none if there are none now."""
+        pieces = self._pieces
+        return pieces[0][:CHUNK] if pieces else memoryview(b"")
+
+    def drop(self, count: int) -> None:
+        """Forget bytes at the front, which the command has got."""
+        with self._changed:
+            piece = self._pieces.popleft()
+            if count < len(piece):
+                self._pieces.appendleft(piece[count:])
+            self._size -= count
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Refuse whatever is sent from now on."""
+        with self._changed:
+            self._is_closed = True
+            self._pieces.clear()
+            fds, self.fd, self._bell = (self.fd, self._bell), -1, -1
+            self._changed.notify_all()
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)

@@ -1,0 +1,201 @@
+"""Job: a command in the background, with a handle to look at its output, talk to it, and end it."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+
+from nsbox._base.checks import check_size
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._calls.output import MOST_OUTPUT, incomplete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsbox._calls.call import Call
+    from nsbox._calls.record import ToolResult
+    from nsbox._calls.worker import Worker
+
+
+_MOST_ENDED = 100  # jobs that are listed after their end
+
+
+def kept(max_output: int | str | None) -> int:
+    """Return how many bytes of a job's output are kept."""
+    return MOST_OUTPUT if max_output is None else check_size("max_output", max_output)
+
+
+@frozen
+class JobOutput(Frozen):
+    """What a job has printed since some position.
+
+    text: stdout and stderr in the order in which they came; bytes that aren't UTF-8 become U+FFFD.
+    next: the position after it, for the next call's `since`.
+    left_out: how many bytes before `text` aren't kept any more.
+    is_over: whether the job has ended, so that nothing more can follow.
+    """
+
+    text: str
+    next: int
+    left_out: int
+    is_over: bool
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as values for JSON."""
+        return {"text": self.text, "next": self.next, "left_out": self.left_out, "is_over": self.is_over}
+
+
+class Tail:
+    """The end of what a job has printed, at most `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = max(1, most)
+        self._kept = bytearray()
+        self._first = 0  # the position of the first byte that is kept
+        self._lock = threading.Lock()
+        self.tell: Callable[[], object] = bool
+
+    def put(self, kind: str, data: bytes) -> None:
+        """Add a piece."""
+        with self._lock:
+            self._kept += data
+            if len(self._kept) > 2 * self._most:
+                self._first += len(self._kept) - self._most
+                del self._kept[: -self._most]
+        self.tell()
+
+    @property
+    def end(self) -> int:
+        """The position after the last byte."""
+        return self._first + len(self._kept)
+
+    def since(self, position: int, most: int) -> tuple[bytes, int, int]:
+        """Return the bytes from a position on, at most `most`; the position after them; how many are missing before."""
+        with self._lock:
+            kept = self._kept[-self._most :]
+            first = self._first + len(self._kept) - len(kept)
+            begin = max(position, first)
+            data = bytes(kept[begin - first : begin - first + most])
+        if begin > position:  # the cut may be within a character
+            skipped = next((i for i, byte in enumerate(data[:3]) if byte & 0xC0 != 0x80), 0)
+            data, begin = data[skipped:], begin + skipped
+        if len(data) == most and (cut := incomplete(data)) and cut < len(data):
+            data = data[:-cut]
+        return data, begin + len(data), begin - position
+
+
+class Job:
+    """A command in the background. `Sandbox.background()` makes it; any thread may use it.
+
+    id: its number among the jobs of its Sandbox, Session, Task or Transaction.
+    args: as the caller gave them.
+
+    It ends with what started it. Without that it goes on although nobody holds this handle.
+    """
+
+    def __init__(
+        self, id: int, args: object, call: Callable[..., Call], start: Callable[[Call], Worker], most: int
+    ) -> None:
+        self.id, self.args = id, args
+        self._tail = Tail(most)
+        self._worker = start(call(sink=self._tail.put))
+        self._tail.tell = self._worker.notify
+
+    def await_start(self) -> None:
+        """Wait until the command has started; raises its error."""
+        self._worker.await_start()
+
+    @staticmethod
+    def worth_keeping(jobs: tuple[Job, ...]) -> list[Job]:
+        """Return those jobs that run, and the last of those that have ended."""
+        ended = [job for job in jobs if not job.is_running]
+        dropped = set(map(id, ended[: max(0, len(ended) - _MOST_ENDED)]))
+        return [job for job in jobs if id(job) not in dropped]
+
+    @property
+    def worker(self) -> Worker:
+        """What attends to it."""
+        return self._worker
+
+    @property
+    def is_running(self) -> bool:
+        """Whether something of it is left."""
+        return not self._worker.has_ended
+
+    @property
+    def result(self) -> ToolResult | None:
+        """Its record once it has ended; None before."""
+        return self._worker.result
+
+    @property
+    def pid(self) -> int | None:
+        """The command's process number, as this process sees it; None if it wasn't started."""
+        process = self._worker.call.process
+        return None if process is None else int(process.pid)
+
+    def output(self, since: int = 0, *, max_bytes: int = 100_000, wait: float | None = None) -> JobOutput:
+        """Return what it has printed since a position.
+
+        since: a position: `next` of an earlier JobOutput. Default: 0, for the beginning.
+        max_bytes: how much to return at most. Default: 100,000.
+        wait: seconds to wait for something new, if there is nothing yet. Default: None, for no wait.
+
+        Raises ValueError.
+        """
+        if isinstance(since, bool) or not isinstance(since, int) or since < 0:
+            raise ValueError(f"since is {since!r}, must be a position: 0, or `next` of an earlier output")
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 4:
+            raise ValueError(f"max_bytes is {max_bytes!r}, must be a number from 4 on")
+        worker = self._worker
+        worker.check_creator()
+        if wait is not None:
+            with worker.changed:
+                worker.changed.wait_for(lambda: worker.has_ended or self._tail.end > since, wait)
+        is_over = worker.has_ended  # before reading: what comes later isn't the end
+        data, following, left_out = self._tail.since(since, max_bytes)
+        is_over = is_over and following >= self._tail.end
+        return JobOutput(data.decode("utf-8", "replace"), following, left_out, is_over)
+
+    def wait(self, timeout: float | None = None) -> ToolResult:
+        """Return its record when nothing of it is left.
+
+        timeout: seconds. Default: None, for no limit.
+
+        Raises subprocess.TimeoutExpired, after which it goes on, and KillError.
+        """
+        if not self._worker.await_end(timeout):
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(str(self.args), timeout)
+        return self._worker.outcome()
+
+    def kill(self, *, at_once: bool = False) -> ToolResult:
+        """End it and everything that it has started, and return its record. Of a job that has ended, too.
+
+        at_once: whether to send SIGKILL without SIGTERM and grace time before. Default: False.
+
+        Raises KillError if something of it survives.
+        """
+        if self.is_running:
+            self._worker.check_creator()
+            self._worker.call.cancel(at_once=at_once)
+        return self.wait()
+
+    def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
+        r"""Send data to its stdin, or type it at its terminal: "\x03" is Ctrl-C there.
+
+        data: bytes, or a str, which is sent as UTF-8.
+        timeout: seconds to wait while more than 1 MiB is unread. Default: None, for no limit.
+
+        Raises ValueError if its stdin isn't open, BrokenPipeError once it has ended or closed its stdin, and
+        TimeoutError.
+        """
+        self._worker.check_creator()
+        self._worker.call.inlet.send(data, timeout)
+
+    def send_eof(self) -> None:
+        """Let its stdin end."""
+        self._worker.check_creator()
+        self._worker.call.end_input()
+
+    def __repr__(self) -> str:
+        return f"<nsbox.Job {self.id} {'runs' if self.is_running else 'has ended'}: {self.args!r:.60}>"

@@ -1,0 +1,156 @@
+"""Waiting in coroutines for what other threads do: under asyncio, trio, and anyio on either of them.
+
+A cancelled task doesn't leave its command behind: the command is ended first, and only then the cancellation goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import sys
+import threading
+
+from nsbox._base.frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+    Listener = Callable[[], object]
+
+
+def _trio() -> Any:
+    """Return trio if the running task is one of trio's; else None."""
+    trio = sys.modules.get("trio")
+    if trio is not None:
+        with contextlib.suppress(RuntimeError):
+            trio.lowlevel.current_task()
+            return trio
+    return None
+
+
+class _Shield(contextlib.ExitStack):
+    """Keeps anyio from cancelling the rest of a task again and again, where anyio is in use."""
+
+    def __enter__(self) -> _Shield:
+        anyio = sys.modules.get("anyio")
+        if anyio is not None:
+            self.enter_context(anyio.CancelScope(shield=True))
+        return self
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def _asyncio_until(
+    is_ready: Callable[[], bool], listen: Callable[[Listener], Listener], cancel: Listener
+) -> None:
+    loop, error = asyncio.get_running_loop(), None
+    with contextlib.ExitStack() as stack:
+        while not is_ready():
+            waiter = loop.create_future()
+
+            def wake(waiter: asyncio.Future[None] = waiter) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(_settle, waiter)
+
+            leave = listen(wake)
+            try:
+                if not is_ready():
+                    await waiter
+            except asyncio.CancelledError as problem:
+                if error is None:
+                    error = problem
+                    cancel()
+                    stack.enter_context(_Shield())
+            except BaseException:  # GeneratorExit: the loop has gone, and nobody waits
+                cancel()
+                raise
+            finally:
+                leave()
+    if error is not None:
+        raise error
+
+
+async def _trio_until(
+    trio: Any, is_ready: Callable[[], bool], listen: Callable[[Listener], Listener], cancel: Listener
+) -> None:
+    token, raise_cancel = trio.lowlevel.current_trio_token(), None
+    while not is_ready():
+        task, is_asleep = trio.lowlevel.current_task(), [True]
+
+        def wake_task(task: Any = task, is_asleep: list[bool] = is_asleep) -> None:
+            if is_asleep.pop() if is_asleep else False:
+                trio.lowlevel.reschedule(task)
+
+        def wake(wake_task: Any = wake_task) -> None:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(wake_task)
+
+        def abort(function: Any) -> Any:
+            nonlocal raise_cancel
+            raise_cancel = function
+            cancel()
+            return trio.lowlevel.Abort.FAILED  # it sleeps on, until nothing of the command is left
+
+        leave = listen(wake)
+        try:
+            if is_ready():
+                is_asleep.clear()
+                break
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:
+            leave()
+    if raise_cancel is not None:
+        raise_cancel()
+
+
+async def until(is_ready: Callable[[], bool], listen: Callable[[Listener], Listener], cancel: Listener) -> None:
+    """Wait until something is ready.
+
+    is_ready: says so, in any thread.
+    listen: lets a function be called after each change, in any thread, and returns what ends that.
+    cancel: called when the task is cancelled. The wait goes on then, and the cancellation is raised after it.
+    """
+    trio = _trio()
+    if trio is not None:
+        await _trio_until(trio, is_ready, listen, cancel)
+    else:
+        await _asyncio_until(is_ready, listen, cancel)
+
+
+async def checkpoint() -> None:
+    """Let other tasks run."""
+    trio = _trio()
+    await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
+
+
+async def in_thread(function: Callable[[], T], cancel: Listener = bool) -> T:
+    """Return what a function returns in a thread of its own. cancel: as for until(); asks the function to end."""
+    outcome: list[T] = []
+    errors: list[BaseException] = []
+    listeners: list[Listener] = []
+    has_ended = threading.Event()
+
+    def work() -> None:
+        try:
+            outcome.append(function())
+        except BaseException as error:  # it is raised in the task
+            errors.append(error)
+        has_ended.set()
+        for listener in tuple(listeners):
+            listener()
+
+    def listen(listener: Listener) -> Listener:
+        listeners.append(listener)
+        return lambda: listeners.remove(listener)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(work,), name="nsbox-call", daemon=True).start()
+    await until(has_ended.is_set, listen, cancel)
+    if errors:
+        raise errors[0]
+    return outcome[0]

@@ -1,0 +1,158 @@
+"""A tool call in a thread of its own, which attends to it while the caller does something else."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+
+from nsbox._base.frozen import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nsbox._calls.call import Call
+    from nsbox._calls.record import ToolResult
+
+    Listener = Callable[[], object]
+
+
+class Worker:
+    """Runs a call in a thread. Its state changes under `changed`; listeners are called after each change.
+
+    At the interpreter's end the thread stops where it is, and the kernel ends the command.
+    """
+
+    def __init__(self, call: Call, on_end: Callable[[Worker], object]) -> None:
+        self.call, self._on_end = call, on_end
+        self.changed = threading.Condition()
+        self._listeners: list[Listener] = []
+        self._creator = os.getpid()
+        self.has_started = self.has_ended = False
+        self.result: ToolResult | None = None
+        self.error: BaseException | None = None
+        context = contextvars.copy_context()  # confined(), and what audit hooks look at
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="nsbox-call", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        try:
+            self._thread.start()
+        except BaseException:
+            self.call.inlet.close()
+            raise
+
+    def _run(self) -> None:
+        result = error = None
+        try:
+            result = self.call.start()
+            self._set(has_started=True)
+            if result is None:
+                result = self.call.attend()
+        except BaseException as problem:  # it is raised in the caller's thread
+            error = problem
+        self._on_end(self)
+        self._set(result=result, error=error, has_started=True, has_ended=True)
+
+    def _set(self, **values: Any) -> None:
+        with self.changed:
+            vars(self).update(values)
+        self.notify()
+
+    def notify(self) -> None:
+        """Wake the threads that wait for a change, and call the listeners."""
+        with self.changed:
+            self.changed.notify_all()
+        for listener in tuple(self._listeners):
+            listener()
+
+    def listen(self, listener: Listener) -> Listener:
+        """Let a function be called after each change, in any thread; return what ends that."""
+        self._listeners.append(listener)
+
+        def leave() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return leave
+
+    def await_start(self) -> None:
+        """Wait for the start; raises its error. If the wait is interrupted, the command ends."""
+        try:
+            with self.changed:
+                while not self.has_started:
+                    self.changed.wait()
+        except BaseException:
+            self.call.cancel(at_once=True)
+            raise
+        self.check_start()
+
+    def check_start(self) -> None:
+        """Raise the error of the start, if there was one."""
+        if self.error is not None and self.call.process is None:
+            raise self.error
+
+    def await_end(self, timeout: float | None = None) -> bool:
+        """Wait for the end, at most some seconds; return whether it has come."""
+        self.check_creator()
+        with self.changed:
+            return self.changed.wait_for(lambda: self.has_ended, timeout)
+
+    def outcome(self) -> ToolResult:
+        """Return the record of a call that has ended; raises its error."""
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result
+
+    def check_creator(self) -> None:
+        """Raise ValueError in a forked copy of the process that made it, which has no such thread."""
+        if self._creator != os.getpid():
+            raise ValueError("the command belongs to the process that this one was forked from")
+
+
+class Workers:
+    """The calls of one Sandbox, Session, Task or Transaction that run in threads of their own."""
+
+    def __init__(self) -> None:
+        self._all: set[Worker] = set()
+        self._is_closed = False
+        self.lock = threading.Lock()
+        self._count = 0
+
+    def number(self) -> int:
+        """Return 1, 2, and so on."""
+        with self.lock:
+            self._count += 1
+            return self._count
+
+    def start(self, call: Call) -> Worker:
+        """Return a new Worker, which has begun; raises ValueError after close()."""
+        worker = Worker(call, self._forget)
+        with self.lock:
+            if self._is_closed:
+                call.inlet.close()
+                raise ValueError("what runs the command is closed")
+            self._all.add(worker)
+        try:
+            worker.start()
+        except BaseException:
+            self._forget(worker)
+            raise
+        return worker
+
+    def _forget(self, worker: Worker) -> None:
+        with self.lock:
+            self._all.discard(worker)
+
+    def close(self) -> None:
+        """End all of them, and return when nothing of them is left."""
+        with self.lock:
+            self._is_closed = True
+            running = tuple(self._all)
+        for worker in running:
+            worker.call.cancel()
+        for worker in running:
+            if worker._creator == os.getpid() and worker._thread is not threading.current_thread():
+                worker.await_end()

@@ -1,0 +1,146 @@
+"""AsyncSandbox: a Sandbox for coroutines, under asyncio, trio, and anyio on either of them.
+
+    async with nsbox.AsyncSandbox(policy) as box:
+        async for event in box.stream("npm test"):
+            print(event.text, end="")
+        result = await asyncio.wait_for(box.shell("make"), 30)
+
+A cancelled task ends its command first: SIGTERM, the grace time, SIGKILL. Only when nothing of it is left does the
+cancellation go on.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls import waiting
+from nsbox._calls.async_stream import AsyncJob, AsyncStream
+from nsbox._calls.token import CancelToken
+from nsbox.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Any, TypeVar, Unpack
+
+    from nsbox._calls.record import ToolResult
+    from nsbox._kept.commands import Commands, StreamOptions, ToolOptions
+    from nsbox._policy.policy import Policy
+    from nsbox.session import Session
+
+    T = TypeVar("T")
+
+__all__ = ["AsyncSandbox", "AsyncSession"]
+
+
+class AsyncCommands:
+    """The tool calls of a Sandbox or Session, for coroutines."""
+
+    _commands: Commands
+
+    async def _result(self, function: Callable[..., ToolResult], options: dict[str, Any]) -> ToolResult:
+        """Return what a call returns, in a thread of its own. It ends if the task is cancelled."""
+        given = options.get("cancel")
+        token = CancelToken() if given is None else given.child() if isinstance(given, CancelToken) else given
+        return await waiting.in_thread(partial(function, **options | {"cancel": token}), token.cancel)
+
+    async def shell(
+        self,
+        command: str,
+        *,
+        shell_path: str | os.PathLike[str] | None = None,
+        check: bool = False,
+        **options: Unpack[ToolOptions],
+    ) -> ToolResult:
+        """Return the ToolResult of a shell's command line, as Sandbox.shell(). on_output is called in a thread."""
+        options_ = {**options, "shell_path": shell_path, "check": check}
+        return await self._result(partial(self._commands.shell, command), options_)
+
+    async def exec(
+        self, program: str, args: Sequence[str] = (), *, check: bool = False, **options: Unpack[ToolOptions]
+    ) -> ToolResult:
+        """Return the ToolResult of a program with arguments, as Sandbox.exec(). on_output is called in a thread."""
+        return await self._result(partial(self._commands.exec, program, args), {**options, "check": check})
+
+    def stream(self, command: str | Sequence[str], **options: Unpack[StreamOptions]) -> AsyncStream:
+        """Return an AsyncStream of what a command prints, for `async for`; see Sandbox.stream().
+
+        The command starts at once. Errors of its start are raised by the first step of the loop.
+        """
+        commands = self._commands
+        return AsyncStream(commands._call_of(command, {**options}), commands._threads().start)
+
+    async def background(self, command: str | Sequence[str], **options: Unpack[StreamOptions]) -> AsyncJob:
+        """Return an AsyncJob: a handle of a command that runs in the background; see Sandbox.background()."""
+        job = await waiting.in_thread(partial(self._commands.background, command, **options))
+        return AsyncJob(job)
+
+    def jobs(self) -> list[AsyncJob]:
+        """Return the jobs that run, and the last 100 that have ended, oldest first."""
+        return [AsyncJob(job) for job in self._commands.jobs()]
+
+
+class AsyncSession(AsyncCommands):
+    """One sandbox for many commands, for coroutines. AsyncSandbox.session() makes it; see Session.
+
+    session: the Session, with the methods that don't wait.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = self._commands = session
+
+    async def close(self) -> None:
+        """End everything that runs in it, and return when all of it is gone, as Session.close()."""
+        await waiting.in_thread(self.session.close)
+
+    async def __aenter__(self) -> AsyncSession:
+        self.session.way()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncSandbox(AsyncCommands):
+    """A Sandbox for coroutines. What waits is a coroutine here, with the same parameters and errors.
+
+    sandbox: the Sandbox, with the methods that don't wait; its create_subprocess_exec() is asyncio's.
+    """
+
+    def __init__(self, policy: Policy, **options: Any) -> None:
+        """Hold the policy; nothing happens before `async with`, start() or the first command.
+
+        policy: what commands may do.
+        options: as for Sandbox.
+
+        Raises what Sandbox() raises.
+        """
+        self.sandbox = self._commands = Sandbox(policy, **options)
+
+    async def start(self) -> AsyncSandbox:
+        """Return this AsyncSandbox after making what the first command would have to wait for; as Sandbox.start()."""
+        await waiting.in_thread(self.sandbox.start)
+        return self
+
+    async def session(self) -> AsyncSession:
+        """Return an AsyncSession under this policy; see Sandbox.session()."""
+        return AsyncSession(await waiting.in_thread(self.sandbox.session))
+
+    async def close(self) -> None:
+        """End streams and jobs, and release what is kept, as Sandbox.close()."""
+        await waiting.in_thread(self.sandbox.close)
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<nsbox.AsyncSandbox of {self.sandbox!r}>"
