@@ -41,13 +41,13 @@ if TYPE_CHECKING:
         Survivor,
         UnavailableError,
     )
-    from nsbox._calls.async_stream import AsyncJob, AsyncStream
-    from nsbox._calls.job import Job, JobOutput
     from nsbox._calls.record import ToolResult
-    from nsbox._calls.stream import Stream, StreamEvent
     from nsbox._calls.token import CancelToken
     from nsbox._config.errors import ConfigError
     from nsbox._config.load import Config
+    from nsbox._handles.async_stream import AsyncJob, AsyncStream
+    from nsbox._handles.job import Job, JobOutput
+    from nsbox._handles.stream import Stream, StreamEvent
     from nsbox._lifetime.usage import Usage
     from nsbox._machine.probe import probe
     from nsbox._network.events import NetworkEvent, NetworkRequest
@@ -216,10 +216,10 @@ __all__ = [
 
 # The module that each name lives in.
 _HOMES = {
-    "_calls.async_stream": ("AsyncJob", "AsyncStream"),
-    "_calls.job": ("Job", "JobOutput"),
+    "_handles.async_stream": ("AsyncJob", "AsyncStream"),
+    "_handles.job": ("Job", "JobOutput"),
     "_calls.record": ("ToolResult",),
-    "_calls.stream": ("Stream", "StreamEvent"),
+    "_handles.stream": ("Stream", "StreamEvent"),
     "_calls.token": ("CancelToken",),
     "async_sandbox": ("AsyncSandbox", "AsyncSession"),
     "_seccomp.bpf": ("Arg", "Rule"),

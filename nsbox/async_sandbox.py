@@ -11,12 +11,13 @@ cancellation go on.
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._calls import waiting
-from nsbox._calls.async_stream import AsyncJob, AsyncStream
 from nsbox._calls.token import CancelToken
+from nsbox._handles import waiting
+from nsbox._handles.async_stream import AsyncJob, AsyncStream
 from nsbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -40,11 +41,36 @@ class AsyncCommands:
 
     _commands: Commands
 
+    def __init__(self) -> None:
+        self._tokens: set[CancelToken] = set()  # of calls that go on
+        self._changed = threading.Condition()
+
     async def _result(self, function: Callable[..., ToolResult], options: dict[str, Any]) -> ToolResult:
         """Return what a call returns, in a thread of its own. It ends if the task is cancelled."""
-        given = options.get("cancel")
-        token = CancelToken() if given is None else given.child() if isinstance(given, CancelToken) else given
-        return await waiting.in_thread(partial(function, **options | {"cancel": token}), token.cancel)
+        wish = options.get("cancel")
+        if wish is not None and not isinstance(wish, CancelToken):
+            raise TypeError(f"cancel is a {type(wish).__name__}, must be a CancelToken")
+        token = CancelToken() if wish is None else wish.child()
+
+        def call() -> ToolResult:
+            try:
+                return function(**options | {"cancel": token})
+            finally:
+                with self._changed:
+                    self._tokens.discard(token)
+                    self._changed.notify_all()
+
+        with self._changed:
+            self._tokens.add(token)
+        return await waiting.in_thread(call, token.cancel)
+
+    def _end(self, close: Callable[[], object]) -> None:
+        """End the calls that go on, perhaps because their event loop has gone; then close what they ran in."""
+        with self._changed:
+            for token in self._tokens:
+                token.cancel()
+            self._changed.wait_for(lambda: not self._tokens)
+        close()
 
     async def shell(
         self,
@@ -89,11 +115,12 @@ class AsyncSession(AsyncCommands):
     """
 
     def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = self._commands = session
 
     async def close(self) -> None:
         """End everything that runs in it, and return when all of it is gone, as Session.close()."""
-        await waiting.in_thread(self.session.close)
+        await waiting.in_thread(partial(self._end, self.session.close))
 
     async def __aenter__(self) -> AsyncSession:
         self.session.way()
@@ -119,6 +146,7 @@ class AsyncSandbox(AsyncCommands):
 
         Raises what Sandbox() raises.
         """
+        super().__init__()
         self.sandbox = self._commands = Sandbox(policy, **options)
 
     async def start(self) -> AsyncSandbox:
@@ -131,8 +159,8 @@ class AsyncSandbox(AsyncCommands):
         return AsyncSession(await waiting.in_thread(self.sandbox.session))
 
     async def close(self) -> None:
-        """End streams and jobs, and release what is kept, as Sandbox.close()."""
-        await waiting.in_thread(self.sandbox.close)
+        """End calls, streams and jobs that go on, and release what is kept, as Sandbox.close()."""
+        await waiting.in_thread(partial(self._end, self.sandbox.close))
 
     async def __aenter__(self) -> AsyncSandbox:
         return await self.start()

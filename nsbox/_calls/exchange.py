@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
+import sys
 import time
 
 from nsbox._base.frozen import TYPE_CHECKING
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
             """Wait for room; return whether there is."""
 
 
+_MOST = 4 * CHUNK  # that is read in one step
+_F_SETPIPE_SZ = 1031  # fcntl(2), F_SETPIPE_SZ of Linux
 GLANCE = 0.05  # seconds between two looks whether a command has ended while others hold its pipes open, or shall end
 
 
@@ -40,6 +44,7 @@ class Exchange:
         self._selector = selectors.DefaultSelector()
         self._outputs: dict[Any, Output] = {}
         self._terminal = process.terminal
+        self._has_large_pipes = sys.platform == "linux"
         if self._terminal is not None:
             self._outputs[self._terminal], self._stdin = outputs[0], self._terminal
         else:
@@ -101,7 +106,7 @@ class Exchange:
 
     def _read(self, stream: Any) -> None:
         try:
-            data = stream.read(CHUNK) if stream is self._terminal else os.read(stream.fileno(), CHUNK)
+            data = stream.read(CHUNK) if stream is self._terminal else self._read_pipe(stream.fileno())
         except BlockingIOError:
             return
         if data is None:
@@ -109,6 +114,16 @@ class Exchange:
         self._outputs[stream].feed(data)
         if not data:
             self._drop_output(stream)
+
+    def _read_pipe(self, fd: int) -> bytes:
+        """Read what a pipe has. One that was full gets more room, so that long output needs fewer steps."""
+        data = os.read(fd, _MOST)
+        if len(data) == CHUNK and self._has_large_pipes:
+            try:
+                fcntl.fcntl(fd, _F_SETPIPE_SZ, _MOST)
+            except OSError:  # this user has many large pipes already (pipe(7), pipe-user-pages-soft)
+                self._has_large_pipes = False
+        return data
 
     def _write(self) -> None:
         data = self._inlet.next()

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from nsbox._calls.call import Call
-    from nsbox._calls.job import Job
     from nsbox._calls.record import ToolResult
-    from nsbox._calls.stream import Stream, StreamEvent
     from nsbox._calls.token import CancelToken
-    from nsbox._calls.worker import Workers
+    from nsbox._handles.job import Job
+    from nsbox._handles.stream import Stream, StreamEvent
+    from nsbox._handles.worker import Workers
     from nsbox._popen.keywords import (
         CommandLine,
         OwnCalled,
@@ -286,7 +286,7 @@ class Commands(Keeper):
         heard = options.get("on_output")
         options = {name: value for name, value in options.items() if name != "on_output"}
         if heard is not None:
-            from nsbox._calls.stream import StreamEvent as Event
+            from nsbox._handles.stream import StreamEvent as Event
 
             if not callable(heard):
                 raise TypeError(f"on_output is a {type(heard).__name__}, must be a function")
@@ -312,7 +312,7 @@ class Commands(Keeper):
 
     def _threads(self) -> Workers:
         if self._workers is None:
-            from nsbox._calls.worker import Workers as OwnWorkers
+            from nsbox._handles.worker import Workers as OwnWorkers
 
             vars(self).setdefault("_workers", OwnWorkers())  # in one step, since threads share this object
         assert self._workers is not None
@@ -340,7 +340,7 @@ class Commands(Keeper):
 
         Raises what shell() raises at the start, and ValueError once this object is closed.
         """
-        from nsbox._calls.stream import Stream as OwnStream
+        from nsbox._handles.stream import Stream as OwnStream
 
         return OwnStream(self._call_of(command, {**options}), self._threads().start)
 
@@ -352,8 +352,8 @@ class Commands(Keeper):
 
         Raises what shell() raises at the start, and ValueError once this object is closed.
         """
-        from nsbox._calls.job import Job as OwnJob
-        from nsbox._calls.job import kept
+        from nsbox._handles.job import Job as OwnJob
+        from nsbox._handles.job import kept
 
         chosen: dict[str, Any] = {"open_stdin": options.get("input") is None, **options}
         make = self._call_of(command, chosen)

@@ -94,7 +94,9 @@ def test_json(box: Sandbox) -> None:
         "schema",
         "status",
         "signal",
+        "cause",
         "timed_out",
+        "cancelled",
         "ended_by",
         "background_output",
         "duration",
@@ -106,6 +108,7 @@ def test_json(box: Sandbox) -> None:
         "why",
         "usage",
         "shell",
+        "network",
     }
     for command in ("echo x", "cat /nothing", "kill -9 $$", "printf '\\377'"):
         found = json.loads(box.shell(command).as_json())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nsbox._calls.call import Call
     from nsbox._calls.record import ToolResult
-    from nsbox._calls.worker import Worker
+    from nsbox._handles.worker import Worker
 
 
 _MOST_ENDED = 100  # jobs that are listed after their end

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from nsbox._base.frozen import TYPE_CHECKING
-from nsbox._calls import waiting
-from nsbox._calls.stream import Streamed
+from nsbox._handles import waiting
+from nsbox._handles.stream import Streamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from nsbox._calls.call import Call
-    from nsbox._calls.job import Job, JobOutput
     from nsbox._calls.record import ToolResult
-    from nsbox._calls.stream import StreamEvent
-    from nsbox._calls.worker import Worker
+    from nsbox._handles.job import Job, JobOutput
+    from nsbox._handles.stream import StreamEvent
+    from nsbox._handles.worker import Worker
 
 _TURNS = 16  # events after which other tasks have their turn
 

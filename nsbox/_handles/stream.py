@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nsbox._calls.call import Call
     from nsbox._calls.record import ToolResult
-    from nsbox._calls.worker import Worker
+    from nsbox._handles.worker import Worker
 
     Name = Literal["stdout", "stderr"]
 
@@ -42,10 +42,12 @@ class StreamEvent(Frozen):
 
 
 class Queue:
-    """Events between the thread of a call and the caller, at most 1 MiB of data."""
+    """Events between the thread of a call and the caller: at most 1 MiB that waits, and as much that is being read."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[Name, bytes]] = deque()
+        self._batch: deque[tuple[Name, bytes]] = deque()  # what the caller is being given
+        self._taking = threading.Lock()
         self._size = 0
         self._is_open_end = False  # nobody reads any more: what comes is dropped
         self._room = threading.Condition()
@@ -64,20 +66,19 @@ class Queue:
 
     def take(self) -> tuple[Name, bytes] | None:
         """Return the next piece; None if there is none now."""
-        if not self._events:
-            return None
-        with self._room:
-            piece = self._events.popleft()
-            was_full = self._size >= MOST_WAITING
-            self._size -= len(piece[1])
-            if was_full and self._size < MOST_WAITING:
-                self._room.notify_all()
-        return piece
+        with self._taking:
+            if not self._batch:
+                if not self._events:
+                    return None
+                with self._room:  # all at once: a lock and a switch of threads for each would cost more than the data
+                    self._batch, self._events, self._size = self._events, deque(), 0
+                    self._room.notify_all()
+            return self._batch.popleft()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is none now."""
-        return not self._events
+        return not self._events and not self._batch
 
     def has_room(self) -> bool:
         """Return whether the command may go on printing."""
@@ -93,6 +94,7 @@ class Queue:
         with self._room:
             self._is_open_end = True
             self._events.clear()
+            self._batch = deque()
             self._size = 0
             self._room.notify_all()
 
