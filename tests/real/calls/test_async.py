@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,6 +15,11 @@ from nsbox_testing.verdicts import LONG
 
 import nsbox
 from nsbox import AsyncSandbox, CancelToken, Policy
+
+with contextlib.suppress(ImportError):
+    import uvloop as _uvloop
+
+    _uvloop.new_event_loop().close()  # the first one opens a pipe that stays: libuv's, for signals
 
 Main = Callable[[], Awaitable[Any]]
 
