@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from nsbox._calls.record import ToolResult
     from nsbox._kept.commands import Commands, StreamOptions, ToolOptions
+    from nsbox._network.events import NetworkEvent
     from nsbox._policy.policy import Policy
+    from nsbox._relay.asks import OnConnect
     from nsbox.session import Session
 
     T = TypeVar("T")
@@ -138,16 +140,24 @@ class AsyncSandbox(AsyncCommands):
     sandbox: the Sandbox, with the methods that don't wait; its create_subprocess_exec() is asyncio's.
     """
 
-    def __init__(self, policy: Policy, **options: Any) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        mode: str = "enabled",
+        stock: int = 2,
+        on_connect: OnConnect | None = None,
+        on_network: Callable[[NetworkEvent], object] | None = None,
+    ) -> None:
         """Hold the policy; nothing happens before `async with`, start() or the first command.
 
         policy: what commands may do.
-        options: as for Sandbox.
-
-        Raises what Sandbox() raises.
+        mode, stock, on_connect, on_network: as for Sandbox, whose errors it raises.
         """
         super().__init__()
-        self.sandbox = self._commands = Sandbox(policy, **options)
+        self.sandbox = self._commands = Sandbox(
+            policy, mode=mode, stock=stock, on_connect=on_connect, on_network=on_network
+        )
 
     async def start(self) -> AsyncSandbox:
         """Return this AsyncSandbox after making what the first command would have to wait for; as Sandbox.start()."""

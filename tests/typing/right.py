@@ -52,6 +52,13 @@ with nsbox.Sandbox(policy) as box, box.session() as session:
     assert_type(session.check_output("x"), bytes)
     assert_type(box.Popen(["x"], encoding="utf-8"), nsbox.Popen[str])
     assert_type(box.shell("x", timeout=5, shell_path="/bin/sh").shell, str | None)
+    assert_type(box.shell("x", cancel=nsbox.CancelToken(), on_output=lambda event: print(event.text)).cancelled, bool)
+    for event in box.stream(["x"], open_stdin=True, pty=(24, 80), timeout=5):
+        assert_type(event, nsbox.StreamEvent)
+        assert_type(event.result, nsbox.ToolResult | None)
+    job = session.background("x", max_output="1M")
+    assert_type(job.output(since=0, wait=1.5), nsbox.JobOutput)
+    assert_type(job.kill(), nsbox.ToolResult)
     published = box.publish(3000, "127.0.0.1:8080")
     assert_type(published, nsbox.Published)
     assert_type(session.publish(80).address, tuple[str, int] | str)
@@ -87,6 +94,13 @@ async def streams(box: nsbox.Sandbox, policy: nsbox.Policy | nsbox.Sandbox) -> N
     assert_type(process.returncode, int | None)
     assert_type(process.stdout, asyncio.StreamReader | None)
     assert_type(process.sandbox.backend, str)
+    async with nsbox.AsyncSandbox(nsbox.Policy.host(), stock=1) as asynchronous, await asynchronous.session() as shared:
+        assert_type(await asynchronous.shell("x", timeout=5, check=True), nsbox.ToolResult)
+        async for event in shared.stream("x", input=b"y"):
+            assert_type(event.data, bytes)
+        job = await asynchronous.background(["x"])
+        assert_type(job, nsbox.AsyncJob)
+        assert_type(await job.output(), nsbox.JobOutput)
     line = await nsbox.asyncio.create_subprocess_shell("x", nsbox.PIPE, shell=True, pty=(24, 80), env={"A": "b"})
     assert_type(line, nsbox.asyncio.Process)
     assert_type(await box.create_subprocess_exec("x", "y", stdout=nsbox.PIPE, text=False), nsbox.asyncio.Process)
