@@ -295,6 +295,8 @@ class Commands(Keeper):
 
     def _call_of(self, command: str | Sequence[str], options: Any) -> Callable[..., Call]:
         """Return what makes a tool call of a command line, or of a program and its arguments."""
+        if "on_output" in options:
+            raise TypeError("on_output is for shell() and exec(): a stream yields the events, a job has output()")
         path = options.pop("shell_path", None)
         if isinstance(command, str):
             from nsbox._tools import shell as tools_shell
