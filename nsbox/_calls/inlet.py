@@ -25,7 +25,8 @@ class Inlet:
         self._pieces = deque([memoryview(data)] if data else ())
         self._size = len(data)
         self._changed = threading.Condition()
-        self._is_closed, self.has_ended = False, not stays_open
+        self._is_closed, self._is_open = False, stays_open
+        self.has_ended = not stays_open
         self.fd = self._bell = -1
         if stays_open:
             self.fd, self._bell = (high(fd) for fd in os.pipe())
@@ -34,6 +35,8 @@ class Inlet:
 
     def send(self, data: str | bytes, timeout: float | None = None) -> None:
         """Add data; wait while more than 1 MiB is unread. Raises BrokenPipeError, TimeoutError and ValueError."""
+        if not self._is_open:
+            raise ValueError("stdin isn't open: open_stdin=True keeps it open")
         deadline = None if timeout is None else time.monotonic() + timeout
         view = memoryview(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data))
         while len(view):
@@ -46,7 +49,7 @@ class Inlet:
                 if self._is_closed:
                     raise BrokenPipeError("the command has ended, or has closed its stdin")
                 if self.has_ended:
-                    raise ValueError("stdin is at its end: send_eof() was called, or it isn't open")
+                    raise ValueError("stdin is at its end: send_eof() was called")
                 room = max(1, _MOST - self._size)
                 self._pieces.append(view[:room])
                 self._size += len(view[:room])

@@ -153,7 +153,7 @@ def test_stdin(box: Sandbox) -> None:
         stream.send_eof()
         stream.send_eof()
         assert everything(stream)[0].split() == [b"3000002"]
-    with box.stream("sleep 1000") as stream, pytest.raises(ValueError, match="stdin is at its end"):
+    with box.stream("sleep 1000") as stream, pytest.raises(ValueError, match="stdin isn't open"):
         stream.send("x")
     with box.stream("exec <&-; echo; sleep 1000", open_stdin=True) as stream:
         next(stream)
