@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from nsbox._config.errors import ConfigError
     from nsbox._config.load import Config
     from nsbox._handles.async_stream import AsyncJob, AsyncStream
+    from nsbox._handles.dispatch import call_tool
     from nsbox._handles.job import Job, JobOutput
+    from nsbox._handles.schemas import tool_schemas
     from nsbox._handles.stream import Stream, StreamEvent
     from nsbox._lifetime.usage import Usage
     from nsbox._machine.probe import probe
@@ -201,6 +203,7 @@ __all__ = [
     "UnavailableError",
     "Usage",
     "call",
+    "call_tool",
     "check_call",
     "check_output",
     "confined",
@@ -212,6 +215,7 @@ __all__ = [
     "list2cmdline",
     "probe",
     "run",
+    "tool_schemas",
 ]
 
 # The module that each name lives in.
@@ -221,6 +225,8 @@ _HOMES = {
     "_calls.record": ("ToolResult",),
     "_handles.stream": ("Stream", "StreamEvent"),
     "_calls.token": ("CancelToken",),
+    "_handles.dispatch": ("call_tool",),
+    "_handles.schemas": ("tool_schemas",),
     "async_sandbox": ("AsyncSandbox", "AsyncSession"),
     "_seccomp.bpf": ("Arg", "Rule"),
     "_transaction.change": ("Change",),
