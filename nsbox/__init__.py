@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     )
     from nsbox._config.errors import ConfigError
     from nsbox._config.load import Config
+    from nsbox._filetools.edit import EditError
+    from nsbox._filetools.records import Attachment, Binary, FileChange, Lines, Match, Matches, Media, Paths
     from nsbox._lifetime.usage import Usage
     from nsbox._machine.probe import probe
     from nsbox._network.events import NetworkEvent, NetworkRequest
@@ -85,7 +87,6 @@ if TYPE_CHECKING:
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
     from nsbox._tools.explain import explain
-    from nsbox._tools.files import Attachment, Binary
     from nsbox._tools.run import ToolResult
     from nsbox._transaction.change import Change
     from nsbox.sandbox import Sandbox
@@ -140,15 +141,21 @@ __all__ = [
     "Device",
     "Devpts",
     "Dir",
+    "EditError",
     "File",
+    "FileChange",
     "Filter",
     "Host",
     "Hostname",
     "IdsError",
     "KillError",
     "Limits",
+    "Lines",
     "Loopback",
     "Mask",
+    "Match",
+    "Matches",
+    "Media",
     "Mqueue",
     "Network",
     "NetworkEvent",
@@ -158,6 +165,7 @@ __all__ = [
     "Op",
     "Overlay",
     "PathRule",
+    "Paths",
     "Plan",
     "Policy",
     "PolicyError",
@@ -220,7 +228,8 @@ _HOMES = {
         "UnavailableError",
     ),
     "_tools.explain": ("explain",),
-    "_tools.files": ("Attachment", "Binary"),
+    "_filetools.edit": ("EditError",),
+    "_filetools.records": ("Attachment", "Binary", "FileChange", "Lines", "Match", "Matches", "Media", "Paths"),
     "_plan.host": ("Host",),
     "_network.network": ("Network",),
     "_network.events": ("NetworkEvent", "NetworkRequest"),
