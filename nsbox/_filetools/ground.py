@@ -149,6 +149,8 @@ class RootGround:
     is_overlaid: whether everything may be written to, also what the policy shows read-only.
     """
 
+    crosses = False  # whether a path below a mount may lead through another one
+
     def __init__(self, root: Root, *, is_overlaid: bool = False) -> None:
         self._root, self._is_overlaid = root, is_overlaid
 
@@ -169,7 +171,13 @@ class RootGround:
             raise OSError(error.errno, error.strerror, shown) from None
         finally:
             os.close(root)
-        return Top(fd, os.readlink(f"/proc/self/fd/{fd}"), NO_XDEV | NO_MAGICLINKS)
+        try:
+            if mount.is_own and _mount_of(fd, ".") == _mount_of(fd, ".."):  # what it was on has been moved
+                raise AccessError(shown, f"lies in {mount.dest}, which was moved away")
+            return Top(fd, os.readlink(f"/proc/self/fd/{fd}"), NO_MAGICLINKS | (0 if self.crosses else NO_XDEV))
+        except BaseException:
+            os.close(fd)
+            raise
 
     def may_write(self, mount: Mount) -> bool:
         """Return whether commands may write there too."""
@@ -194,3 +202,20 @@ class RootGround:
     def remove(self, directory: int, name: str, *, is_directory: bool) -> None:
         """Remove a name, or an empty directory, as a command would."""
         self._root.make_name(c.MAKE_REMOVED, _REMOVEDIR if is_directory else 0, [name], [directory])
+
+
+class ViewGround(RootGround):
+    """What a policy names, as a command sees it: an overlay may lie on it, or on a part of it."""
+
+    crosses = True
+    problem = HostGround.problem
+
+
+def _mount_of(fd: int, name: str) -> bytes:
+    """Return the id of the mount that a name in a directory is on; see proc_pid_fdinfo(5)."""
+    at = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        with open(f"/proc/self/fdinfo/{at}", "rb") as file:
+            return next(line for line in file if line.startswith(b"mnt_id:"))
+    finally:
+        os.close(at)

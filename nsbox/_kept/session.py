@@ -39,7 +39,7 @@ from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Way
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Line, Relay
@@ -84,8 +84,8 @@ def _check(prepared: Prepared) -> None:
 class SessionWay(Way):
     """Starts commands as children of one sandbox's pid 1."""
 
-    def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
-        """Make the sandbox; raises what starting a command raises."""
+    def __init__(self, policy: Policy, relay: Relay | None = None, *, start: Callable[[Start], Result] = spawn) -> None:
+        """Make the sandbox; raises what starting a command raises. start: what starts its pid 1."""
         super().__init__(policy, relay)
         host = host_for(policy)
         self._lock = RLock()
@@ -117,8 +117,8 @@ class SessionWay(Way):
             if prepared.plan.network is None and "net" in prepared.plan.namespaces:
                 self._line = command.line = LateLine()
             try:
-                result = spawn(Start(policy, prepared, command, "nsbox-init", policy.workdir))
-                self.pid, self._leaf = result.pid, command.leaf
+                result = start(Start(policy, prepared, command, "nsbox-init", policy.workdir))
+                self.pid, self._leaf, self._on_end = result.pid, command.leaf, result.on_end
                 self._line = command.line
                 self._pidfd = high(os.pidfd_open(result.pid))
             except BaseException:
@@ -311,6 +311,7 @@ class SessionWay(Way):
             os.close(pidfd)
             if self._leaf is not None:
                 self._leaf.end(kill=True)
+            self._on_end()
 
     def kill(self) -> None:
         """Kill everything in it."""
