@@ -49,7 +49,7 @@ _CUT = " [... omitted end of long line]"  # ripgrep's words
 _ROW = re.compile(rb"(\d{1,10})([:-])(.*)", re.DOTALL)
 
 _RIPGREP = (
-    *("rg", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--glob=!.git"),
+    *("rg", "--no-config", "--no-messages", "--no-ignore", "--hidden", "--crlf", "--glob=!.git"),
     *("--no-heading", "--with-filename", "--line-number", "--null", "--color=never"),
     *(f"--max-columns={_LONGEST}", "--max-columns-preview", f"--max-filesize={_MOST_BYTES}"),
 )

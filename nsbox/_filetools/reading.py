@@ -90,8 +90,10 @@ def _chunks(file: IO[bytes], encoding: str, errors: str) -> Iterator[bytes]:
         return
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     while chunk := file.read(_CHUNK):
-        yield decoder.decode(chunk).encode("utf-8", "surrogatepass")
-    yield decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
+        if text := decoder.decode(chunk):
+            yield text.encode("utf-8", "surrogatepass")
+    if text := decoder.decode(b"", final=True):
+        yield text.encode("utf-8", "surrogatepass")
 
 
 class _Reader:
@@ -107,7 +109,8 @@ class _Reader:
         self._line = _Line()
         self.rows: list[str] = []
         self.newlines = 0
-        self.is_truncated = self.is_full = self.is_open = False
+        self.is_truncated = self.is_open = False
+        self.is_full = limit == 0
 
     def take(self, chunk: bytes) -> None:
         """Take the next part of the file."""
@@ -117,10 +120,10 @@ class _Reader:
             self._skipped -= count
             self.newlines += count
             if self._skipped:
-                at = len(chunk)
-            else:
-                for _ in range(count):
-                    at = chunk.index(b"\n", at) + 1
+                self.is_open = not chunk.endswith(b"\n")
+                return
+            for _ in range(count):
+                at = chunk.index(b"\n", at) + 1
         while at < len(chunk) and not self.is_full:
             end = chunk.find(b"\n", at)
             self._line.add(chunk[at:] if end < 0 else chunk[at:end])
@@ -128,6 +131,7 @@ class _Reader:
             if end >= 0:
                 self.newlines += 1
                 self._add()
+        self.is_truncated = self.is_truncated or at < len(chunk)
         self.newlines += chunk.count(b"\n", at)
         self.is_open = not chunk.endswith(b"\n")
 
@@ -142,11 +146,12 @@ class _Reader:
         number = self._first + len(self.rows)
         row = f"{number:6}\t{line}\n" if self._numbers else f"{line}\n"
         self._line = _Line()
-        if len(self.rows) >= self._limit or len(row) > self._left:
+        if len(row) > self._left:
             self.is_full = self.is_truncated = True
             return
         self.rows.append(row)
         self._left -= len(row)
+        self.is_full = len(self.rows) == self._limit
         self.is_truncated = self.is_truncated or is_cut
 
 
@@ -187,7 +192,8 @@ def _collect(reader: _Reader, file: IO[bytes], encoding: str, errors: str) -> bo
 
 def _without_bom(chunks: Iterator[bytes]) -> Iterator[bytes]:
     for first in chunks:
-        yield first.removeprefix(codecs.BOM_UTF8)
+        if rest := first.removeprefix(codecs.BOM_UTF8):
+            yield rest
         break
     yield from chunks
 
@@ -277,6 +283,14 @@ _RIFF = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"
 _BOXES = {b"avif": "image/avif", b"heic": "image/heic", b"M4A ": "audio/mp4", b"qt  ": "video/quicktime"}
 _ZIPPED = ("application/vnd.", "application/epub", "application/java")  # formats that are ZIP files too
 _NAMES = mimetypes.MimeTypes(filenames=())  # the table of the standard library, not this machine's files
+for _end, _kind in {  # what it lacks before Python 3.14
+    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    ".epub": "application/epub+zip",
+    ".odt": "application/vnd.oasis.opendocument.text",
+}.items():
+    _NAMES.add_type(_kind, _end)
 
 
 def mime_type(data: bytes, name: str) -> str:

@@ -48,6 +48,7 @@ def append(files: Files, path: Path, content: str | bytes, *, parents: bool) -> 
     data = _encoded(content)
     target = files.target(path, write=True)
     _check_name(target)
+    files.check_name(target.inside, target.shown)
     with files.parent(target, parents=parents) as (directory, inside):
         old = _status(target, directory)
         size = len(data) + (0 if old is None else old.st_size)
@@ -74,6 +75,7 @@ def edit(files: Files, path: Path, old: str, new: str, count: int | None, encodi
     """Replace occurrences of a text."""
     target = files.target(path, write=True)
     _check_name(target)
+    files.check_name(target.inside, target.shown)
     with files.parent(target) as (directory, inside):
         for name in dict.fromkeys((target.inside, os.path.join(inside, target.name))):
             files.check_written(name, 0, target.shown)
@@ -173,10 +175,9 @@ def put(target: Target, directory: int, data: bytes, old: os.stat_result | None,
             if old is not None:
                 _take_over(target, directory, fd, old)
             file.write(data)
-        if is_edit and old is not None:
-            now = _status(target, directory)
-            if now is None or not _same(old, now):
-                raise EditError(target.shown, "has changed meanwhile, and was left as it is: read it again")
+        now = _status(target, directory) if is_edit else None
+        if is_edit and (now is None or old is None or not _same(old, now)):
+            raise EditError(target.shown, "has changed meanwhile, and was left as it is: read it again")
         ground.move(directory, new, directory, target.name, replace=True)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -191,7 +192,10 @@ def _take_over(target: Target, directory: int, fd: int, old: os.stat_result) -> 
     if os.geteuid() == 0:
         os.fchown(fd, old.st_uid, old.st_gid)
     set_mode(fd, stat.S_IMODE(old.st_mode) & 0o777)
-    handle = os.open(target.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        handle = os.open(target.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError:  # it has just gone
+        return
     try:
         if stat.S_ISREG(os.fstat(handle).st_mode):
             give(fd, attributes_of(f"/proc/self/fd/{handle}"))
