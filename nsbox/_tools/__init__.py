@@ -1,1 +1,1 @@
-"""What the tools of an agent need: a command run and explained, and files within a policy's reach."""
+"""What the tools of an agent need: a command run and explained, and what it sees."""
