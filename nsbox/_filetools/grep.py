@@ -177,7 +177,7 @@ def grep(files: Files, starter: Starter, wish: Wish, path: Path) -> Matches:
     cwd, name = (inside, ".") if is_directory else os.path.split(inside)
     name = name if is_directory else f"./{name}"
     problem = ""
-    for engine, argv in (("rg", _by_ripgrep(wish, name)), *_by_python(wish, name)):
+    for engine, argv in (("rg", by_ripgrep(wish, name)), *_by_python(wish, name)):
         search = _Search(files, wish, cwd, shown if is_directory else os.path.dirname(shown))
         with contextlib.suppress(FileNotFoundError, PermissionError):
             problem = search.run(starter, argv)
@@ -191,7 +191,8 @@ def grep(files: Files, starter: Starter, wish: Wish, path: Path) -> Matches:
     raise UnavailableError(Reason(reason, "add a directory with one of them to read, or to tools_bin"))
 
 
-def _by_ripgrep(wish: Wish, name: str) -> list[str]:
+def by_ripgrep(wish: Wish, name: str) -> list[str]:
+    """Return the command of ripgrep. name: of the file, or "." for the directory."""
     argv = [*_RIPGREP, f"--context={wish.context}"]
     argv += [f"--glob={wish.glob}"] if wish.glob is not None and name == "." else []
     argv += ["--ignore-case"] if wish.ignore_case else []
@@ -228,7 +229,7 @@ class _Search:
     def __init__(self, files: Files, wish: Wish, cwd: str, above: str) -> None:
         self._files, self._wish, self._cwd, self._above = files, wish, cwd, above
         self._known: dict[str, bool] = {}
-        self._rest = b""
+        self._rest, self._is_dropping = b"", False
         self._found: list[Match] = []
         self._count = self._chars = 0
         self._why = ""
@@ -278,19 +279,24 @@ class _Search:
         return errors
 
     def _take(self, chunk: bytes) -> None:
+        if self._is_dropping:  # the rest of a row that is too long
+            _, end, chunk = chunk.partition(b"\n")
+            self._is_dropping = not end
         *rows, self._rest = (self._rest + chunk).split(b"\n")
         path = b""
         for row in rows:
-            if b"\0" not in row and row != b"--":  # a part of a file's name, which has a line end in it
+            if row == b"--":
+                path = b""
+            elif b"\0" in row:
+                self._add(path + row)
+                path = b""
+            else:  # a part of a file's name, which has a line end in it
                 path += row + b"\n"
-                continue
-            self._add(path + row)
-            path = b""
             if self._why:
                 return
         self._rest = path + self._rest
         if len(self._rest) > _LONGEST_ROW:
-            self._rest = b""
+            self._rest, self._is_dropping = b"", True
 
     def _add(self, row: bytes) -> None:
         name, _, rest = row.partition(b"\0")

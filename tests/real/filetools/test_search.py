@@ -176,7 +176,7 @@ head -c 300000000 /dev/zero
 printf '\nsub/file\0002:more\n'
 """
     (ws / "tool").write_text(script)
-    monkeypatch.setattr(greps, "_by_ripgrep", lambda *_: ["sh", "tool"])
+    monkeypatch.setattr(greps, "by_ripgrep", lambda *_: ["sh", "tool"])
     found = box.grep("x")
     assert [(match.path, match.line, match.text) for match in found.matches] == [
         ("sub/file", 1, "good"),
