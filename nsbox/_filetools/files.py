@@ -285,3 +285,9 @@ def set_mode(fd: int, mode: int) -> None:
     except PermissionError:
         if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
             raise
+
+
+def is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Return whether a file has stayed the same between two looks at its status."""
+    keys = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+    return all(getattr(one, key) == getattr(other, key) for key in keys)

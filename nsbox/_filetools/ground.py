@@ -172,7 +172,7 @@ class RootGround:
         finally:
             os.close(root)
         try:
-            if mount.is_own and _mount_of(fd, ".") == _mount_of(fd, ".."):  # what it was on has been moved
+            if mount.is_own and not _is_top(fd):  # what it was on has been moved
                 raise AccessError(shown, f"lies in {mount.dest}, which was moved away")
             return Top(fd, os.readlink(f"/proc/self/fd/{fd}"), NO_MAGICLINKS | (0 if self.crosses else NO_XDEV))
         except BaseException:
@@ -211,11 +211,16 @@ class ViewGround(RootGround):
     problem = HostGround.problem
 
 
-def _mount_of(fd: int, name: str) -> bytes:
-    """Return the id of the mount that a name in a directory is on; see proc_pid_fdinfo(5)."""
-    at = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+def mount_id(fd: int) -> bytes:
+    """Return the id of the mount that a file is on; see proc_pid_fdinfo(5)."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+        return next(line for line in file if line.startswith(b"mnt_id:"))
+
+
+def _is_top(fd: int) -> bool:
+    """Return whether a directory is the top of a mount."""
+    above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
     try:
-        with open(f"/proc/self/fdinfo/{at}", "rb") as file:
-            return next(line for line in file if line.startswith(b"mnt_id:"))
+        return mount_id(fd) != mount_id(above)
     finally:
-        os.close(at)
+        os.close(above)

@@ -12,8 +12,8 @@ from nsbox._base.errors import AccessError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._files.attributes import attributes_of, give
 from nsbox._files.files import open_beneath
-from nsbox._filetools.files import DIRECTORY, READ, check_regular, named, reopened, set_mode
-from nsbox._filetools.ground import BENEATH, NO_SYMLINKS, NO_XDEV
+from nsbox._filetools.files import DIRECTORY, READ, check_regular, is_same, named, reopened, set_mode
+from nsbox._filetools.ground import BENEATH, NO_SYMLINKS, NO_XDEV, mount_id
 from nsbox._filetools.records import FileChange
 
 if TYPE_CHECKING:
@@ -83,11 +83,18 @@ class _Branch:
 
     def _opened(self, name: str, above: int) -> int:
         try:
-            return open_beneath(above, name, DIRECTORY, BENEATH | NO_SYMLINKS | NO_XDEV)
+            fd = open_beneath(above, name, DIRECTORY, BENEATH | NO_SYMLINKS | NO_XDEV)
         except OSError as error:
             if error.errno == errno.EXDEV:
-                raise AccessError(self._target.shown, f"has a mount point in it: {name}") from None
+                raise self._mounted(name) from None
             raise named(error, self._target.shown) from None
+        if mount_id(fd) != mount_id(above):  # without openat2(2), see open_beneath()
+            os.close(fd)
+            raise self._mounted(name)
+        return fd
+
+    def _mounted(self, name: str) -> AccessError:
+        return AccessError(self._target.shown, f"has a mount point in it: {name}")
 
     def look(self, fd: int, inside: str, more: Callable[[int, str, str], None], depth: int = 0) -> None:
         """Check all that is below an open directory. more: is called with each name that is no directory."""
@@ -193,7 +200,9 @@ def move(files: Files, source: Path, destination: Path, *, overwrite: bool) -> F
                 raise AccessError(
                     from_.shown, "is a directory, and can't be moved to another file system; use a command"
                 ) from None
-            _copied(files, from_, from_dir, to, to_dir, (to.inside, new), overwrite=overwrite)
+            copied = _copied(files, from_, from_dir, to, to_dir, (to.inside, new), overwrite=overwrite)
+            if not is_same(copied, os.lstat(from_.name, dir_fd=from_dir)):
+                raise AccessError(from_.shown, f"has changed while it was copied to {to.shown}, and stays") from None
             from_.ground.remove(from_dir, from_.name, is_directory=False)
     return FileChange(to.shown, "moved", count=count)
 
@@ -266,7 +275,8 @@ def copy(files: Files, source: Path, destination: Path, *, overwrite: bool) -> F
 
 def _copied(
     files: Files, from_: Target, from_dir: int, to: Target, to_dir: int, names: tuple[str, str], *, overwrite: bool
-) -> None:
+) -> os.stat_result:
+    """Copy a file; return its status before."""
     handle = os.open(from_.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=from_dir)
     try:
         check_regular(os.fstat(handle), from_.shown)
@@ -274,9 +284,11 @@ def _copied(
     finally:
         os.close(handle)
     try:
+        status = os.fstat(fd)
         _copied_from(files, fd, from_.shown, to, to_dir, names, overwrite=overwrite)
     finally:
         os.close(fd)
+    return status
 
 
 def _copied_from(

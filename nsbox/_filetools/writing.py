@@ -13,7 +13,7 @@ from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._files.attributes import attributes_of, give
 from nsbox._filetools.difference import MOST_BYTES, unified
 from nsbox._filetools.edit import CODECS, EditError, Text, replaced
-from nsbox._filetools.files import READ, check_regular, named, reopened, set_mode
+from nsbox._filetools.files import READ, check_regular, is_same, named, reopened, set_mode
 from nsbox._filetools.records import FileChange
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ def edit(files: Files, path: Path, old: str, new: str, count: int | None, encodi
         with open(fd, "rb") as file:
             status = os.fstat(fd)
             data = b"" if status.st_size > _MOST_EDITED else file.read(_MOST_EDITED + 1)
-            is_same = _same(status, os.fstat(fd))
+            is_unchanged = is_same(status, os.fstat(fd))
         if max(status.st_size, len(data)) > _MOST_EDITED:
             raise EditError(target.shown, f"is too large to be edited: {_MOST_EDITED} bytes at most")
-        if not is_same:
+        if not is_unchanged:
             raise EditError(target.shown, "has changed while it was read: read it again")
         text = Text.decoded(data, encoding, target.shown)
         result, number = replaced(text, old, new, count, target.shown)
@@ -152,12 +152,6 @@ def _contents(target: Target, directory: int, most: int) -> bytes | None:
     return None
 
 
-def _same(one: os.stat_result, other: os.stat_result) -> bool:
-    """Return whether a file has stayed the same between two looks at its status."""
-    keys = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
-    return all(getattr(one, key) == getattr(other, key) for key in keys)
-
-
 def put(target: Target, directory: int, data: bytes, old: os.stat_result | None, *, is_edit: bool = False) -> None:
     """Give a file new contents in one step, by a new file of its name.
 
@@ -176,7 +170,7 @@ def put(target: Target, directory: int, data: bytes, old: os.stat_result | None,
                 _take_over(target, directory, fd, old)
             file.write(data)
         now = _status(target, directory) if is_edit else None
-        if is_edit and (now is None or old is None or not _same(old, now)):
+        if is_edit and (now is None or old is None or not is_same(old, now)):
             raise EditError(target.shown, "has changed meanwhile, and was left as it is: read it again")
         ground.move(directory, new, directory, target.name, replace=True)
     except BaseException as error:

@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from nsbox_testing import needs
 from nsbox_testing.running import in_fork
 
+import nsbox
 from nsbox import AccessError, Policy, Sandbox, Session, SetupError
 
 
@@ -61,6 +63,39 @@ def test_what_tools_make_commands_use(s: Session) -> None:
         assert said(s, f"stat -c %a {top}/new/file") == "600\n"
         assert s.delete(f"{top}/new", recursive=True).count == 3
         assert said(s, f"ls {top}").split().count("new") == 0
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"landlock": True},
+        {"seccomp": "hardened"},
+        {"uid": 77, "gid": 77},
+        {"nested": True},
+        {"home": "private:files"},
+        {"ids": "full"},
+    ],
+    ids=lambda wishes: next(iter(wishes)),
+)
+def test_whatever_the_policy(policy: Policy, wishes: dict[str, object]) -> None:
+    """With its own ids, filters and rules, too: what tools make is the commands' own."""
+    if wishes == {"ids": "full"}:
+        needs.require("newuidmap")
+    try:
+        box = Sandbox(policy.with_(**wishes), stock=0)
+        box.start()
+    except nsbox.UnavailableError as error:
+        pytest.skip(str(error))
+    with box, box.session() as s:
+        for top in ("/tmp", said(s, "printf %s ~")):
+            s.write(f"{top}/new/file", "one\n")
+            s.edit(f"{top}/new/file", "one", "1")
+            s.copy(f"{top}/new/file", f"{top}/new/copy")
+            ids = said(s, f"cd {top}/new && id -u && stat -c %u . file copy").split()
+            assert len(set(ids)) == 1
+            said(s, f"cd {top}/new && echo 2 >> file && rm copy")
+            assert s.read(f"{top}/new/file") == "1\n2\n"
+            s.delete(f"{top}/new", recursive=True)
 
 
 def test_between_file_systems(s: Session) -> None:
