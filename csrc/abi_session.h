@@ -36,14 +36,24 @@ typedef struct nsbox_entry {
  * number that lets it set marks, see init/started.c. SIGNAL: every process with this mark gets this signal, or none
  * if it is 0; the answer is SIGNALLED. FREEZE: the same while all are stopped, so that no process forks and is
  * missed. KEEP: what comes through one or two pipes, whose read ends come along, goes into a file; the answer is
- * KEPT. */
+ * KEPT. ROOT: the answer, MADE, comes with a descriptor (O_PATH) of the session's "/". MAKE: a new name, with the
+ * commands' ids, see init/names.c; the directory's descriptor comes along, for MOVED a second one. The name, or both,
+ * each with a NUL, follow the request. The answer is MADE, with a descriptor of a new file, open for writing. */
 enum nsbox_kept { NSBOX_NOT_KEPT = -1 };
-enum nsbox_asked { NSBOX_ASKED_SECRET = 1, NSBOX_ASKED_SIGNAL = 2, NSBOX_ASKED_KEEP = 3, NSBOX_ASKED_FREEZE = 4 };
+enum nsbox_asked {
+    NSBOX_ASKED_SECRET = 1,
+    NSBOX_ASKED_SIGNAL = 2,
+    NSBOX_ASKED_KEEP = 3,
+    NSBOX_ASKED_FREEZE = 4,
+    NSBOX_ASKED_ROOT = 5,
+    NSBOX_ASKED_MAKE = 6
+};
+enum nsbox_make { NSBOX_MAKE_FILE = 1, NSBOX_MAKE_DIRECTORY = 2, NSBOX_MAKE_MOVED = 3, NSBOX_MAKE_REMOVED = 4 };
 
 typedef struct nsbox_asking {
     uint32_t what;
-    int32_t signal; /* KEEP: 1: into a file, 0: it is read and dropped */
-    uint64_t mark;  /* SECRET: that number */
+    int32_t signal; /* KEEP: 1: into a file, 0: it is read and dropped. MAKE: enum nsbox_make */
+    uint64_t mark;  /* SECRET: that number. MAKE: the mode; MOVED: 1: RENAME_NOREPLACE; REMOVED: AT_REMOVEDIR */
 } nsbox_asking;
 
 enum nsbox_entry_said {
@@ -51,12 +61,13 @@ enum nsbox_entry_said {
     NSBOX_ENTRY_FAILED = 2,
     NSBOX_ENTRY_ENDED = 3,
     NSBOX_ENTRY_SIGNALLED = 4,
-    NSBOX_ENTRY_KEPT = 5
+    NSBOX_ENTRY_KEPT = 5,
+    NSBOX_ENTRY_MADE = 6
 };
 
 typedef struct nsbox_told_entry {
     uint32_t what; /* STARTED: with the command's pidfd */
-    int32_t error; /* FAILED: an errno; ENDED: the wait status */
+    int32_t error; /* FAILED, MADE: an errno; ENDED: the wait status */
     uint32_t step; /* FAILED: enum nsbox_step */
     uint32_t reserved;
     int64_t user_us, system_us, max_rss; /* ENDED: what the command and its children used; bytes */

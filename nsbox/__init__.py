@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from nsbox._calls.token import CancelToken
     from nsbox._config.errors import ConfigError
     from nsbox._config.load import Config
+    from nsbox._filetools.edit import EditError
+    from nsbox._filetools.records import Attachment, Binary, FileChange, Lines, Match, Matches, Media, Paths
     from nsbox._handles.async_stream import AsyncJob, AsyncStream
     from nsbox._handles.dispatch import call_tool
     from nsbox._handles.job import Job, JobOutput
@@ -95,7 +97,6 @@ if TYPE_CHECKING:
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
     from nsbox._tools.explain import explain
-    from nsbox._tools.files import Attachment, Binary
     from nsbox._transaction.change import Change
     from nsbox.async_sandbox import AsyncSandbox, AsyncSession
     from nsbox.sandbox import Sandbox
@@ -155,7 +156,9 @@ __all__ = [
     "Device",
     "Devpts",
     "Dir",
+    "EditError",
     "File",
+    "FileChange",
     "Filter",
     "Host",
     "Hostname",
@@ -164,8 +167,12 @@ __all__ = [
     "JobOutput",
     "KillError",
     "Limits",
+    "Lines",
     "Loopback",
     "Mask",
+    "Match",
+    "Matches",
+    "Media",
     "Mqueue",
     "Network",
     "NetworkEvent",
@@ -175,6 +182,7 @@ __all__ = [
     "Op",
     "Overlay",
     "PathRule",
+    "Paths",
     "Plan",
     "Policy",
     "PolicyError",
@@ -249,7 +257,8 @@ _HOMES = {
         "UnavailableError",
     ),
     "_tools.explain": ("explain",),
-    "_tools.files": ("Attachment", "Binary"),
+    "_filetools.edit": ("EditError",),
+    "_filetools.records": ("Attachment", "Binary", "FileChange", "Lines", "Match", "Matches", "Media", "Paths"),
     "_plan.host": ("Host",),
     "_network.network": ("Network",),
     "_network.events": ("NetworkEvent", "NetworkRequest"),

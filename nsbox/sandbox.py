@@ -20,6 +20,7 @@ from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
 from nsbox._core import abi
+from nsbox._filetools.methods import FileTools
 from nsbox._kept.commands import Commands
 from nsbox._kept.way import KeptWay
 from nsbox._lookup.host import host_for
@@ -28,7 +29,6 @@ from nsbox._machine.probe import probe
 from nsbox._paths.home import PRIVATE
 from nsbox._policy.policy import Policy
 from nsbox._spawn.prepare import prepare
-from nsbox._tools.methods import FileTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ that an earlier one started.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -20,6 +21,7 @@ from nsbox._base.errors import AccessError
 from nsbox._base.forks import Alive
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.owners import opened
+from nsbox._filetools.methods import FileTools
 from nsbox._kept.commands import Commands
 from nsbox._kept.session import SessionWay
 from nsbox._lifetime import kills
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from nsbox._base.owners import Owner
     from nsbox._calls.record import ToolResult
+    from nsbox._filetools.files import Files
     from nsbox._kept.commands import ToolOptions
     from nsbox._kept.session_command import SessionCommand
     from nsbox._policy.policy import Policy
@@ -164,12 +167,15 @@ class EnteredPopen(Popen["Any"]):
         self._signal_started(signal.SIGTERM)
 
 
-class Session(Commands):
+class Session(Commands, FileTools):
     """One sandbox under one policy, in which commands run until it is closed. Sandbox.session() makes it.
 
     It starts commands by the same methods as Sandbox, and every function with a policy= parameter accepts it too.
     Unlike there, a string is a command line for /bin/sh. A command ends when its own process does; what it leaves
     behind goes on.
+
+    It has the file tools of Sandbox. They also reach what is the session's own: /tmp, a private home, and other places
+    in memory. What they make there belongs to the commands, as if one of them had made it.
 
     Commands aren't children of this process: os.waitpid() can't wait for them, and preexec_fn, user=, group=,
     extra_groups= and close_fds=False raise ValueError. When this process ends, so does the session. Threads may share
@@ -192,6 +198,19 @@ class Session(Commands):
         if self._way is None:
             raise ValueError("the session is closed")
         return self._way
+
+    @property
+    def policy(self) -> Policy:  # type: ignore[override]
+        """What commands may do. Raises ValueError if the session is closed."""
+        return self.way().policy
+
+    def _files(self) -> contextlib.AbstractContextManager[Files]:
+        from nsbox._filetools.files import Files as GuardedFiles
+        from nsbox._filetools.ground import HostGround, RootGround
+
+        way = self.way()
+        host, own = HostGround(), RootGround(way)
+        return contextlib.nullcontext(GuardedFiles(way.policy, lambda mount: own if mount.is_own else host))
 
     def popen(self, kind: type[Any]) -> type[Any]:
         """Return the subclass of Popen that its commands need instead of `kind`; raises TypeError if there is none."""

@@ -31,6 +31,7 @@ from nsbox._base.paths import is_below
 from nsbox._base.stdlib import RLock
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
+from nsbox._filetools.methods import FileTools
 from nsbox._kept.commands import Commands
 from nsbox._machine.caller import transactions_dir
 from nsbox._paths.resolution import Resolution, absolute
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from nsbox._filetools.files import Files
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Relay
 
@@ -83,12 +85,13 @@ def recover_for(workspace: str, base: str) -> None:
         raise mine[0]
 
 
-class Transaction(Commands):
+class Transaction(Commands, FileTools):
     """Commands whose changes to one directory are kept aside. Sandbox.transaction() makes it; threads may share it.
 
     It starts commands by the same methods as Sandbox, and every function with a policy= parameter accepts it too. Each
     command has its own sandbox; they share the overlay. Anything else that the policy lets them write to changes at
-    once.
+    once. The file tools of Sandbox read and change files as commands see them, so what they write waits for a commit
+    too; each call starts a sandbox of its own for that.
 
     workspace: the directory, as an absolute path.
     """
@@ -142,6 +145,25 @@ class Transaction(Commands):
         if self._way is None:
             raise ValueError("the transaction is over")
         return self._way
+
+    @property
+    def policy(self) -> Policy:  # type: ignore[override]
+        """What commands may do. Raises ValueError if the transaction is over."""
+        return self.way().policy
+
+    @contextlib.contextmanager
+    def _files(self) -> Iterator[Files]:
+        from nsbox._filetools.files import Files as GuardedFiles
+        from nsbox._filetools.ground import ViewGround
+        from nsbox._kept.session import SessionWay
+
+        way = self.way()
+        root = SessionWay(way.policy, start=way.spawn)
+        try:
+            ground = ViewGround(root)
+            yield GuardedFiles(way.policy, lambda _: ground)
+        finally:
+            root.close()
 
     @contextlib.contextmanager
     def _trees(self) -> Iterator[tuple[Tree, Tree]]:

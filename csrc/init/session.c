@@ -53,12 +53,12 @@ static void close_all(const int *fds, int n)
         sys_close(fds[i]);
 }
 
-/* Returns how many descriptors came; 0 at the end, or -errno. asking: the request, unless it is to start a command. */
-static int receive(int *fds, nsbox_asking *asking)
+/* Returns how many descriptors came; 0 at the end, or -errno. request: unless it is to start a command. */
+static int receive(int *fds, struct request *request)
 {
     static struct rights control;
-    struct iovec data = {asking, sizeof *asking};
-    asking->what = 0;
+    struct iovec data = {request, sizeof *request - 1};
+    request->asking.what = 0;
     struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = sizeof control};
     int got = sys_recvmsg(0, &message, 0x40000040 /* MSG_CMSG_CLOEXEC | MSG_DONTWAIT */);
     if (got <= 0)
@@ -68,9 +68,10 @@ static int receive(int *fds, nsbox_asking *asking)
     int n = (int)((control.len - 16) / sizeof *fds);
     for (int i = 0; i < n; i++)
         fds[i] = control.fds[i];
-    if (got != sizeof *asking)
-        asking->what = 0;
-    if (!(message.flags & 8 /* MSG_CTRUNC: no room in our table */) && n >= (asking->what ? 1 : GIVEN))
+    ((char *)request)[got] = 0;
+    if (got < (int)sizeof request->asking)
+        request->asking.what = 0;
+    if (!(message.flags & 8 /* MSG_CTRUNC: no room in our table */) && n >= (request->asking.what ? 1 : GIVEN))
         return n;
     close_all(fds, n);
     return -EAGAIN;
@@ -278,9 +279,11 @@ static void start(int n_fds)
 
 static int reap(void);
 
-static void answer(const nsbox_asking *asking, const int *fds, int n_fds)
+static void answer(const struct request *request, const int *fds, int n_fds)
 {
+    const nsbox_asking *asking = &request->asking;
     nsbox_told_entry report = {.what = NSBOX_ENTRY_SIGNALLED};
+    int made = -1;
     if (asking->what == NSBOX_ASKED_SECRET)
         marks_begin(asking->mark);
     else if (asking->what == NSBOX_ASKED_SIGNAL && asking->mark)
@@ -291,7 +294,9 @@ static void answer(const nsbox_asking *asking, const int *fds, int n_fds)
         sys_kill(-1, SIGCONT);
     }
     int kept = 0;
-    if (asking->what == NSBOX_ASKED_KEEP) {
+    if (asking->what == NSBOX_ASKED_ROOT || asking->what == NSBOX_ASKED_MAKE)
+        made = names_serve(request, fds + 1, n_fds - 1, &report);
+    else if (asking->what == NSBOX_ASKED_KEEP) {
         int64_t number = output_keep(fds + 1, n_fds - 1, asking->signal);
         report.what = NSBOX_ENTRY_KEPT;
         report.mark = (uint64_t)(number < 0 ? NSBOX_NOT_KEPT : number);
@@ -299,7 +304,8 @@ static void answer(const nsbox_asking *asking, const int *fds, int n_fds)
     }
     for (int i = 0; i < REAPED / 64 && report.mark && report.what == NSBOX_ENTRY_SIGNALLED && reap(); i++)
         continue; /* much of what was killed may be dead by now, and needn't be looked at again */
-    tell(fds[0], &report, -1);
+    tell(fds[0], &report, made);
+    sys_close(made);
     close_all(fds, 1);
     close_all(fds + 1 + kept, n_fds - 1 - kept);
 }
@@ -307,10 +313,10 @@ static void answer(const nsbox_asking *asking, const int *fds, int n_fds)
 /* Serves one request. Returns 0 if the caller has closed its end, or nothing more can come. */
 static int serve(void)
 {
-    nsbox_asking asking;
-    int n = receive(entry.fds, &asking);
-    if (n > 0 && asking.what)
-        answer(&asking, entry.fds, n);
+    static struct request request;
+    int n = receive(entry.fds, &request);
+    if (n > 0 && request.asking.what)
+        answer(&request, entry.fds, n);
     else if (n > 0)
         start(n);
     return n > 0 || n == -EAGAIN || n == -EINTR;

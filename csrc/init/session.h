@@ -11,6 +11,16 @@ uint64_t mark_next(void);
 int mark_self(uint64_t mark);
 uint64_t signal_marked(uint64_t mark, int number, uint64_t most);
 
+/* A request that isn't to start a command. There is room for two names with their NULs, and one NUL more. */
+enum { NAMES = 2 * 256 + 1 };
+struct request {
+    nsbox_asking asking;
+    char names[NAMES];
+};
+
+/* names.c: the root, and new names, for the caller's file tools. */
+int names_serve(const struct request *request, const int *dirs, int n, nsbox_told_entry *report);
+
 /* output.c: keeps what the processes that a command left running print. Each may have two descriptors to watch. */
 enum { MOST_OUTPUTS = 64 };
 int64_t output_keep(const int *pipes, int n, int with_file);

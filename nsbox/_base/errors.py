@@ -8,6 +8,7 @@
      |   |- IdsError(PermissionError)        the command can't have user=, group= or extra_groups=
      |   '- ProcessesError(BlockingIOError)  there is no room for another process
      |- AccessError(PermissionError)   a path is outside of the sandbox; says what is inside
+     |- EditError(ValueError)          a file wasn't edited; says how often the text is there (_filetools.edit)
      |- KillError                      a sandbox was killed and doesn't end; says which processes are left
      |- ConflictError                  paths that a transaction has changed were changed elsewhere too; lists them
      '- CommitError(OSError)           a step of a commit failed; says whether it has been undone

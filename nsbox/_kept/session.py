@@ -24,10 +24,10 @@ from nsbox._base.stdlib import RLock
 from nsbox._core import abi, buffers, linux
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command, Result
-from nsbox._core.entry import ASKING, TOLD, encode_entry
+from nsbox._core.entry import ASKING, encode_entry
 from nsbox._core.request import assembled_once
 from nsbox._kept.pipes import Unread
-from nsbox._kept.session_command import LONGEST, SessionCommand
+from nsbox._kept.session_command import LONGEST, SessionCommand, received
 from nsbox._lifetime import kills
 from nsbox._lookup.host import host_for
 from nsbox._plan.ops import Tmpfs
@@ -39,7 +39,7 @@ from nsbox._spawn.start import Start, spawn
 from nsbox._spawn.way import Way
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from nsbox._core import command as core_command
     from nsbox._policy.policy import Policy
@@ -85,8 +85,8 @@ def _check(prepared: Prepared) -> None:
 class SessionWay(Way):
     """Starts commands as children of one sandbox's pid 1."""
 
-    def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
-        """Make the sandbox; raises what starting a command raises."""
+    def __init__(self, policy: Policy, relay: Relay | None = None, *, start: Callable[[Start], Result] = spawn) -> None:
+        """Make the sandbox; raises what starting a command raises. start: what starts its pid 1."""
         super().__init__(policy, relay)
         host = host_for(policy)
         self._lock = RLock()
@@ -118,8 +118,8 @@ class SessionWay(Way):
             if prepared.plan.network is None and "net" in prepared.plan.namespaces:
                 self._line = command.line = LateLine()
             try:
-                result = spawn(Start(policy, prepared, command, "nsbox-init", policy.workdir))
-                self.pid, self._leaf = result.pid, command.leaf
+                result = start(Start(policy, prepared, command, "nsbox-init", policy.workdir))
+                self.pid, self._leaf, self._on_end = result.pid, command.leaf, result.on_end
                 self._line = command.line
                 self._pidfd = high(os.pidfd_open(result.pid))
             except BaseException:
@@ -212,6 +212,11 @@ class SessionWay(Way):
 
     def _ask_for(self, what: int, number: int, mark: int, fds: Iterable[int] = ()) -> int | None:
         """Return pid 1's answer; None if the session has ended, or doesn't answer. what: a request of abi_session.h."""
+        answer = self._answer(ASKING.pack(what, number, mark), fds)
+        return None if answer is None else int(answer[0][-1])
+
+    def _answer(self, message: bytes, fds: Iterable[int] = ()) -> tuple[tuple[int, ...], int] | None:
+        """Return pid 1's whole answer, and the descriptor that has come with it, or -1."""
         ours, theirs = pair()
         try:
             try:
@@ -219,7 +224,6 @@ class SessionWay(Way):
                 with self._lock:
                     if self._pidfd < 0:
                         return None
-                    message = ASKING.pack(what, number, mark)
                     self._socket.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
                     session = os.dup(self._pidfd)
             except (BrokenPipeError, ConnectionResetError):
@@ -231,14 +235,38 @@ class SessionWay(Way):
                 poller.register(ours, select.POLLIN)
                 poller.register(session, select.POLLIN)
                 poller.poll(LONGEST)
-                answer = ours.recv(TOLD.size, _socket.MSG_DONTWAIT)
+                return received(ours, _socket.MSG_DONTWAIT)
             except (BlockingIOError, ConnectionResetError):
                 return None
             finally:
                 os.close(session)
         finally:
             ours.close()
-        return int(TOLD.unpack(answer)[-1]) if len(answer) == TOLD.size else None
+
+    def open_root(self) -> int:
+        """Return a new descriptor (O_PATH) of the session's "/"; raises SetupError if it has ended."""
+        return self._made(ASKING.pack(c.ASKED_ROOT, 0, 0), ())
+
+    def make_name(self, kind: int, mode: int, names: Sequence[str], dirs: Sequence[int]) -> int:
+        """Make a name with the ids of commands; return the descriptor of a new file, open for writing, or -1.
+
+        kind: one of abi_session.h's nsbox_make. names, dirs: a name, and the directory that it is in; to move one: two.
+
+        Raises OSError, and SetupError if the session has ended.
+        """
+        text = b"".join(os.fsencode(name) + b"\0" for name in names)
+        if any(len(os.fsencode(name)) > 255 for name in names):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), names[-1])
+        return self._made(ASKING.pack(c.ASKED_MAKE, kind, mode) + text, dirs)
+
+    def _made(self, message: bytes, fds: Iterable[int]) -> int:
+        answer = None if self.has_ended else self._answer(message, fds)
+        if answer is None:
+            raise SetupError(errno.ESRCH, "reach the session's files", None, "it has ended, and they with it")
+        (_, error, *_), fd = answer
+        if error:
+            raise OSError(error, os.strerror(error))
+        return fd
 
     def signal_started(self, command: SessionCommand, number: int, *, frozen: bool = False) -> int:
         """Send a signal (0: none) to a command and everything that it has started; return how many of them are left.
@@ -284,6 +312,7 @@ class SessionWay(Way):
             os.close(pidfd)
             if self._leaf is not None:
                 self._leaf.end(kill=True)
+            self._on_end()
 
     def kill(self) -> None:
         """Kill everything in it."""

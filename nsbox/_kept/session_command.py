@@ -77,16 +77,11 @@ class SessionCommand:
 
     def _receive(self, flags: int) -> tuple[tuple[int, ...] | None, list[int]]:
         """Return the next message (None at the end of the session), and the descriptors that come with it."""
-        fds = array.array("i")
         try:
-            data, ancillary, _, _ = self._told.recvmsg(
-                TOLD.size, _socket.CMSG_LEN(fds.itemsize), flags | _socket.MSG_CMSG_CLOEXEC
-            )
+            message = received(self._told, flags)
         except ConnectionResetError:
-            return None, []
-        for _, _, content in ancillary:
-            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        return (TOLD.unpack(data) if len(data) == TOLD.size else None), [high(fd) for fd in fds]
+            message = None
+        return (None, []) if message is None else (message[0], [message[1]] if message[1] >= 0 else [])
 
     def try_wait(self, flags: int) -> bool:
         """Return whether it has ended; without WNOHANG in flags, wait for that."""
@@ -155,6 +150,21 @@ class SessionCommand:
             pidfd, self._pidfd = self._pidfd, -1
             if pidfd >= 0:
                 os.close(pidfd)
+
+
+def received(told: _socket.socket, flags: int) -> tuple[tuple[int, ...], int] | None:
+    """Return a message of pid 1's, and the descriptor that comes with it, or -1; None at the end. Raises OSError."""
+    fds = array.array("i")
+    space = _socket.CMSG_LEN(fds.itemsize)
+    data, ancillary, _, _ = told.recvmsg(TOLD.size, space, flags | _socket.MSG_CMSG_CLOEXEC)
+    for _, _, content in ancillary:
+        fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    owned = [high(fd) for fd in fds]
+    if len(data) != TOLD.size:
+        for fd in owned:
+            os.close(fd)
+        return None
+    return TOLD.unpack(data), (owned or [-1])[0]
 
 
 def _number(pidfd: int) -> int:

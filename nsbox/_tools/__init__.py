@@ -1,1 +1,1 @@
-"""What the tools of an agent need: a command explained, and files within a policy's reach."""
+"""What the tools of an agent need: what made a command fail, and what commands see."""

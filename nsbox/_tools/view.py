@@ -1,7 +1,7 @@
 """What a policy's commands find at a path, without starting one: the kernel's walk, over the plan's mounts.
 
 The answers hold for this moment, and are about boundaries alone. Other processes may change the permissions of files at
-any time, so the kernel judges these, and whatever is done with the path afterwards (see _tools.files).
+any time, so the kernel judges these, and whatever is done with the path afterwards (see _filetools.files).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from nsbox._backends import seatbelt
 from nsbox._base.display import printable
 from nsbox._base.errors import AccessError
-from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, remembered, replace
 from nsbox._base.paths import is_below, is_inside
-from nsbox._layout.layout import completed, layout, with_matches
+from nsbox._layout.layout import completed, home_source, layout, with_matches
 from nsbox._lookup.host import host_for
 from nsbox._paths.destinations import Destinations, is_missing
 from nsbox._paths.patterns import hides
@@ -42,6 +42,7 @@ class Mount(Frozen):
     source: a path as this process sees it; None: the sandbox's own.
     link: the target, if it is a symlink.
     is_fixed: whether a link at source is an error for commands. So it isn't followed here either.
+    is_own: whether it is a place for files of the sandbox's own: a file system in memory, or a home that is kept.
     """
 
     dest: str
@@ -50,6 +51,7 @@ class Mount(Frozen):
     is_hidden: bool = False
     link: str | None = None
     is_fixed: bool = False
+    is_own: bool = False
 
 
 @frozen
@@ -76,7 +78,9 @@ def _mount(dest: str, table: MountTable) -> Mount:
         return Mount(dest, _source(op), is_writable=is_writable, is_fixed=op.nofollow)
     if isinstance(op, ops.Symlink):
         return Mount(dest, None, link=op.target)
-    return Mount(dest, None, is_hidden=isinstance(op, ops.Mask))
+    is_own = isinstance(op, ops.Tmpfs)
+    is_writable = is_own and top is not None and not top.is_read_only
+    return Mount(dest, None, is_writable=is_writable, is_hidden=isinstance(op, ops.Mask), is_own=is_own)
 
 
 def _mounts(steps: tuple[ops.Op, ...]) -> dict[str, Mount]:
@@ -99,6 +103,10 @@ class View:
         else:  # the layout's own text differs from the host's file only in the command's user
             steps = tuple(op for op in steps if not isinstance(op, ops.BindData))
         self._mounts = _mounts(steps)
+        home = home_source(policy, host)
+        for dest, mount in self._mounts.items():
+            if home is not None and mount.source == home:
+                self._mounts[dest] = replace(mount, is_own=True)
         self._inmost_first = sorted(self._mounts.values(), key=lambda mount: -len(mount.dest))
 
     def is_current(self) -> bool:

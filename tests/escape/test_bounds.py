@@ -15,7 +15,7 @@ import nsbox
 from nsbox import Policy, Sandbox
 from nsbox._files import comparison, files
 from nsbox._files.files import Tree
-from nsbox._tools import files as guarded
+from nsbox._filetools import reading, walk
 from nsbox._transaction import changes, patch
 from nsbox._transaction import renames as renaming
 from nsbox._transaction.changes import Comparison
@@ -57,7 +57,7 @@ def test_list_files_holds_no_names(policy: Policy, workspace: Path) -> None:
 
 def test_list_files_of_too_many(policy: Policy, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All entries count, whether they fit or not, and in whichever directory they are."""
-    monkeypatch.setattr(guarded, "_MOST_ENTRIES", 50)
+    monkeypatch.setattr(walk, "_MOST_ENTRIES", 50)
     made(workspace / "one", 24)
     made(workspace / "two", 24)
     box = Sandbox(policy)
@@ -72,7 +72,7 @@ def test_too_many_tools(workspace: Path, tmp_path: Path, monkeypatch: pytest.Mon
     made(tmp_path / "bin", 30)
     box = Sandbox(Policy.workspace(workspace, tools_bin=tmp_path / "bin"))
     assert box.tools() == []  # none can be executed
-    monkeypatch.setattr(guarded, "_MOST_TOOLS", 20)
+    monkeypatch.setattr(reading, "_MOST_TOOLS", 20)
     with pytest.raises(ValueError, match="more than 20 entries"):
         box.tools()
 

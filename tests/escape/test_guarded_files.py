@@ -144,7 +144,7 @@ def test_permissions_that_change(tree: Path) -> None:
     """What is to be had now and then is had, or refused with the kernel's word for it; nothing is left."""
     seen = set()
     box = Sandbox(Policy.workspace(tree / "ws", deny=[tree / "ws/hidden"]))
-    calls = (lambda: box.read("file"), lambda: box.write("dir/new", "x"), lambda: ",".join(box.list_files("dir")))
+    calls = (lambda: box.read("file"), lambda: box.write("dir/new", "x").path, lambda: ",".join(box.list_files("dir")))
     with box, box.Popen([sys.executable, "-I", "-c", MODES], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         try:

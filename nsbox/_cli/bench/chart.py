@@ -102,6 +102,7 @@ _TITLES = {
     "import": "a new interpreter",
     "front": "bubblewrap's command line",
     "leaks": "looking for secrets in a log",
+    "grep": "a search in many files",
 }
 _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "binds": _draw_binds,

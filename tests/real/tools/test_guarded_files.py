@@ -321,7 +321,7 @@ def test_too_much_to_look_at(box: Sandbox, tree: Path, monkeypatch: pytest.Monke
     """Whatever there is counts, not only what matches."""
     for i in range(20):
         (tree / "ws/sub" / f"{i}").mkdir()
-    monkeypatch.setattr("nsbox._tools.files._MOST_ENTRIES", 15)
+    monkeypatch.setattr("nsbox._filetools.walk._MOST_ENTRIES", 15)
     with pytest.raises(ValueError, match="sub has more than 15 entries; name a directory in it"):
         box.list_files("sub", "nothing", max_files=1)
 

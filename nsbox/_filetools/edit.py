@@ -1,0 +1,196 @@
+"""Replacing a text in a text: exactly so many times, or an error that shows what nearly matches. Opens no file."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+
+from nsbox._base.display import printable
+from nsbox._base.errors import NsboxError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CODECS = ("utf-8", "utf8", "utf-8-sig", "ascii")  # whose bytes a diff can show
+_BOMS = {  # of the codecs that write one, and how the rest is encoded
+    "utf-8": ((codecs.BOM_UTF8, "utf-8"),),
+    "utf-8-sig": ((codecs.BOM_UTF8, "utf-8"), (b"", "utf-8")),
+    "utf-16": ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")),
+    "utf-32": ((codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be")),
+}
+_MOST_LOOKED_AT = 20_000  # lines, for near misses
+_LONGEST = 200  # characters of a line that are compared, and shown
+_MOST_NEAR = 3
+_NEAR = 0.6
+
+
+class EditError(NsboxError, ValueError):
+    """A file wasn't edited, and is as it was.
+
+    filename: the path.
+    problem: what is wrong.
+    found: how many occurrences there are, or None.
+    """
+
+    def __init__(self, filename: str, problem: str, found: int | None = None) -> None:
+        """Make the exception; the parameters become attributes."""
+        super().__init__(filename, problem, found)
+        self.filename, self.problem, self.found = filename, problem, found
+
+    def __str__(self) -> str:
+        return "\n".join(printable(line) for line in f"{self.filename} {self.problem}".split("\n"))
+
+
+EditError.__module__ = "nsbox"
+
+
+@frozen
+class Text(Frozen):
+    """The text of a file, and how it becomes bytes again.
+
+    bom: the byte order mark before it. codec: of the rest.
+    """
+
+    body: str
+    bom: bytes
+    codec: str
+
+    @classmethod
+    def decoded(cls, data: bytes, encoding: str, shown: str) -> Text:
+        """Return the text; raises EditError if these bytes are none that could be written back as they are."""
+        name = codecs.lookup(encoding).name
+        bom, codec = next(((bom, rest) for bom, rest in _BOMS.get(name, ()) if data.startswith(bom)), (b"", encoding))
+        try:
+            body = data[len(bom) :].decode(codec)
+        except UnicodeDecodeError as error:
+            what = f"is no {encoding} text (byte {error.object[error.start]:#04x} at {len(bom) + error.start})"
+            raise EditError(shown, f"{what}; encoding= names another one") from None
+        if name in CODECS and "\0" in body:
+            raise EditError(shown, "is no text: it has NUL bytes")
+        text = cls(body, bom, codec)
+        if text.encoded(body) != data:
+            raise EditError(shown, f"has {encoding} text that would be written back differently")
+        return text
+
+    def encoded(self, body: str) -> bytes:
+        """Return the bytes of a new text; raises UnicodeEncodeError (a ValueError)."""
+        return self.bom + body.encode(self.codec)
+
+    @property
+    def is_crlf(self) -> bool:
+        """Whether each line ends in CRLF."""
+        return "\r\n" in self.body and self.body.count("\n") == self.body.count("\r\n")
+
+
+def replaced(text: Text, old: str, new: str, count: int | None, shown: str) -> tuple[str, int]:
+    """Return the new text, and how many occurrences it replaces; raises EditError and ValueError.
+
+    In a file whose lines all end in CRLF, line ends in `old` and `new` stand for that.
+    """
+    for name, value in (("old", old), ("new", new)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is a {type(value).__name__}, must be a str")
+    if not old:
+        raise ValueError("old is empty; write() or append() makes the contents of a file")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ValueError(f"count is {count!r}, must be a number from 1, or None for all")
+    if text.is_crlf:
+        old, new = (_with_crlf(part) for part in (old, new))
+    if old == new:
+        raise ValueError("old and new are the same")
+    found = text.body.count(old)
+    if not found:
+        raise EditError(shown, f"doesn't have this text{_near(text, old)}", 0)
+    if count is not None and found != count:
+        lines = ", ".join(map(str, _lines_of(text.body, old)))
+        times = "once" if found == 1 else f"{found} times"
+        what = f"has this text {times} (line {lines}), not {'once' if count == 1 else f'{count} times'}"
+        raise EditError(shown, f"{what}: give more of the lines around it, or another count", found)
+    return text.body.replace(old, new), found
+
+
+def _with_crlf(part: str) -> str:
+    return part if "\r" in part else part.replace("\n", "\r\n")
+
+
+def _lines_of(body: str, old: str) -> list[int | str]:
+    """Return the numbers of the lines at which it begins; "..." for the rest of many."""
+    numbers: list[int | str] = []
+    at, line, before = body.find(old), 1, 0
+    while at >= 0:
+        line += body.count("\n", before, at)
+        before = at
+        if len(numbers) == 10:
+            return [*numbers, "..."]
+        numbers.append(line)
+        at = body.find(old, at + len(old))
+    return numbers
+
+
+# ---- near misses
+
+
+def _near(text: Text, old: str) -> str:
+    """Return what to say about lines that nearly match; "" if there are none."""
+    lines = [line.removesuffix("\r") for line in text.body.split("\n")]
+    wanted = [line.removesuffix("\r") for line in old.split("\n")]
+    whole = _same_but_for(text, lines, old, wanted)
+    if whole:
+        return whole
+    first = next((line for line in wanted if line.strip()), "")
+    ratios = _ratios(lines[:_MOST_LOOKED_AT], first)
+    rows = [f"  {number}: {_cut(lines[number - 1])}" for _, number in sorted(ratios[:_MOST_NEAR], key=lambda r: r[1])]
+    return f". The closest lines to {_cut(first.strip())!r}:\n" + "\n".join(rows) if rows else ""
+
+
+def _same_but_for(text: Text, lines: Sequence[str], old: str, wanted: Sequence[str]) -> str:
+    """Say where the same lines are, if only line ends, white space or upper case differ."""
+    if old.replace("\r\n", "\n") in text.body.replace("\r\n", "\n"):
+        own = "CRLF" if text.is_crlf else "both LF and CRLF" if "\r\n" in text.body else "LF"
+        return f": only the line ends differ. The file has {own}"
+    for what, change in (("white space", _plain), ("upper and lower case", str.casefold)):
+        needles = [change(line) for line in wanted]
+        while needles and not needles[0].strip():
+            needles.pop(0)
+        while needles and not needles[-1].strip():
+            needles.pop()
+        if not needles:
+            continue
+        changed = [change(line) for line in lines[:_MOST_LOOKED_AT]]
+        at = [i for i in range(len(changed) - len(needles) + 1) if _is_at(changed, i, needles)]
+        if at:
+            shown = "\n".join(f"  {i + 1}: {_cut(lines[i])}" for i in at[:_MOST_NEAR])
+            return f": only {what} differs. These lines begin with the same:\n{shown}"
+    return ""
+
+
+def _is_at(lines: Sequence[str], at: int, needles: Sequence[str]) -> bool:
+    if len(needles) == 1:
+        return needles[0] in lines[at]
+    inner = all(lines[at + i] == needles[i] for i in range(1, len(needles) - 1))
+    return inner and lines[at].endswith(needles[0]) and lines[at + len(needles) - 1].startswith(needles[-1])
+
+
+def _plain(line: str) -> str:
+    return " ".join(line[: 10 * _LONGEST].split())
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def _ratios(lines: Sequence[str], wanted: str) -> list[tuple[float, int]]:
+    """Return how alike lines are, with their numbers: the most alike first."""
+    matcher = difflib.SequenceMatcher(None, autojunk=False)
+    matcher.set_seq2(wanted.strip()[:_LONGEST])
+    found = []
+    for number, line in enumerate(lines, 1):
+        part = line.strip()[:_LONGEST]
+        if not part:
+            continue
+        matcher.set_seq1(part)
+        if matcher.real_quick_ratio() >= _NEAR and (ratio := matcher.quick_ratio()) >= _NEAR:
+            found.append((ratio, number))
+    found.sort(key=lambda pair: (-pair[0], pair[1]))
+    return found
