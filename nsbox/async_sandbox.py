@@ -17,12 +17,14 @@ from functools import partial
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.token import CancelToken
 from nsbox._handles import waiting
+from nsbox._handles.async_files import AsyncFileTools
 from nsbox._handles.async_stream import AsyncJob, AsyncStream
+from nsbox._handles.dispatch import call_tool
 from nsbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, TypeVar, Unpack
 
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncSandbox", "AsyncSession"]
 
 
-class AsyncCommands:
-    """The tool calls of a Sandbox or Session, for coroutines."""
+class AsyncCommands(AsyncFileTools):
+    """The tool calls of a Sandbox or Session, for coroutines, and its file tools."""
 
     _commands: Commands
 
@@ -104,6 +106,12 @@ class AsyncCommands:
         """Return an AsyncJob: a handle of a command that runs in the background; see Sandbox.background()."""
         job = await waiting.in_thread(partial(self._commands.background, command, **options))
         return AsyncJob(job)
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> dict[str, Any]:
+        """Return what nsbox.call_tool returns. If the task is cancelled, the command is ended first."""
+        token = CancelToken()
+        call = partial(call_tool, self._commands, name, arguments, **{"cancel": token, **options})
+        return await waiting.in_thread(call, token.cancel)
 
     def jobs(self) -> list[AsyncJob]:
         """Return the jobs that run, and the last 100 that have ended, oldest first."""

@@ -1,0 +1,53 @@
+"""The file tools for coroutines: each runs in a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from nsbox._filetools.methods import FileTools
+from nsbox._handles import waiting
+
+if TYPE_CHECKING:
+    from nsbox._kept.commands import Commands
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_thread(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[AsyncFileTools, P], Coroutine[Any, Any, T]]:
+    """Return a coroutine function that does what a method of FileTools does."""
+
+    @wraps(method)
+    async def call(self: AsyncFileTools, /, *args: P.args, **options: P.kwargs) -> T:
+        own = getattr(self._commands, method.__name__)  # a session has its own
+        return await waiting.in_thread(partial(own, *args, **options))
+
+    return call
+
+
+class AsyncFileTools:
+    """Files of one policy, for coroutines. Each method is FileTools' own of that name.
+
+    A task that is cancelled meanwhile goes on when the file is as the call leaves it.
+    """
+
+    _commands: Commands
+
+    read = _in_thread(FileTools.read)
+    read_lines = _in_thread(FileTools.read_lines)
+    media = _in_thread(FileTools.media)
+    attach = _in_thread(FileTools.attach)
+    list_files = _in_thread(FileTools.list_files)
+    glob = _in_thread(FileTools.glob)
+    grep = _in_thread(FileTools.grep)
+    write = _in_thread(FileTools.write)
+    append = _in_thread(FileTools.append)
+    edit = _in_thread(FileTools.edit)
+    mkdir = _in_thread(FileTools.mkdir)
+    delete = _in_thread(FileTools.delete)
+    move = _in_thread(FileTools.move)
+    copy = _in_thread(FileTools.copy)
