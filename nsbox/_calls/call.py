@@ -109,6 +109,7 @@ class Call:
         self._token, self._can_cancel = cancel, cancel is not None or sink is not None or open_stdin
         self._is_cancelled = self._is_hurried = False
         self._process: Any = None
+        self._exchange: Exchange
         self._shell: str | None = None
         self._began = time.monotonic()
         self.inlet = Inlet(data, stays_open=open_stdin)  # last: from here on there is something to close
@@ -149,22 +150,32 @@ class Call:
             )
         except OSError as error:
             self.inlet.close()
-            if isinstance(error, NsboxError) or error.filename is None:
+            if isinstance(error, NsboxError) or error.filename is None or error.errno in failure.OWN:
                 raise
             argv = [*self._shells[-1:], *self._argv]
             return failure.not_started(error, self._policy, argv, self._args, self._cwd, self._began, self._shells)
         except BaseException:
             self.inlet.close()
             raise
+        self._take_streams()
         return None
+
+    def _take_streams(self) -> None:
+        """Get what attend() needs, while a lack of descriptors is still an error of the start."""
+        try:
+            self._exchange = Exchange(self._process, self.inlet, self._outputs, self._gate)
+        except BaseException:
+            with self._process:
+                self._process.kill()
+            self.inlet.close()
+            raise
 
     def attend(self) -> ToolResult:
         """Give the started command its input, read its output, and end it if its time is up; return what it did."""
-        process, exchange, ending, background = self._process, None, None, None
+        process, exchange, ending, background = self._process, self._exchange, None, None
         deadline = None if self._timeout is None else self._began + self._timeout
         with process:
             try:
-                exchange = Exchange(process, self.inlet, self._outputs, self._gate)
                 if not exchange.run(deadline, self._shall_stop if self._can_cancel else None):
                     ending = self._end(exchange)
                 exchange.drain()
@@ -177,8 +188,7 @@ class Call:
                 process.kill()
                 raise
             finally:
-                if exchange is not None:
-                    exchange.close()
+                exchange.close()
                 self.inlet.close()
         return self._record(ending, background)
 

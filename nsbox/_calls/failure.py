@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
 
 
+OWN = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
+)  # this process's, not a program's
+
+
 def started(
     start: Callable[..., Any], policy: Policy, argv: list[str], shells: tuple[str, ...], **options: Any
 ) -> tuple[Any, str | None]:

@@ -30,6 +30,7 @@ class Worker:
         self._listeners: list[Listener] = []
         self._creator = os.getpid()
         self.has_started = self.has_ended = False
+        self.is_begun = False  # the start has succeeded
         self.result: ToolResult | None = None
         self.error: BaseException | None = None
         context = contextvars.copy_context()  # confined(), and what audit hooks look at
@@ -47,6 +48,7 @@ class Worker:
         result = error = None
         try:
             result = self.call.start()
+            self.is_begun = True
             self._set(has_started=True)
             if result is None:
                 result = self.call.attend()
@@ -90,7 +92,7 @@ class Worker:
 
     def check_start(self) -> None:
         """Raise the error of the start, if there was one."""
-        if self.error is not None and self.call.process is None:
+        if self.error is not None and not self.is_begun:
             raise self.error
 
     def await_end(self, timeout: float | None = None) -> bool:

@@ -125,6 +125,19 @@ def test_asking(project: Path) -> None:
         assert (done.stdout, done.stderr) == ("Connection refused\n", f"{before}new.invalid:443: refused\n")
 
 
+def test_tool_loop(project: Path) -> None:
+    """A model's calls are carried out; its mistakes are answers, from which it goes on."""
+    lines = example("tool_loop.py", str(project)).stdout.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == [
+        *("write", "shell", "read_lines", "edit", "edit", "write", "shell", "done:")
+    ]
+    assert "status 1" in lines[1]
+    assert "error: sum.py doesn't have this text" in lines[3]
+    assert "error: /etc/motd is in no directory that the policy names" in lines[5]
+    assert lines[-1] == "done: 3"
+    assert (project / "sum.py").read_text() == "def total(xs):\n    return sum(xs)\n"
+
+
 def test_exec_tool(project: Path) -> None:
     """The exec tool reports output, status and reason of each command."""
     printed = example("exec_tool.py").stdout
