@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from nsbox._filetools.methods import FileTools
 from nsbox._handles import waiting
-
-if TYPE_CHECKING:
-    from nsbox._kept.commands import Commands
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +32,7 @@ class AsyncFileTools:
     A task that is cancelled meanwhile goes on when the file is as the call leaves it.
     """
 
-    _commands: Commands
+    _commands: object  # a Sandbox, a session: their module stands on this one
 
     read = _in_thread(FileTools.read)
     read_lines = _in_thread(FileTools.read_lines)
