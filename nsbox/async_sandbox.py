@@ -11,6 +11,7 @@ cancellation go on.
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 
@@ -23,7 +24,6 @@ from nsbox._handles.dispatch import call_tool
 from nsbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, TypeVar, Unpack
@@ -48,6 +48,8 @@ class AsyncCommands(AsyncFileTools):
     def __init__(self) -> None:
         self._tokens: set[CancelToken] = set()  # of calls that go on
         self._changed = threading.Condition()
+        self._is_closing = False
+        self._creator = os.getpid()
 
     async def _result(self, function: Callable[..., ToolResult], options: dict[str, Any]) -> ToolResult:
         """Return what a call returns, in a thread of its own. It ends if the task is cancelled."""
@@ -60,17 +62,26 @@ class AsyncCommands(AsyncFileTools):
             try:
                 return function(**options | {"cancel": token})
             finally:
-                with self._changed:
-                    self._tokens.discard(token)
-                    self._changed.notify_all()
+                forget()
+
+        def forget() -> None:
+            with self._changed:
+                self._tokens.discard(token)
+                self._changed.notify_all()
 
         with self._changed:
+            if self._is_closing:
+                token.cancel()
             self._tokens.add(token)
-        return await waiting.in_thread(call, token.cancel)
+        return await waiting.in_thread(call, token.cancel, unstarted=forget)
 
     def _end(self, close: Callable[[], object]) -> None:
         """End the calls that go on, perhaps because their event loop has gone; then close what they ran in."""
+        if self._creator != os.getpid():  # the calls are those of the process that this one was forked from
+            close()
+            return
         with self._changed:
+            self._is_closing = True
             for token in self._tokens:
                 token.cancel()
             self._changed.wait_for(lambda: not self._tokens)
@@ -104,8 +115,9 @@ class AsyncCommands(AsyncFileTools):
 
     async def background(self, command: str | Sequence[str], **options: Unpack[StreamOptions]) -> AsyncJob:
         """Return an AsyncJob: a handle of a command that runs in the background; see Sandbox.background()."""
-        job = await waiting.in_thread(partial(self._commands.background, command, **options))
-        return AsyncJob(job)
+        return AsyncJob(
+            await waiting.in_thread(partial(self._commands.background, command, **options), undo=lambda job: job.kill())
+        )
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> dict[str, Any]:
         """Return what nsbox.call_tool returns. If the task is cancelled, the command is ended first."""
@@ -174,7 +186,7 @@ class AsyncSandbox(AsyncCommands):
 
     async def session(self) -> AsyncSession:
         """Return an AsyncSession under this policy; see Sandbox.session()."""
-        return AsyncSession(await waiting.in_thread(self.sandbox.session))
+        return AsyncSession(await waiting.in_thread(self.sandbox.session, undo=lambda session: session.close()))
 
     async def close(self) -> None:
         """End calls, streams and jobs that go on, and release what is kept, as Sandbox.close()."""

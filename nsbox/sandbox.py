@@ -319,9 +319,9 @@ class Sandbox(Commands, FileTools):
         if _is_late():  # the kernel lets go
             self._is_closed = True
             return
-        self._end_calls()
         with self._lock:
             self._is_closed = True
+        self._end_calls()
         self._way.close()
         for each in self._published:
             each.close()

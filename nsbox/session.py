@@ -260,7 +260,7 @@ class Session(Commands, FileTools):
         try:
             own = {"pass_fds": (state,), "basis": self._environment}
             result = self._line(_KEEP.format(fd=state) + command, command, path, False, options | own)
-            if not result.timed_out:  # bash reports its directory even when it was asked to end
+            if not (result.timed_out or result.cancelled):  # bash reports its directory even when it was asked to end
                 self._remember(os.pread(state, _MOST_KEPT + 1, 0), options.get("secrets"))
             if check:
                 result.check_returncode()
@@ -311,10 +311,9 @@ class Session(Commands, FileTools):
 
         Raises KillError if a process in it doesn't end.
         """
-        if self._way is not None and not _is_late():
-            self._end_calls()
         way, self._way = self._way, None
         if way is not None and not _is_late():
+            self._end_calls()
             for each in self._published:
                 each.close()
             way.close()

@@ -295,10 +295,11 @@ class Transaction(Commands, FileTools):
         if _is_late():  # the kernel ends the commands, and the next recover() drops their changes
             self._way = None
             return
+        with self._lock:
+            way, self._way = self._way, None
         if self._creator == os.getpid():
             self._end_calls()
         with self._lock:
-            way, self._way = self._way, None
             if way is not None:
                 way.close()
             store, self._store = self._store, None

@@ -52,6 +52,11 @@ def _most(max_output: int | str) -> int:
     return most
 
 
+def end_at_terminal(data: bytes) -> bytes:
+    """Return what ends the input at a terminal: after an unfinished line, the first only hands that over."""
+    return b"\x04" if not data or data.endswith(b"\n") else b"\x04\x04"
+
+
 class Call:
     """A tool call.
 
@@ -100,8 +105,8 @@ class Call:
         self._timeout, self._grace = check_timeout(timeout), kills.check_grace(grace)
         data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else bytes(memoryview(input or b""))
         self._pty = pty
-        if pty and data and not open_stdin:
-            data += b"\x04"  # the end of the input, as it is typed
+        if pty and not open_stdin:
+            data += end_at_terminal(data)
         most = _most(max_output)
         sinks = (None, None) if sink is None else (partial(sink, "stdout"), partial(sink, "stderr"))
         self._outputs = (Output(most, scrubbers[0], sinks[0]), Output(most, scrubbers[1], sinks[1]))
@@ -190,7 +195,10 @@ class Call:
             finally:
                 exchange.close()
                 self.inlet.close()
-        return self._record(ending, background)
+        result = self._record(ending, background)
+        for output in self._outputs:  # the call may be kept longer than they are needed
+            output.forget()
+        return result
 
     def _end(self, exchange: Exchange) -> Ending:
         """End the command and everything that it has started; return how."""

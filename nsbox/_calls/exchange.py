@@ -74,10 +74,11 @@ class Exchange:
         if self._stdin is None:
             return
         reads = selectors.EVENT_READ if self._stdin in self._outputs else 0
+        has_ended = self._inlet.has_ended  # before looking for data: other threads send some, and then end it
         has_data = len(self._inlet.next()) > 0
-        if not has_data and self._inlet.has_ended and self._stdin is not self._terminal:
+        if not has_data and has_ended and self._stdin is not self._terminal:
             self._drop_stdin()
-        elif not has_data and self._inlet.has_ended:
+        elif not has_data and has_ended:
             self._want(self._stdin, reads)
             self._forget_bell()
             self._stdin = None
@@ -100,9 +101,10 @@ class Exchange:
     def _drop_output(self, stream: Any) -> None:
         self._outputs.pop(stream)
         self._want(stream, 0)
-        if stream is self._terminal:
+        if stream is self._terminal:  # stays open until the command's end: closing it is SIGHUP
             self._drop_stdin()
-        stream.close()
+        else:
+            stream.close()
 
     def _read(self, stream: Any) -> None:
         try:
@@ -157,7 +159,9 @@ class Exchange:
         while self._selector.get_map():
             now = time.monotonic()
             if (deadline is not None and now >= deadline) or (is_stopped is not None and is_stopped()):
-                return False
+                if self._process.poll() is None:
+                    return False
+                break
             if now >= glance:  # even while other processes go on writing
                 if self._process.poll() is not None:
                     break
@@ -200,5 +204,7 @@ class Exchange:
         self._drop_stdin()
         for stream in list(self._outputs):
             self._drop_output(stream)
+        if self._terminal is not None:
+            self._terminal.close()
         self._selector.close()
         self._inlet.close()

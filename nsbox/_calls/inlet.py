@@ -9,7 +9,11 @@ import time
 from collections import deque
 
 from nsbox._base.descriptors import high
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.output import CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _MOST = 1 << 20  # bytes that wait for a command which doesn't read them; more than that, and send() waits
 
@@ -24,6 +28,7 @@ class Inlet:
     def __init__(self, data: bytes, *, stays_open: bool) -> None:
         self._pieces = deque([memoryview(data)] if data else ())
         self._size = len(data)
+        self._last = data[-1:]
         self._changed = threading.Condition()
         self._is_closed, self._is_open = False, stays_open
         self.has_ended = not stays_open
@@ -33,19 +38,26 @@ class Inlet:
             for fd in (self.fd, self._bell):
                 os.set_blocking(fd, False)
 
-    def send(self, data: str | bytes, timeout: float | None = None) -> None:
-        """Add data; wait while more than 1 MiB is unread. Raises BrokenPipeError, TimeoutError and ValueError."""
+    def send(self, data: str | bytes, timeout: float | None = None, stopped: Sequence[object] = ()) -> None:
+        """Add data; wait while more than 1 MiB is unread, or until `stopped` has something in it.
+
+        Raises BrokenPipeError, TimeoutError and ValueError.
+        """
         if not self._is_open:
             raise ValueError("stdin isn't open: open_stdin=True keeps it open")
         deadline = None if timeout is None else time.monotonic() + timeout
         view = memoryview(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data))
+        total = len(view)
         while len(view):
             with self._changed:
-                while self._size >= _MOST and not self._is_closed:
+                while self._size >= _MOST and not self._is_closed and not stopped:
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
-                        raise TimeoutError(f"the command hasn't read its stdin for {timeout:g} seconds")
+                        sent = f"{total - len(view)} of {total} bytes were sent"
+                        raise TimeoutError(f"the command hasn't read its stdin for {timeout:g} seconds; {sent}")
                     self._changed.wait(left)
+                if stopped:
+                    return
                 if self._is_closed:
                     raise BrokenPipeError("the command has ended, or has closed its stdin")
                 if self.has_ended:
@@ -53,8 +65,14 @@ class Inlet:
                 room = max(1, _MOST - self._size)
                 self._pieces.append(view[:room])
                 self._size += len(view[:room])
+                self._last = bytes(self._pieces[-1][-1:])
                 view = view[room:]
             self.ring()
+
+    def wake(self) -> None:
+        """Let send() look whether it was stopped."""
+        with self._changed:
+            self._changed.notify_all()
 
     def end(self, *, last: bytes = b"") -> None:
         """Let stdin end after what was sent. last: what a terminal needs for that."""
@@ -62,6 +80,8 @@ class Inlet:
             if self._is_closed or self.has_ended:
                 return
             if last:
+                if self._last not in (b"", b"\n"):
+                    last += last  # the first only hands over the unfinished line
                 self._pieces.append(memoryview(last))
                 self._size += len(last)
             self.has_ended = True

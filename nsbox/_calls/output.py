@@ -51,7 +51,7 @@ class Output:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        if len(self._tail) > 4 * self._half + CHUNK:
+        if len(self._tail) > 2 * self._half + CHUNK:
             del self._tail[: -self._half]
 
     def end(self) -> None:
@@ -62,6 +62,10 @@ class Output:
         rest, self._rest = self._rest, b""
         if rest and self._sink is not None:
             self._sink(rest)
+
+    def forget(self) -> None:
+        """Let go of what is kept."""
+        self._head, self._tail = bytearray(), bytearray()
 
     @property
     def left_out(self) -> int:

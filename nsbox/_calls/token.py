@@ -31,7 +31,10 @@ class CancelToken:
     @property
     def is_cancelled(self) -> bool:
         """Whether cancel() was called, of this token or of the one that it is a child of."""
-        return self._is_cancelled or (self._parent is not None and self._parent.is_cancelled)
+        token: CancelToken | None = self
+        while token is not None and not token._is_cancelled:
+            token = token._parent
+        return token is not None
 
     def __repr__(self) -> str:
         return f"<nsbox.CancelToken{' cancelled' if self.is_cancelled else ''}>"

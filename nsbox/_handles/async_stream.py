@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 _TURNS = 16  # events after which other tasks have their turn
 
 
+async def _send(worker: Worker, data: str | bytes, timeout: float | None) -> None:
+    """Send data to a command's stdin. If the task is cancelled, part of it may have been sent."""
+    worker.check_creator()
+    stopped: list[bool] = []
+
+    def stop() -> None:
+        stopped.append(True)
+        worker.call.inlet.wake()
+
+    await waiting.in_thread(lambda: worker.call.inlet.send(data, timeout, stopped), stop)
+
+
 class AsyncStream(Streamed):
     """The output of a command as it comes, for `async for`. `AsyncSandbox.stream()` makes it; see Stream.
 
@@ -39,9 +51,9 @@ class AsyncStream(Streamed):
         assert worker is not None
         worker.check_creator()
         self._turn += 1
-        if self._turn % _TURNS == 0:
-            await waiting.checkpoint()
         try:
+            if self._turn % _TURNS == 0:
+                await waiting.turn(self._has_news, worker.listen, self._abandon)
             while (event := self._next()) is None:
                 await waiting.until(self._has_news, worker.listen, self._abandon)
         except StopIteration:
@@ -51,11 +63,12 @@ class AsyncStream(Streamed):
     def _has_news(self) -> bool:
         """Return whether there is an event; of a command that nobody reads, only its end counts."""
         worker = self._worker
-        return worker is None or worker.has_ended or not self._queue.is_empty
+        return worker is None or worker.has_ended or not (self._queue.is_dropped or self._queue.is_empty)
 
     async def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
         """Send data to the command's stdin, as Stream.send()."""
-        await waiting.in_thread(lambda: self._send(data, timeout), self.cancel)
+        assert self._worker is not None
+        await _send(self._worker, data, timeout)
 
     async def send_eof(self) -> None:
         """Let the command's stdin end."""
@@ -68,6 +81,7 @@ class AsyncStream(Streamed):
         worker = self._worker
         if worker is not None:
             await waiting.until(lambda: worker.has_ended, worker.listen, bool)
+            worker.check_killed()
         self._is_over = True
 
     async def __aenter__(self) -> AsyncStream:
@@ -115,9 +129,15 @@ class AsyncJob:
 
     async def output(self, since: int = 0, *, max_bytes: int = 100_000, wait: float | None = None) -> JobOutput:
         """Return what it has printed since a position, as Job.output()."""
-        if wait is None:
-            return self._job.output(since, max_bytes=max_bytes)
-        return await waiting.in_thread(lambda: self._job.output(since, max_bytes=max_bytes, wait=wait))
+        if wait is not None and not self._job.has_news(since):
+            stopped: list[bool] = []
+
+            def stop() -> None:
+                stopped.append(True)
+                self._worker.notify()
+
+            await waiting.in_thread(lambda: self._job.await_news(since, wait, stopped), stop)
+        return self._job.output(since, max_bytes=max_bytes)
 
     async def wait(self) -> ToolResult:
         """Return its record when nothing of it is left. For a time limit, use that of your event loop."""
@@ -154,7 +174,7 @@ class AsyncJob:
 
     async def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
         """Send data to its stdin, or type it at its terminal, as Job.send()."""
-        await waiting.in_thread(lambda: self._job.send(data, timeout=timeout))
+        await _send(self._worker, data, timeout)
 
     async def send_eof(self) -> None:
         """Let its stdin end."""

@@ -10,7 +10,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._calls.output import MOST_OUTPUT, incomplete
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nsbox._calls.call import Call
     from nsbox._calls.record import ToolResult
@@ -64,6 +64,12 @@ class Tail:
                 del self._kept[: -self._most]
         self.tell()
 
+    def trim(self) -> None:
+        """Let go of what can't be asked for any more."""
+        with self._lock:
+            self._first += max(0, len(self._kept) - self._most)
+            self._kept = self._kept[-self._most :]
+
     @property
     def end(self) -> int:
         """The position after the last byte."""
@@ -98,8 +104,13 @@ class Job:
     ) -> None:
         self.id, self.args = id, args
         self._tail = Tail(most)
-        self._worker = start(call(sink=self._tail.put))
-        self._tail.tell = self._worker.notify
+        made = call(sink=self._tail.put)
+        try:
+            self._worker = start(made)
+            self._tail.tell = self._worker.notify
+        except BaseException:  # a signal handler may raise
+            made.cancel(at_once=True)
+            raise
 
     def await_start(self) -> None:
         """Wait until the command has started; raises its error."""
@@ -109,6 +120,8 @@ class Job:
     def worth_keeping(jobs: tuple[Job, ...]) -> list[Job]:
         """Return those jobs that run, and the last of those that have ended."""
         ended = [job for job in jobs if not job.is_running]
+        for job in ended:
+            job._tail.trim()
         dropped = set(map(id, ended[: max(0, len(ended) - _MOST_ENDED)]))
         return [job for job in jobs if id(job) not in dropped]
 
@@ -149,12 +162,20 @@ class Job:
         worker = self._worker
         worker.check_creator()
         if wait is not None:
-            with worker.changed:
-                worker.changed.wait_for(lambda: worker.has_ended or self._tail.end > since, wait)
+            self.await_news(since, wait)
         is_over = worker.has_ended  # before reading: what comes later isn't the end
         data, following, left_out = self._tail.since(since, max_bytes)
         is_over = is_over and following >= self._tail.end
         return JobOutput(data.decode("utf-8", "replace"), following, left_out, is_over)
+
+    def has_news(self, since: int) -> bool:
+        """Return whether there is output after a position, or nothing more can follow."""
+        return self._worker.has_ended or self._tail.end > since
+
+    def await_news(self, since: int, seconds: float, stopped: Sequence[object] = ()) -> None:
+        """Wait for output after a position, at most some seconds, or until `stopped` has something in it."""
+        with self._worker.changed:
+            self._worker.changed.wait_for(lambda: bool(stopped) or self.has_news(since), seconds)
 
     def wait(self, timeout: float | None = None) -> ToolResult:
         """Return its record when nothing of it is left.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Name = Literal["stdout", "stderr"]
 
+_EACH = 100  # bytes of memory that an event needs by itself
 MOST_WAITING = 1 << 20  # bytes that wait for a caller; while there are more, the command isn't read
 
 
@@ -49,18 +50,18 @@ class Queue:
         self._batch: deque[tuple[Name, bytes]] = deque()  # what the caller is being given
         self._taking = threading.Lock()
         self._size = 0
-        self._is_open_end = False  # nobody reads any more: what comes is dropped
+        self.is_dropped = False  # nobody reads any more: what comes is dropped
         self._room = threading.Condition()
         self.tell: Callable[[], object] = bool
 
     def put(self, kind: Name, data: bytes) -> None:
         """Add a piece."""
-        if self._is_open_end:
-            return
         with self._room:
+            if self.is_dropped:
+                return
             was_empty = not self._events
             self._events.append((kind, data))
-            self._size += len(data)
+            self._size += len(data) + _EACH
         if was_empty:
             self.tell()
 
@@ -73,7 +74,10 @@ class Queue:
                 with self._room:  # all at once: a lock and a switch of threads for each would cost more than the data
                     self._batch, self._events, self._size = self._events, deque(), 0
                     self._room.notify_all()
-            return self._batch.popleft()
+            try:
+                return self._batch.popleft()
+            except IndexError:  # another thread has dropped everything
+                return None
 
     @property
     def is_empty(self) -> bool:
@@ -92,9 +96,9 @@ class Queue:
     def drain(self) -> None:
         """Drop everything, now and from now on."""
         with self._room:
-            self._is_open_end = True
+            self.is_dropped = True
             self._events.clear()
-            self._batch = deque()
+            self._batch.clear()
             self._size = 0
             self._room.notify_all()
 
@@ -106,8 +110,13 @@ class Streamed:
         self._queue = Queue()
         self._is_over = False
         self._worker: Worker | None = None
-        self._worker = start(call(sink=self._queue.put, gate=self._queue))
-        self._queue.tell = self._worker.notify  # and not this object's: the thread must not keep it alive
+        made = call(sink=self._queue.put, gate=self._queue)
+        try:
+            self._worker = start(made)
+            self._queue.tell = self._worker.notify  # and not this object's: the thread must not keep it alive
+        except BaseException:  # a signal handler may raise
+            made.cancel(at_once=True)
+            raise
 
     @property
     def result(self) -> ToolResult | None:
@@ -126,8 +135,10 @@ class Streamed:
 
     def _abandon(self) -> None:
         """End the command without a reader."""
-        if self._worker is not None and not self._worker.has_ended:
-            self._worker.call.cancel()
+        if self._worker is not None:
+            self._worker.check_creator()
+            if not self._worker.has_ended:
+                self._worker.call.cancel()
         self._queue.drain()
 
     def _next(self) -> StreamEvent | None:
@@ -140,12 +151,15 @@ class Streamed:
             raise StopIteration
         if not worker.has_ended or not self._queue.is_empty:
             return None
-        self._is_over = True
+        with worker.changed:  # of several readers, one gets the record
+            if self._is_over:
+                raise StopIteration
+            self._is_over = True
         return StreamEvent("end", b"", worker.outcome())
 
     def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
         worker = getattr(self, "_worker", None)
-        if worker is not None and not _is_late() and not worker.has_ended:
+        if worker is not None and not _is_late() and worker.is_ours and not worker.has_ended:
             self._abandon()
 
 
@@ -193,10 +207,11 @@ class Stream(Streamed):
             self._worker.call.end_input()
 
     def close(self) -> None:
-        """End the command, and return when nothing of it is left. Closing twice is no error."""
+        """End the command, and return when nothing of it is left. Closing twice is no error. Raises KillError."""
         self._abandon()
         if self._worker is not None:
             self._worker.await_end()
+            self._worker.check_killed()
         self._is_over = True
 
     def __enter__(self) -> Stream:

@@ -25,7 +25,7 @@ def _trio() -> Any:
     """Return trio if the running task is one of trio's; else None."""
     trio = sys.modules.get("trio")
     if trio is not None:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, AttributeError):  # not in a task; another thread is importing it
             trio.lowlevel.current_task()
             return trio
     return None
@@ -35,9 +35,9 @@ class _Shield(contextlib.ExitStack):
     """Keeps anyio from cancelling the rest of a task again and again, where anyio is in use."""
 
     def __enter__(self) -> _Shield:
-        anyio = sys.modules.get("anyio")
-        if anyio is not None:
-            self.enter_context(anyio.CancelScope(shield=True))
+        scope = getattr(sys.modules.get("anyio"), "CancelScope", None)  # None while another thread imports it
+        if scope is not None:
+            self.enter_context(scope(shield=True))
         return self
 
 
@@ -68,6 +68,7 @@ async def _asyncio_until(
                     cancel()
                     stack.enter_context(_Shield())
             except BaseException:  # GeneratorExit: the loop has gone, and nobody waits
+                stack.pop_all()  # a shield can't end without a loop
                 cancel()
                 raise
             finally:
@@ -123,15 +124,34 @@ async def until(is_ready: Callable[[], bool], listen: Callable[[Listener], Liste
         await _asyncio_until(is_ready, listen, cancel)
 
 
-async def checkpoint() -> None:
-    """Let other tasks run."""
+async def turn(is_ready: Callable[[], bool], listen: Callable[[Listener], Listener], cancel: Listener) -> None:
+    """Let other tasks run. As until(), if the task is cancelled."""
     trio = _trio()
-    await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
+    try:
+        await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
+    except BaseException as error:
+        cancel()
+        if isinstance(error, asyncio.CancelledError if trio is None else trio.Cancelled):
+            with _Shield() if trio is None else trio.CancelScope(shield=True):
+                await until(is_ready, listen, bool)
+        raise
 
 
-async def in_thread(function: Callable[[], T], cancel: Listener = bool) -> T:
-    """Return what a function returns in a thread of its own. cancel: as for until(); asks the function to end."""
+async def in_thread(
+    function: Callable[[], T],
+    cancel: Listener = bool,
+    *,
+    unstarted: Listener = bool,
+    undo: Callable[[T], object] | None = None,
+) -> T:
+    """Return what a function returns in a thread of its own.
+
+    cancel: as for until(); asks the function to end.
+    unstarted: called if no thread can be started.
+    undo: called with the outcome, in that thread, if the task is cancelled meanwhile.
+    """
     outcome: list[T] = []
+    cancelled: list[bool] = []
     errors: list[BaseException] = []
     listeners: list[Listener] = []
     has_ended = threading.Event()
@@ -139,6 +159,8 @@ async def in_thread(function: Callable[[], T], cancel: Listener = bool) -> T:
     def work() -> None:
         try:
             outcome.append(function())
+            if cancelled and undo is not None:
+                undo(outcome.pop())
         except BaseException as error:  # it is raised in the task
             errors.append(error)
         has_ended.set()
@@ -149,8 +171,28 @@ async def in_thread(function: Callable[[], T], cancel: Listener = bool) -> T:
         listeners.append(listener)
         return lambda: listeners.remove(listener)
 
-    threading.Thread(target=contextvars.copy_context().run, args=(work,), name="nsbox-call", daemon=True).start()
-    await until(has_ended.is_set, listen, cancel)
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="nsbox-call", daemon=True)
+    try:
+        thread.start()
+    except BaseException:
+        if thread.ident is None:
+            unstarted()
+        else:
+            cancel()
+        raise
+
+    def stop() -> None:
+        cancelled.append(True)
+        cancel()
+
+    try:
+        await until(has_ended.is_set, listen, stop)
+    except BaseException as error:
+        if errors:
+            error.__cause__ = errors[0]  # such as a KillError: something is left
+        if outcome and undo is not None:  # it came at the last moment
+            threading.Thread(target=undo, args=(outcome[0],), daemon=True).start()
+        raise
     if errors:
         raise errors[0]
     return outcome[0]

@@ -6,6 +6,7 @@ import contextvars
 import os
 import threading
 
+from nsbox._base.errors import KillError
 from nsbox._base.frozen import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,9 +41,18 @@ class Worker:
         """Start the thread."""
         try:
             self._thread.start()
-        except BaseException:
-            self.call.inlet.close()
+        except BaseException as error:
+            self.call.cancel(at_once=True)  # a signal handler may have raised: then the thread runs
+            if self._thread not in threading.enumerate():
+                self.call.inlet.close()
+                self._set(error=error, has_started=True, has_ended=True)
+                self._on_end(self)
             raise
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it, and not the one that this one was forked from."""
+        return self._creator == os.getpid()
 
     def _run(self) -> None:
         result = error = None
@@ -54,8 +64,8 @@ class Worker:
                 result = self.call.attend()
         except BaseException as problem:  # it is raised in the caller's thread
             error = problem
-        self._on_end(self)
         self._set(result=result, error=error, has_started=True, has_ended=True)
+        self._on_end(self)
 
     def _set(self, **values: Any) -> None:
         with self.changed:
@@ -101,6 +111,11 @@ class Worker:
         with self.changed:
             return self.changed.wait_for(lambda: self.has_ended, timeout)
 
+    def check_killed(self) -> None:
+        """Raise KillError if something of the command has survived a kill."""
+        if isinstance(self.error, KillError):
+            raise self.error
+
     def outcome(self) -> ToolResult:
         """Return the record of a call that has ended; raises its error."""
         if self.error is not None:
@@ -110,7 +125,7 @@ class Worker:
 
     def check_creator(self) -> None:
         """Raise ValueError in a forked copy of the process that made it, which has no such thread."""
-        if self._creator != os.getpid():
+        if not self.is_ours:
             raise ValueError("the command belongs to the process that this one was forked from")
 
 
@@ -120,7 +135,7 @@ class Workers:
     def __init__(self) -> None:
         self._all: set[Worker] = set()
         self._is_closed = False
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._count = 0
 
     def number(self) -> int:
@@ -137,11 +152,7 @@ class Workers:
                 call.inlet.close()
                 raise ValueError("what runs the command is closed")
             self._all.add(worker)
-        try:
-            worker.start()
-        except BaseException:
-            self._forget(worker)
-            raise
+        worker.start()
         return worker
 
     def _forget(self, worker: Worker) -> None:
@@ -156,5 +167,5 @@ class Workers:
         for worker in running:
             worker.call.cancel()
         for worker in running:
-            if worker._creator == os.getpid() and worker._thread is not threading.current_thread():
+            if worker.is_ours and worker._thread is not threading.current_thread():
                 worker.await_end()

@@ -361,7 +361,11 @@ class Commands(Keeper):
         make = self._call_of(command, chosen)
         workers = self._threads()
         job = OwnJob(workers.number(), command, make, workers.start, kept(options.get("max_output")))
-        job.await_start()
+        try:
+            job.await_start()
+        except BaseException:  # also a signal handler's
+            job.worker.call.cancel(at_once=True)
+            raise
         with workers.lock:
             self._jobs = (*OwnJob.worth_keeping(self._jobs), job)
         return job

@@ -156,8 +156,6 @@ def test_many_at_once(run: Callable[[Main], Any], policy: Policy) -> None:
                     group.start_soon(one, i)
         assert sorted(seen, key=int) == [f"{i}\n" for i in range(50)]
 
-    if run in (LOOPS["trio"],):
-        pytest.skip("anyio's task groups; see anyio-trio")
     run(main)
 
 
@@ -202,8 +200,6 @@ def test_a_cancelled_task(run: Callable[[Main], Any], policy: Policy, what: str)
             assert scope.cancelled_caught
             assert (here / "ended").exists()
 
-    if run is LOOPS["trio"]:
-        pytest.skip("anyio's task groups; see anyio-trio")
     run(main)
 
 
@@ -269,6 +265,82 @@ def test_cancelled_again_and_again(run_asyncio: Callable[[Main], Any], policy: P
             assert (here / "ended").exists()
 
     run_asyncio(main)
+
+
+def test_cancelled_while_there_is_always_more(run_asyncio: Callable[[Main], Any], policy: Policy) -> None:
+    """A reader who never has to wait is cancelled where other tasks have their turn."""
+
+    async def main() -> None:
+        async with AsyncSandbox(policy) as box:
+            for _ in range(5):
+                stream = box.stream("yes")
+
+                async def read(stream: nsbox.AsyncStream = stream) -> None:
+                    async for _ in stream:
+                        pass
+
+                task = asyncio.ensure_future(read())
+                await asyncio.sleep(0.1)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert stream._worker is not None
+                assert stream._worker.has_ended
+
+    run_asyncio(main)
+
+
+def test_cancelled_talk_with_a_job(run_asyncio: Callable[[Main], Any], policy: Policy) -> None:
+    """Waiting for room, or for output, ends at once; the job goes on."""
+
+    async def main() -> None:
+        async with AsyncSandbox(policy) as box:
+            job = await box.background("sleep 1000")
+            for call in (job.send("x" * 3_000_000), job.output(wait=1000)):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(call, 0.2)
+            assert job.is_running
+
+    run_asyncio(main)
+
+
+def test_cancelled_while_it_starts(run_asyncio: Callable[[Main], Any], policy: Policy) -> None:
+    """A job, or a session, that nobody gets is ended."""
+
+    async def main() -> None:
+        async with AsyncSandbox(policy) as box:
+            for delay in (0.0, 0.001, 0.003, 0.01):
+                task = asyncio.ensure_future(box.background("sleep 1000"))
+                await asyncio.sleep(delay)
+                if task.cancel():
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                    assert not any([await job.wait() is None for job in box.jobs()])
+                other = asyncio.ensure_future(box.session())
+                await asyncio.sleep(delay)
+                other.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await (await other).close()
+        gc.collect()
+
+    run_asyncio(main)
+
+
+def test_calls_that_begin_while_it_closes(policy: Policy) -> None:
+    """They are cancelled, or refused; close() doesn't wait for them."""
+
+    async def main() -> None:
+        box = await AsyncSandbox(policy).start()
+        first = asyncio.ensure_future(box.shell("trap '' TERM; sleep 1000; sleep 1000", grace=0.5))
+        await asyncio.sleep(0.2)
+        closing = asyncio.ensure_future(box.close())
+        await asyncio.sleep(0.1)
+        second = asyncio.ensure_future(box.shell("sleep 1000"))
+        await closing
+        assert (await first).cause == "cancelled"
+        assert (await second).cause == "cancelled"
+
+    asyncio.run(main())
 
 
 def test_a_stream_that_is_left(run_asyncio: Callable[[Main], Any], policy: Policy) -> None:

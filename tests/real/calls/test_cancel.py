@@ -113,6 +113,38 @@ def test_a_child_alone() -> None:
     assert repr(child) == "<nsbox.CancelToken cancelled>"
 
 
+def test_deep_children() -> None:
+    """A token can be a child of a child, any number of times."""
+    first = token = CancelToken()
+    for _ in range(5000):
+        token = token.child()
+    first.cancel()
+    assert token.is_cancelled
+
+
+def test_too_late(policy: Policy) -> None:
+    """A command that has ended by itself wasn't cancelled, even if others still have its streams."""
+    token = CancelToken()
+
+    def cancel_later(_: object) -> None:
+        time.sleep(0.5)
+        token.cancel()
+
+    with Sandbox(policy) as box, box.session() as session:
+        result = session.shell("echo; sleep 1000 & exit 3", cancel=token, on_output=cancel_later)
+        assert (result.returncode, result.cause) == (3, "exit")
+
+
+def test_a_kept_shell_that_is_cancelled(policy: Policy) -> None:
+    """It leaves directory and variables as they were, as one does that took too long."""
+    token = CancelToken()
+    line = "trap 'exit 0' TERM; cd /tmp; export A=1; echo; while :; do sleep 0.02; done"
+    with Sandbox(policy) as box, box.session() as session:
+        result = session.shell(line, keep=True, cancel=token, on_output=when_printed(token))  # type: ignore[arg-type]
+        assert result.cause == "cancelled"
+        assert session.shell("pwd; echo A$A", keep=True).stdout == f"{policy.workdir}\nA\n"
+
+
 def test_no_token(box: Sandbox) -> None:
     """Anything else is named."""
     with pytest.raises(TypeError, match="cancel is a Event, must be a CancelToken"):

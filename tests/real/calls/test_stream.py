@@ -178,6 +178,46 @@ def test_a_terminal(box: Sandbox) -> None:
     assert out.endswith(b"over\r\n")
 
 
+@pytest.mark.parametrize(("text", "shown"), [("", ""), ("abc\n", "abc"), ("abc", "abc")])
+def test_the_end_of_typing(box: Sandbox, text: str, shown: str) -> None:
+    """Input ends at a terminal too: without any, after a line, and within one. The command then ends by itself."""
+    for _ in range(8):
+        out, _, result = everything(box.stream("cat", pty=True, input=text, timeout=LONG))
+        assert (result.returncode, result.cause) == (0, "exit")
+        assert shown in out.decode()
+    with box.stream("cat; echo over", pty=True, open_stdin=True, timeout=LONG) as stream:
+        stream.send(text)
+        stream.send_eof()
+        assert everything(stream)[2].returncode == 0
+
+
+def test_a_command_that_lets_go_of_its_terminal(box: Sandbox) -> None:
+    """It goes on: nothing hangs up before its end."""
+    line = "exec </dev/null >/dev/null 2>&1; sleep 0.3; echo ok > done"
+    _, _, result = everything(box.stream(line, pty=True, timeout=LONG))
+    assert (result.returncode, result.cause) == (0, "exit")
+    assert box.shell("cat done").stdout == "ok\n"
+
+
+def test_sent_and_ended_at_once(box: Sandbox) -> None:
+    """Nothing is lost of what is sent right before the end."""
+    for _ in range(20):
+        with box.stream("cat", open_stdin=True) as stream:
+            stream.send("a")
+            stream.send("b")
+            stream.send_eof()
+            assert everything(stream)[0] == b"ab"
+
+
+def test_tiny_events_are_bounded(policy: Policy) -> None:
+    """Events need memory too, however little is in them."""
+    with Sandbox(policy) as box, box.stream("head -c 1 /dev/zero") as stream:
+        queue = type(stream._queue)()
+        while queue.has_room():
+            queue.put("stdout", b"x")
+        assert len(queue._events) < 20_000
+
+
 def test_a_program_that_is_missing(box: Sandbox) -> None:
     """It is a record, as for exec()."""
     _, _, result = everything(box.stream(["nothing-of-that-name"]))
