@@ -19,7 +19,9 @@ _BOMS = {  # of the codecs that write one, and how the rest is encoded
     "utf-16": ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")),
     "utf-32": ((codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be")),
 }
+_MOST_CHARS = 64 << 20  # of the new text
 _MOST_LOOKED_AT = 20_000  # lines, for near misses
+_MOST_WANTED = 200  # lines of the text that is looked for
 _LONGEST = 200  # characters of a line that are compared, and shown
 _MOST_NEAR = 3
 _NEAR = 0.6
@@ -107,6 +109,8 @@ def replaced(text: Text, old: str, new: str, count: int | None, shown: str) -> t
         times = "once" if found == 1 else f"{found} times"
         what = f"has this text {times} (line {lines}), not {'once' if count == 1 else f'{count} times'}"
         raise EditError(shown, f"{what}: give more of the lines around it, or another count", found)
+    if len(text.body) + found * (len(new) - len(old)) > _MOST_CHARS:
+        raise EditError(shown, f"would have more than {_MOST_CHARS} characters", found)
     return text.body.replace(old, new), found
 
 
@@ -133,13 +137,13 @@ def _lines_of(body: str, old: str) -> list[int | str]:
 
 def _near(text: Text, old: str) -> str:
     """Return what to say about lines that nearly match; "" if there are none."""
-    lines = [line.removesuffix("\r") for line in text.body.split("\n")]
+    lines = [line.removesuffix("\r") for line in text.body.split("\n", _MOST_LOOKED_AT)[:_MOST_LOOKED_AT]]
     wanted = [line.removesuffix("\r") for line in old.split("\n")]
     whole = _same_but_for(text, lines, old, wanted)
     if whole:
         return whole
     first = next((line for line in wanted if line.strip()), "")
-    ratios = _ratios(lines[:_MOST_LOOKED_AT], first)
+    ratios = _ratios(lines, first)
     rows = [f"  {number}: {_cut(lines[number - 1])}" for _, number in sorted(ratios[:_MOST_NEAR], key=lambda r: r[1])]
     return f". The closest lines to {_cut(first.strip())!r}:\n" + "\n".join(rows) if rows else ""
 
@@ -155,9 +159,9 @@ def _same_but_for(text: Text, lines: Sequence[str], old: str, wanted: Sequence[s
             needles.pop(0)
         while needles and not needles[-1].strip():
             needles.pop()
-        if not needles:
+        if not 0 < len(needles) <= _MOST_WANTED:
             continue
-        changed = [change(line) for line in lines[:_MOST_LOOKED_AT]]
+        changed = [change(line) for line in lines]
         at = [i for i in range(len(changed) - len(needles) + 1) if _is_at(changed, i, needles)]
         if at:
             shown = "\n".join(f"  {i + 1}: {_cut(lines[i])}" for i in at[:_MOST_NEAR])

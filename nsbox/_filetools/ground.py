@@ -5,6 +5,7 @@ A ground opens the top of a mount. Everything else is done beneath that descript
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -189,7 +190,13 @@ class RootGround:
 
     def make_file(self, directory: int, name: str, mode: int) -> int:
         """Make a new file of the commands' ids."""
-        return self._root.make_name(c.MAKE_FILE, mode, [name], [directory])
+        try:
+            return self._root.make_name(c.MAKE_FILE, mode, [name], [directory])
+        except OSError as error:
+            if error.errno == errno.EMFILE:  # it was made, but its descriptor had no place here
+                with contextlib.suppress(OSError):
+                    self.remove(directory, name, is_directory=False)
+            raise
 
     def make_directory(self, directory: int, name: str) -> None:
         """Make a directory of the commands' ids."""

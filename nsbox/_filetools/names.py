@@ -258,18 +258,16 @@ def _check_free(to: Target, directory: int, status: os.stat_result, *, overwrite
 
 def copy(files: Files, source: Path, destination: Path, *, overwrite: bool) -> FileChange:
     """Copy a regular file."""
-    from_, to = files.target(source, write=False), files.target(destination, write=True)
+    to = files.target(destination, write=True)
     _check_file_name(to)
-    os.close(files.opened_file(source))  # all rules for reading it
-    with files.found(from_, from_.rest, write=False) as found, files.parent(to, parents=True) as (to_dir, to_inside):
-        check_regular(found.status, from_.shown)
-        names = (to.inside, f"{to_inside}/{to.name}")
-        _check_free(to, to_dir, found.status, overwrite=overwrite)
-        fd = reopened(found.fd, READ, from_.shown)
-        try:
-            _copied_from(files, fd, from_.shown, to, to_dir, names, overwrite=overwrite)
-        finally:
-            os.close(fd)
+    fd = files.opened_file(source)
+    try:
+        with files.parent(to, parents=True) as (to_dir, to_inside):
+            names = (to.inside, f"{to_inside}/{to.name}")
+            _check_free(to, to_dir, os.fstat(fd), overwrite=overwrite)
+            _copied_from(files, fd, os.fspath(source), to, to_dir, names, overwrite=overwrite)
+    finally:
+        os.close(fd)
     return FileChange(to.shown, "copied")
 
 
@@ -301,8 +299,9 @@ def _copied_from(
     for name in dict.fromkeys(names):
         files.check_written(name, status.st_size, to.shown)
     new, ground = f".nsbox-{os.urandom(8).hex()}", to.ground
+    mode = stat.S_IMODE(status.st_mode) & 0o777
     try:
-        fd = ground.make_file(to_dir, new, 0o666)
+        fd = ground.make_file(to_dir, new, mode)
     except OSError as error:
         raise named(error, to.shown) from None
     try:
@@ -311,7 +310,7 @@ def _copied_from(
             while left > 0 and (chunk := os.read(source, min(_CHUNK, left))):
                 write_all(fd, chunk)
                 left -= len(chunk)
-            set_mode(fd, stat.S_IMODE(status.st_mode) & 0o777)
+            set_mode(fd, mode)
             give(fd, attributes_of(source))
         finally:
             os.close(fd)

@@ -245,7 +245,7 @@ class SessionWay(Way):
 
     def open_root(self) -> int:
         """Return a new descriptor (O_PATH) of the session's "/"; raises SetupError if it has ended."""
-        return self._made(ASKING.pack(c.ASKED_ROOT, 0, 0), ())
+        return self._made(ASKING.pack(c.ASKED_ROOT, 0, 0), (), has_fd=True)
 
     def make_name(self, kind: int, mode: int, names: Sequence[str], dirs: Sequence[int]) -> int:
         """Make a name with the ids of commands; return the descriptor of a new file, open for writing, or -1.
@@ -257,15 +257,15 @@ class SessionWay(Way):
         text = b"".join(os.fsencode(name) + b"\0" for name in names)
         if any(len(os.fsencode(name)) > 255 for name in names):
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), names[-1])
-        return self._made(ASKING.pack(c.ASKED_MAKE, kind, mode) + text, dirs)
+        return self._made(ASKING.pack(c.ASKED_MAKE, kind, mode) + text, dirs, has_fd=kind == c.MAKE_FILE)
 
-    def _made(self, message: bytes, fds: Iterable[int]) -> int:
+    def _made(self, message: bytes, fds: Iterable[int], *, has_fd: bool) -> int:
         answer = None if self.has_ended else self._answer(message, fds)
         if answer is None:
             raise SetupError(errno.ESRCH, "reach the session's files", None, "it has ended, and they with it")
         (_, error, *_), fd = answer
-        if error:
-            raise OSError(error, os.strerror(error))
+        if error or (has_fd and fd < 0):  # without a free number, the kernel drops what comes
+            raise OSError(error or errno.EMFILE, os.strerror(error or errno.EMFILE))
         return fd
 
     def signal_started(self, command: SessionCommand, number: int, *, frozen: bool = False) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import socket
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,21 @@ def test_too_large(box: Sandbox, ws: Path) -> None:
         file.truncate(2 << 30)
     with pytest.raises(EditError, match="a is too large to be edited: 67108864 bytes at most"):
         box.edit("a", "a", "b")
+
+
+def test_too_much(box: Sandbox, ws: Path) -> None:
+    """A text that would grow beyond the bound; and near misses among millions of lines, in bounded time and memory."""
+    (ws / "a").write_bytes(b"x\n" * 1_000_000)
+    with pytest.raises(EditError, match="a would have more than 67108864 characters"):
+        box.edit("a", "x", "y" * 1000, count=None)
+    (ws / "a").write_bytes(b"\n" * (60 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(EditError, match="a doesn't have this text"):
+            box.edit("a", "something", "else")
+        assert tracemalloc.get_traced_memory()[1] < 300 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("how", ["appended", "replaced", "same size", "removed", "link"])

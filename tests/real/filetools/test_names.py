@@ -161,6 +161,20 @@ def test_copy(box: Sandbox, ws: Path) -> None:
     assert not [name for name in os.listdir(ws) if name.startswith(".nsbox")]
 
 
+def test_a_copy_is_never_more_open(box: Sandbox, ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for a moment."""
+    (ws / "sub/file").chmod(0o600)
+    modes, plain = [], os.fchmod
+
+    def noted(fd: int, mode: int) -> None:
+        modes.append(stat.S_IMODE(os.fstat(fd).st_mode))
+        plain(fd, mode)
+
+    monkeypatch.setattr(os, "fchmod", noted)
+    box.copy("sub/file", "copy")
+    assert modes == [0o600]
+
+
 @pytest.mark.parametrize(
     ("source", "destination"),
     [

@@ -208,6 +208,7 @@ def test_glob(box: Sandbox, ws: Path) -> None:
         box.glob("*", "sub/x.txt")
 
 
+@pytest.mark.timeout(900)
 def test_a_million_names(box: Sandbox, ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than the bound are looked at, and the record says so; there is no error."""
     most = walk._MOST_ENTRIES if THOROUGH else 2000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -199,6 +201,31 @@ def test_no_descriptor_stays(s: Session) -> None:
             s.read("/etc/passwd")
         s.delete("/tmp/a", recursive=True)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_few_descriptors(s: Session) -> None:
+    """Without a free one, each call fails, leaves nothing in the session, and loses none."""
+    first = {*said(s, "ls -A /tmp").split()}  # the workspace may lie there
+    s.write("/tmp/a", "x")
+    before, seen = os.listdir("/proc/self/fd"), set()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in range(4, 64):
+        for call in (
+            lambda: s.read("/tmp/a"),
+            lambda: s.write("/tmp/b", "y"),
+            lambda: s.copy("/tmp/a", "/tmp/c", overwrite=True),
+        ):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            try:
+                call()
+                seen.add(0)
+            except OSError as error:
+                seen.add(error.errno)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert seen == {0, errno.EMFILE}
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert {*said(s, "ls -A /tmp").split()} - first == {"a", "b", "c"}
 
 
 def test_long_and_odd_names(s: Session) -> None:
