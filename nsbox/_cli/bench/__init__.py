@@ -1,8 +1,8 @@
 """nsbox bench: how long a sandbox takes to start, against uncontained subprocess and against bwrap.
 
 contenders.py has what is compared, and parts.py what is measured and how; further parts are in warm.py (Sandbox),
-network.py (network lists), leaks.py (tokens in text) and grep.py (files). scale.py says how much is measured,
-machine.py on what. stats.py has the figures, report.py the targets and the table, chart.py the picture. caller.py and
+network.py (network lists), leaks.py (tokens in text), grep.py (files) and calls.py (tool calls). scale.py says how
+much is measured, machine.py on what. stats.py has the figures, report.py the targets and the table, chart.py the picture. caller.py and
 traffic.py run in processes of their own.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 from nsbox._cli.bench import chart, report
 from nsbox._cli.bench import parts as _parts
+from nsbox._cli.bench.calls import calls
 from nsbox._cli.bench.grep import grep
 from nsbox._cli.bench.leaks import leaks
 from nsbox._cli.bench.machine import look
@@ -43,6 +44,7 @@ PARTS: Mapping[str, Callable[[Bench], Part]] = {
     "network": network,
     "leaks": leaks,
     "grep": grep,
+    "calls": calls,
 }
 
 

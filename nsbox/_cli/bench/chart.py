@@ -103,6 +103,7 @@ _TITLES = {
     "front": "bubblewrap's command line",
     "leaks": "looking for secrets in a log",
     "grep": "a search in many files",
+    "calls": "tool calls with much output",
 }
 _DRAW: Mapping[str, Callable[[Any, Part], None]] = {
     "binds": _draw_binds,

@@ -41,8 +41,9 @@ def when_printed(token: CancelToken) -> object:
         ("(sleep 1000; true) & echo go; wait", "SIGTERM"),
         ("echo go; kill -STOP $$", "SIGTERM"),
         ("echo go; yes", "SIGTERM"),
+        ("(setsid sleep 1000 >/dev/null 2>&1 &); echo go; sleep 1000", "SIGTERM"),
     ],
-    ids=["sleeps", "ignores", "silent", "forks", "stopped", "prints"],
+    ids=["sleeps", "ignores", "silent", "forks", "stopped", "prints", "daemonizes"],
 )
 def test_from_another_thread(box: Sandbox, line: str, by: str) -> None:
     """A command is ended as after a time limit, whatever it does, and the record says by what."""

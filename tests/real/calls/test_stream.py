@@ -98,6 +98,21 @@ def test_much_output_is_bounded(policy: Policy) -> None:
         assert stream.result.is_truncated
 
 
+def test_one_long_line(policy: Policy) -> None:
+    """A line without an end is pieces like anything else; the record has its beginning and its end."""
+    mib = 1024 if os.environ.get("NSBOX_THOROUGH") else 64
+    line = f"head -c {mib}M /dev/zero | tr '\\0' x; echo y"
+    most = 0
+    with Sandbox(policy) as box:
+        for event in box.stream(line, max_output=1000, timeout=LONG):
+            most = max(most, len(event.data))
+            if event.result is not None:
+                assert event.result.stdout_bytes == (mib << 20) + 2
+                assert event.result.stdout.startswith("x" * 500 + "\n[... ")
+                assert event.result.stdout.endswith("xy\n")
+    assert most <= 1 << 20
+
+
 def test_nobody_reads(policy: Policy) -> None:
     """The time limit holds all the same."""
     with Sandbox(policy) as box, box.stream("yes", timeout=0.3, grace=0.2) as stream:
