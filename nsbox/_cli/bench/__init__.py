@@ -1,9 +1,9 @@
 """nsbox bench: how long a sandbox takes to start, against uncontained subprocess and against bwrap.
 
 contenders.py has what is compared, and parts.py what is measured and how; further parts are in warm.py (Sandbox),
-network.py (network lists), leaks.py (tokens in text), grep.py (files) and calls.py (tool calls). scale.py says how
-much is measured, machine.py on what. stats.py has the figures, report.py the targets and the table, chart.py the picture. caller.py and
-traffic.py run in processes of their own.
+network.py (network lists), leaks.py (tokens in text), grep.py (files) and calls.py (tool calls). scale.py says how much
+is measured, machine.py on what. stats.py has the figures, report.py the targets and the table, chart.py the picture.
+caller.py and traffic.py run in processes of their own.
 """
 
 from __future__ import annotations
