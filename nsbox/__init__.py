@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         list2cmdline,
         run,
     )
+    from nsbox.task import Snapshot, Task
     from nsbox.transaction import Transaction
 
 __version__ = "0.1.0"
@@ -198,11 +199,13 @@ __all__ = [
     "Sandbox",
     "Session",
     "SetupError",
+    "Snapshot",
     "Stream",
     "StreamEvent",
     "SubprocessError",
     "Survivor",
     "Symlink",
+    "Task",
     "TimeoutExpired",
     "TmpOverlay",
     "Tmpfs",
@@ -302,6 +305,7 @@ _HOMES = {
     "_policy.limits": ("Limits",),
     "sandbox": ("Sandbox",),
     "session": ("Session",),
+    "task": ("Snapshot", "Task"),
     "transaction": ("Transaction",),
     "subprocess": (
         "DEVNULL",
@@ -322,7 +326,10 @@ _HOMES = {
     ),
 }
 
-_FACES = ("async_sandbox", "asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subprocess", "transaction")
+_FACES = (
+    *("async_sandbox", "asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subprocess", "task"),
+    "transaction",
+)
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 

@@ -18,7 +18,7 @@ from nsbox import Change, CommitError, ConflictError, Policy, Sandbox, Transacti
 from nsbox._files import copies
 from nsbox._transaction import changes as transaction_changes
 from nsbox._transaction import patch
-from nsbox._transaction.overlay import OverlayWay
+from nsbox._transaction.holder import Holder
 
 RECEIVE = """
 import array, mmap, os, socket, sys
@@ -80,7 +80,7 @@ def smuggled(tmp_path: Path, workspace: Path) -> Iterator[Smuggled]:
 def unguarded() -> Iterator[None]:
     """Neither is the overlay made read-only, nor compared with what was looked at."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(OverlayWay, "_freeze", lambda *_, **options: None)
+        patched.setattr(Holder, "freeze", lambda *_, **options: None)
         patched.setattr(transaction, "_check_reviewed", lambda *_: None)
         yield
 
