@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from nsbox._seccomp.filter import Filter
     from nsbox._tools.explain import explain
     from nsbox._transaction.change import Change
-    from nsbox.async_sandbox import AsyncSandbox, AsyncSession
+    from nsbox.async_sandbox import AsyncSandbox, AsyncSession, AsyncTask
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
     from nsbox.subprocess import (
@@ -134,6 +134,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSession",
     "AsyncStream",
+    "AsyncTask",
     "Attachment",
     "Binary",
     "Bind",
@@ -238,7 +239,7 @@ _HOMES = {
     "_calls.token": ("CancelToken",),
     "_handles.dispatch": ("call_tool",),
     "_handles.schemas": ("tool_schemas",),
-    "async_sandbox": ("AsyncSandbox", "AsyncSession"),
+    "async_sandbox": ("AsyncSandbox", "AsyncSession", "AsyncTask"),
     "_seccomp.bpf": ("Arg", "Rule"),
     "_transaction.change": ("Change",),
     "_config.load": ("Config",),

@@ -27,7 +27,9 @@ _LITTLE = 1 << 20  # bytes: fewer are a full file system
 _MOST_NAMED = 6
 
 
-def hints_of(why: Sequence[Hint], status: int, output: tuple[str, str], layers: Layers, store: str) -> tuple[Hint, ...]:
+def hints_of(
+    why: tuple[Hint, ...], status: int, output: tuple[str, str], layers: Layers, store: str
+) -> tuple[Hint, ...]:
     """Return the hints for a command of a task.
 
     why: those for its policy. status: its exit status. output: what it has printed. store: the task's directory.

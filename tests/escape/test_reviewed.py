@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from nsbox_testing.running import python
 
-from nsbox import Change, CommitError, ConflictError, Policy, Sandbox, Transaction, transaction
+from nsbox import Change, CommitError, ConflictError, Policy, Sandbox, Transaction
 from nsbox._files import copies
 from nsbox._transaction import changes as transaction_changes
-from nsbox._transaction import patch
+from nsbox._transaction import patch, review
 from nsbox._transaction.holder import Holder
 
 RECEIVE = """
@@ -81,7 +81,7 @@ def unguarded() -> Iterator[None]:
     """Neither is the overlay made read-only, nor compared with what was looked at."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Holder, "freeze", lambda *_, **options: None)
-        patched.setattr(transaction, "_check_reviewed", lambda *_: None)
+        patched.setattr(review, "_check_reviewed", lambda *_: None)
         yield
 
 

@@ -224,3 +224,52 @@ def test_what_rules_it_out(filled: Path, store: Path) -> None:
 def test_a_store_in_what_is_overlaid(filled: Path, shown: Path) -> None:
     with Sandbox(Policy.workspace(filled, read=[shown])) as box, pytest.raises(PolicyError, match="the task overlays"):
         box.task(dir=shown / "store")
+
+
+# ---- tool calls that go on, and coroutines
+
+
+def test_jobs_and_streams(task: Task) -> None:
+    """They end with reset() and close(), and have the hints of a task."""
+    assert "".join(event.text for event in task.stream("echo x > /tmp/x; cat /tmp/x")) == "x\n"
+    job = task.background("sleep 1000")
+    with pytest.raises(ValueError, match="still run: sleep"):
+        task.snapshot()
+    task.reset()
+    assert job.wait().cancelled or job.wait().returncode != 0
+    job = task.background("mkdir /app")
+    assert job.wait().why[-1].kind == "read-only"
+    assert "".join(event.text for event in task.stream("echo y")) == "y\n"
+
+
+def test_coroutines(filled: Path, store: Path) -> None:
+    async def work() -> None:
+        policy = Policy.workspace(filled)
+        async with nsbox.AsyncSandbox(policy, stock=0) as box, await box.task(dir=store) as task:
+            await task.shell("echo new > file", check=True)
+            snapshot = await task.snapshot()
+            await task.shell("echo other > file", check=True)
+            await task.reset(snapshot)
+            assert [str(change) for change in await task.diff()] == ["M file"]
+            assert "+new\n" in await task.patch()
+            await task.commit()
+
+    asyncio.run(work())
+    assert (filled / "file").read_text() == "new\n"
+
+
+def test_file_tools(task: Task, shown: Path) -> None:
+    """At any path that commands see; they belong to the commands, and the host has none of it."""
+    sh(task, "echo 1 > /tmp/a")
+    assert task.read("/tmp/a") == "1\n"
+    task.write("/tmp/b", "2\n")
+    task.write("/etc/nsbox-test", "3\n")
+    task.edit(f"{shown}/text", old="host", new="task")
+    task.edit("file", old="one", new="two")
+    assert sh(task, f"cat /tmp/b /etc/nsbox-test {shown}/text file; echo more >> /tmp/b") == "2\n3\nthe task's\ntwo\n"
+    assert "root" in task.read("/etc/passwd")
+    assert task.list_files("/tmp", "?") == ["a", "b"]
+    assert not os.path.lexists("/etc/nsbox-test")
+    assert (shown / "text").read_text() == "the host's\n"
+    with pytest.raises(nsbox.AccessError, match="the kernel's"):
+        task.read("/proc/self/environ")
