@@ -116,7 +116,6 @@ class Task(Review, Session):
             check_attributes(store.upper)
             for (upper, work), place in zip(self._pairs(), self._layers.places, strict=True):
                 if upper != store.upper:
-                    os.makedirs(os.path.dirname(upper), mode=0o700)
                     make_upper(upper, work, os.stat(place))
             way = self._new_way(policy, relay)
             try:
@@ -144,7 +143,7 @@ class Task(Review, Session):
         return [
             (store.upper, store.work)
             if place == self.workspace
-            else (f"{store.path}/layer-{number}/upper", f"{store.path}/layer-{number}/work")
+            else (f"{store.path}/upper-{number}", f"{store.path}/work-{number}")
             for number, place in enumerate(self._layers.places)
         ]
 

@@ -100,15 +100,12 @@ class TaskWay(SessionWay):
             self._check_empty()
             self._is_resting = True  # a signal handler can acquire the lock too
             try:
-                frozen: list[str] = []
                 try:
-                    for place in places:
-                        self._holder.freeze([place])
-                        frozen.append(place)
+                    self._holder.freeze(places)
                     yield
                 finally:
-                    if self._holder.is_open and frozen:  # otherwise the task is over
-                        self._holder.freeze(frozen, thaw=True)
+                    if self._holder.is_open:  # otherwise the task is over
+                        self._holder.freeze(places, thaw=True)
             finally:
                 self._is_resting = False
 
