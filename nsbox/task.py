@@ -221,7 +221,7 @@ class Task(Review, Session):
         with self._lock:
             way, store = self.way(), self._store
             assert store is not None
-            if snapshot is not None and (os.path.dirname(snapshot.path) != store.path or snapshot.is_dropped):
+            if snapshot is not None and (os.path.dirname(snapshot._path) != store.path or snapshot.is_dropped):
                 raise ValueError("the snapshot was dropped, or is another task's")
             path = self._new_path("reset")
             copied.copy_uppers(snapshot, self._layers.places, path)
@@ -235,7 +235,7 @@ class Task(Review, Session):
                 fresh.started = way.started + 1  # what was shown before isn't certain any more
                 if snapshot is not None:
                     copied.fill(fresh, snapshot)
-                self._directory, self._environment = (None, None) if snapshot is None else snapshot.shell
+                self._directory, self._environment = (None, None) if snapshot is None else snapshot._shell
                 self._reviewed, self._shown = None, frozenset()
             except BaseException:
                 self.close()

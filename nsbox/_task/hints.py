@@ -38,20 +38,33 @@ def hints_of(
         return why
     lines = [line for text in output for line in text[-_CHARS:].splitlines()]
     kept = [hint for hint in why if not _is_about_overlay(hint, layers)]
-    return tuple(dict.fromkeys([*kept, *_denied(lines, layers), *_closed(lines, layers), *_full(lines, store)]))
+    return tuple(
+        dict.fromkeys([*kept, *_managed(lines), *_denied(lines, layers), *_closed(lines, layers), *_full(lines, store)])
+    )
 
 
 def _is_about_overlay(hint: Hint, layers: Layers) -> bool:
     """Return whether a hint says that something is read-only which a task's commands can write to."""
     path = _PATH.search(hint.message)
-    is_about = hint.kind in ("permissions", "read-only", "installation") and path is not None
-    return is_about and path is not None and _is_opened(path.group(), layers)
+    if hint.kind == "installation":  # "the Python that pip belongs to is read-only"
+        return True
+    return hint.kind in ("permissions", "read-only") and path is not None and _is_opened(path.group(), layers)
 
 
 def _is_opened(path: str, layers: Layers) -> bool:
     """Return whether a path lies in what the policy only shows."""
     path = os.path.normpath(path)
     return any(is_below(path, at) for at in layers.places) and not any(is_below(path, at) for at in layers.written)
+
+
+def _managed(lines: Sequence[str]) -> Iterator[Hint]:
+    if any("externally-managed-environment" in line for line in lines):
+        how = "" if os.geteuid() == 0 else " --user"
+        yield Hint(
+            "installation",
+            "the system's Python refuses pip's packages (PEP 668); what a task installs never reaches the host, so "
+            f"pip install --break-system-packages{how} will do, or a venv",
+        )
 
 
 def _denied(lines: Sequence[str], layers: Layers) -> Iterator[Hint]:

@@ -29,18 +29,18 @@ class Snapshot:
     """
 
     def __init__(self, path: str, size: int, shell: tuple[str | None, dict[str, str] | None]) -> None:
-        self.path, self.size, self.shell = path, size, shell
+        self._path, self.size, self._shell = path, size, shell
         self._creator = os.getpid()
 
     @property
     def is_dropped(self) -> bool:
         """Whether it is gone: by drop(), or with its task."""
-        return not os.path.isdir(self.path)
+        return not os.path.isdir(self._path)
 
     def drop(self) -> None:
         """Remove it, unless it is gone already. Raises OSError."""
         if self._creator == os.getpid():
-            remove(self.path)
+            remove(self._path)
 
     def __repr__(self) -> str:
         return f"<nsbox.Snapshot {'dropped' if self.is_dropped else f'{self.size} bytes'}>"
@@ -104,7 +104,7 @@ def copy_uppers(snapshot: Snapshot | None, places: Sequence[str], path: str) -> 
                 make_upper(new, f"{path}/work-{number}", os.stat(place))
                 continue
             os.mkdir(f"{path}/work-{number}", 0o700)
-            with Tree(f"{snapshot.path}/upper-{number}", forceful=True) as source:
+            with Tree(f"{snapshot._path}/upper-{number}", forceful=True) as source:
                 _copied(source, new, Budget(1 << 62))
     except BaseException:
         remove(path)
@@ -115,5 +115,5 @@ def fill(way: TaskWay, snapshot: Snapshot) -> None:
     """Put back what was in the session's own file systems. Raises OSError."""
     with _own(way) as trees:
         for number, target in enumerate(trees):
-            with Tree(f"{snapshot.path}/own-{number}", forceful=True) as source:
+            with Tree(f"{snapshot._path}/own-{number}", forceful=True) as source:
                 Clone(source, target, Budget(1 << 62)).make()

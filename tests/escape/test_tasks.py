@@ -133,7 +133,7 @@ def test_overlayfs_s_own_marks_cant_be_made(task: Task) -> None:
     snapshot = task.snapshot()
     task.reset(snapshot)
     assert task._store is not None
-    for top in (task._store.path, snapshot.path):
+    for top in (task._store.path, snapshot._path):
         for directory, _, names in os.walk(top):
             for name in names:
                 assert not stat.S_ISBLK(os.lstat(os.path.join(directory, name)).st_mode)

@@ -143,5 +143,5 @@ def test_copies_are_the_users_alone(task: Task) -> None:
     """What commands have made executable for everybody isn't so on this machine."""
     sh(task, "echo x > program; chmod 755 program")
     snapshot = task.snapshot()
-    for path in (task._store.path, snapshot.path):  # type: ignore[union-attr]
+    for path in (task._store.path, snapshot._path):  # type: ignore[union-attr]
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o700

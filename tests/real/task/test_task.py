@@ -273,3 +273,18 @@ def test_file_tools(task: Task, shown: Path) -> None:
     assert (shown / "text").read_text() == "the host's\n"
     with pytest.raises(nsbox.AccessError, match="the kernel's"):
         task.read("/proc/self/environ")
+
+
+def test_a_root_file_system(filled: Path, store: Path, tmp_path: Path) -> None:
+    """Under Policy.rootfs() the root itself is an overlay."""
+    root = tmp_path / "root"
+    nsbox.rootfs.build(root, ["sh", "mkdir", "ls"])
+    before = taken(root)
+    with Sandbox(Policy.rootfs(root, workspace=filled), stock=0) as box, box.task(filled, dir=store) as task:
+        sh(task, "mkdir /app; echo x > /app/x; echo new > file")
+        assert sh(task, "ls /app") == "x\n"
+        assert task.read("/app/x") == "x\n"
+        task.reset(task.snapshot())
+        assert sh(task, "ls /app") == "x\n"
+        assert [str(change) for change in task.diff()] == ["M file"]
+    assert taken(root) == before

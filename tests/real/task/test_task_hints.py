@@ -37,5 +37,12 @@ def test_a_full_store(task: Task, store: Path, monkeypatch: pytest.MonkeyPatch) 
     assert str(store) in done.why[0].message
 
 
+def test_packages_of_the_systems_python(task: Task) -> None:
+    """Elsewhere they are told to be read-only; here they may be installed."""
+    done = task.shell("echo 'error: externally-managed-environment' >&2; exit 1")
+    assert [hint.kind for hint in done.why] == ["installation"]
+    assert "--break-system-packages" in done.why[0].message
+
+
 def test_success_needs_none(task: Task) -> None:
     assert task.shell("echo Permission denied: /usr/lib/x").why == ()
