@@ -278,3 +278,27 @@ def test_sockets_and_fifos_of_shown_directories(workspace: Path, shown: Path, st
             finally:
                 os.close(reader)
             assert box.run(python(connect, str(shown / "socket"))).returncode == 0  # the control
+
+
+def test_a_descriptor_from_before_a_reset(workspace: Path, store: Path, tmp_path: Path) -> None:
+    """A process outside that still has one writes to what is gone."""
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(meeting / "socket"))
+        server.listen()
+        policy = Policy.workspace(workspace, read=[meeting / "socket"])
+        with Sandbox(policy, stock=0) as box, box.task(dir=store) as task:
+            task.shell("echo before > held", check=True)
+            snapshot = task.snapshot()
+            task.exec("python3", ["-c", HOLD, str(meeting / "socket")], check=True)
+            accepted, _ = server.accept()
+            with accepted:
+                _, fds, _, _ = socket.recv_fds(accepted, 1, 1)
+                with os.fdopen(fds[0], "w") as held:
+                    task.reset(snapshot)
+                    held.write("later")
+                assert task.shell("cat held").stdout == "before\n"
+                assert [str(change) for change in task.diff()] == ["A held"]
+                task.commit()
+    assert (workspace / "held").read_text() == "before\n"
