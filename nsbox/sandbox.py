@@ -336,7 +336,7 @@ class Sandbox(Commands, FileTools):
             return published
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End streams and jobs, and release what is kept. Closing twice is no error.
+        """End streams, jobs and tasks, and release what is kept. Closing twice is no error.
 
         Other running commands go on; no new one can start.
         """
