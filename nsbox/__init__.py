@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from nsbox._seccomp.filter import Filter
     from nsbox._tools.explain import explain
     from nsbox._transaction.change import Change
-    from nsbox.async_sandbox import AsyncSandbox, AsyncSession
+    from nsbox.async_sandbox import AsyncSandbox, AsyncSession, AsyncTask
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
     from nsbox.subprocess import (
@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         list2cmdline,
         run,
     )
+    from nsbox.task import Snapshot, Task
     from nsbox.transaction import Transaction
 
 __version__ = "0.1.0"
@@ -133,6 +134,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSession",
     "AsyncStream",
+    "AsyncTask",
     "Attachment",
     "Binary",
     "Bind",
@@ -198,11 +200,13 @@ __all__ = [
     "Sandbox",
     "Session",
     "SetupError",
+    "Snapshot",
     "Stream",
     "StreamEvent",
     "SubprocessError",
     "Survivor",
     "Symlink",
+    "Task",
     "TimeoutExpired",
     "TmpOverlay",
     "Tmpfs",
@@ -235,7 +239,7 @@ _HOMES = {
     "_calls.token": ("CancelToken",),
     "_handles.dispatch": ("call_tool",),
     "_handles.schemas": ("tool_schemas",),
-    "async_sandbox": ("AsyncSandbox", "AsyncSession"),
+    "async_sandbox": ("AsyncSandbox", "AsyncSession", "AsyncTask"),
     "_seccomp.bpf": ("Arg", "Rule"),
     "_transaction.change": ("Change",),
     "_config.load": ("Config",),
@@ -302,6 +306,7 @@ _HOMES = {
     "_policy.limits": ("Limits",),
     "sandbox": ("Sandbox",),
     "session": ("Session",),
+    "task": ("Snapshot", "Task"),
     "transaction": ("Transaction",),
     "subprocess": (
         "DEVNULL",
@@ -322,7 +327,10 @@ _HOMES = {
     ),
 }
 
-_FACES = ("async_sandbox", "asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subprocess", "transaction")
+_FACES = (
+    *("async_sandbox", "asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subprocess", "task"),
+    "transaction",
+)
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 

@@ -24,7 +24,8 @@ from nsbox._handles.dispatch import call_tool
 from nsbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import os
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, TypeVar, Unpack
 
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
     from nsbox._network.events import NetworkEvent
     from nsbox._policy.policy import Policy
     from nsbox._relay.asks import OnConnect
+    from nsbox._transaction.change import Change
     from nsbox.session import Session
+    from nsbox.task import Snapshot, Task
 
     T = TypeVar("T")
 
-__all__ = ["AsyncSandbox", "AsyncSession"]
+__all__ = ["AsyncSandbox", "AsyncSession", "AsyncTask"]
 
 
 class AsyncCommands(AsyncFileTools):
@@ -154,6 +157,38 @@ class AsyncSession(AsyncCommands):
         await self.close()
 
 
+class AsyncTask(AsyncSession):
+    """A sandbox for the length of a task, for coroutines. AsyncSandbox.task() makes it; see Task.
+
+    task: the Task, with the methods that don't wait.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.task = task
+
+    async def diff(self) -> list[Change]:
+        """Return the changes to the workspace; as Task.diff()."""
+        return await waiting.in_thread(self.task.diff)
+
+    async def patch(self, *, max_size: int | str = "1M", escaped: bool = False) -> str:
+        """Return the changes to the workspace as a unified diff; as Task.patch()."""
+        return await waiting.in_thread(partial(self.task.patch, max_size=max_size, escaped=escaped))
+
+    async def commit(self, *, expected: Iterable[Change] | None = None, keep_set_ids: bool = False) -> list[Change]:
+        """Bring the changes into the workspace, all or none; as Task.commit()."""
+        return await waiting.in_thread(partial(self.task.commit, expected=expected, keep_set_ids=keep_set_ids))
+
+    async def snapshot(self, *, max_size: int | str = "4G") -> Snapshot:
+        """Return a Snapshot of all that commands have written; as Task.snapshot()."""
+        take = partial(self.task.snapshot, max_size=max_size)
+        return await waiting.in_thread(take, undo=lambda snapshot: snapshot.drop())
+
+    async def reset(self, snapshot: Snapshot | None = None) -> None:
+        """Go back to a snapshot, or to the beginning; as Task.reset()."""
+        await waiting.in_thread(partial(self.task.reset, snapshot))
+
+
 class AsyncSandbox(AsyncCommands):
     """A Sandbox for coroutines. What waits is a coroutine here, with the same parameters and errors.
 
@@ -187,6 +222,13 @@ class AsyncSandbox(AsyncCommands):
     async def session(self) -> AsyncSession:
         """Return an AsyncSession under this policy; see Sandbox.session()."""
         return AsyncSession(await waiting.in_thread(self.sandbox.session, undo=lambda session: session.close()))
+
+    async def task(
+        self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
+    ) -> AsyncTask:
+        """Return an AsyncTask under this policy; see Sandbox.task()."""
+        begin = partial(self.sandbox.task, workspace, dir=dir)
+        return AsyncTask(await waiting.in_thread(begin, undo=lambda task: task.close()))
 
     async def close(self) -> None:
         """End calls, streams and jobs that go on, and release what is kept, as Sandbox.close()."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from nsbox._relay.ports import Published
     from nsbox._relay.relay import Relay
     from nsbox.session import Session
+    from nsbox.task import Task
     from nsbox.transaction import Transaction
 
 __all__ = ["Sandbox"]
@@ -267,6 +268,29 @@ class Sandbox(Commands, FileTools):
         self._sessions.add(session)
         return session
 
+    def task(
+        self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
+    ) -> Task:
+        """Return a Task under this policy: a session whose commands may write anywhere, on top of the host's files.
+
+        workspace: the directory whose changes can be committed, in one that the policy opens for writing. Default: the
+            policy's working directory.
+        dir: where what commands write is kept until the task ends, as for transaction().
+
+        Raises PolicyError, OSError, and UnavailableError if the policy, the backend or a mount in the workspace rules
+        it out.
+        """
+        from nsbox.task import Task  # seldom needed
+
+        if self._mode == "disabled":
+            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so nothing can be kept aside"))
+        way = self.way()
+        task = Task(way.policy, None if workspace is None else os.fspath(workspace), dir, way.relay)
+        task.keeps = self
+        task.relay_of = self.relay_of_sessions
+        self._sessions.add(task)
+        return task
+
     def relay_of_sessions(self) -> Relay:
         """Return the relay that sessions share; made when one first needs it."""
         with self._lock:
@@ -312,7 +336,7 @@ class Sandbox(Commands, FileTools):
             return published
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End streams and jobs, and release what is kept. Closing twice is no error.
+        """End streams, jobs and tasks, and release what is kept. Closing twice is no error.
 
         Other running commands go on; no new one can start.
         """
@@ -322,6 +346,9 @@ class Sandbox(Commands, FileTools):
         with self._lock:
             self._is_closed = True
         self._end_calls()
+        for session in list(self._sessions):
+            if session.ends_with_sandbox:
+                session.close()
         self._way.close()
         for each in self._published:
             each.close()

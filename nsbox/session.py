@@ -184,14 +184,19 @@ class Session(Commands, FileTools):
 
     keeps: object = None  # the Sandbox that it belongs to, while the session is open
     relay_of: Callable[[], Relay] | None = None  # returns that Sandbox's relay
+    ends_with_sandbox = False  # whether that Sandbox's close() closes it
 
     def __init__(self, policy: Policy, relay: Relay | None = None) -> None:
         self._way: SessionWay | None = None
         self._published: list[Published] = []
         self._directory: str | None = None  # where the last shell with keep=True ended
         self._environment: dict[str, str] | None = None
-        self._way = SessionWay(policy, relay)
+        self._way = self._begin(policy, relay)
         _all.add(self)
+
+    def _begin(self, policy: Policy, relay: Relay | None) -> SessionWay:
+        """Make the sandbox."""
+        return SessionWay(policy, relay)
 
     def way(self) -> SessionWay:
         """Return the way in which commands start; raises ValueError if the session is closed."""

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
     from nsbox._calls.exchange import Gate
     from nsbox._policy.policy import Policy
+    from nsbox._tools.verdicts import Hint
     from nsbox.secrets import Secret, Store
+
+    Explain = Callable[[tuple[Hint, ...], int, tuple[str, str]], tuple[Hint, ...]]
 
 _CEILING = 64 << 20  # bytes of each stream that a caller can ask for at most
 
@@ -69,6 +72,7 @@ class Call:
     gate: holds up the output while the caller has no room for it.
     open_stdin: whether other threads can send more after `input`.
     pty: as for Popen; then there is one stream, "stdout".
+    explain: returns the hints for a failed command, from those for its policy, its status and its output.
 
     Commands.shell() describes the other parameters.
     """
@@ -94,6 +98,7 @@ class Call:
         gate: Gate | None = None,
         open_stdin: bool = False,
         pty: bool | tuple[int, int] = False,
+        explain: Explain | None = None,
         **options: Any,
     ) -> None:
         if cancel is not None and not isinstance(cancel, CancelToken):
@@ -110,7 +115,7 @@ class Call:
         most = _most(max_output)
         sinks = (None, None) if sink is None else (partial(sink, "stdout"), partial(sink, "stderr"))
         self._outputs = (Output(most, scrubbers[0], sinks[0]), Output(most, scrubbers[1], sinks[1]))
-        self._gate, self._has_secrets = gate, secrets is not None
+        self._gate, self._has_secrets, self._explain = gate, secrets is not None, explain
         self._token, self._can_cancel = cancel, cancel is not None or sink is not None or open_stdin
         self._is_cancelled = self._is_hurried = False
         self._process: Any = None
@@ -233,6 +238,8 @@ class Call:
             shell=self._shell,
             network=sandbox.network,
         )
+        if self._explain is not None:
+            why = self._explain(why, status, (stdout, stderr))
         return ToolResult(
             args=self._args,
             returncode=status,

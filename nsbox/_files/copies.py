@@ -83,7 +83,7 @@ def _copy_file(
         written = os.open(name, flags, 0o600, dir_fd=above)
     try:
         with source.file(old) as read:
-            _copy_data(read, written, found.st_size)
+            copy_data(read, written, found.st_size)
             _complete(read, written, found, 0 if keep_set_ids else stat.S_ISUID | stat.S_ISGID)
     finally:
         os.close(written)
@@ -104,7 +104,7 @@ def _complete(read: int, written: int, found: os.stat_result, dropped: int = 0) 
     os.utime(written, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def _copy_data(read: int, written: int, size: int) -> None:
+def copy_data(read: int, written: int, size: int) -> None:
     """Copy a file's data, but not its holes."""
     at = 0
     while at < size:

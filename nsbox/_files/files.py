@@ -239,17 +239,19 @@ def set_mode(above: int, name: str, kind: int, mode: int) -> os.stat_result:
         os.close(handle)
 
 
-def start_of_time(tree: Tree) -> int:
+def start_of_time(tree: Tree, since: int | None = None) -> int:
     """Return a time in nanoseconds: every change from now on has it, or a later one; no change before does.
+
+    since: an earlier moment, as time.time_ns() has it. Changes after that, and before now, may have either. So there
+        may be no need to wait.
 
     The kernel stamps inodes by a clock that stands still for some milliseconds (4 with HZ=250), and is late by as much.
     It uses the exact clock if a process has asked for the inode's time since its last change (Linux 6.13). So this
     waits until the first clock is past the other. On file systems with whole seconds, changes of this second count.
     """
-    now, exact = 0, time.time_ns()
-    while now <= exact:
+    exact = time.time_ns() if since is None else since
+    while (now := time.clock_gettime_ns(_COARSE)) <= exact:
         time.sleep(0.0005)
-        now = time.clock_gettime_ns(_COARSE)
     has_seconds = os.fstat(tree.fd).st_ctime_ns % 1_000_000_000 == 0
     return now - now % 1_000_000_000 if has_seconds else now
 

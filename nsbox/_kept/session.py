@@ -85,12 +85,22 @@ def _check(prepared: Prepared) -> None:
 class SessionWay(Way):
     """Starts commands as children of one sandbox's pid 1."""
 
-    def __init__(self, policy: Policy, relay: Relay | None = None, *, start: Callable[[Start], Result] = spawn) -> None:
-        """Make the sandbox; raises what starting a command raises. start: what starts its pid 1."""
+    def __init__(
+        self,
+        policy: Policy,
+        relay: Relay | None = None,
+        *,
+        prepared: Prepared | None = None,
+        start: Callable[[Start], Result] = spawn,
+    ) -> None:
+        """Make the sandbox; raises what starting a command raises.
+
+        prepared: what the sandbox is made of. Default: what the policy says.
+        start: what starts its pid 1.
+        """
         super().__init__(policy, relay)
-        host = host_for(policy)
         self._lock = RLock()
-        self._prepared = prepared = prepare(policy, host)
+        self._prepared = prepared = prepared or prepare(policy, host_for(policy))
         _check(prepared)
         self._pidfd = -1
         self._line: core_command.Line | core_command.LateLine | None = None  # None: it has the host's network

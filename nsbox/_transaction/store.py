@@ -44,6 +44,7 @@ class Store:
         self.path, self._lock = path, lock
         self.upper, self.work = (os.path.join(path, name) for name in ("upper", "work"))
         self.is_needed = False  # something is left for the next recover() to do
+        self._about: object = None  # what settle() writes
         self._reserve: list[int] = []  # descriptors that are set aside, so that it can be removed in any case
 
     @property
@@ -57,8 +58,11 @@ class Store:
         return os.path.exists(os.path.join(self.path, "journal"))
 
     @classmethod
-    def make(cls, base: str, workspace: str, found: os.stat_result) -> Store:
+    def make(cls, base: str, workspace: str, found: os.stat_result, *, settles: bool = True) -> Store:
         """Make a store below base for a workspace; found: that directory's status.
+
+        settles: False leaves it to the caller to call settle() before there is anything to recover. To wait for the
+            device takes longer than everything else.
 
         Raises PolicyError if another user may write to base, and OSError.
         """
@@ -74,17 +78,22 @@ class Store:
                 store.end()
                 raise
         try:
-            sync_directory(base)
-            for name in (store.upper, store.work):
-                os.mkdir(name, 0o700)
-            if os.geteuid() == 0:
-                os.chown(store.upper, found.st_uid, found.st_gid)
-            os.chmod(store.upper, stat.S_IMODE(found.st_mode))  # commands see it as the workspace's mode
-            store.write("about", {"version": VERSION, "workspace": workspace, "ino": found.st_ino})
+            make_upper(store.upper, store.work, found)
+            store._about = {"version": VERSION, "workspace": workspace, "ino": found.st_ino}
+            if settles:
+                store.settle()
         except BaseException:
             store.end()
             raise
         return store
+
+    def settle(self) -> None:
+        """Make sure that recover() knows after a crash which workspace this is for."""
+        if self._about is None:
+            return
+        sync_directory(os.path.dirname(self.path))
+        self.write("about", self._about)
+        self._about = None
 
     def write(self, name: str, content: object) -> None:
         """Write one of its files, whole or not at all, even if the power fails."""
@@ -187,6 +196,19 @@ class Store:
         held, self._lock = self._lock, -1
         if held >= 0:
             os.close(held)
+
+
+def make_upper(upper: str, work: str, found: os.stat_result) -> None:
+    """Make the directories that overlayfs needs. Commands see the mode and the owner of the upper one; found: these."""
+    for name in (upper, work):
+        os.mkdir(name, 0o700)
+    if os.geteuid() == 0:
+        try:
+            os.chown(upper, found.st_uid, found.st_gid)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # an id that isn't mapped in this user namespace, user_namespaces(7)
+                raise
+    os.chmod(upper, stat.S_IMODE(found.st_mode))
 
 
 def lock(path: str) -> int:

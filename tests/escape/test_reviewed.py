@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from nsbox_testing.running import python
 
-from nsbox import Change, CommitError, ConflictError, Policy, Sandbox, Transaction, transaction
+from nsbox import Change, CommitError, ConflictError, Policy, Sandbox, Transaction
 from nsbox._files import copies
 from nsbox._transaction import changes as transaction_changes
-from nsbox._transaction import patch
-from nsbox._transaction.overlay import OverlayWay
+from nsbox._transaction import patch, review
+from nsbox._transaction.holder import Holder
 
 RECEIVE = """
 import array, mmap, os, socket, sys
@@ -80,8 +80,8 @@ def smuggled(tmp_path: Path, workspace: Path) -> Iterator[Smuggled]:
 def unguarded() -> Iterator[None]:
     """Neither is the overlay made read-only, nor compared with what was looked at."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(OverlayWay, "_freeze", lambda *_, **options: None)
-        patched.setattr(transaction, "_check_reviewed", lambda *_: None)
+        patched.setattr(Holder, "freeze", lambda *_, **options: None)
+        patched.setattr(review, "_check_reviewed", lambda *_: None)
         yield
 
 

@@ -69,7 +69,7 @@ def test_no_space_for_the_copies(case: Case, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(copies, "_copy_data", full)
+        patched.setattr(copies, "copy_data", full)
         with pytest.raises(CommitError, match="copy what is new into the workspace: No space left on device"):
             case.commit(store)
     assert taken(case.real) == case.before

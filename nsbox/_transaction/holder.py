@@ -1,0 +1,151 @@
+"""A user and a mount namespace that descriptors keep, with overlays in them. Commands' roots are built in a copy.
+
+There is no process to be killed, and the kernel drops everything with this process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nsbox._backends.filters import programs
+from nsbox._base.errors import Reason, SetupError, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._core import buffers, call
+from nsbox._core.abi import constants as c
+from nsbox._core.command import Command
+from nsbox._core.request import request_for
+from nsbox._kept import split, tree
+from nsbox._lookup.host import host_for
+from nsbox._machine.probe import probe
+from nsbox._plan import ops
+from nsbox._seccomp.bpf import Program
+from nsbox._seccomp.filter import no_user_namespaces
+from nsbox._spawn.prepare import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsbox._plan.host import Host
+    from nsbox._policy.policy import Policy
+    from nsbox._spawn.prepare import Prepared
+
+_HINT = (
+    "overlayfs can't write to every file system: dir= in one on ext4, xfs, btrfs or tmpfs (Linux 6.6) will do; in user "
+    "namespaces it exists since Linux 5.11"
+)
+
+
+def host_of(policy: Policy) -> Host:
+    """Return the host, without kernel ids for commands: the caller must own what they write to the upper directory."""
+    host = host_for(policy)
+    if not host.kernel_id:
+        return host
+    return replace(probe(), unmapped="a transaction keeps its changes as the caller's")
+
+
+def check(prepared: Prepared) -> None:
+    """Raise UnavailableError for a plan that can't be built in shared namespaces."""
+    split.check(prepared.plan)
+    if prepared.request is None:
+        raise UnavailableError(Reason("contents that come from descriptors can serve one command alone"))
+    if not prepared.plan.kill_on_exit:
+        raise UnavailableError(
+            Reason("kill_on_exit=False: processes that go on would write while changes are committed")
+        )
+    if prepared.plan.identity.by_helper and os.geteuid() != 0:
+        raise UnavailableError(
+            Reason("ids='full': files of subordinate ids can't be read, nor committed, by this user")
+        )
+
+
+def _without_nesting(own: tuple[Program, ...]) -> tuple[Program, ...]:
+    """Return filters that refuse user namespaces too, in their order: those of the last stage remain last."""
+    first = next((i for i, program in enumerate(own) if program.stage == "last"), len(own))
+    refusal = Program(no_user_namespaces(), with_compatible=own[0].with_compatible, stage="confined")
+    return own if refusal in own else (*own[:first], refusal, *own[first:])
+
+
+class Holder:
+    """The two namespaces. Threads may share it."""
+
+    def __init__(self, policy: Policy, host: Host, steps: tuple[ops.Op, ...], what: str) -> None:
+        """Make them. Raises UnavailableError for a plan that can't be built in them, and SetupError.
+
+        policy: what commands may do. host: as from host_of().
+        steps: what is mounted in the mount namespace, besides the host's file systems.
+        what: what is being done, for errors.
+        """
+        self.policy, self.host = policy, host
+        self.prepared = prepare(policy, host)
+        check(self.prepared)
+        plan = self.prepared.plan
+        steps = (ops.DevBind("/", "/"), *steps)
+        request = request_for(
+            plan,
+            steps,
+            flags=c.TEMPLATE,
+            without=plan.namespaces - {"user", "mount"},
+            stamps=buffers.Stamps((False,) * len(steps)),
+        )
+        try:
+            _, _, self._owners = tree.made(request, what, steps)
+        except SetupError as error:
+            is_overlay = error.op is not None and error.op.startswith("overlay")
+            raise SetupError(error.errno or 0, error.step, error.op, _HINT if is_overlay else "") from None
+        self._fds = [owner.fileno() for owner in self._owners]
+        if len(self._fds) != c.SENT:
+            self.close()
+            raise SetupError(errno.EMFILE, what, None, "no descriptor was free for its namespaces")
+        del self._fds[c.SENT_NULL]
+        self._owners.pop(c.SENT_NULL).close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether close() hasn't been called."""
+        return bool(self._fds)
+
+    def within(self, policy: Policy, prepared: Prepared, *, nests: bool = True) -> Prepared:
+        """Return the same for commands in the shared namespaces. Each has one more user namespace of its own there.
+
+        nests: False refuses user namespaces, whatever the policy says.
+        """
+        plan = prepared.plan
+        uids, gids = split.last_maps(plan.identity)
+        identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=plan.identity.by_helper)
+        own = programs(policy, self.host, by_second_userns=True)
+        if not nests:
+            own = _without_nesting(own)
+        inside = replace(plan, identity=identity, programs=own)
+        user, mount = self._fds
+        inner = request_for(inside, prepared.ops, without=frozenset({"user"}), within=(user, mount))
+        return replace(prepared, request=inner)
+
+    def freeze(self, places: Iterable[str], *, thaw: bool = False) -> None:
+        """Make overlays read-only, or writable again: the file systems themselves, so for each of their mounts.
+
+        A spawn does it, with nothing to execute. So if all is well, the exec fails. Raises OSError: EBUSY if a process
+        has a file there open for writing, or mapped.
+        """
+        steps = tuple(ops.Freeze(where, thaw) for where in places)
+        prepared = replace(prepare(self.policy, self.host), ops=steps)
+        request = self.within(self.policy, prepared).request
+        assert request is not None
+        nothing = Command(programs=[b"/"], argv=[b"/"], envp=buffers.Strings([]), cwd=None, flags=c.CLOSE_FDS)
+        nothing.uid, nothing.gid = prepared.plan.identity.uid, prepared.plan.identity.gid
+        result = call.spawn(request, nothing)
+        if result.step == c.STEP_EXEC and result.error == errno.EACCES:
+            return
+        at = steps[result.op] if 0 <= result.op < len(steps) else steps[0]
+        if result.error == errno.EBUSY and 0 <= result.op < len(steps):
+            what = "a process has a file of the transaction open for writing, or has mapped it: end that process"
+            raise OSError(errno.EBUSY, what, at.dest)
+        from nsbox._spawn.failure import step_name  # seldom needed
+
+        raise SetupError(result.error, f"make the changes read-only: {step_name(result.step)}", at.describe())
+
+    def close(self) -> None:
+        """Let go of the namespaces."""
+        self._fds.clear()
+        while self._owners:
+            self._owners.pop().close()

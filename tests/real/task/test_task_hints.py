@@ -1,0 +1,48 @@
+"""What a failed command of a task is told: what a task opens, and what it can't."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nsbox import Task
+from nsbox._task import hints
+
+
+def test_roots_directories(task: Task) -> None:
+    """What to do instead, and nothing about a directory that is no longer read-only."""
+    if os.geteuid() == 0:
+        pytest.skip("root may write there")
+    done = task.shell("touch /usr/lib/nsbox-test")
+    assert [hint.kind for hint in done.why] == ["permissions"]
+    assert "'/usr/lib/nsbox-test' lies in a directory of root's" in done.why[0].message
+    assert "pip install --user" in done.why[0].message
+
+
+def test_the_root(task: Task) -> None:
+    done = task.shell("mkdir /app")
+    assert "name a directory in write=" in done.why[-1].message
+    assert done.why[-1].kind == "read-only"
+
+
+def test_a_full_store(task: Task, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system that keeps what commands write; /tmp, and others with room, have other hints."""
+    fails = "echo 'cp: error writing x: No space left on device' >&2; exit 1"
+    assert "no-space" not in [hint.kind for hint in task.shell(fails).why]
+    monkeypatch.setattr(hints, "_LITTLE", 1 << 62)
+    done = task.shell(fails)
+    assert [hint.kind for hint in done.why] == ["no-space"]
+    assert str(store) in done.why[0].message
+
+
+def test_packages_of_the_systems_python(task: Task) -> None:
+    """Elsewhere they are told to be read-only; here they may be installed."""
+    done = task.shell("echo 'error: externally-managed-environment' >&2; exit 1")
+    assert [hint.kind for hint in done.why] == ["installation"]
+    assert "--break-system-packages" in done.why[0].message
+
+
+def test_success_needs_none(task: Task) -> None:
+    assert task.shell("echo Permission denied: /usr/lib/x").why == ()
