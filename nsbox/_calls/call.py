@@ -27,12 +27,19 @@ from nsbox._tools.verdicts import Background, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
+    from typing import Any, Protocol
 
     from nsbox._calls.exchange import Gate
     from nsbox._policy.policy import Policy
-    from nsbox._tools.verdicts import Hint
+    from nsbox._popen.popen import Popen
+    from nsbox._tools.verdicts import Fate, Hint
     from nsbox.secrets import Secret, Store
+
+    class Shared(Protocol):
+        """A command of a session, as nsbox.session has it."""
+
+        def keep_output(self, pipes: list[int], *, in_file: bool) -> tuple[str | None, Fate]:
+            """Let the session read on from pipes."""
 
     Explain = Callable[[tuple[Hint, ...], int, tuple[str, str]], tuple[Hint, ...]]
 
@@ -79,7 +86,7 @@ class Call:
 
     def __init__(
         self,
-        start: Callable[..., Any],
+        start: Callable[..., Popen[bytes]],
         policy: Policy,
         argv: list[str],
         args: Any,
@@ -118,16 +125,16 @@ class Call:
         self._gate, self._has_secrets, self._explain = gate, secrets is not None, explain
         self._token, self._can_cancel = cancel, cancel is not None or sink is not None or open_stdin
         self._is_cancelled = self._is_hurried = False
-        self._process: Any = None
+        self._process: Popen[bytes]
         self._exchange: Exchange
         self._shell: str | None = None
         self._began = time.monotonic()
         self.inlet = Inlet(data, stays_open=open_stdin)  # last: from here on there is something to close
 
     @property
-    def process(self) -> Any:
+    def process(self) -> Popen[bytes] | None:
         """The Popen of the command; None unless it was started."""
-        return self._process
+        return getattr(self, "_process", None)
 
     def cancel(self, *, at_once: bool = False) -> None:
         """End the command, as after a time limit; any thread may ask for it. at_once: without grace time."""
@@ -190,7 +197,8 @@ class Call:
                     ending = self._end(exchange)
                 exchange.drain()
                 if ending is None and process.is_in_session and (left := exchange.left_open()):
-                    file, fate = process.keep_output(left, in_file=not self._has_secrets)
+                    shared: Shared = process  # type: ignore[assignment]  # the session's subclass
+                    file, fate = shared.keep_output(left, in_file=not self._has_secrets)
                     background = Background(file, fate, has_secrets=self._has_secrets)
                 for output in self._outputs:
                     output.end()
@@ -223,7 +231,7 @@ class Call:
     def _record(self, ending: Ending | None, background: Background | None) -> ToolResult:
         duration = time.monotonic() - self._began
         stdout, stderr = (output.text() for output in self._outputs)
-        status, sandbox = self._process.returncode, self._process.sandbox
+        status, sandbox = self._process.wait(), self._process.sandbox
         if ending is not None:
             status = status or -signal.SIGTERM  # 0 comes from a signal handler, and the command hasn't done its work
         why = hints.reasons(

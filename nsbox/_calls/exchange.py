@@ -13,10 +13,11 @@ from nsbox._calls.output import CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import IO, Protocol
 
     from nsbox._calls.inlet import Inlet
     from nsbox._calls.output import Output
+    from nsbox._popen.popen import Popen
 
     class Gate(Protocol):
         """Says if a caller who watches has room for more output."""
@@ -39,26 +40,31 @@ class Exchange:
     gate: holds up the output, and with it the command, while a caller has no room for it; None: nobody watches.
     """
 
-    def __init__(self, process: Any, inlet: Inlet, outputs: tuple[Output, Output], gate: Gate | None = None) -> None:
+    def __init__(
+        self, process: Popen[bytes], inlet: Inlet, outputs: tuple[Output, Output], gate: Gate | None = None
+    ) -> None:
         self._process, self._inlet, self._gate = process, inlet, gate
         self._selector = selectors.DefaultSelector()
-        self._outputs: dict[Any, Output] = {}
+        self._outputs: dict[IO[bytes], Output] = {}
+        self._stdin: IO[bytes] | None
         self._terminal = process.terminal
         self._has_large_pipes = sys.platform == "linux"
         if self._terminal is not None:
             self._outputs[self._terminal], self._stdin = outputs[0], self._terminal
         else:
-            self._outputs.update(zip((process.stdout, process.stderr), outputs, strict=True))
+            assert process.stdout is not None
+            assert process.stderr is not None
+            self._outputs = {process.stdout: outputs[0], process.stderr: outputs[1]}
             self._stdin = process.stdin
         for stream in self._outputs:
             self._want(stream, selectors.EVENT_READ)
         if not inlet.has_ended:
             self._selector.register(inlet.fd, selectors.EVENT_READ)
-        if self._stdin not in self._outputs:
+        if self._stdin is not None and self._stdin not in self._outputs:
             os.set_blocking(self._stdin.fileno(), False)
         self._supply()
 
-    def _want(self, stream: Any, events: int) -> None:
+    def _want(self, stream: IO[bytes], events: int) -> None:
         """Wait for these events of a stream; 0: for none."""
         present = self._selector.get_map().get(stream)
         if present is None and events:
@@ -98,7 +104,7 @@ class Exchange:
                 stream.close()
             self._inlet.close()
 
-    def _drop_output(self, stream: Any) -> None:
+    def _drop_output(self, stream: IO[bytes]) -> None:
         self._outputs.pop(stream)
         self._want(stream, 0)
         if stream is self._terminal:  # stays open until the command's end: closing it is SIGHUP
@@ -106,9 +112,9 @@ class Exchange:
         else:
             stream.close()
 
-    def _read(self, stream: Any) -> None:
+    def _read(self, stream: IO[bytes]) -> None:
         try:
-            data = stream.read(CHUNK) if stream is self._terminal else self._read_pipe(stream.fileno())
+            data = self._read_terminal() if stream is self._terminal else self._read_pipe(stream.fileno())
         except BlockingIOError:
             return
         if data is None:
@@ -116,6 +122,10 @@ class Exchange:
         self._outputs[stream].feed(data)
         if not data:
             self._drop_output(stream)
+
+    def _read_terminal(self) -> bytes | None:
+        """Read what the terminal has; None: nothing now."""
+        return None if self._terminal is None else self._terminal.read(CHUNK)
 
     def _read_pipe(self, fd: int) -> bytes:
         """Read what a pipe has. One that was full gets more room, so that long output needs fewer steps."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._policy.policy import Policy
+    from nsbox._popen.popen import Popen
 
 
 OWN = frozenset(
@@ -30,8 +31,8 @@ OWN = frozenset(
 
 
 def started(
-    start: Callable[..., Any], policy: Policy, argv: list[str], shells: tuple[str, ...], **options: Any
-) -> tuple[Any, str | None]:
+    start: Callable[..., Popen[bytes]], policy: Policy, argv: list[str], shells: tuple[str, ...], **options: Any
+) -> tuple[Popen[bytes], str | None]:
     """Start a command, and return it with the shell that reads it: the first one that exists."""
     if not shells:
         return start(argv, **options), None
