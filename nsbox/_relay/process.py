@@ -27,7 +27,6 @@ from nsbox._relay.asks import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from nsbox._base.owners import Owner
     from nsbox._network.events import NetworkEvent
@@ -214,12 +213,20 @@ def _read(copy: Owner, its: weakref.ref[Process], owner: weakref.ref[Relay], pau
     start_new_thread(read, ())
 
 
+class Flush:
+    """A place in an Observer's queue: `done` is released once everything before it was handled."""
+
+    def __init__(self) -> None:
+        self.done = Lock()
+        self.done.acquire()
+
+
 class Observer:
     """Passes events to an on_network, in a thread of its own."""
 
     def __init__(self, call: Callable[[NetworkEvent], object]) -> None:
         self.call = call
-        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._queue: SimpleQueue[NetworkEvent | Flush | None] = SimpleQueue()
         self._is_running = False
 
     def put(self, event: NetworkEvent | None) -> bool:
@@ -235,16 +242,15 @@ class Observer:
     def flush(self) -> None:
         """Wait until it has got every event so far; give up after a while."""
         if self._is_running:
-            done = Lock()
-            done.acquire()
-            self._queue.put(done)
-            done.acquire(timeout=_PATIENCE)
+            mark = Flush()
+            self._queue.put(mark)
+            mark.done.acquire(timeout=_PATIENCE)
 
     @staticmethod
-    def _run(queue: SimpleQueue[Any], call: Callable[[NetworkEvent], object]) -> None:
+    def _run(queue: SimpleQueue[NetworkEvent | Flush | None], call: Callable[[NetworkEvent], object]) -> None:
         while (item := queue.get()) is not None:
-            if hasattr(item, "release"):
-                item.release()
+            if isinstance(item, Flush):
+                item.done.release()
                 continue
             try:
                 call(item)

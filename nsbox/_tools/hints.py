@@ -22,7 +22,6 @@ from nsbox._tools.view import view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     from nsbox._lifetime.usage import Usage
     from nsbox._policy.policy import Policy
@@ -104,7 +103,7 @@ def reasons(
     return tuple(dict.fromkeys(found))
 
 
-def _profile(policy: Policy) -> Any:
+def _profile(policy: Policy) -> str:
     return policy.seccomp if isinstance(policy.seccomp, str) else policy.seccomp.base
 
 
