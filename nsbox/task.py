@@ -20,15 +20,12 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from nsbox._base.checks import check_path, check_size
+from nsbox._base.checks import check_size
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
-from nsbox._base.paths import is_below
 from nsbox._base.stdlib import RLock
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
-from nsbox._homes.reach import check_place
 from nsbox._lifetime.shutdown import is_finalizing
-from nsbox._paths.resolution import Resolution, absolute
 from nsbox._spawn.prepare import prepare
 from nsbox._task import snapshot as copied
 from nsbox._task.layers import Layers, layers
@@ -39,7 +36,7 @@ from nsbox._transaction.overlay import check_attributes, check_marks
 from nsbox._transaction.review import Review
 from nsbox._transaction.store import Store, make_upper
 from nsbox.session import Session
-from nsbox.transaction import named_base, recover_for
+from nsbox.transaction import chosen_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,19 +83,9 @@ class Task(Review, Session):
         self._copies = 0  # directories for copies so far
         if not abi.on_linux:
             raise UnavailableError(Reason("a task needs overlayfs, which only Linux has"))
-        if workspace is None and policy.workdir is None:
-            raise PolicyError("workspace", "is needed: the policy has no working directory")
         check_nesting(policy)
-        names = Resolution()
-        path = check_path("workspace", os.path.normpath(absolute(workspace or policy.workdir or "")))
-        self.workspace = names.entry("workspace", path, must_exist=False)
-        names.check(policy.write)
-        self._named = named = named_base(dir)
-        self._base = base = os.path.realpath(named)
-        if is_below(base, self.workspace):
-            raise PolicyError("dir", f"{base} lies in the workspace; give another directory")
-        check_place(policy, base, named)
-        recover_for(self.workspace, base)
+        places = chosen_places(policy, workspace, dir)
+        self.workspace, self._named, self._base = places.workspace, places.named, places.base
         super().__init__(policy, relay)
 
     def _begin(self, policy: Policy, relay: Relay | None) -> TaskWay:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from nsbox._base.checks import check_path
 from nsbox._base.errors import PolicyError, Reason, UnavailableError
 from nsbox._base.forks import Alive
-from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.paths import is_below
 from nsbox._base.stdlib import RLock
 from nsbox._core import abi
@@ -82,6 +82,39 @@ def recover_for(workspace: str, base: str) -> None:
         raise mine[0]
 
 
+@frozen
+class Places(Frozen):
+    """Where changes are made, and where they are kept until then.
+
+    workspace: the directory that they are about.
+    named, base: the directory that keeps them, as it was named, and without links.
+    """
+
+    workspace: str
+    named: str
+    base: str
+
+
+def chosen_places(policy: Policy, workspace: str | None, dir: str | os.PathLike[str] | None) -> Places:
+    """Return the places for a transaction or a task, where commits that were interrupted are finished by now.
+
+    Raises PolicyError for places that make no sense, or that commands could change; CommitError.
+    """
+    if workspace is None and policy.workdir is None:
+        raise PolicyError("workspace", "is needed: the policy has no working directory")
+    names = Resolution()
+    path = check_path("workspace", os.path.normpath(absolute(workspace or policy.workdir or "")))
+    path = names.entry("workspace", path, must_exist=False)
+    names.check(policy.write)
+    named = named_base(dir)
+    base = os.path.realpath(named)
+    if is_below(base, path):
+        raise PolicyError("dir", f"{base} lies in the workspace; give another directory")
+    check_place(policy, base, named)
+    recover_for(path, base)
+    return Places(path, named, base)
+
+
 class Transaction(Review, Commands, FileTools):
     """Commands whose changes to one directory are kept aside. Sandbox.transaction() makes it; threads may share it.
 
@@ -107,26 +140,16 @@ class Transaction(Review, Commands, FileTools):
         self._lock = RLock()
         if not abi.on_linux:
             raise UnavailableError(Reason("a transaction needs overlayfs, which only Linux has"))
-        if workspace is None and policy.workdir is None:
-            raise PolicyError("workspace", "is needed: the policy has no working directory")
-        names = Resolution()
-        path = check_path("workspace", os.path.normpath(absolute(workspace or policy.workdir or "")))
-        self.workspace = names.entry("workspace", path, must_exist=False)
-        names.check(policy.write)
-        self._named = named = named_base(dir)
-        self._base = base = os.path.realpath(named)
-        if is_below(base, self.workspace):
-            raise PolicyError("dir", f"{base} lies in the workspace; give another directory")
-        check_place(policy, base, named)
-        recover_for(self.workspace, base)
+        places = chosen_places(policy, workspace, dir)
+        self.workspace, self._named, self._base = places.workspace, places.named, places.base
         self._real = opened_plainly(self.workspace)  # the name may lead elsewhere later
         self._store: Store | None = None
         try:
             check_marks(self._real, self.workspace)
             status = os.fstat(self._real.fd)
             self._mode = stat.S_IMODE(status.st_mode)
-            self._store = store = Store.make(base, self.workspace, status)
-            self._way = OverlayWay(policy, self.workspace, base, store.upper, store.work, relay)
+            self._store = store = Store.make(self._base, self.workspace, status)
+            self._way = OverlayWay(policy, self.workspace, self._base, store.upper, store.work, relay)
             if not os.path.samestat(status, os.lstat(self.workspace)):
                 raise FileNotFoundError(errno.ESTALE, "has become another directory", self.workspace)
             self._began = start_of_time(self._real)

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from nsbox_testing.verdicts import LONG
 
 import nsbox
 from nsbox import CancelToken, Policy, Sandbox
-
-
-@pytest.fixture(params=["sandbox", "session"])
-def box(request: pytest.FixtureRequest, policy: Policy) -> Iterator[Sandbox | nsbox.Session]:
-    with Sandbox(policy) as box:
-        if request.param == "sandbox":
-            yield box
-        else:
-            with box.session() as session:
-                yield session
 
 
 def kinds(result: nsbox.ToolResult) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 from nsbox_testing.verdicts import LONG
@@ -14,16 +13,6 @@ from nsbox_testing.verdicts import LONG
 import nsbox
 from nsbox import Policy, Sandbox
 from nsbox._handles.job import Tail
-
-
-@pytest.fixture(params=["sandbox", "session"])
-def box(request: pytest.FixtureRequest, policy: Policy) -> Iterator[Sandbox | nsbox.Session]:
-    with Sandbox(policy) as box:
-        if request.param == "sandbox":
-            yield box
-        else:
-            with box.session() as session:
-                yield session
 
 
 def test_output_by_position(box: Sandbox) -> None:

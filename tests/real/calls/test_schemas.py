@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,6 @@ from nsbox_testing.verdicts import LONG
 import nsbox
 from nsbox import Policy, Sandbox, call_tool, tool_schemas
 from nsbox._handles.schemas import TOOLS
-
-
-@pytest.fixture(params=["sandbox", "session"])
-def box(request: pytest.FixtureRequest, policy: Policy) -> Iterator[Sandbox | nsbox.Session]:
-    with Sandbox(policy) as box:
-        if request.param == "sandbox":
-            yield box
-        else:
-            with box.session() as session:
-                yield session
 
 
 def test_the_forms() -> None:

@@ -15,16 +15,6 @@ from nsbox import Policy, Sandbox, StreamEvent, ToolResult
 from nsbox._calls.output import Output, incomplete
 
 
-@pytest.fixture(params=["sandbox", "session"])
-def box(request: pytest.FixtureRequest, policy: Policy) -> Iterator[Sandbox | nsbox.Session]:
-    with Sandbox(policy) as box:
-        if request.param == "sandbox":
-            yield box
-        else:
-            with box.session() as session:
-                yield session
-
-
 def everything(events: Iterator[StreamEvent]) -> tuple[bytes, bytes, ToolResult]:
     """Return both streams, and the record."""
     parts: dict[str, list[bytes]] = {"stdout": [], "stderr": [], "end": []}

@@ -1,0 +1,19 @@
+"""What starts tool calls: a Sandbox, and a session of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nsbox import Policy, Sandbox, Session
+
+
+@pytest.fixture(params=["sandbox", "session"])
+def box(request: pytest.FixtureRequest, policy: Policy) -> Iterator[Sandbox | Session]:
+    with Sandbox(policy) as box:
+        if request.param == "sandbox":
+            yield box
+        else:
+            with box.session() as session:
+                yield session
