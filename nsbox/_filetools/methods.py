@@ -215,7 +215,7 @@ class FileTools:
         Links aren't followed. At most 1,000,000 names are looked at. If there are more, or more than max_files match,
         the record says that it is truncated.
 
-        pattern: as for list_files(), of paths relative to `path`: "/etc/*" and "../*" match nothing.
+        pattern: as for list_files(), of paths relative to `path`: "/etc/*" is etc/* in there; "../*" matches nothing.
         path: the directory, as commands see it. Default: the policy's workdir.
         max_files: how many of the newest. Default: 1000.
 
