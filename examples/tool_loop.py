@@ -1,8 +1,8 @@
-"""An agent's loop around nsbox's tools, from nothing: a model asks for tools, and gets their answers.
+"""A whole agent's loop around nsbox's tools: a model calls tools, and gets their answers.
 
     python tool_loop.py WORKSPACE
 
-The model here is a script, so that the loop can be tried without one. `model()` has the form of a chat interface with
+The model here is a script, so you can try the loop without a real one. `model()` works like a chat interface with
 function calling: it gets the messages so far and the tools, and returns text or calls. Replace it with yours.
 """
 
@@ -20,7 +20,7 @@ MOST_TURNS = 20
 
 
 def run(model: Model, task: str, policy: nsbox.Policy) -> str:
-    """Return the model's last words about a task, after carrying out the calls that it asks for."""
+    """Give a model a task, carry out the calls that it makes, and return its last words."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": task}]
     tools = nsbox.tool_schemas(["shell", "read_lines", "write", "edit", "grep", "background", "job_output", "job_kill"])
     with nsbox.Sandbox(policy) as box, box.session() as session:
@@ -35,11 +35,11 @@ def run(model: Model, task: str, policy: nsbox.Policy) -> str:
                 result = nsbox.call_tool(session, name, arguments, timeout=60)
                 print(f"{name} {arguments} -> {summary(result)}")
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)})
-    return "the model didn't come to an end"
+    return f"the model hasn't finished after {MOST_TURNS} turns"
 
 
 def summary(result: dict[str, Any]) -> str:
-    """Return one line about an answer, for a person who watches."""
+    """Return one line about a tool's answer, for whoever watches."""
     if "error" in result:
         return f"error: {result['error'].splitlines()[0]}"
     if "stdout" in result:
@@ -49,7 +49,7 @@ def summary(result: dict[str, Any]) -> str:
 
 
 def scripted(*turns: tuple[str, dict[str, Any]]) -> Model:
-    """Return a model that asks for these calls, one a turn, and then reports the last answer."""
+    """Return a model that makes these calls, one a turn, and then reports the last answer."""
     script = list(enumerate(turns, 1))
 
     def model(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:

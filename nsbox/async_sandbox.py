@@ -5,8 +5,8 @@
             print(event.text, end="")
         result = await asyncio.wait_for(box.shell("make"), 30)
 
-A cancelled task ends its command first: SIGTERM, the grace time, SIGKILL. Only when nothing of it is left does the
-cancellation go on.
+If a task is cancelled, its command is ended first: SIGTERM, the grace time, SIGKILL. The cancellation goes on only when
+nothing of the command is left.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ __all__ = ["AsyncSandbox", "AsyncSession", "AsyncTask"]
 
 
 class AsyncCommands(AsyncFileTools):
-    """The tool calls of a Sandbox or Session, for coroutines, and its file tools."""
+    """The tool calls and file tools of a Sandbox or Session, for coroutines."""
 
     _commands: Commands
 
     def __init__(self) -> None:
-        self._tokens: set[CancelToken] = set()  # of calls that go on
+        self._tokens: set[CancelToken] = set()  # of calls that are running
         self._changed = threading.Condition()
         self._is_closing = False
         self._creator = os.getpid()
 
     async def _result(self, function: Callable[..., ToolResult], options: dict[str, Any]) -> ToolResult:
-        """Return what a call returns, in a thread of its own. It ends if the task is cancelled."""
+        """Run a call in a thread of its own, and return its record. If the task is cancelled, the call is ended."""
         wish = options.get("cancel")
         if wish is not None and not isinstance(wish, CancelToken):
             raise TypeError(f"cancel is a {type(wish).__name__}, must be a CancelToken")
@@ -79,8 +79,8 @@ class AsyncCommands(AsyncFileTools):
         return await waiting.in_thread(call, token.cancel, unstarted=forget)
 
     def _end(self, close: Callable[[], object]) -> None:
-        """End the calls that go on, perhaps because their event loop has gone; then close what they ran in."""
-        if self._creator != os.getpid():  # the calls are those of the process that this one was forked from
+        """End calls that are still running, perhaps because their event loop is gone; then close what they ran in."""
+        if self._creator != os.getpid():  # the calls belong to the process that this one was forked from
             close()
             return
         with self._changed:
@@ -98,32 +98,32 @@ class AsyncCommands(AsyncFileTools):
         check: bool = False,
         **options: Unpack[ToolOptions],
     ) -> ToolResult:
-        """Return the ToolResult of a shell's command line, as Sandbox.shell(). on_output is called in a thread."""
+        """Run a command line and return its ToolResult, as Sandbox.shell(). on_output is called in a thread."""
         options_ = {**options, "shell_path": shell_path, "check": check}
         return await self._result(partial(self._commands.shell, command), options_)
 
     async def exec(
         self, program: str, args: Sequence[str] = (), *, check: bool = False, **options: Unpack[ToolOptions]
     ) -> ToolResult:
-        """Return the ToolResult of a program with arguments, as Sandbox.exec(). on_output is called in a thread."""
+        """Run a program and return its ToolResult, as Sandbox.exec(). on_output is called in a thread."""
         return await self._result(partial(self._commands.exec, program, args), {**options, "check": check})
 
     def stream(self, command: str | Sequence[str], **options: Unpack[StreamOptions]) -> AsyncStream:
         """Return an AsyncStream of what a command prints, for `async for`; see Sandbox.stream().
 
-        The command starts at once. Errors of its start are raised by the first step of the loop.
+        The command starts at once. If it can't be started, the first step of the loop raises the error.
         """
         commands = self._commands
         return AsyncStream(commands._call_of(command, {**options}), commands._threads().start)
 
     async def background(self, command: str | Sequence[str], **options: Unpack[StreamOptions]) -> AsyncJob:
-        """Return an AsyncJob: a handle of a command that runs in the background; see Sandbox.background()."""
+        """Start a command in the background and return its AsyncJob; see Sandbox.background()."""
         return AsyncJob(
             await waiting.in_thread(partial(self._commands.background, command, **options), undo=lambda job: job.kill())
         )
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> dict[str, Any]:
-        """Return what nsbox.call_tool returns. If the task is cancelled, the command is ended first."""
+        """Carry out a model's call, as nsbox.call_tool(). If the task is cancelled, the command is ended first."""
         token = CancelToken()
         call = partial(call_tool, self._commands, name, arguments, **{"cancel": token, **options})
         return await waiting.in_thread(call, token.cancel)
@@ -136,7 +136,7 @@ class AsyncCommands(AsyncFileTools):
 class AsyncSession(AsyncCommands):
     """One sandbox for many commands, for coroutines. AsyncSandbox.session() makes it; see Session.
 
-    session: the Session, with the methods that don't wait.
+    session: the Session itself, for methods that don't wait.
     """
 
     def __init__(self, session: Session) -> None:
@@ -160,7 +160,7 @@ class AsyncSession(AsyncCommands):
 class AsyncTask(AsyncSession):
     """A sandbox for the length of a task, for coroutines. AsyncSandbox.task() makes it; see Task.
 
-    task: the Task, with the methods that don't wait.
+    task: the Task itself, for methods that don't wait.
     """
 
     def __init__(self, task: Task) -> None:
@@ -190,9 +190,9 @@ class AsyncTask(AsyncSession):
 
 
 class AsyncSandbox(AsyncCommands):
-    """A Sandbox for coroutines. What waits is a coroutine here, with the same parameters and errors.
+    """A Sandbox for coroutines. Methods that wait are coroutines here, with the same parameters and errors.
 
-    sandbox: the Sandbox, with the methods that don't wait; its create_subprocess_exec() is asyncio's.
+    sandbox: the Sandbox itself, for methods that don't wait; its create_subprocess_exec() is for asyncio.
     """
 
     def __init__(
@@ -215,23 +215,23 @@ class AsyncSandbox(AsyncCommands):
         )
 
     async def start(self) -> AsyncSandbox:
-        """Return this AsyncSandbox after making what the first command would have to wait for; as Sandbox.start()."""
+        """Make what the first command would have to wait for, as Sandbox.start(); return this AsyncSandbox."""
         await waiting.in_thread(self.sandbox.start)
         return self
 
     async def session(self) -> AsyncSession:
-        """Return an AsyncSession under this policy; see Sandbox.session()."""
+        """Begin a session and return its AsyncSession: `async with await box.session()`. See Sandbox.session()."""
         return AsyncSession(await waiting.in_thread(self.sandbox.session, undo=lambda session: session.close()))
 
     async def task(
         self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
     ) -> AsyncTask:
-        """Return an AsyncTask under this policy; see Sandbox.task()."""
+        """Begin a task and return its AsyncTask: `async with await box.task()`. See Sandbox.task()."""
         begin = partial(self.sandbox.task, workspace, dir=dir)
         return AsyncTask(await waiting.in_thread(begin, undo=lambda task: task.close()))
 
     async def close(self) -> None:
-        """End calls, streams and jobs that go on, and release what is kept, as Sandbox.close()."""
+        """End calls, streams and jobs that are running, and release what is kept, as Sandbox.close()."""
         await waiting.in_thread(partial(self._end, self.sandbox.close))
 
     async def __aenter__(self) -> AsyncSandbox:

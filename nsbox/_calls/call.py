@@ -1,6 +1,6 @@
 """One tool call: a command with bounded output and a time limit, and its record, which says why it failed.
 
-run() does everything in the calling thread. Other threads may cancel it meanwhile, and send data to its stdin.
+run() does everything in the calling thread. Meanwhile, other threads may cancel the call and send data to its stdin.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _most(max_output: int | str) -> int:
 
 
 def end_at_terminal(data: bytes) -> bytes:
-    """Return what ends the input at a terminal: after an unfinished line, the first only hands that over."""
+    """Return what ends input at a terminal: Ctrl-D, and another if the first only hands over an unfinished line."""
     return b"\x04" if not data or data.endswith(b"\n") else b"\x04\x04"
 
 
@@ -74,11 +74,11 @@ class Call:
     argv: the command or, with shells, what follows the shell.
     args: the command as the result shows it.
     basis: the environment to which env adds; None: the one that the policy builds.
-    shells: those to try in order: the first that can be started reads the line.
-    sink: gets what the command prints, by the name of the stream, in the thread that runs the call.
+    shells: shells to try, in order: the first that can be started reads the line.
+    sink: called with the name of a stream and what was printed there, in the thread that runs the call.
     gate: holds up the output while the caller has no room for it.
     open_stdin: whether other threads can send more after `input`.
-    pty: as for Popen; then there is one stream, "stdout".
+    pty: as for Popen; with a terminal there is one stream, "stdout".
     explain: returns the hints for a failed command, from those for its policy, its status and its output.
 
     Commands.shell() describes the other parameters.
@@ -137,7 +137,7 @@ class Call:
         return getattr(self, "_process", None)
 
     def cancel(self, *, at_once: bool = False) -> None:
-        """End the command, as after a time limit; any thread may ask for it. at_once: without grace time."""
+        """Ask for the command to be ended, as after a time limit; any thread may. at_once: without grace time."""
         self._is_cancelled = True
         self._is_hurried = self._is_hurried or at_once
         self.inlet.ring()
@@ -155,7 +155,7 @@ class Call:
         return self.attend() if early is None else early
 
     def start(self) -> ToolResult | None:
-        """Start the command; return its record if it can't be started, or shall not."""
+        """Start the command; return its record if it can't be started, or was cancelled before."""
         if self._shall_stop():
             self.inlet.close()
             return failure.cancelled(self._args)
@@ -178,7 +178,7 @@ class Call:
         return None
 
     def _take_streams(self) -> None:
-        """Get what attend() needs, while a lack of descriptors is still an error of the start."""
+        """Get what attend() needs now, so that a lack of descriptors is an error of the start."""
         try:
             self._exchange = Exchange(self._process, self.inlet, self._outputs, self._gate)
         except BaseException:
@@ -209,7 +209,7 @@ class Call:
                 exchange.close()
                 self.inlet.close()
         result = self._record(ending, background)
-        for output in self._outputs:  # the call may be kept longer than they are needed
+        for output in self._outputs:  # the call may live longer than anybody needs them
             output.forget()
         return result
 
@@ -233,7 +233,7 @@ class Call:
         stdout, stderr = (output.text() for output in self._outputs)
         status, sandbox = self._process.wait(), self._process.sandbox
         if ending is not None:
-            status = status or -signal.SIGTERM  # 0 comes from a signal handler, and the command hasn't done its work
+            status = status or -signal.SIGTERM  # it handled SIGTERM and exited with 0, but hasn't done its work
         why = hints.reasons(
             self._policy,
             status,

@@ -1,4 +1,4 @@
-"""The environment of a tool call: the policy's, the caller's additions, and secrets, which its output doesn't show."""
+"""The environment of a tool call: the policy's, the caller's additions, and secrets, which are masked in its output."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def check_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for one command; raises PolicyError for one by which programs run others' code."""
+    """Return the variables for one command; raises PolicyError for one that makes programs run other code."""
     if not isinstance(env, Mapping):
         raise TypeError(f"env is a {type(env).__name__}, must be a mapping of names to values")
     for name, value in env.items():
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise TypeError(f"env has {name!r}: {type(value).__name__}, must be names and values that are str")
+            raise TypeError(f"env has {name!r}: {type(value).__name__}, names and values must be str")
         if name in dangerous.HARMLESS_ENV:
             continue
         reason = dangerous.DANGEROUS_ENV.get(name) or next(

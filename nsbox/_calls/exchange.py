@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsbox._popen.popen import Popen
 
     class Gate(Protocol):
-        """Says if a caller who watches has room for more output."""
+        """Says whether a caller who reads the output as it comes has room for more."""
 
         def has_room(self) -> bool:
             """Return whether there is room."""
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
             """Wait for room; return whether there is."""
 
 
-_MOST = 4 * CHUNK  # that is read in one step
+_MOST = 4 * CHUNK  # bytes that are read in one step
 _F_SETPIPE_SZ = 1031  # fcntl(2), F_SETPIPE_SZ of Linux
-GLANCE = 0.05  # seconds between two looks whether a command has ended while others hold its pipes open, or shall end
+GLANCE = 0.05  # seconds; so often it checks whether the command has ended, or was cancelled, while its pipes stay open
 
 
 class Exchange:
-    """Moves data until a command's streams end, it ends, its time is up, or it shall stop.
+    """Moves data until a command ends or closes its streams, its time is up, or it is cancelled.
 
-    gate: holds up the output, and with it the command, while a caller has no room for it; None: nobody watches.
+    gate: holds back the output, and so the command, while the caller has no room for it; None: it never does.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Exchange:
             self._selector.modify(stream, events)
 
     def _supply(self) -> None:
-        """Wait until stdin accepts data, if there is some; close it if there won't be any."""
+        """If there is data for stdin, wait until stdin accepts it; close stdin if no more data can come."""
         if self._stdin is None:
             return
         reads = selectors.EVENT_READ if self._stdin in self._outputs else 0
-        has_ended = self._inlet.has_ended  # before looking for data: other threads send some, and then end it
+        has_ended = self._inlet.has_ended  # look at this first: another thread may send data and then end stdin
         has_data = len(self._inlet.next()) > 0
         if not has_data and has_ended and self._stdin is not self._terminal:
             self._drop_stdin()
@@ -163,7 +163,7 @@ class Exchange:
     def run(self, deadline: float | None, is_stopped: Callable[[], bool] | None) -> bool:
         """Return whether the command ended in time, and before it was stopped.
 
-        Its end counts even if other processes have its streams.
+        A command that ends has ended, even if other processes hold its streams open.
         """
         glance = time.monotonic() + GLANCE
         while self._selector.get_map():
@@ -172,7 +172,7 @@ class Exchange:
                 if self._process.poll() is None:
                     return False
                 break
-            if now >= glance:  # even while other processes go on writing
+            if now >= glance:  # also while other processes keep writing
                 if self._process.poll() is not None:
                     break
                 glance = now + GLANCE
@@ -183,7 +183,7 @@ class Exchange:
         return self._ends(deadline, is_stopped)
 
     def _ends(self, deadline: float | None, is_stopped: Callable[[], bool] | None) -> bool:
-        """Wait for the end of a command without streams."""
+        """Wait for the end of a command whose streams are closed; return as run()."""
         if deadline is None and is_stopped is None:
             self._process.wait()
             return True
@@ -197,7 +197,7 @@ class Exchange:
                 return False
 
     def drain(self) -> None:
-        """Read what a command that has ended left in its pipes: as much as a pipe holds, and no more."""
+        """Read what an ended command left in its pipes, but no more than a pipe holds: others may still write."""
         for _ in range(64):
             ready = [key.fileobj for key, _ in self._selector.select(0) if key.fileobj in self._outputs]
             if not ready:
@@ -206,7 +206,7 @@ class Exchange:
                 self._read(stream)
 
     def left_open(self) -> list[int]:
-        """Return the pipes whose other end is open although the command has ended."""
+        """Return the pipes that other processes hold open although the command has ended."""
         return [] if self._terminal is not None else [stream.fileno() for stream in self._outputs]
 
     def close(self) -> None:

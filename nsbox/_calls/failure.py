@@ -1,4 +1,4 @@
-"""Commands that aren't started: by which of several shells a line is read, and the record of what wasn't run."""
+"""Starting a command, with the first shell that exists, and the records of commands that weren't started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OWN = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
-)  # this process's, not a program's
+)  # what this process lacks; the program isn't to blame
 
 
 def started(

@@ -1,4 +1,4 @@
-"""What goes to a command's stdin: what the caller gave at the start, and what other threads send meanwhile."""
+"""Data for a command's stdin: what the caller gave at the start, and what other threads send later."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from nsbox._calls.output import CHUNK
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST = 1 << 20  # bytes that wait for a command which doesn't read them; more than that, and send() waits
+_MOST = 1 << 20  # bytes that the command hasn't read yet; with more than that, send() waits
 
 
 class Inlet:
     """A queue of bytes for a command.
 
     data: what the command reads first.
-    stays_open: whether more may come, by send() from any thread. Then `fd` becomes readable when there is news.
+    stays_open: whether any thread may send() more. If so, `fd` becomes readable when there is something new.
     """
 
     def __init__(self, data: bytes, *, stays_open: bool) -> None:
@@ -39,12 +39,14 @@ class Inlet:
                 os.set_blocking(fd, False)
 
     def send(self, data: str | bytes, timeout: float | None = None, stopped: Sequence[object] = ()) -> None:
-        """Add data; wait while more than 1 MiB is unread, or until `stopped` has something in it.
+        """Add data; wait while more than 1 MiB is unread. Give up as soon as `stopped` has something in it.
 
-        Raises BrokenPipeError, TimeoutError and ValueError.
+        Raises BrokenPipeError, TimeoutError, TypeError and ValueError.
         """
+        if not isinstance(data, str | bytes | bytearray | memoryview):
+            raise TypeError(f"data is {data!r:.60}, must be a str or bytes")
         if not self._is_open:
-            raise ValueError("stdin isn't open: open_stdin=True keeps it open")
+            raise ValueError("stdin isn't open; start the command with open_stdin=True")
         deadline = None if timeout is None else time.monotonic() + timeout
         view = memoryview(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data))
         total = len(view)
@@ -61,7 +63,7 @@ class Inlet:
                 if self._is_closed:
                     raise BrokenPipeError("the command has ended, or has closed its stdin")
                 if self.has_ended:
-                    raise ValueError("stdin is at its end: send_eof() was called")
+                    raise ValueError("stdin has ended: send_eof() was called before")
                 room = max(1, _MOST - self._size)
                 self._pieces.append(view[:room])
                 self._size += len(view[:room])
@@ -70,18 +72,18 @@ class Inlet:
             self.ring()
 
     def wake(self) -> None:
-        """Let send() look whether it was stopped."""
+        """Make send() check whether it was stopped."""
         with self._changed:
             self._changed.notify_all()
 
     def end(self, *, last: bytes = b"") -> None:
-        """Let stdin end after what was sent. last: what a terminal needs for that."""
+        """End stdin after what was sent. last: the character that does so at a terminal."""
         with self._changed:
             if self._is_closed or self.has_ended:
                 return
             if last:
                 if self._last not in (b"", b"\n"):
-                    last += last  # the first only hands over the unfinished line
+                    last += last  # the first one only hands over the unfinished line
                 self._pieces.append(memoryview(last))
                 self._size += len(last)
             self.has_ended = True
@@ -89,22 +91,22 @@ class Inlet:
 
     def ring(self) -> None:
         """Wake the thread that moves the data."""
-        with self._changed, contextlib.suppress(BlockingIOError):  # full: it is awake
+        with self._changed, contextlib.suppress(BlockingIOError):  # the pipe is full, so the thread is awake
             if self._bell >= 0:
                 os.write(self._bell, b"\0")
 
     def hush(self) -> None:
-        """Take back what ring() has written."""
+        """Read away what ring() has written."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, 4096)
 
     def next(self) -> memoryview:
-        """Return the next bytes; none if there are none now."""
+        """Return the next bytes, or no bytes if nothing waits."""
         pieces = self._pieces
         return pieces[0][:CHUNK] if pieces else memoryview(b"")
 
     def drop(self, count: int) -> None:
-        """Forget bytes at the front, which the command has got."""
+        """Forget the first bytes, which the command has got."""
         with self._changed:
             piece = self._pieces.popleft()
             if count < len(piece):

@@ -1,4 +1,4 @@
-"""What a command prints: the part that is kept for its record, and the pieces for a caller who watches."""
+"""What a command prints: the part that its record keeps, and the pieces that a caller gets as they come."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CHUNK = 1 << 16
 class Output:
     """Keeps the beginning and the end of a stream, each up to half of `most` bytes, and counts them all.
 
-    sink: gets everything, in pieces that split no character of UTF-8. Without bytes that aren't UTF-8, each piece is a
-        text by itself; together they are the stream, byte for byte.
+    sink: gets everything, in pieces that split no character of UTF-8. If the stream is UTF-8, so is each piece.
+        Together, the pieces are the stream, byte for byte.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class Output:
         self._half = max(1, most // 2)
         self._head, self._tail = bytearray(), bytearray()
         self._scrubber, self._sink = scrubber, sink
-        self._rest = b""  # the beginning of a character
+        self._rest = b""  # the beginning of a character whose rest is to come
         self.count = 0
 
     def feed(self, data: bytes) -> None:
-        """Add data to it."""
+        """Add data to the stream."""
         if self._scrubber is not None:
             data = self._scrubber.feed(data)
         self._keep(data)
@@ -64,12 +64,12 @@ class Output:
             self._sink(rest)
 
     def forget(self) -> None:
-        """Let go of what is kept."""
+        """Free the memory of what was kept."""
         self._head, self._tail = bytearray(), bytearray()
 
     @property
     def left_out(self) -> int:
-        """The number of bytes that text() lacks."""
+        """How many bytes text() leaves out."""
         return max(0, self.count - 2 * self._half)
 
     def text(self) -> str:

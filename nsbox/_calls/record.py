@@ -29,20 +29,20 @@ class ToolResult(Frozen):
     returncode: the exit status; -N after signal N; 127 for a program that doesn't exist, 126 for one that can't be
         executed. A command that was ended (timed_out, cancelled) and then exited with 0 has -15, since it hasn't done
         its work.
-    stdout, stderr: as text (UTF-8; bytes that aren't become U+FFFD), with a note in the middle if some was left out.
+    stdout, stderr: text (bytes that aren't UTF-8 become U+FFFD), with a note in the middle if some was left out.
     stdout_bytes, stderr_bytes: how many bytes there were.
-    is_truncated: whether some of either was left out.
+    is_truncated: whether some of stdout or stderr was left out.
     timed_out: whether it was ended for taking too long.
-    duration: seconds until nothing of it was left.
+    duration: seconds from the call until nothing of the command was left.
     why: what in the policy may have made it fail, a sentence each; () if it hasn't failed.
-    usage: what it used up, and why it ended; None if it wasn't started.
+    usage: the resources that it used, and why it ended; None if it wasn't started.
     shell: the shell that read the command line, as a path in the sandbox; None if none did.
-    ended_by: if it took too long or was cancelled, the signal after which nothing was left: "SIGTERM", in the grace
-        time, or "SIGKILL"; None otherwise.
-    background_output: in a session, the file there that gets what processes which the command has left running print
-        from then on; None if none has its streams.
+    ended_by: if it took too long or was cancelled, the signal after which nothing was left: "SIGTERM" (in the grace
+        time) or "SIGKILL"; otherwise None.
+    background_output: a file in the session. The command has left processes running, and what they print from then on
+        goes there. None if no such process has its streams.
     cancelled: whether it was ended by a CancelToken, by a cancelled asyncio or trio task, or by its handle.
-    network: what it did under a network list; empty without one.
+    network: its connections under a network list; empty without one.
     """
 
     args: Any
@@ -87,7 +87,7 @@ class ToolResult(Frozen):
             raise subprocess.CalledProcessError(self.returncode, self.args, self.stdout, self.stderr)
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as values for JSON, for a model; `schema` changes when a key's meaning does."""
+        """Return it as values for JSON, for a model. `schema` changes when the meaning of a key does."""
         network = self.network
         return {
             "schema": SCHEMA,

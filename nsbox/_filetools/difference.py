@@ -1,18 +1,18 @@
-"""What a change comes to, as a unified diff of bounded size, made in bounded time."""
+"""What has changed in a file, as a unified diff of bounded size, made in bounded time."""
 
 from __future__ import annotations
 
 import difflib
 
 MOST_BYTES = 1 << 20  # of each side
-_MOST_COMPARED = 1000  # lines of each side between those that both ends share: difflib is quadratic at worst
+_MOST_COMPARED = 1000  # lines of each side, after the common beginning and end: difflib is quadratic at worst
 _MOST_CHARS = 20_000
 _CONTEXT = 3
 _NO_NEWLINE = "\\ No newline at end of file"
 
 
 def _lines(data: bytes) -> list[str] | None:
-    """Return the lines, of which the last may lack its end; None: it is no text, or too much."""
+    """Return the lines, the last one perhaps without a newline; None: it isn't text, or is too long."""
     if len(data) > MOST_BYTES or b"\0" in data[:8192]:
         return None
     lines = [line + "\n" for line in data.decode("utf-8", "replace").split("\n")]
@@ -21,7 +21,7 @@ def _lines(data: bytes) -> list[str] | None:
 
 
 def _codes(old: list[str], new: list[str]) -> list[tuple[str, int, int, int, int]]:
-    """Return opcodes as difflib has them. It compares only what lies between the lines that both ends share."""
+    """Return opcodes as difflib does. Only lines between the common beginning and the common end are compared."""
     start, most = 0, min(len(old), len(new))
     while start < most and old[start] == new[start]:
         start += 1
@@ -54,7 +54,7 @@ def _range(start: int, stop: int) -> str:
 
 
 def unified(old: bytes | None, new: bytes | None, path: str) -> tuple[str | None, bool]:
-    """Return the diff, and whether it is cut; None: there is none to be shown. None for a side: no such file."""
+    """Return the diff, None if it can't be shown, and whether it is cut. A side that is None is a missing file."""
     before, after = _lines(old or b""), _lines(new or b"")
     if before is None or after is None:
         return None, False

@@ -1,4 +1,4 @@
-"""Replacing a text in a text: exactly so many times, or an error that shows what nearly matches. Opens no file."""
+"""Replacing a part of a text exactly so many times, or an error that shows near misses. Opens no file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CODECS = ("utf-8", "utf8", "utf-8-sig", "ascii")  # whose bytes a diff can show
-_BOMS = {  # of the codecs that write one, and how the rest is encoded
+CODECS = ("utf-8", "utf8", "utf-8-sig", "ascii")  # a diff can show the bytes of these
+_BOMS = {  # for codecs that write one: the mark, and the codec of what follows
     "utf-8": ((codecs.BOM_UTF8, "utf-8"),),
     "utf-8-sig": ((codecs.BOM_UTF8, "utf-8"), (b"", "utf-8")),
     "utf-16": ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")),
@@ -60,16 +60,16 @@ class Text(Frozen):
 
     @classmethod
     def decoded(cls, data: bytes, encoding: str, shown: str) -> Text:
-        """Return the text; raises EditError if these bytes are none that could be written back as they are."""
+        """Return the text; raises EditError if writing it back would change the bytes."""
         name = codecs.lookup(encoding).name
         bom, codec = next(((bom, rest) for bom, rest in _BOMS.get(name, ()) if data.startswith(bom)), (b"", encoding))
         try:
             body = data[len(bom) :].decode(codec)
         except UnicodeDecodeError as error:
-            what = f"is no {encoding} text (byte {error.object[error.start]:#04x} at {len(bom) + error.start})"
-            raise EditError(shown, f"{what}; encoding= names another one") from None
+            what = f"isn't {encoding} text (byte {error.object[error.start]:#04x} at {len(bom) + error.start})"
+            raise EditError(shown, f"{what}; if it has another encoding, name that by encoding=") from None
         if name in CODECS and "\0" in body:
-            raise EditError(shown, "is no text: it has NUL bytes")
+            raise EditError(shown, "isn't text: it has NUL bytes")
         text = cls(body, bom, codec)
         if text.encoded(body) != data:
             raise EditError(shown, f"has {encoding} text that would be written back differently")
@@ -88,13 +88,13 @@ class Text(Frozen):
 def replaced(text: Text, old: str, new: str, count: int | None, shown: str) -> tuple[str, int]:
     """Return the new text, and how many occurrences it replaces; raises EditError and ValueError.
 
-    In a file whose lines all end in CRLF, line ends in `old` and `new` stand for that.
+    In a file whose lines all end in CRLF, the line ends of `old` and `new` are read as CRLF.
     """
     for name, value in (("old", old), ("new", new)):
         if not isinstance(value, str):
             raise TypeError(f"{name} is a {type(value).__name__}, must be a str")
     if not old:
-        raise ValueError("old is empty; write() or append() makes the contents of a file")
+        raise ValueError("old is empty; to fill an empty file, or to add to one, use write() or append()")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ValueError(f"count is {count!r}, must be a number from 1, or None for all")
     if text.is_crlf:
@@ -107,8 +107,9 @@ def replaced(text: Text, old: str, new: str, count: int | None, shown: str) -> t
     if count is not None and found != count:
         lines = ", ".join(map(str, _lines_of(text.body, old)))
         times = "once" if found == 1 else f"{found} times"
-        what = f"has this text {times} (line {lines}), not {'once' if count == 1 else f'{count} times'}"
-        raise EditError(shown, f"{what}: give more of the lines around it, or another count", found)
+        where = f"line{'' if found == 1 else 's'} {lines}"
+        what = f"has this text {times} ({where}), not {'once' if count == 1 else f'{count} times'}"
+        raise EditError(shown, f"{what}: add lines around it to old, or give another count", found)
     if len(text.body) + found * (len(new) - len(old)) > _MOST_CHARS:
         raise EditError(shown, f"would have more than {_MOST_CHARS} characters", found)
     return text.body.replace(old, new), found
@@ -119,7 +120,7 @@ def _with_crlf(part: str) -> str:
 
 
 def _lines_of(body: str, old: str) -> list[int | str]:
-    """Return the numbers of the lines at which it begins; "..." for the rest of many."""
+    """Return the numbers of the lines where it begins: ten at most, and "..." for the rest."""
     numbers: list[int | str] = []
     at, line, before = body.find(old), 1, 0
     while at >= 0:
@@ -136,7 +137,7 @@ def _lines_of(body: str, old: str) -> list[int | str]:
 
 
 def _near(text: Text, old: str) -> str:
-    """Return what to say about lines that nearly match; "" if there are none."""
+    """Return a sentence about lines that nearly match; "" if there are none."""
     lines = [line.removesuffix("\r") for line in text.body.split("\n", _MOST_LOOKED_AT)[:_MOST_LOOKED_AT]]
     wanted = [line.removesuffix("\r") for line in old.split("\n")]
     whole = _same_but_for(text, lines, old, wanted)
@@ -149,7 +150,7 @@ def _near(text: Text, old: str) -> str:
 
 
 def _same_but_for(text: Text, lines: Sequence[str], old: str, wanted: Sequence[str]) -> str:
-    """Say where the same lines are, if only line ends, white space or upper case differ."""
+    """Say where the same lines are, if only line ends, white space or case differ."""
     if old.replace("\r\n", "\n") in text.body.replace("\r\n", "\n"):
         own = "CRLF" if text.is_crlf else "both LF and CRLF" if "\r\n" in text.body else "LF"
         return f": only the line ends differ. The file has {own}"
@@ -165,7 +166,7 @@ def _same_but_for(text: Text, lines: Sequence[str], old: str, wanted: Sequence[s
         at = [i for i in range(len(changed) - len(needles) + 1) if _is_at(changed, i, needles)]
         if at:
             shown = "\n".join(f"  {i + 1}: {_cut(lines[i])}" for i in at[:_MOST_NEAR])
-            return f": only {what} differs. These lines begin with the same:\n{shown}"
+            return f". A text that differs only in {what} begins at:\n{shown}"
     return ""
 
 
@@ -185,7 +186,7 @@ def _cut(line: str) -> str:
 
 
 def _ratios(lines: Sequence[str], wanted: str) -> list[tuple[float, int]]:
-    """Return how alike lines are, with their numbers: the most alike first."""
+    """Return how similar lines are, with their numbers: the most similar first."""
     matcher = difflib.SequenceMatcher(None, autojunk=False)
     matcher.set_seq2(wanted.strip()[:_LONGEST])
     found = []

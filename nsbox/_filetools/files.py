@@ -1,8 +1,8 @@
-"""Files that a policy's commands can reach, found and opened without being led elsewhere.
+"""Files that a policy's commands can reach, found and opened in such a way that no command can lead us elsewhere.
 
 A command may change names and links at any moment, even between a check and an open. So no name is first checked and
-then opened. openat2(2) walks from the top of a mount (Linux 5.6), and refuses to leave it. The checks look at what it
-has found (O_PATH), and only then it is opened: no device or FIFO ever is.
+then opened. openat2(2) walks from the top of a mount (Linux 5.6), and refuses to leave it. The checks look at the
+O_PATH descriptor that it returns. What passes them is then opened by that descriptor: never a device or a FIFO.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HOST = HostGround()
 class Target(Frozen):
     """A path in a place that tools may use.
 
-    shown: as the caller gave it. inside: as commands see it. mount: the mount that it is on. rest: the path from there.
+    shown: as the caller gave it. inside: as commands see it. mount: the mount that it is on. rest: its path from there.
     """
 
     shown: str
@@ -53,7 +53,7 @@ class Target(Frozen):
 
     @property
     def above(self) -> str:
-        """The rest of the directory that it is in."""
+        """The directory that it is in, as a path from the mount."""
         return self.rest.rpartition("/")[0]
 
     @property
@@ -81,7 +81,7 @@ class Files:
         self, policy: Policy, grounds: Callable[[Mount], Ground] | None = None, view: View | None = None
     ) -> None:
         if not abi.on_linux:
-            raise UnavailableError(Reason("files are guarded by openat2(2), which only Linux has"))
+            raise UnavailableError(Reason("file tools need openat2(2), which only Linux has"))
         self.policy = policy
         self.view: View = view or view_of(policy)
         self._grounds = grounds or (lambda _: _HOST)
@@ -90,7 +90,7 @@ class Files:
     # ---- finding
 
     def target(self, path: Path, *, write: bool) -> Target:
-        """Return where a path leads by its name alone; raises AccessError if tools may not have what is there."""
+        """Return where a path leads by its name alone; raises AccessError if tools may not reach it."""
         shown, seen = os.fspath(path), self.view
         inside = os.path.normpath(seen.absolute(path))
         inside = seen.without_own_links("/" + inside.lstrip("/"))  # normpath() leaves two at the start
@@ -105,7 +105,7 @@ class Files:
 
     @contextlib.contextmanager
     def found(self, target: Target, rest: str, *, write: bool) -> Iterator[Found]:
-        """Find what is at the path `rest` below the target's mount; raises AccessError for what tools may not have."""
+        """Find what is at the path `rest` below the target's mount; raises AccessError if tools may not reach it."""
         top = target.ground.top(target.mount, target.shown)
         fd = -1
         try:
@@ -124,13 +124,13 @@ class Files:
 
     def _link_problem(self, number: int) -> str:
         if self.policy.symlinks == "refuse" and number == errno.ELOOP:
-            return "has a symlink in it; name the file itself, or say symlinks='beneath' in the policy"
-        return "leads out of the directory that the policy names by a symlink"
+            return "has a symlink in it; name the file itself, or set symlinks='beneath' in the policy"
+        return "leads by a symlink out of the directory that the policy names"
 
     def _checked(self, fd: int, target: Target, rest: str, top: str, *, write: bool) -> str:
-        """Return the path of what was found as commands name it: links may have led to where other rules hold.
+        """Return what was found as a path that commands use; links may have led to a place with other rules.
 
-        Hidden files can't be moved meanwhile: the way to them has mount points in the mount namespace of the commands.
+        Hidden files can't be moved meanwhile: in the commands' mount namespace, the way to them has mount points.
         """
         here = os.path.join(top, rest) if rest else top
         if self.policy.symlinks != "refuse":
@@ -174,7 +174,7 @@ class Files:
 
     @contextlib.contextmanager
     def directory(self, path: Path) -> Iterator[tuple[int, Found]]:
-        """Open a directory to be listed."""
+        """Open a directory, to list it."""
         target = self.target(path, write=False)
         with self.found(target, target.rest, write=False) as found:
             fd = reopened(found.fd, DIRECTORY, target.shown)
@@ -194,16 +194,16 @@ class Files:
             raise self.view.refusal(shown, "is a mount point in the sandbox, or hidden", write=True)
 
     def check_written(self, inside: str, size: int, shown: str) -> None:
-        """Raise AccessError for a file that tools may not make, change or remove; size: what it will have."""
+        """Raise AccessError for a file that tools may not make, change or remove. size: its new size in bytes."""
         self.check_name(inside, shown)
         self.view.check_suffix(inside, shown)
         self.view.check_size(inside, size, shown)
 
     @contextlib.contextmanager
     def parent(self, target: Target, *, parents: bool = False) -> Iterator[tuple[int, str]]:
-        """Find the directory of a path that is to be changed; yield its descriptor, and its path as commands see it.
+        """Find the directory in which a name will change; yield its descriptor, and its path as commands see it.
 
-        parents: make missing directories.
+        parents: whether to make missing directories.
         """
         if not target.name:
             raise self.view.refusal(target.shown, "is a mount point in the sandbox", write=True)
@@ -248,7 +248,7 @@ class Files:
 
 
 def check_regular(status: os.stat_result, shown: str) -> None:
-    """Raise OSError, or AccessError, for what is no regular file."""
+    """Raise OSError or AccessError unless it is a regular file."""
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), shown)
     if stat.S_ISLNK(status.st_mode):
@@ -266,7 +266,7 @@ def check_number(name: str, value: object, most: int = _MOST_NUMBER, least: int 
 
 
 def named(error: OSError, shown: str) -> OSError:
-    """Return the same error for a path as the caller gave it."""
+    """Return the same error, with the path as the caller gave it."""
     return OSError(error.errno, error.strerror, shown)
 
 
@@ -279,7 +279,7 @@ def reopened(handle: int, flags: int, shown: str) -> int:
 
 
 def set_mode(fd: int, mode: int) -> None:
-    """Give an open file its permissions; it may be another user's if it has them already. Raises OSError."""
+    """Give an open file its permissions. Another user's file passes if it has them already. Raises OSError."""
     try:
         os.fchmod(fd, mode)
     except PermissionError:

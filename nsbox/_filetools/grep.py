@@ -1,10 +1,10 @@
-"""Searching the lines of files, by a command in the sandbox: ripgrep, or Python where that isn't there.
+"""Searching the lines of files by a command in the sandbox: ripgrep, or Python if the sandbox doesn't have ripgrep.
 
-The pattern comes from a model, and what it is matched against from commands. In this process, a regular expression that
-takes exponential time couldn't be stopped. So the search is contained like any other command, and killed when its time
-is up. It sees what commands see, on any ground. What it prints is only text here: bounded, and checked by the rules.
+The pattern comes from a model, and the files from commands. In this process, nothing could stop a regular expression
+that takes exponential time. So the search is contained like any other command, and killed when its time is up. It sees
+what commands see, on any ground. This process takes its output as mere text: bounded, and checked by the rules.
 
-ripgrep's --json isn't used: it writes a line of any length in full. --max-columns cuts lines where they are found.
+ripgrep's --json isn't used, since it writes a line of any length in full. --max-columns cuts lines inside ripgrep.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 64 << 20  # of a file that is searched
-_LONGEST = 500  # bytes of a line
+_LONGEST = 500  # bytes of a line that are shown
 _LONGEST_ROW = 1 << 16  # bytes that the program may print without a line end
 _MOST_MATCHES = 100_000
 _MOST_CHARS = 64 << 20
@@ -54,7 +54,7 @@ _RIPGREP = (
     *(f"--max-columns={_LONGEST}", "--max-columns-preview", f"--max-filesize={_MOST_BYTES}"),
 )
 
-# What Python does where there is no ripgrep: the same files, and rows of the same form.
+# What Python runs if there is no ripgrep. It searches the same files, and prints rows of the same form.
 _SCRIPT = r"""
 import fnmatch, json, os, re, stat, sys
 wish = json.loads(sys.argv[1])
@@ -135,7 +135,7 @@ except BrokenPipeError:
 
 @frozen
 class Wish(Frozen):
-    """What is searched for: grep()'s parameters."""
+    """What to search for: the parameters of grep()."""
 
     pattern: str
     glob: str | None
@@ -152,13 +152,17 @@ class Wish(Frozen):
             if not isinstance(value, str):
                 raise TypeError(f"{name} is a {type(value).__name__}, must be a str")
             if not value or "\0" in value or "\n" in value or len(value) > _LONGEST_PATTERN:
-                what = f"must be one line of 1 to {_LONGEST_PATTERN} characters: lines are searched one by one"
+                what = f"must be one line of 1 to {_LONGEST_PATTERN} characters, since lines are searched one by one"
                 raise ValueError(f"{name} is {value[:60]!r}, {what}")
         check_number("context", self.context, 100)
         check_number("max_matches", self.max_matches, _MOST_MATCHES, least=1)
         check_number("max_chars", self.max_chars, _MOST_CHARS, least=1)
-        if isinstance(self.timeout, bool) or not 0 < self.timeout <= 86_400:
-            raise ValueError(f"timeout is {self.timeout!r}, must be seconds from 0 to 86400")
+        if (
+            isinstance(self.timeout, bool)
+            or not isinstance(self.timeout, int | float)
+            or not 0 < self.timeout <= 86_400
+        ):
+            raise ValueError(f"timeout is {self.timeout!r}, must be a number of seconds above 0, at most 86400")
 
 
 def grep(files: Files, starter: Starter, wish: Wish, path: Path) -> Matches:
@@ -187,7 +191,7 @@ def grep(files: Files, starter: Starter, wish: Wish, path: Path) -> Matches:
                 break
     if problem:
         raise ValueError(f"pattern is {wish.pattern[:60]!r}: {problem}")
-    reason = "the sandbox has neither rg nor a Python interpreter, one of which searches in it"
+    reason = "the sandbox has neither rg nor a Python interpreter, and grep() needs one of them"
     raise UnavailableError(Reason(reason, "add a directory with one of them to read, or to tools_bin"))
 
 
@@ -251,13 +255,13 @@ class _Search:
             is_unknown = status == 1 and errors.startswith(b"nsbox: ")
             return errors.decode("utf-8", "replace")[len("nsbox: ") :].strip() if is_unknown else ""
         if status < 0:
-            raise OSError(errno.ECANCELED, f"{argv[0]} was killed by signal {-status} while it searched", self._cwd)
+            raise OSError(errno.ECANCELED, f"{argv[0]} was killed by signal {-status} during the search", self._cwd)
         if status in (126, 127):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
         return errors.decode("utf-8", "replace").strip() or f"{argv[0]} has ended with status {status}"
 
     def _listen(self, stdout: int, stderr: int) -> bytes:
-        """Read until both pipes end, or enough was found. Return the beginning of what came by stderr."""
+        """Read until both pipes end, or a limit is reached. Return the beginning of stderr."""
         until = time.monotonic() + self._wish.timeout
         poller = select.poll()
         for fd in (stdout, stderr):
@@ -290,7 +294,7 @@ class _Search:
             elif b"\0" in row:
                 self._add(path + row)
                 path = b""
-            else:  # a part of a file's name, which has a line end in it
+            else:  # a part of a file's name with a newline in it
                 path += row + b"\n"
             if self._why:
                 return
@@ -324,7 +328,7 @@ class _Search:
         return known
 
     def _is_allowed(self, path: str) -> bool:
-        """Return whether the rules allow a file to be shown. They hold for tools, not for commands."""
+        """Return whether the rules allow tools to show a file. The command, to which they don't apply, has found it."""
         files, parts = self._files, path.split("/")
         at = os.path.join(self._cwd, path)
         if path.startswith("/") or not {"", ".", ".."}.isdisjoint(parts):
@@ -339,7 +343,7 @@ class _Search:
         return True
 
     def result(self, engine: str) -> Matches:
-        """Return what was found, in order. A line is there once, even if it stands next to two matches."""
+        """Return what was found, in order. A line comes once, even if it is next to two matches."""
         found: dict[tuple[str, int], Match] = {}
         for match in self._found:
             key = (match.path, match.line)

@@ -1,6 +1,7 @@
 """Where a sandbox's files are opened: on this machine, by the paths that a policy names, or beneath a sandbox's root.
 
-A ground opens the top of a mount. Everything else is done beneath that descriptor (files.py), on any ground alike.
+A ground opens the top of a mount. Everything else happens beneath that descriptor (files.py), in the same way on any
+ground.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nsbox._tools.view import Mount, Place, View
 
     class Root(Protocol):
-        """A sandbox that runs: its "/", and a process in it that makes names with the commands' ids."""
+        """A running sandbox: its "/", and a process in it that makes names under the commands' ids."""
 
         def open_root(self) -> int:
             """Return a new descriptor (O_PATH) of its "/"."""
@@ -35,16 +36,16 @@ if TYPE_CHECKING:
         """Opens the tops of mounts, and makes names in directories beneath them."""
 
         def problem(self, view: View, at: Place, *, is_denied: bool, write: bool) -> str:
-            """Return why a file isn't for tools here; "": it is. is_denied: whether the policy hides it by its path."""
+            """Return why tools may not use a file here; "": they may. is_denied: whether the policy hides its path."""
 
         def top(self, mount: Mount, shown: str) -> Top:
-            """Open what lies at a mount. Raises AccessError and OSError."""
+            """Open the top of a mount. Raises AccessError and OSError."""
 
         def may_write(self, mount: Mount) -> bool:
             """Return whether tools may change what is on a mount."""
 
         def leads(self, mount: Mount, inside: str, here: str) -> bool:
-            """Return whether a link may lead to a file that is on another mount, at `here` by its descriptor."""
+            """Return whether a link may lead to a file on another mount. here: the path of the file's descriptor."""
 
         def make_file(self, directory: int, name: str, mode: int) -> int:
             """Make a new file; return a descriptor, open for writing. Raises OSError."""
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
             """Make a directory. Raises OSError."""
 
         def move(self, from_dir: int, name: str, to_dir: int, new: str, *, replace: bool) -> None:
-            """Rename a file. Raises OSError: FileExistsError if something is there, unless replace."""
+            """Rename a file. Raises OSError; FileExistsError if the new name exists, unless replace."""
 
         def remove(self, directory: int, name: str, *, is_directory: bool) -> None:
             """Remove a name, or an empty directory. Raises OSError."""
@@ -62,16 +63,16 @@ if TYPE_CHECKING:
 # openat2(2)
 NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH = 1, 2, 4, 8
 _REMOVEDIR = 0x200  # unlinkat(2)
-_KERNELS = ("/proc", "/sys", "/dev")  # file systems that aren't for files
+_KERNELS = ("/proc", "/sys", "/dev")  # the kernel's own file systems
 
 
 @frozen
 class Top(Frozen):
-    """What lies at a mount.
+    """The top of a mount, opened.
 
     fd: its descriptor (O_PATH).
-    path: where descriptors of what is below it lead, as /proc/self/fd has it.
-    resolve: flags of openat2(2) for what is below.
+    path: its path as /proc/self/fd shows it, with which the paths of files below it begin.
+    resolve: flags of openat2(2) for files below it.
     """
 
     fd: int
@@ -83,7 +84,7 @@ class HostGround:
     """This machine: what a policy itself names."""
 
     def problem(self, view: View, at: Place, *, is_denied: bool, write: bool) -> str:
-        """Return why a file isn't for tools; "": it is."""
+        """Return why tools may not use a file; "": they may."""
         if not any(is_below(at.inside, root) for root in view.readable()):
             return f"is in no directory that the policy names; {view.named(write=write)}"
         if is_denied or at.mount.is_hidden:
@@ -108,7 +109,7 @@ class HostGround:
         return mount.is_writable
 
     def leads(self, mount: Mount, inside: str, here: str) -> bool:
-        """Return whether commands find the same file there, and no other one that is mounted over it."""
+        """Return whether commands find the same file there, and not one that is mounted over it."""
         return mount.source is not None and os.path.normpath(f"{mount.source}/{inside[len(mount.dest) :]}") == here
 
     def make_file(self, directory: int, name: str, mode: int) -> int:
@@ -135,7 +136,7 @@ class HostGround:
 
 
 def _move_plainly(from_dir: int, name: str, to_dir: int, new: str) -> None:
-    """Move to a name that is free, on a file system without RENAME_NOREPLACE: each call fails if the name is taken."""
+    """Move to a free name on a file system without RENAME_NOREPLACE: each of these calls fails if the name is taken."""
     if stat.S_ISDIR(os.lstat(name, dir_fd=from_dir).st_mode):
         os.mkdir(new, dir_fd=to_dir)
         os.rename(name, new, src_dir_fd=from_dir, dst_dir_fd=to_dir)  # it replaces an empty directory
@@ -145,22 +146,22 @@ def _move_plainly(from_dir: int, name: str, to_dir: int, new: str) -> None:
 
 
 class RootGround:
-    """The root of a sandbox that runs: everything in it, except the kernel's file systems.
+    """The root of a running sandbox: everything in it, except the kernel's file systems.
 
-    is_overlaid: whether everything may be written to, also what the policy shows read-only.
+    is_overlaid: whether everything is writable, even what the policy shows read-only.
     """
 
-    crosses = False  # whether a path below a mount may lead through another one
+    crosses = False  # whether a path below a mount may lead through another mount
 
     def __init__(self, root: Root, *, is_overlaid: bool = False) -> None:
         self._root, self._is_overlaid = root, is_overlaid
 
     def problem(self, view: View, at: Place, *, is_denied: bool, write: bool) -> str:
-        """Return why a file isn't for tools; "": it is."""
+        """Return why tools may not use a file; "": they may."""
         if is_denied or at.mount.is_hidden:
             return f"is hidden in the sandbox; {view.allowed(write=write)}"
         if any(is_below(at.mount.dest, path) for path in _KERNELS):
-            return "is the kernel's, and not for files"
+            return "is in a file system of the kernel, which file tools don't use"
         return ""
 
     def top(self, mount: Mount, shown: str) -> Top:
@@ -173,7 +174,7 @@ class RootGround:
         finally:
             os.close(root)
         try:
-            if mount.is_own and not _is_top(fd):  # what it was on has been moved
+            if mount.is_own and not _is_top(fd):  # the directory that it was mounted on has been moved
                 raise AccessError(shown, f"lies in {mount.dest}, which was moved away")
             return Top(fd, os.readlink(f"/proc/self/fd/{fd}"), NO_MAGICLINKS | (0 if self.crosses else NO_XDEV))
         except BaseException:
@@ -189,17 +190,17 @@ class RootGround:
         return False
 
     def make_file(self, directory: int, name: str, mode: int) -> int:
-        """Make a new file of the commands' ids."""
+        """Make a new file that belongs to the commands' ids."""
         try:
             return self._root.make_name(c.MAKE_FILE, mode, [name], [directory])
         except OSError as error:
-            if error.errno == errno.EMFILE:  # it was made, but its descriptor had no place here
+            if error.errno == errno.EMFILE:  # it was made, but this process had no room for the descriptor
                 with contextlib.suppress(OSError):
                     self.remove(directory, name, is_directory=False)
             raise
 
     def make_directory(self, directory: int, name: str) -> None:
-        """Make a directory of the commands' ids."""
+        """Make a directory that belongs to the commands' ids."""
         self._root.make_name(c.MAKE_DIRECTORY, 0o777, [name], [directory])
 
     def move(self, from_dir: int, name: str, to_dir: int, new: str, *, replace: bool) -> None:
@@ -212,7 +213,7 @@ class RootGround:
 
 
 class ViewGround(RootGround):
-    """What a policy names, as a command sees it: an overlay may lie on it, or on a part of it."""
+    """What a policy names, as a command sees it. All or part of it may be an overlay."""
 
     crosses = True
     problem = HostGround.problem

@@ -1,4 +1,4 @@
-"""The file tools of an agent, as methods of a Sandbox and what it makes: they read, search and change files."""
+"""An agent's file tools, as methods of a Sandbox, a session and a transaction: they read, search and change files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class FileTools:
-    """Files of one policy, for this process: only what the policy itself names, however names change meanwhile.
+    """Files of one policy, for this process: only what the policy names, even if commands change names meanwhile.
 
-    Paths are as commands see them; relative ones count from the policy's workdir. What the policy doesn't allow raises
-    AccessError, which says what is allowed. A missing file raises FileNotFoundError, and so on. These methods don't
-    cover system directories, which commands can read.
+    Paths are as commands see them; relative ones count from the policy's workdir. A path that the policy doesn't allow
+    raises AccessError, which says what is allowed. A missing file raises FileNotFoundError, and so on. Commands can
+    also read system directories; these methods can't.
     """
 
     policy: Policy
 
     def _files(self) -> contextlib.AbstractContextManager[Files]:
-        """Return what finds and opens the files, for one call: in a with block."""
+        """Return a context manager that yields the Files for one call."""
         import contextlib
 
         from nsbox._filetools.files import Files as GuardedFiles
@@ -91,7 +91,7 @@ class FileTools:
         max_chars: at most 67,108,864 (64 << 20). Default: 200,000.
         encoding, errors: as for open(). Default: "utf-8" and "strict".
 
-        Raises ValueError if the file is no text in that encoding, AccessError and OSError.
+        Raises ValueError if the file isn't text in that encoding, AccessError and OSError.
         """
         from nsbox._filetools import reading
 
@@ -111,17 +111,17 @@ class FileTools:
     ) -> Lines:
         """Return some lines of a text file, in a Lines record.
 
-        A CR before the end of a line isn't shown. A line of more than 2,000 characters is cut, and says so. A
-        byte order mark isn't shown. No more than 4 GiB of a file is looked at.
+        Neither a byte order mark nor a CR at the end of a line is shown. A line of more than 2,000 characters is cut,
+        with a note at its end. No more than 4 GiB of a file is read.
 
         path: as commands see it.
         offset: the number of the first line, from 1. Default: 1.
         limit: how many lines, at most 1,000,000. Default: 2000.
-        numbers: whether the text has the numbers of lines, as `cat -n` writes them. Default: True.
+        numbers: whether each line begins with its number, as `cat -n` writes it. Default: True.
         max_chars: of the text, 8,000 to 67,108,864. Default: 200,000.
         encoding, errors: as for open(). Default: "utf-8" and "strict".
 
-        Raises ValueError if what is read is no text in that encoding, AccessError and OSError.
+        Raises ValueError if the lines aren't text in that encoding, AccessError and OSError.
         """
         from nsbox._filetools import reading
 
@@ -163,13 +163,13 @@ class FileTools:
         max_bytes: int | str = "25M",
         suffixes: Sequence[str] = (),
     ) -> list[Attachment]:
-        """Return files with their contents now, to be passed out of the sandbox: all of them, or none.
+        """Return files with their present contents, to be passed out of the sandbox: all of them, or none.
 
         paths: as commands see them.
         max_count: how many files there may be. Default: 10.
         max_bytes: the size that each may have, in bytes or as a str with a unit. Default: "25M".
-        suffixes: what names may end in, regardless of case, such as [".md"]. Default: (), for whatever the policy's
-            rules accept.
+        suffixes: what names may end in, regardless of case, such as [".md"]. Default: (), for all that
+            the policy's rules accept.
 
         Raises ValueError for too many files, AccessError for a file that may not be passed out, and OSError.
         """
@@ -196,10 +196,10 @@ class FileTools:
     def list_files(self, path: Path = ".", pattern: str = "**/*", *, max_files: int = 10_000) -> list[str]:
         """Return the regular files below a directory: their relative paths that match a pattern, sorted.
 
-        Links aren't followed. Names that are no UTF-8 have surrogates (os.fsencode()).
+        Links aren't followed. Names that aren't UTF-8 have surrogates (os.fsencode()).
 
         path: the directory, as commands see it. Default: the policy's workdir.
-        pattern: ** is any number of directories, also none; *, ? and [...] match parts of a name. Default: all files.
+        pattern: ** is any number of directories, or none; *, ? and [...] match parts of a name. Default: all files.
         max_files: how many files there may be. Default: 10,000.
 
         Raises ValueError if there are more, AccessError and OSError.
@@ -212,10 +212,10 @@ class FileTools:
     def glob(self, pattern: str, path: Path = ".", *, max_files: int = 1000) -> Paths:
         """Return the regular files below a directory whose paths match a pattern, the newest first, in a Paths record.
 
-        Links aren't followed. At most 1,000,000 names are looked at: beyond that, and beyond max_files, the record says
-        that it is truncated.
+        Links aren't followed. At most 1,000,000 names are looked at. If there are more, or more than max_files match,
+        the record says that it is truncated.
 
-        pattern: of relative paths, as for list_files().
+        pattern: as for list_files(), of paths relative to `path`: "/etc/*" is etc/* in there; "../*" matches nothing.
         path: the directory, as commands see it. Default: the policy's workdir.
         max_files: how many of the newest. Default: 1000.
 
@@ -241,24 +241,24 @@ class FileTools:
     ) -> Matches:
         """Return the lines of files that match a regular expression, in a Matches record.
 
-        A command in the sandbox searches: ripgrep if the sandbox has it, otherwise Python's `re`. So what a pattern can
-        cost is bounded by `timeout`, and contained. Hidden files are searched, and what .gitignore names; directories
-        named .git, binary files (those with NUL bytes), links, and files of more than 64 MiB aren't.
+        A command in the sandbox searches: ripgrep if the sandbox has it, otherwise Python's `re`. So an expensive
+        pattern is contained, and `timeout` ends it. Hidden files are searched, and those that .gitignore names.
+        Directories named .git, binary files (those with NUL bytes), links, and files of more than 64 MiB aren't.
 
         pattern: ripgrep's syntax, which is Python's except for lookaround and backreferences; a pattern with these is
             given to Python.
         path: a directory or a file, as commands see it. Default: the policy's workdir.
-        glob: which files: a pattern of names such as "*.py", or with a "/" one of relative paths. Default: None, for
-            all.
+        glob: which files: a pattern of names, such as "*.py", or of relative paths if it has a "/". Default: None,
+            for all.
         ignore_case: whether case is ignored. Default: False.
-        fixed: whether the pattern is a plain text. Default: False.
+        fixed: whether the pattern is plain text. Default: False.
         context: how many lines before and after each match to add, at most 100. Default: 0.
         max_matches: how many matches, at most 100,000. Default: 1000.
-        max_chars: of all lines. Default: 200,000.
-        timeout: seconds, after which what was found until then is returned. Default: 60.
+        max_chars: of all lines together. Default: 200,000.
+        timeout: seconds; then the search ends, and returns what it has found. Default: 60.
 
-        Raises ValueError for a pattern that is none, UnavailableError if the sandbox has neither program, AccessError,
-        OSError, and what starting a command raises.
+        Raises ValueError for a pattern that isn't valid, UnavailableError if the sandbox has neither program,
+        AccessError, OSError, and what starting a command raises.
         """
         from nsbox._filetools import grep
 
@@ -282,8 +282,8 @@ class FileTools:
     def write(self, path: Path, content: str | bytes, *, parents: bool = True) -> FileChange:
         """Make a file, or replace one in one step, so that no process ever sees half of it. Return a FileChange.
 
-        A file that is replaced keeps its permissions and its user.* attributes. A process that has the old one open
-        keeps that. After a power failure, the file may be the old one, or empty.
+        A file that is replaced keeps its permissions and its user.* attributes. A process that has the old file open
+        keeps it. After a power failure, you may find the old file, or an empty one.
 
         path: as commands see it.
         content: bytes, or a str, which is written as UTF-8.
@@ -297,7 +297,7 @@ class FileTools:
             return writing.write(files, path, content, parents=parents)
 
     def append(self, path: Path, content: str | bytes, *, parents: bool = True) -> FileChange:
-        """Write at the end of a file, or make it. Return a FileChange, whose diff has what was added.
+        """Write at the end of a file, or make it. Return a FileChange whose diff shows what was added.
 
         path, content, parents: as for write().
 
@@ -309,20 +309,20 @@ class FileTools:
             return writing.append(files, path, content, parents=parents)
 
     def edit(self, path: Path, old: str, new: str, *, count: int | None = 1, encoding: str = "utf-8") -> FileChange:
-        """Replace a text in a file by another, exactly so many times, in one step. Return a FileChange.
+        """Replace a text in a file with another, in one step, if it occurs exactly `count` times. Return a FileChange.
 
         The file keeps its line ends, its byte order mark, its permissions and its user.* attributes. If all of its
-        lines end in CRLF, line ends in old and new stand for that.
+        lines end in CRLF, the line ends of old and new are read as CRLF.
 
         path: as commands see it; of at most 64 MiB.
-        old: the text as it is.
-        new: what it is replaced by.
-        count: how many times it must be there. Default: 1. None: as often as it is.
+        old: the text, exactly as it is in the file.
+        new: the text that replaces it.
+        count: how many times old must occur. None: however often. Default: 1.
         encoding: of the file. Default: "utf-8".
 
-        Raises EditError, and changes nothing, if the text isn't there so many times; the message shows near misses. So
-        it does for a file that is no text, too large, or has changed meanwhile: its inode, size and times are compared
-        right before it is replaced. Raises ValueError, AccessError and OSError.
+        Raises EditError, and changes nothing, if the text doesn't occur so many times; the message shows near misses.
+        It is also raised for a file that isn't text, is too large, or has changed meanwhile: the inode, size and times
+        are compared right before the file is replaced. Raises ValueError, AccessError and OSError.
         """
         from nsbox._filetools import writing
 
@@ -343,14 +343,14 @@ class FileTools:
             return names.mkdir(files, path, parents=parents)
 
     def delete(self, path: Path, *, recursive: bool = False) -> FileChange:
-        """Remove a file, a link itself, or a directory. Return a FileChange with the count of what was removed.
+        """Remove a file, a link itself, or a directory. Return a FileChange that counts what was removed.
 
         path: as commands see it.
-        recursive: whether a directory may have something in it, at most 100,000 entries, 256 levels deep. Default:
-            False.
+        recursive: whether to remove a directory with everything in it: at most 100,000 entries, 256 levels deep.
+            Default: False, for empty ones alone.
 
-        Raises AccessError, also if a protected or hidden name or a mount point is in it, before anything is removed;
-        and OSError.
+        Raises AccessError and OSError. A protected or hidden name or a mount point in the directory is an AccessError,
+        before anything is removed.
         """
         from nsbox._filetools import names
 
@@ -360,7 +360,7 @@ class FileTools:
     def move(self, source: Path, destination: Path, *, overwrite: bool = False) -> FileChange:
         """Rename a file or a directory, in one step. Return a FileChange.
 
-        To another file system, a file is copied and then removed.
+        If the destination is on another file system, a file is copied and then removed.
 
         source: as commands see it.
         destination: the new path itself; missing directories are made.

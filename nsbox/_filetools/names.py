@@ -1,4 +1,4 @@
-"""Changing names: directories made, files moved and copied, and what is removed, never through a link."""
+"""Changing names: making directories, moving, copying and removing files, never through a link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nsbox._filetools.files import Files, Path, Target
 
-_MOST_ENTRIES = 100_000  # that delete() and move() look at in a directory
+_MOST_ENTRIES = 100_000  # in a directory that delete() or move() works on
 _DEEPEST = 256
 _MOST_COPIED = 1 << 30  # bytes
 _CHUNK = 1 << 20
@@ -50,8 +50,8 @@ def mkdir(files: Files, path: Path, *, parents: bool) -> FileChange:
 class _Branch:
     """A directory that is to be moved or removed, with all that is below it.
 
-    look() refuses it as a whole if anything in it isn't for tools, and counts what there is. remove() checks each name
-    again when it removes it.
+    look() counts what there is, and refuses all of it if tools may not change a part. remove() checks each name again
+    right before it removes it.
     """
 
     def __init__(self, files: Files, target: Target) -> None:
@@ -150,9 +150,7 @@ def delete(files: Files, path: Path, *, recursive: bool) -> FileChange:
             raise
         except OSError as error:
             if error.errno == errno.ENOTEMPTY and not recursive:
-                error = OSError(
-                    errno.ENOTEMPTY, "is a directory with something in it; recursive=True deletes all of it"
-                )
+                error = OSError(errno.ENOTEMPTY, "the directory isn't empty; recursive=True deletes everything in it")
             raise named(error, target.shown) from None
     return FileChange(target.shown, "deleted", count=count)
 
@@ -210,7 +208,7 @@ def move(files: Files, source: Path, destination: Path, *, overwrite: bool) -> F
 def _check_moved(
     files: Files, from_: Target, to: Target, status: os.stat_result, where: tuple[int, str], new: str
 ) -> int:
-    """Check what is to be moved, against the rules of both places; return how many files that is."""
+    """Check what is to be moved against the rules of both places; return how many files it is."""
     directory, at = where
     if not stat.S_ISDIR(status.st_mode):
         check_regular(status, from_.shown)
@@ -239,20 +237,20 @@ def _check_moved(
 
 def _check_file_name(target: Target) -> None:
     if not target.name or target.shown.endswith("/"):
-        raise IsADirectoryError(errno.EISDIR, "is a directory; name the new path itself", target.shown)
+        raise IsADirectoryError(errno.EISDIR, "the destination is a directory; name the new path in it", target.shown)
 
 
 def _check_free(to: Target, directory: int, status: os.stat_result, *, overwrite: bool) -> None:
-    """Raise OSError if something at the destination may not be replaced. What comes later is left to the kernel."""
+    """Raise OSError if something at the destination may not be replaced. The kernel refuses what appears later."""
     try:
         there = os.lstat(to.name, dir_fd=directory)
     except FileNotFoundError:
         return
     if not overwrite:
-        raise FileExistsError(errno.EEXIST, "exists; overwrite=True replaces a file", to.shown)
+        raise FileExistsError(errno.EEXIST, "the destination exists; overwrite=True replaces a file", to.shown)
     if stat.S_ISREG(status.st_mode):
         if stat.S_ISDIR(there.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "is a directory; name the new path itself", to.shown)
+            raise IsADirectoryError(errno.EISDIR, "the destination is a directory; name the new path in it", to.shown)
         check_regular(there, to.shown)
 
 
@@ -274,7 +272,7 @@ def copy(files: Files, source: Path, destination: Path, *, overwrite: bool) -> F
 def _copied(
     files: Files, from_: Target, from_dir: int, to: Target, to_dir: int, names: tuple[str, str], *, overwrite: bool
 ) -> os.stat_result:
-    """Copy a file; return its status before."""
+    """Copy a file; return the status that it had before."""
     handle = os.open(from_.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=from_dir)
     try:
         check_regular(os.fstat(handle), from_.shown)

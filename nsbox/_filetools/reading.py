@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _MOST_CHARS = 64 << 20  # that read() and read_lines() return
 _MOST_TOOLS = 100_000  # that tools() looks at
 _LONGEST = 2000  # characters of a line that read_lines() shows
-_MOST_SCANNED = 4 << 30  # bytes that read_lines() looks at
-_MOST_COUNTED = 64 << 20  # of them, after the last line, to know how many there are
+_MOST_SCANNED = 4 << 30  # bytes that read_lines() reads
+_MOST_COUNTED = 64 << 20  # bytes that it reads after the last line that is asked for, to count lines
 _CHUNK = 1 << 20
 _MOST_LINES = 10**9
 
@@ -58,15 +58,15 @@ def read(files: Files, path: Path, max_chars: int, encoding: str, errors: str) -
 
 
 def _no_text(path: Path, encoding: str, error: UnicodeDecodeError) -> ValueError:
-    what = f"{os.fspath(path)} is no {encoding} text (byte {error.object[error.start]:#04x})"
-    return ValueError(f"{what}; errors='replace' reads it anyway, open(path, 'rb') as bytes")
+    what = f"{os.fspath(path)} isn't {encoding} text (byte {error.object[error.start]:#04x})"
+    return ValueError(f"{what}; errors='replace' reads it anyway, and open(path, 'rb') reads bytes")
 
 
 # ---- lines
 
 
 class _Line:
-    """A line that comes in pieces, of which only as much is kept as is shown."""
+    """A line that comes in pieces. Only the part that will be shown is kept."""
 
     def __init__(self) -> None:
         self.data, self.is_cut = bytearray(), False
@@ -83,7 +83,7 @@ class _Line:
 
 
 def _chunks(file: IO[bytes], encoding: str, errors: str) -> Iterator[bytes]:
-    """Yield the contents in an encoding in which a newline is the byte of that name, and nothing else is."""
+    """Yield the contents in an encoding in which each newline is the byte 0x0a, and each such byte a newline."""
     if "\n".encode(encoding) == b"\n":
         while chunk := file.read(_CHUNK):
             yield chunk
@@ -97,9 +97,9 @@ def _chunks(file: IO[bytes], encoding: str, errors: str) -> Iterator[bytes]:
 
 
 class _Reader:
-    """Collects the lines that are asked for, and counts the others.
+    """Collects the lines that were asked for, and counts the others.
 
-    newlines: how many have come so far. is_full: whether what came after the last line is only counted.
+    newlines: how many have come so far. is_full: whether further lines are only counted.
     """
 
     def __init__(self, offset: int, limit: int, max_chars: int, encoding: str, errors: str, *, numbers: bool) -> None:
@@ -136,7 +136,7 @@ class _Reader:
         self.is_open = not chunk.endswith(b"\n")
 
     def end(self, *, is_whole: bool) -> None:
-        """Take what has come of a last line that has no end, or whose end wasn't read."""
+        """Take the rest: a last line without a newline, or one that wasn't read to its end."""
         self._line.is_cut = self._line.is_cut or not is_whole
         if self.is_open and not self.is_full and not self._skipped:
             self._add()
@@ -177,7 +177,7 @@ def read_lines(
 
 
 def _collect(reader: _Reader, file: IO[bytes], encoding: str, errors: str) -> bool:
-    """Return whether all of the file was looked at."""
+    """Give the file to the reader; return whether it was read to its end."""
     full_at, is_whole = -1, True
     for chunk in _without_bom(_chunks(file, encoding, errors)):
         reader.take(chunk)
@@ -244,7 +244,9 @@ def tools(files: Files) -> list[Binary]:
     fd = open_beneath(-1, shown, DIRECTORY, NO_SYMLINKS)
     try:
         with os.scandir(fd) as scanned:
-            for entry in counted(scanned, _MOST_TOOLS, shown, "tools_bin is for a few programs"):
+            for entry in counted(
+                scanned, _MOST_TOOLS, shown, "tools_bin is for a few programs; point it at a smaller directory"
+            ):
                 with contextlib.suppress(OSError):  # a dangling link, or it has just gone
                     st = os.stat(entry.name, dir_fd=fd)
                     if stat.S_ISREG(st.st_mode) and st.st_mode & 0o111:
@@ -281,7 +283,7 @@ _SIGNATURES = (
 )
 _RIFF = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
 _BOXES = {b"avif": "image/avif", b"heic": "image/heic", b"M4A ": "audio/mp4", b"qt  ": "video/quicktime"}
-_ZIPPED = ("application/vnd.", "application/epub", "application/java")  # formats that are ZIP files too
+_ZIPPED = ("application/vnd.", "application/epub", "application/java")  # formats whose files are ZIP files
 _NAMES = mimetypes.MimeTypes(filenames=())  # the table of the standard library, not this machine's files
 for _end, _kind in {  # what it lacks before Python 3.14
     ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
@@ -294,7 +296,7 @@ for _end, _kind in {  # what it lacks before Python 3.14
 
 
 def mime_type(data: bytes, name: str) -> str:
-    """Return the MIME type of a file by its contents; where these don't say, by its name."""
+    """Return the MIME type of a file by its contents or, if they don't tell, by its name."""
     by_name = _NAMES.guess_type(name)[0]
     if data.startswith(b"RIFF") and data[8:12] in _RIFF:
         return _RIFF[data[8:12]]
@@ -317,7 +319,7 @@ def _is_utf8(data: bytes) -> bool:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start > len(data) - 4  # a character that is cut
+        return error.start > len(data) - 4  # a character at the end is cut
     return True
 
 

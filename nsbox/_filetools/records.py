@@ -1,4 +1,4 @@
-"""What file tools return: frozen records, each with as_dict() for JSON."""
+"""The records that file tools return. They are frozen, and each has as_dict() for JSON."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Lines(Frozen):
     """Some lines of a text file.
 
     path: as the caller gave it.
-    text: the lines; with numbers, as `cat -n` writes them. A line that is cut says so at its end.
-    first, last: the numbers of the first and the last of them; last is first - 1 if there are none.
-    total: how many lines the file has; None: that is unknown, since not all of the file was looked at.
-    is_truncated: whether the file has more lines after these, or one of them is cut.
+    text: the lines, with numbers as `cat -n` writes them if these were asked for. A cut line ends in a note.
+    first, last: the numbers of the first and the last line in the text; last is first - 1 if there are none.
+    total: how many lines the file has; None if that is unknown, since the file wasn't read to its end.
+    is_truncated: whether the file has more lines after these, or one of these is cut.
     """
 
     path: str
@@ -74,11 +74,12 @@ class Lines(Frozen):
 class FileChange(Frozen):
     """What a call has changed.
 
-    path: as the caller gave it; for a move or a copy, the new one.
-    kind: "created", "changed", "unchanged" (its contents are what they were), "deleted", "moved", "copied".
-    diff: the contents as a unified diff; None: they aren't text, are too large, or only names have changed.
+    path: as the caller gave it; the destination of a move or a copy.
+    kind: "created", "changed", "unchanged" (the contents are the same as before), "deleted", "moved", "copied".
+    diff: how the contents have changed, as a unified diff; None if they aren't text, are too large, or only names have
+        changed.
     is_truncated: whether the diff is cut.
-    count: how many files it was, or for edit() how many occurrences.
+    count: how many files and directories; for edit(), how many occurrences were replaced.
     """
 
     path: str
@@ -99,7 +100,7 @@ class Match(Frozen):
     path: of the file, in a form that the other tools accept.
     line: its number, from 1.
     text: the line without its end, cut if it is long.
-    is_context: whether it only stands next to a match.
+    is_context: whether it doesn't match itself, and is shown as context.
     """
 
     path: str
@@ -116,10 +117,10 @@ class Match(Frozen):
 class Matches(Frozen):
     """What grep() has found.
 
-    matches: each a Match, by path and number.
-    is_truncated: whether there may be more: `why` says what was reached.
-    why: "matches", "chars" or "time"; "" if all was searched.
-    engine: what has searched: "rg" or "python".
+    matches: Match records, ordered by path and line.
+    is_truncated: whether there may be more; `why` says which limit was reached.
+    why: "matches", "chars" or "time"; "" if everything was searched.
+    engine: the program that searched, "rg" or "python".
     """
 
     matches: tuple[Match, ...]
@@ -145,7 +146,7 @@ class Paths(Frozen):
     """What glob() has found.
 
     paths: the newest first, in a form that the other tools accept.
-    is_truncated: whether there are more, or not all of the directories were looked at.
+    is_truncated: whether there are more, or some directories weren't looked at.
     """
 
     paths: tuple[str, ...]
@@ -161,7 +162,7 @@ class Media(Frozen):
     """A file of any type, such as an image.
 
     path: as the caller gave it.
-    type: its MIME type, by what it begins with, or else by its name.
+    type: its MIME type, found by its first bytes or, failing that, by its name.
     size: in bytes.
     data: its contents.
     """

@@ -1,4 +1,4 @@
-"""Walking through directories: lists of files, whatever a command does to the names meanwhile."""
+"""Walking through directories to list files, safely even if a command changes names meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-_MOST_ENTRIES = 1_000_000  # that list_files() and glob() look at
+_MOST_ENTRIES = 1_000_000  # names that list_files() and glob() look at
 _DEEPEST = 256  # levels of directories that they enter
 
 
@@ -37,7 +37,9 @@ def list_files(files: Files, path: Path, pattern: str, max_files: int) -> list[s
             if name and fits(name.split("/"), parts):
                 found.append(name)
             if len(found) > max_files:
-                raise ValueError(f"{shown} has more than {max_files} such files; ask for fewer by pattern")
+                raise ValueError(
+                    f"{shown} has more than {max_files} such files; narrow the pattern, or raise max_files"
+                )
     return sorted(found)
 
 
@@ -71,17 +73,19 @@ def joined(above: str, name: str) -> str:
 
 
 def parts_of(pattern: str) -> list[str]:
-    """Return the parts of a pattern; raises ValueError if it is none."""
+    """Return the parts of a pattern; raises ValueError if it isn't a pattern."""
     if not isinstance(pattern, str) or not pattern.strip("/"):
         raise ValueError(f"pattern is {pattern!r}, must be a pattern such as '**/*.py'")
     parts = pattern.strip("/").split("/")
     if len(pattern) > 4096 or len(parts) > _DEEPEST:
-        raise ValueError(f"pattern has {len(pattern)} characters and {len(parts)} parts, too many")
+        raise ValueError(
+            f"pattern has {len(pattern)} characters and {len(parts)} parts, must have at most 4096 and {_DEEPEST}"
+        )
     return parts
 
 
 def _walked(files: Files, path: Path, parts: list[str]) -> Generator[tuple[int, str]]:
-    """Yield each entry below a directory: a descriptor of its directory, and its relative path if it is a file."""
+    """Yield each entry below a directory: the descriptor of its directory, and its path if it is a file, else ""."""
     deepest = _DEEPEST if "**" in parts else len(parts) - 1
     with files.directory(path) as (fd, found):
         mount = files.view.mount_of(found.inside)
@@ -94,7 +98,7 @@ class _Walk:
         self._has_denied = bool(files.policy.deny)
 
     def entries(self, fd: int, inside: str, above: str) -> Generator[tuple[int, str]]:
-        """Yield the entries, without keeping a list of names."""
+        """Yield the entries one by one, without a list of all names."""
         view = self._files.view
         is_plain = not self._has_denied and not view.below(inside)
         try:
@@ -119,7 +123,7 @@ class _Walk:
             raise named(error, self._shown) from None
 
     def _is_left_out(self, inside: str, at: str) -> bool:
-        """Return whether commands find nothing at a path, or something else than what is in this directory."""
+        """Return whether commands find nothing at a path, or not what is in this directory."""
         view = self._files.view
         if self._files.is_denied(at):
             return True
@@ -151,7 +155,7 @@ def counted(entries: Iterable[_T], most: int, shown: str, remedy: str) -> Iterat
 
 def fits(names: list[str], parts: list[str]) -> bool:
     """Return whether a path matches a pattern, part by part: ** is any number of directories."""
-    at = {0}  # how many names the parts so far may have matched
+    at = {0}  # the numbers of names that the parts so far can match
     for part in parts:
         if part == "**":
             at = set(range(min(at, default=len(names) + 1), len(names) + 1))

@@ -1,4 +1,4 @@
-"""Writing files: as a whole in one step, at the end, and in place of what was read."""
+"""Writing files: write() replaces one in one step, append() adds to its end, and edit() replaces a part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nsbox._filetools.files import Files, Path, Target
 
-_MOST_EDITED = 64 << 20  # bytes
+_MOST_EDITED = 64 << 20  # bytes of a file
 
 
 def write(files: Files, path: Path, content: str | bytes, *, parents: bool) -> FileChange:
@@ -61,7 +61,8 @@ def append(files: Files, path: Path, content: str | bytes, *, parents: bool) -> 
         try:
             if os.fstat(fd).st_nlink > 1:
                 raise AccessError(
-                    target.shown, "has other names (hard links), so it isn't changed in place; write() replaces it"
+                    target.shown,
+                    "has other names (hard links), which would change too; write() replaces this one alone",
                 )
             write_all(fd, data)
         except OSError as error:
@@ -87,7 +88,7 @@ def edit(files: Files, path: Path, old: str, new: str, count: int | None, encodi
         if max(status.st_size, len(data)) > _MOST_EDITED:
             raise EditError(target.shown, f"is too large to be edited: {_MOST_EDITED} bytes at most")
         if not is_unchanged:
-            raise EditError(target.shown, "has changed while it was read: read it again")
+            raise EditError(target.shown, "changed while it was read; try again")
         text = Text.decoded(data, encoding, target.shown)
         result, number = replaced(text, old, new, count, target.shown)
         edited = text.encoded(result)
@@ -123,7 +124,7 @@ def _status(target: Target, directory: int) -> os.stat_result | None:
     except OSError as error:
         raise named(error, target.shown) from None
     if stat.S_ISLNK(status.st_mode):
-        raise AccessError(target.shown, "is a symlink; write to the file that it names")
+        raise AccessError(target.shown, "is a symlink; write to the file that it leads to")
     check_regular(status, target.shown)
     return status
 
@@ -137,7 +138,7 @@ def _opened(target: Target, directory: int, flags: int) -> int:
     try:
         status = os.fstat(handle)
         if stat.S_ISLNK(status.st_mode):
-            raise AccessError(target.shown, "is a symlink; write to the file that it names")
+            raise AccessError(target.shown, "is a symlink; write to the file that it leads to")
         check_regular(status, target.shown)
         return reopened(handle, flags, target.shown)
     finally:
@@ -153,10 +154,10 @@ def _contents(target: Target, directory: int, most: int) -> bytes | None:
 
 
 def put(target: Target, directory: int, data: bytes, old: os.stat_result | None, *, is_edit: bool = False) -> None:
-    """Give a file new contents in one step, by a new file of its name.
+    """Give a file new contents in one step: make a new file, and rename it over the old one.
 
-    old: the status of the file that is replaced, whose permissions and attributes stay; None: there is none.
-    is_edit: whether nothing may have changed that file since it had this status.
+    old: the status of the old file, whose permissions and attributes are kept; None: there is no such file.
+    is_edit: whether to refuse if the old file has changed since it had this status.
     """
     new, ground = f".nsbox-{os.urandom(8).hex()}", target.ground
     mode = 0o666 if old is None else 0o600
@@ -171,7 +172,7 @@ def put(target: Target, directory: int, data: bytes, old: os.stat_result | None,
             file.write(data)
         now = _status(target, directory) if is_edit else None
         if is_edit and (now is None or old is None or not is_same(old, now)):
-            raise EditError(target.shown, "has changed meanwhile, and was left as it is: read it again")
+            raise EditError(target.shown, "has changed meanwhile, and wasn't edited; read it again")
         ground.move(directory, new, directory, target.name, replace=True)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -198,7 +199,7 @@ def _take_over(target: Target, directory: int, fd: int, old: os.stat_result) -> 
 
 
 def _kept(error: OSError, shown: str) -> OSError:
-    """Return an error for the path that the caller gave, of the same kind if it is our own."""
+    """Return the error with the path that the caller gave; an error of nsbox's stays as it is."""
     return (
         error if isinstance(error, AccessError) or type(error).__module__.startswith("nsbox") else named(error, shown)
     )

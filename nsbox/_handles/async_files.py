@@ -20,19 +20,19 @@ def _in_thread(
 
     @wraps(method)
     async def call(self: AsyncFileTools, /, *args: P.args, **options: P.kwargs) -> T:
-        own = getattr(self._commands, method.__name__)  # a session has its own
+        own = getattr(self._commands, method.__name__)  # a session overrides some
         return await waiting.in_thread(partial(own, *args, **options))
 
     return call
 
 
 class AsyncFileTools:
-    """Files of one policy, for coroutines. Each method is FileTools' own of that name.
+    """Files of one policy, for coroutines. Each method does what the method of FileTools with that name does.
 
-    A task that is cancelled meanwhile goes on when the file is as the call leaves it.
+    If a task is cancelled meanwhile, the call still runs to its end. Then the cancellation goes on.
     """
 
-    _commands: object  # a Sandbox, a session: their module stands on this one
+    _commands: object  # a Sandbox or a session; their modules import this one
 
     read = _in_thread(FileTools.read)
     read_lines = _in_thread(FileTools.read_lines)

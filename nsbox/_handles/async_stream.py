@@ -1,4 +1,4 @@
-"""The asynchronous faces of a stream and of a job."""
+"""AsyncStream and AsyncJob: a stream and a job for coroutines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsbox._handles.stream import StreamEvent
     from nsbox._handles.worker import Worker
 
-_TURNS = 16  # events after which other tasks have their turn
+_TURNS = 16  # events; after so many, other tasks get a turn
 
 
 async def _send(worker: Worker, data: str | bytes, timeout: float | None) -> None:
@@ -61,7 +61,7 @@ class AsyncStream(Streamed):
         return event
 
     def _has_news(self) -> bool:
-        """Return whether there is an event; of a command that nobody reads, only its end counts."""
+        """Return whether there is an event. If nobody reads the command any more, only its end counts."""
         worker = self._worker
         return worker is None or worker.has_ended or not (self._queue.is_dropped or self._queue.is_empty)
 
@@ -71,7 +71,7 @@ class AsyncStream(Streamed):
         await _send(self._worker, data, timeout)
 
     async def send_eof(self) -> None:
-        """Let the command's stdin end."""
+        """End the command's stdin after what was sent."""
         if self._worker is not None:
             self._worker.call.end_input()
 
@@ -94,7 +94,7 @@ class AsyncStream(Streamed):
 
 
 class AsyncJob:
-    """A command in the background, with a handle. `AsyncSandbox.background()` makes it; see Job.
+    """The handle of a command in the background. `AsyncSandbox.background()` makes it; see Job.
 
     A cancelled wait leaves the job running; kill() ends it.
     """
@@ -140,7 +140,7 @@ class AsyncJob:
         return self._job.output(since, max_bytes=max_bytes)
 
     async def wait(self) -> ToolResult:
-        """Return its record when nothing of it is left. For a time limit, use that of your event loop."""
+        """Wait until nothing of it is left, and return its record. For a time limit, use your event loop's."""
         worker, is_given_up = self._worker, []
         worker.check_creator()
         listeners: list[Callable[[], object]] = []
@@ -177,7 +177,7 @@ class AsyncJob:
         await _send(self._worker, data, timeout)
 
     async def send_eof(self) -> None:
-        """Let its stdin end."""
+        """End its stdin after what was sent."""
         self._job.send_eof()
 
     def __repr__(self) -> str:

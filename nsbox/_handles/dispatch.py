@@ -13,22 +13,23 @@ if TYPE_CHECKING:
 
     from nsbox._handles.schemas import Tool
 
-_TIMEOUT = 120.0  # seconds of a command whose call names no limit: a model can't wait for ever
+_TIMEOUT = 120.0  # seconds, if neither the model nor the caller names a limit: a model can't wait for ever
 _KINDS: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
 
 
 def call_tool(box: Any, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> dict[str, Any]:
     """Return the answer to a model's call of a tool of tool_schemas(), as values for JSON.
 
-    What the model has done wrong is an answer too: {"error": ...} says what, in words for the model. That is a wrong
-    argument, a path that the policy doesn't allow, a file that isn't there, a text that doesn't occur.
+    If the model made a mistake, the answer is {"error": ...}, which tells the model what is wrong: an argument, a path
+    that the policy doesn't allow, a file that doesn't exist, a text that doesn't occur.
 
     box: a Sandbox, Session or Task.
     name: the name of the tool.
     arguments: a mapping, or JSON as a str.
-    options: more for shell and background, which the model doesn't decide: timeout, env, secrets, cancel, max_output.
+    options: more parameters for shell and background: env, secrets, cancel, max_output and the like. timeout is for
+        calls in which the model names none. Default: 120 seconds.
 
-    Raises what is no fault of the model: UnavailableError, SetupError and KillError, and ValueError once box is closed.
+    Raises what is no fault of the model: UnavailableError, SetupError and KillError, and ValueError if box is closed.
     """
     box.way()  # closed?
     tool = BY_NAME.get(name)
@@ -49,14 +50,14 @@ def _checked(tool: Tool, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"the arguments aren't JSON: {error}") from None
     if not isinstance(arguments, Mapping):
-        raise ValueError("the arguments must be an object with names and values")
+        raise ValueError("the arguments must be a JSON object of names and values")
     chosen: dict[str, Any] = {}
     for name, value in dict(arguments).items():
         schema = tool.parameters.get(name)
         if schema is None:
             raise ValueError(f"there is no parameter {name!r}; there are {', '.join(tool.parameters)}")
         if value is None and name not in tool.required:
-            continue  # models give null for what they leave out
+            continue  # models write null for a parameter that they leave out
         _check(name, value, schema)
         chosen[name] = value
     missing = [name for name in tool.required if name not in chosen]
@@ -68,7 +69,7 @@ def _checked(tool: Tool, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
 def _check(name: str, value: Any, schema: Mapping[str, Any]) -> None:
     kind = schema["type"]
     if not isinstance(value, _KINDS[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        raise ValueError(f"{name} is {value!r:.60}, must be a {kind}")
+        raise ValueError(f"{name} is {value!r:.60}, must be {'an' if kind == 'integer' else 'a'} {kind}")
     low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
     most = schema.get("maximum")
     if (

@@ -1,4 +1,4 @@
-"""Job: a command in the background, with a handle to look at its output, talk to it, and end it."""
+"""Job: the handle of a command in the background, to read its output, talk to it, and end it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsbox._handles.worker import Worker
 
 
-_MOST_ENDED = 100  # jobs that are listed after their end
+_MOST_ENDED = 100  # ended jobs that are still listed
 
 
 def kept(max_output: int | str | None) -> int:
@@ -30,9 +30,9 @@ class JobOutput(Frozen):
     """What a job has printed since some position.
 
     text: stdout and stderr in the order in which they came; bytes that aren't UTF-8 become U+FFFD.
-    next: the position after it, for the next call's `since`.
-    left_out: how many bytes before `text` aren't kept any more.
-    is_over: whether the job has ended, so that nothing more can follow.
+    next: the position after the text, for the next call's `since`.
+    left_out: how many bytes before the text aren't kept any more.
+    is_over: whether the job has ended and this is the end of its output.
     """
 
     text: str
@@ -65,7 +65,7 @@ class Tail:
         self.tell()
 
     def trim(self) -> None:
-        """Let go of what can't be asked for any more."""
+        """Free what nobody can ask for any more."""
         with self._lock:
             self._first += max(0, len(self._kept) - self._most)
             self._kept = self._kept[-self._most :]
@@ -91,12 +91,12 @@ class Tail:
 
 
 class Job:
-    """A command in the background. `Sandbox.background()` makes it; any thread may use it.
+    """The handle of a command in the background. `Sandbox.background()` makes it; any thread may use it.
 
     id: its number among the jobs of its Sandbox, Session, Task or Transaction.
     args: as the caller gave them.
 
-    It ends with what started it. Without that it goes on although nobody holds this handle.
+    The command ends with the object that started it. It goes on if you drop only this handle.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Job:
 
     @staticmethod
     def worth_keeping(jobs: tuple[Job, ...]) -> list[Job]:
-        """Return those jobs that run, and the last of those that have ended."""
+        """Return the jobs that run, and the last ones that have ended."""
         ended = [job for job in jobs if not job.is_running]
         for job in ended:
             job._tail.trim()
@@ -127,7 +127,7 @@ class Job:
 
     @property
     def worker(self) -> Worker:
-        """What attends to it."""
+        """The thread that attends to it."""
         return self._worker
 
     @property
@@ -150,39 +150,39 @@ class Job:
         """Return what it has printed since a position.
 
         since: a position: `next` of an earlier JobOutput. Default: 0, for the beginning.
-        max_bytes: how much to return at most. Default: 100,000.
-        wait: seconds to wait for something new, if there is nothing yet. Default: None, for no wait.
+        max_bytes: how many bytes to return at most. Default: 100,000.
+        wait: seconds to wait for output if there is none after `since`. Default: None, for no wait.
 
-        Raises ValueError.
+        Raises ValueError for a position or a size that makes no sense.
         """
         if isinstance(since, bool) or not isinstance(since, int) or since < 0:
-            raise ValueError(f"since is {since!r}, must be a position: 0, or `next` of an earlier output")
+            raise ValueError(f"since is {since!r}, must be 0, or `next` of an earlier output")
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 4:
-            raise ValueError(f"max_bytes is {max_bytes!r}, must be a number from 4 on")
+            raise ValueError(f"max_bytes is {max_bytes!r}, must be at least 4")
         worker = self._worker
         worker.check_creator()
         if wait is not None:
             self.await_news(since, wait)
-        is_over = worker.has_ended  # before reading: what comes later isn't the end
+        is_over = worker.has_ended  # ask before reading: output may come in between
         data, following, left_out = self._tail.since(since, max_bytes)
         is_over = is_over and following >= self._tail.end
         return JobOutput(data.decode("utf-8", "replace"), following, left_out, is_over)
 
     def has_news(self, since: int) -> bool:
-        """Return whether there is output after a position, or nothing more can follow."""
+        """Return whether there is output after a position, or the job has ended."""
         return self._worker.has_ended or self._tail.end > since
 
     def await_news(self, since: int, seconds: float, stopped: Sequence[object] = ()) -> None:
-        """Wait for output after a position, at most some seconds, or until `stopped` has something in it."""
+        """Wait for output after a position, for at most `seconds`. Give up as soon as `stopped` has something in it."""
         with self._worker.changed:
             self._worker.changed.wait_for(lambda: bool(stopped) or self.has_news(since), seconds)
 
     def wait(self, timeout: float | None = None) -> ToolResult:
-        """Return its record when nothing of it is left.
+        """Wait until nothing of it is left, and return its record.
 
         timeout: seconds. Default: None, for no limit.
 
-        Raises subprocess.TimeoutExpired, after which it goes on, and KillError.
+        Raises subprocess.TimeoutExpired, and the job goes on; and KillError.
         """
         if not self._worker.await_end(timeout):
             assert timeout is not None
@@ -190,9 +190,9 @@ class Job:
         return self._worker.outcome()
 
     def kill(self, *, at_once: bool = False) -> ToolResult:
-        """End it and everything that it has started, and return its record. Of a job that has ended, too.
+        """End it and everything that it has started, and return its record, also if it has ended already.
 
-        at_once: whether to send SIGKILL without SIGTERM and grace time before. Default: False.
+        at_once: whether to send SIGKILL at once, without SIGTERM and grace time. Default: False.
 
         Raises KillError if something of it survives.
         """
@@ -214,7 +214,7 @@ class Job:
         self._worker.call.inlet.send(data, timeout)
 
     def send_eof(self) -> None:
-        """Let its stdin end."""
+        """End its stdin after what was sent."""
         self._worker.check_creator()
         self._worker.call.end_input()
 

@@ -15,7 +15,7 @@ _FORMS = ("openai", "anthropic", "mcp")
 
 @frozen
 class Tool(Frozen):
-    """A tool. parameters: for each its JSON Schema. required: the names of those that must be given."""
+    """A tool. parameters: the JSON Schema of each, by name. required: the names of those that must be given."""
 
     name: str
     description: str
@@ -70,10 +70,10 @@ TOOLS = (
     ),
     Tool(
         "job_output",
-        "Return what a job has printed since a position, and the position for the next question.",
+        "Return what a job has printed since a position, and the position for the next call.",
         {
             "job": _JOB,
-            "since": _number("A position: `next` of the last answer. Default: 0, for the beginning.", 0, 1 << 53),
+            "since": _number("A position: `next` of your last call. Default: 0, for the beginning.", 0, 1 << 53),
             "wait": _number("Seconds to wait for something new. Default: 0.", 0, 60),
         },
         ("job",),
@@ -104,10 +104,10 @@ TOOLS = (
     ),
     Tool(
         "edit",
-        "Replace a text in a file by another. The text has to occur exactly once, or exactly `count` times.",
+        "Replace a text in a file with another. The text must occur exactly once, or exactly `count` times.",
         {
             "path": _PATH,
-            "old": _text("The text that is there, exactly, without line numbers."),
+            "old": _text("The text exactly as it is in the file, without line numbers."),
             "new": _text("The text that replaces it."),
             "count": _number("How many times it occurs. Default: 1.", 1, 100_000),
         },
@@ -128,14 +128,19 @@ TOOLS = (
     Tool(
         "glob",
         "List files whose paths match a pattern, the newest first.",
-        {"pattern": _text("Such as '**/*.py': ** is any number of directories."), "path": _PATH},
+        {
+            "pattern": _text(
+                "A pattern of paths relative to `path`, such as '**/*.py': ** is any number of directories."
+            ),
+            "path": _PATH,
+        },
         ("pattern",),
     ),
     Tool("mkdir", "Make a directory, and those above it.", {"path": _PATH}, ("path",)),
     Tool(
         "delete",
         "Remove a file or a directory.",
-        {"path": _PATH, "recursive": _flag("Whether a directory may have something in it. Default: false.")},
+        {"path": _PATH, "recursive": _flag("Whether to remove a directory with everything in it. Default: false.")},
         ("path",),
     ),
     Tool(
@@ -152,7 +157,7 @@ TOOLS = (
     ),
     Tool(
         "media",
-        "Read an image or another file that is no text, as base64 with its MIME type.",
+        "Read an image, or another file that isn't text, as base64 with its MIME type.",
         {"path": _PATH},
         ("path",),
     ),
@@ -161,7 +166,7 @@ BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
 def chosen(names: Iterable[str] | None) -> list[Tool]:
-    """Return the tools of these names; None: all. Raises ValueError for a name that there isn't."""
+    """Return the tools of these names; None: all. Raises ValueError for a name that no tool has."""
     if names is None:
         return list(TOOLS)
     if isinstance(names, str):
@@ -174,10 +179,10 @@ def chosen(names: Iterable[str] | None) -> list[Tool]:
 
 
 def tool_schemas(names: Iterable[str] | None = None, *, form: Form = "openai") -> list[dict[str, Any]]:
-    """Return the tools as a model's interface for function calling takes them. call_tool() carries their calls out.
+    """Return descriptions of the tools, for a model's function calling. call_tool() carries out the calls.
 
     names: which tools, such as ["shell", "edit"]. Default: None, for all.
-    form: "openai" (also of most compatible servers), "anthropic", or "mcp". Default: "openai".
+    form: "openai" (compatible servers use it too), "anthropic", or "mcp". Default: "openai".
 
     Raises ValueError for a tool or a form that doesn't exist.
     """

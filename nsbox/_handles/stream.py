@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Name = Literal["stdout", "stderr"]
 
-_EACH = 100  # bytes of memory that an event needs by itself
-MOST_WAITING = 1 << 20  # bytes that wait for a caller; while there are more, the command isn't read
+_EACH = 100  # bytes of memory that an event needs besides its data
+MOST_WAITING = 1 << 20  # bytes that wait for the caller; with more than that, nsbox stops reading the command's output
 
 
 @frozen
@@ -29,7 +29,7 @@ class StreamEvent(Frozen):
 
     kind: "stdout", "stderr" or, for the last event, "end".
     data: the bytes, as the command wrote them. No piece ends within a character of UTF-8.
-    result: the command's record, with the last event; None with others.
+    result: the command's record in the last event; None in the others.
     """
 
     kind: Literal["stdout", "stderr", "end"]
@@ -43,14 +43,14 @@ class StreamEvent(Frozen):
 
 
 class Queue:
-    """Events between the thread of a call and the caller: at most 1 MiB that waits, and as much that is being read."""
+    """Events between the thread of a call and the caller: at most 1 MiB waits, and as much is being read."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[Name, bytes]] = deque()
-        self._batch: deque[tuple[Name, bytes]] = deque()  # what the caller is being given
+        self._batch: deque[tuple[Name, bytes]] = deque()  # what the caller is reading
         self._taking = threading.Lock()
         self._size = 0
-        self.is_dropped = False  # nobody reads any more: what comes is dropped
+        self.is_dropped = False  # nobody reads any more, and whatever comes is dropped
         self._room = threading.Condition()
         self.tell: Callable[[], object] = bool
 
@@ -66,12 +66,14 @@ class Queue:
             self.tell()
 
     def take(self) -> tuple[Name, bytes] | None:
-        """Return the next piece; None if there is none now."""
+        """Return the next piece; None if none waits."""
         with self._taking:
             if not self._batch:
                 if not self._events:
                     return None
-                with self._room:  # all at once: a lock and a switch of threads for each would cost more than the data
+                with (
+                    self._room
+                ):  # take all at once: a lock and a thread switch for each piece would cost more than the data
                     self._batch, self._events, self._size = self._events, deque(), 0
                     self._room.notify_all()
             try:
@@ -81,7 +83,7 @@ class Queue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none now."""
+        """Whether no piece waits."""
         return not self._events and not self._batch
 
     def has_room(self) -> bool:
@@ -89,7 +91,7 @@ class Queue:
         return self._size < MOST_WAITING
 
     def await_room(self, seconds: float) -> bool:
-        """Wait for room."""
+        """Wait for room; return whether there is."""
         with self._room:
             return self._room.wait_for(self.has_room, seconds)
 
@@ -113,7 +115,7 @@ class Streamed:
         made = call(sink=self._queue.put, gate=self._queue)
         try:
             self._worker = start(made)
-            self._queue.tell = self._worker.notify  # and not this object's: the thread must not keep it alive
+            self._queue.tell = self._worker.notify  # not a method of this object, which the thread would keep alive
         except BaseException:  # a signal handler may raise
             made.cancel(at_once=True)
             raise
@@ -129,7 +131,7 @@ class Streamed:
         self._worker.call.inlet.send(data, timeout)
 
     def cancel(self) -> None:
-        """Ask for the command's end, without waiting for it; any thread may. The events go on up to the record."""
+        """Ask for the command to be ended, and don't wait; any thread may. The events go on up to the record."""
         if self._worker is not None:
             self._worker.call.cancel()
 
@@ -142,7 +144,7 @@ class Streamed:
         self._queue.drain()
 
     def _next(self) -> StreamEvent | None:
-        """Return the next event; None if there is none now. Raises StopIteration after the last one, and errors."""
+        """Return the next event; None if none waits. Raises StopIteration after the last one, and the call's error."""
         piece = self._queue.take()
         if piece is not None:
             return StreamEvent(*piece)
@@ -151,7 +153,7 @@ class Streamed:
             raise StopIteration
         if not worker.has_ended or not self._queue.is_empty:
             return None
-        with worker.changed:  # of several readers, one gets the record
+        with worker.changed:  # if several threads read, one of them gets the record
             if self._is_over:
                 raise StopIteration
             self._is_over = True
@@ -169,8 +171,9 @@ class Stream(Streamed):
         for event in box.stream("npm test"):
             print(event.text, end="")
 
-    The last event has kind "end" and the command's record. At most 1 MiB waits for you; then the command waits too, but
-    its time limit doesn't. Closing it, also by the end of a `with` block, ends the command. Any thread may read it.
+    The last event has the kind "end" and the command's record. At most 1 MiB waits for you. After that, the command
+    waits, but its time limit still counts. Closing the stream, as the end of a `with` block does, ends the command.
+    Any thread may read it.
     """
 
     def __init__(self, call: Callable[..., Call], start: Callable[[Call], Worker]) -> None:
@@ -202,7 +205,7 @@ class Stream(Streamed):
         self._send(data, timeout)
 
     def send_eof(self) -> None:
-        """Let the command's stdin end."""
+        """End the command's stdin after what was sent."""
         if self._worker is not None:
             self._worker.call.end_input()
 

@@ -1,6 +1,6 @@
 """Waiting in coroutines for what other threads do: under asyncio, trio, and anyio on either of them.
 
-A cancelled task doesn't leave its command behind: the command is ended first, and only then the cancellation goes on.
+A cancelled task doesn't leave its command behind: the command is ended first. Only then does the cancellation go on.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 
 def _trio() -> Any:
-    """Return trio if the running task is one of trio's; else None."""
+    """Return the module trio if the running task is one of trio's; otherwise None."""
     trio = sys.modules.get("trio")
     if trio is not None:
-        with contextlib.suppress(RuntimeError, AttributeError):  # not in a task; another thread is importing it
+        with contextlib.suppress(
+            RuntimeError, AttributeError
+        ):  # this is no task of trio's, or another thread is importing it
             trio.lowlevel.current_task()
             return trio
     return None
 
 
 class _Shield(contextlib.ExitStack):
-    """Keeps anyio from cancelling the rest of a task again and again, where anyio is in use."""
+    """Where anyio is in use, keeps it from cancelling the rest of a task again and again."""
 
     def __enter__(self) -> _Shield:
         scope = getattr(sys.modules.get("anyio"), "CancelScope", None)  # None while another thread imports it
@@ -67,7 +69,7 @@ async def _asyncio_until(
                     error = problem
                     cancel()
                     stack.enter_context(_Shield())
-            except BaseException:  # GeneratorExit: the loop has gone, and nobody waits
+            except BaseException:  # GeneratorExit: the loop is gone, and nobody waits any more
                 stack.pop_all()  # a shield can't end without a loop
                 cancel()
                 raise
@@ -113,9 +115,9 @@ async def _trio_until(
 async def until(is_ready: Callable[[], bool], listen: Callable[[Listener], Listener], cancel: Listener) -> None:
     """Wait until something is ready.
 
-    is_ready: says so, in any thread.
-    listen: lets a function be called after each change, in any thread, and returns what ends that.
-    cancel: called when the task is cancelled. The wait goes on then, and the cancellation is raised after it.
+    is_ready: returns whether it is ready; called in any thread.
+    listen: has a function called after each change, in any thread; returns a function that stops this.
+    cancel: called when the task is cancelled. The wait then goes on to its end, and raises the cancellation.
     """
     trio = _trio()
     if trio is not None:
@@ -125,7 +127,7 @@ async def until(is_ready: Callable[[], bool], listen: Callable[[Listener], Liste
 
 
 async def turn(is_ready: Callable[[], bool], listen: Callable[[Listener], Listener], cancel: Listener) -> None:
-    """Let other tasks run. As until(), if the task is cancelled."""
+    """Let other tasks run. If the task is cancelled, call cancel() and wait, as until() does."""
     trio = _trio()
     try:
         await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
@@ -144,11 +146,11 @@ async def in_thread(
     unstarted: Listener = bool,
     undo: Callable[[T], object] | None = None,
 ) -> T:
-    """Return what a function returns in a thread of its own.
+    """Run a function in a thread of its own, and return what it returns.
 
-    cancel: as for until(); asks the function to end.
+    cancel: as for until(). It asks the function to end.
     unstarted: called if no thread can be started.
-    undo: called with the outcome, in that thread, if the task is cancelled meanwhile.
+    undo: if the task is cancelled meanwhile, called with the outcome, in that thread.
     """
     outcome: list[T] = []
     cancelled: list[bool] = []
@@ -189,7 +191,7 @@ async def in_thread(
         await until(has_ended.is_set, listen, stop)
     except BaseException as error:
         if errors:
-            error.__cause__ = errors[0]  # such as a KillError: something is left
+            error.__cause__ = errors[0]  # such as a KillError, which says that something is left
         if outcome and undo is not None:  # it came at the last moment
             threading.Thread(target=undo, args=(outcome[0],), daemon=True).start()
         raise

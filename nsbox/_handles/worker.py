@@ -1,4 +1,4 @@
-"""A tool call in a thread of its own, which attends to it while the caller does something else."""
+"""Worker: a tool call in a thread of its own, so that the caller can do something else meanwhile."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Runs a call in a thread. Its state changes under `changed`; listeners are called after each change.
+    """Runs a call in a thread. Its state changes under the lock `changed`; listeners are called after each change.
 
-    At the interpreter's end the thread stops where it is, and the kernel ends the command.
+    When the interpreter ends, the thread stops where it is, and the kernel ends the command.
     """
 
     def __init__(self, call: Call, on_end: Callable[[Worker], object]) -> None:
@@ -34,7 +34,7 @@ class Worker:
         self.is_begun = False  # the start has succeeded
         self.result: ToolResult | None = None
         self.error: BaseException | None = None
-        context = contextvars.copy_context()  # confined(), and what audit hooks look at
+        context = contextvars.copy_context()  # carries confined(), and what audit hooks look at
         self._thread = threading.Thread(target=context.run, args=(self._run,), name="nsbox-call", daemon=True)
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class Worker:
         try:
             self._thread.start()
         except BaseException as error:
-            self.call.cancel(at_once=True)  # a signal handler may have raised: then the thread runs
+            self.call.cancel(at_once=True)  # if a signal handler has raised, the thread may run already
             if self._thread not in threading.enumerate():
                 self.call.inlet.close()
                 self._set(error=error, has_started=True, has_ended=True)
@@ -51,7 +51,7 @@ class Worker:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process made it, and not the one that this one was forked from."""
+        """Whether it was made in this process, not in the one that this process was forked from."""
         return self._creator == os.getpid()
 
     def _run(self) -> None:
@@ -80,7 +80,7 @@ class Worker:
             listener()
 
     def listen(self, listener: Listener) -> Listener:
-        """Let a function be called after each change, in any thread; return what ends that."""
+        """Call a function after each change, in any thread; return a function that stops this."""
         self._listeners.append(listener)
 
         def leave() -> None:
@@ -90,7 +90,7 @@ class Worker:
         return leave
 
     def await_start(self) -> None:
-        """Wait for the start; raises its error. If the wait is interrupted, the command ends."""
+        """Wait until the command has started; raises the error of the start. An interrupted wait ends the command."""
         try:
             with self.changed:
                 while not self.has_started:
@@ -106,7 +106,7 @@ class Worker:
             raise self.error
 
     def await_end(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most some seconds; return whether it has come."""
+        """Wait for the end, for at most `timeout` seconds; return whether it has come."""
         self.check_creator()
         with self.changed:
             return self.changed.wait_for(lambda: self.has_ended, timeout)
@@ -117,14 +117,14 @@ class Worker:
             raise self.error
 
     def outcome(self) -> ToolResult:
-        """Return the record of a call that has ended; raises its error."""
+        """Return the record of a call that has ended; raises the call's error."""
         if self.error is not None:
             raise self.error
         assert self.result is not None
         return self.result
 
     def check_creator(self) -> None:
-        """Raise ValueError in a forked copy of the process that made it, which has no such thread."""
+        """Raise ValueError in a forked copy of the process that made it: the copy doesn't have the thread."""
         if not self.is_ours:
             raise ValueError("the command belongs to the process that this one was forked from")
 
@@ -145,12 +145,12 @@ class Workers:
             return self._count
 
     def start(self, call: Call) -> Worker:
-        """Return a new Worker, which has begun; raises ValueError after close()."""
+        """Return a new Worker that has begun; raises ValueError after close()."""
         worker = Worker(call, self._forget)
         with self.lock:
             if self._is_closed:
                 call.inlet.close()
-                raise ValueError("what runs the command is closed")
+                raise ValueError("the Sandbox, session, task or transaction is closed")
             self._all.add(worker)
         worker.start()
         return worker
@@ -160,7 +160,7 @@ class Workers:
             self._all.discard(worker)
 
     def close(self) -> None:
-        """End all of them, and return when nothing of them is left."""
+        """End all calls, and return when nothing of them is left."""
         with self.lock:
             self._is_closed = True
             running = tuple(self._all)

@@ -16,7 +16,7 @@ _GRACE = 0.1
 
 
 def calls(bench: Bench) -> Part:
-    """Measure shell() and stream() with the same output, also in a coroutine; and a cancel, without its grace time."""
+    """Measure shell(), stream() and AsyncSandbox.stream() with the same output; and a cancel, without grace time."""
     from nsbox._calls.token import CancelToken
     from nsbox.async_sandbox import AsyncSandbox
     from nsbox.sandbox import Sandbox

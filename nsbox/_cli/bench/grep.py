@@ -1,4 +1,4 @@
-"""The part about grep: Sandbox.grep() over many files, against ripgrep itself with the same options, outside."""
+"""The part about grep: Sandbox.grep() over many files, compared with ripgrep outside, with the same options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsbox._filetools.grep import Wish, by_ripgrep
 from nsbox._policy.policy import Policy
 
 _FILES = {True: 100_000, False: 3000}  # whether the whole suite runs
-_IN_ONE = 100  # directory
+_IN_ONE = 100  # files in one directory
 _TEXT = "import os\n\n\ndef function_{i}():\n    return {i}\n" * 4
 _PATTERN, _EVERY = "needle", 997
 
@@ -27,7 +27,7 @@ def _fill(workspace: str, count: int) -> None:
 
 
 def grep(bench: Bench) -> Part:
-    """Measure a search for what few files have."""
+    """Measure a search for a word that few files have."""
     from nsbox.sandbox import Sandbox
 
     scale = bench.scale
@@ -54,6 +54,6 @@ def grep(bench: Bench) -> Part:
         subjects = [Subject(("rg",), outside, absent), Subject(("Sandbox.grep()",), inside)]
         rounds = min(10, scale.file_rounds)
         rows = interleave(subjects, rounds, min(2, scale.warmup), bench.rng)
-    part = Part("grep", f"a search in {count} files, which the kernel has in memory; {rounds} rounds", "ms", rows)
+    part = Part("grep", f"a search in {count} files, all in the page cache; {rounds} rounds", "ms", rows)
     part.compare([("Sandbox.grep()", "rg")])
     return part

@@ -96,6 +96,8 @@ def test_stdin(box: Sandbox) -> None:
     assert job.wait(LONG).stdout == "y"
     with pytest.raises(ValueError, match="stdin isn't open"):
         job.send("z")
+    with pytest.raises(TypeError, match="data is 5, must be a str or bytes"):
+        job.send(5)  # type: ignore[arg-type]
     job = box.background("read x; echo $x", pty=True)
     job.send("typed\n")
     assert "typed" in job.wait(LONG).stdout

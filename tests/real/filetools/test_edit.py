@@ -45,7 +45,7 @@ def test_the_diff_is_one_that_patch_applies(box: Sandbox, ws: Path) -> None:
 def test_counts(box: Sandbox, ws: Path, count: int) -> None:
     """Not once more, not once less: the error says where they are."""
     (ws / "a").write_text("x\ny\nx\n")
-    with pytest.raises(EditError, match=r"a has this text 2 times \(line 1, 3\), not .*: give more") as caught:
+    with pytest.raises(EditError, match=r"a has this text 2 times \(lines 1, 3\), not .*: add lines") as caught:
         box.edit("a", "x", "z", count=count)
     assert caught.value.found == 2
     assert (ws / "a").read_text() == "x\ny\nx\n"
@@ -59,8 +59,8 @@ def test_near_misses(box: Sandbox, ws: Path) -> None:
     (ws / "a").write_text("def first(self):\n    return 1\n\n\tif x:\n\t\tpass\n")
     cases = {
         "def frist(self):": "doesn't have this text. The closest lines to 'def frist(self):':\n  1: def first(self):",
-        "    if x:\n        pass\n": ": only white space differs. These lines begin with the same:\n  4: ",
-        "Return 1": ": only upper and lower case differs",
+        "    if x:\n        pass\n": ". A text that differs only in white space begins at:\n  4: ",
+        "Return 1": ". A text that differs only in upper and lower case begins at",
         "return 1\r\n\r\n\tif x:": ": only the line ends differ. The file has LF",
         "nothing like it at all": "a doesn't have this text",
     }
@@ -122,10 +122,12 @@ def test_mode_and_attributes_are_kept(box: Sandbox, ws: Path) -> None:
 
 def test_what_is_no_text(box: Sandbox, ws: Path) -> None:
     (ws / "a").write_bytes(b"a\xff\n")
-    with pytest.raises(EditError, match=r"a is no utf-8 text \(byte 0xff at 1\); encoding= names another one"):
+    with pytest.raises(
+        EditError, match=r"a isn't utf-8 text \(byte 0xff at 1\); if it has another encoding, name that"
+    ):
         box.edit("a", "a", "b")
     (ws / "a").write_bytes(b"a\0\n")
-    with pytest.raises(EditError, match="is no text: it has NUL bytes"):
+    with pytest.raises(EditError, match="isn't text: it has NUL bytes"):
         box.edit("a", "a", "b")
     (ws / "a").write_bytes(b"+ADw-/b\n")
     with pytest.raises(EditError, match="would be written back differently"):
@@ -201,7 +203,7 @@ def test_a_file_that_changes_meanwhile(box: Sandbox, ws: Path, how: str, monkeyp
         return edits.replaced(*args)
 
     monkeypatch.setattr(writing, "replaced", between)
-    with pytest.raises((EditError, AccessError), match=r"has changed meanwhile, and was left as it is|is a symlink"):
+    with pytest.raises((EditError, AccessError), match=r"has changed meanwhile, and wasn't edited|is a symlink"):
         box.edit("a", "x", "z")
     kept = {"appended": "x\nmore\n", "replaced": "q\n", "same size": "y\n"}
     if how in kept:

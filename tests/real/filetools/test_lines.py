@@ -52,7 +52,7 @@ def test_what_is_no_text(box: Sandbox, ws: Path) -> None:
     """An error names the byte; only lines that are shown are decoded."""
     (ws / "file").write_bytes(b"good\nb\xffd\n")
     assert box.read_lines("file", limit=1).text == "     1\tgood\n"
-    with pytest.raises(ValueError, match=r"file is no utf-8 text \(byte 0xff\); errors='replace'"):
+    with pytest.raises(ValueError, match=r"file isn't utf-8 text \(byte 0xff\); errors='replace'"):
         box.read_lines("file")
     assert box.read_lines("file", 2, errors="replace", numbers=False).text == "b\ufffdd\n"
 

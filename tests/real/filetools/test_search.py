@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nsbox_testing import needs
@@ -158,6 +159,12 @@ def test_uncontained_it_finds_no_more(sources: Path, engine: str) -> None:
     with Sandbox(policy, mode="disabled", stock=0) as box:
         assert box.exec("cat", ["hidden/file"]).stdout == "return 7\n", "the control"
         assert "hidden/file" not in {match.path for match in box.grep("return").matches}
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", True, float("nan")])
+def test_bad_time_limits(box: Sandbox, timeout: Any) -> None:
+    with pytest.raises(ValueError, match=f"timeout is {timeout!r}, must be a number of seconds above 0"):
+        box.grep("x", timeout=timeout)
 
 
 def test_neither_program(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
