@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     Explain = Callable[[tuple[Hint, ...], int, tuple[str, str]], tuple[Hint, ...]]
 
+# Popen's options that a tool call passes on, for those who start it: a session's shell, a task.
+_KNOWN = frozenset({"pass_fds", "user", "group", "extra_groups"})
 _CEILING = 64 << 20  # bytes of each stream that a caller can ask for at most
 
 
@@ -108,6 +110,9 @@ class Call:
         explain: Explain | None = None,
         **options: Any,
     ) -> None:
+        unknown = options.keys() - _KNOWN
+        if unknown:
+            raise TypeError(f"a tool call takes no {', '.join(sorted(unknown))}=")
         if cancel is not None and not isinstance(cancel, CancelToken):
             raise TypeError(f"cancel is a {type(cancel).__name__}, must be a CancelToken")
         self._start, self._policy, self._argv, self._args, self._shells = start, policy, argv, args, shells

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+from nsbox._base.display import printable
 from nsbox._base.errors import NsboxError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.record import NOT_EXECUTABLE, NOT_FOUND, ToolResult
@@ -71,6 +72,9 @@ def not_started(
     text = f"{shown}: {error.strerror}\n"
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     why = hints.reasons(policy, status, "", text, cwd=cwd, usage=None, ending=None)
+    if not shells and " " in argv[0] and status == NOT_FOUND:
+        advice = f"{printable(argv[0])!r} has blanks: give arguments as a list, or use shell()"
+        why = (Hint("missing-program", advice), *why)
     if shells:
         why = (hints.no_shell(shells), *(hint for hint in why if hint.kind != "missing-program"))
     return ToolResult(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls.environment import check_environment
 from nsbox._handles.schemas import BY_NAME
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ def call_tool(box: Any, name: str, arguments: Mapping[str, Any] | str, **options
     box: a Sandbox, Session or Task.
     name: the name of the tool.
     arguments: a mapping, or JSON as a str.
-    options: more parameters for shell and background: env, secrets, cancel, max_output and the like. timeout is for
-        calls in which the model names none. Default: 120 seconds.
+    options: more parameters for shell and background: env, secrets, cancel, max_output and the like. timeout is the
+        longest that the model can name. Default: an hour, and 120 seconds if it names none.
 
-    Raises what is no fault of the model: UnavailableError, SetupError and KillError, and ValueError if box is closed.
+    Raises what is no fault of the model: UnavailableError, SetupError and KillError, PolicyError and TypeError for
+    options, and ValueError if box is closed.
     """
     box.way()  # closed?
     tool = BY_NAME.get(name)
@@ -84,9 +86,13 @@ def _check(name: str, value: Any, schema: Mapping[str, Any]) -> None:
 def _answer(box: Any, name: str, chosen: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     from nsbox._base.errors import AccessError, KillError, NsboxError, PolicyError
 
+    check_environment(options.get("env") or {})  # the caller's mistakes aren't the model's
     try:
         if name == "shell":
-            return _dict(box.shell(**{"timeout": _TIMEOUT, **options, **chosen}))
+            most = options.get("timeout", _TIMEOUT if "timeout" not in chosen else None)
+            wish = chosen.get("timeout")
+            limit = wish if most is None else most if wish is None else min(wish, most)
+            return _dict(box.shell(**{**options, **chosen, "timeout": limit}))
         if name == "background":
             job = box.background(**{key: value for key, value in {**options, **chosen}.items() if key != "timeout"})
             return {"job": job.id}

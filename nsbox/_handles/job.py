@@ -80,14 +80,14 @@ class Tail:
         with self._lock:
             kept = self._kept[-self._most :]
             first = self._first + len(self._kept) - len(kept)
-            begin = max(position, first)
+            begin = min(max(position, first), first + len(kept))
             data = bytes(kept[begin - first : begin - first + most])
         if begin > position:  # the cut may be within a character
             skipped = next((i for i, byte in enumerate(data[:3]) if byte & 0xC0 != 0x80), 0)
             data, begin = data[skipped:], begin + skipped
         if len(data) == most and (cut := incomplete(data)) and cut < len(data):
             data = data[:-cut]
-        return data, begin + len(data), begin - position
+        return data, begin + len(data), max(0, begin - position)
 
 
 class Job:

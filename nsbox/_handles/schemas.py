@@ -90,7 +90,7 @@ TOOLS = (
         "Read a text file, with line numbers.",
         {
             "path": _PATH,
-            "offset": _number("The first line. Default: 1.", 1, 1 << 53),
+            "offset": _number("The first line. Default: 1.", 1, 10**9),
             "limit": _number("How many lines. Default: 2000.", 1, 100_000),
         },
         ("path",),

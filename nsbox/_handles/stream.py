@@ -181,6 +181,9 @@ class Stream(Streamed):
         assert self._worker is not None
         self._worker.await_start()
 
+    def __repr__(self) -> str:
+        return f"<nsbox.Stream {'runs' if self.result is None else 'has ended'}>"
+
     def __iter__(self) -> Stream:
         return self
 

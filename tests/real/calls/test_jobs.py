@@ -111,7 +111,9 @@ def test_what_makes_no_sense(box: Sandbox) -> None:
             job.output(since)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_bytes is"):
         job.output(max_bytes=0)
-    assert job.output(10**9).text == ""
+    job.wait(LONG)
+    assert job.output(10**9) == nsbox.JobOutput("", 0, 0, is_over=True)
+    assert "as a list" in str(box.exec("ls -l").why[0])
     with pytest.raises(nsbox.AccessError):
         box.background("true", cwd="/nothing/there")
 

@@ -100,6 +100,8 @@ def test_a_whole_day(box: Sandbox) -> None:
         ("write", {"path": "../x", "content": ""}, "in no directory"),
         ("edit", {"path": "a", "old": "zzz", "new": ""}, "a doesn't have this text"),
         ("grep", {"pattern": "("}, "pattern"),
+        ("glob", {"pattern": "/etc/*"}, "name the directory by path="),
+        ("glob", {"pattern": "../*"}, "name the directory by path="),
         ("job_output", {"job": 7}, "there is no job 7"),
     ],
 )
@@ -121,6 +123,16 @@ def test_the_callers_options(box: Sandbox) -> None:
     """What the model doesn't decide; a limit that it doesn't name."""
     answer = call_tool(box, "shell", {"command": "echo $A; sleep 1000"}, timeout=0.3, env={"A": "b"})
     assert (answer["stdout"], answer["cause"]) == ("b\n", "timeout")
+    answer = call_tool(box, "shell", {"command": "sleep 1000", "timeout": 1000}, timeout=0.3)
+    assert answer["cause"] == "timeout"
+    answer = call_tool(box, "shell", {"command": "sleep 1000", "timeout": 0.3}, timeout=1000)
+    assert answer["cause"] == "timeout"
+    with pytest.raises(nsbox.PolicyError, match="LD_PRELOAD"):
+        call_tool(box, "shell", {"command": "true"}, env={"LD_PRELOAD": "x"})
+    with pytest.raises(TypeError, match="nope="):
+        call_tool(box, "shell", {"command": "true"}, nope=1)
+    with pytest.raises(TypeError, match="text="):
+        box.shell("true", text=True)  # type: ignore[call-arg]
 
 
 def test_no_fault_of_the_model(policy: Policy) -> None:
