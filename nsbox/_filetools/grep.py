@@ -227,6 +227,11 @@ def _expanded(glob: str) -> list[str]:
     return found
 
 
+_LONGEST_NAME = 4096  # bytes of a path that other tools accept
+_MOST_NAMES = 16 << 20  # characters of the paths of all rows
+_MOST_KNOWN = 10_000  # paths whose rules are remembered
+
+
 class _Search:
     """One run of a program, and what it has found."""
 
@@ -235,7 +240,7 @@ class _Search:
         self._known: dict[str, bool] = {}
         self._rest, self._is_dropping = b"", False
         self._found: list[Match] = []
-        self._count = self._chars = 0
+        self._count = self._chars = self._rows = self._names = 0
         self._why = ""
 
     def run(self, starter: Starter, argv: list[str]) -> str:
@@ -306,7 +311,7 @@ class _Search:
         name, _, rest = row.partition(b"\0")
         parts = _ROW.fullmatch(rest)
         path = os.fsdecode(name.removeprefix(b"./"))
-        if parts is None or not self._is_shown(path):
+        if parts is None or len(name) > _LONGEST_NAME or not self._is_shown(path):
             return
         number, mark, line = parts.groups()
         is_context = mark == b"-"
@@ -314,15 +319,20 @@ class _Search:
         wish = self._wish
         self._count += not is_context
         self._chars += len(text)
-        if self._count > wish.max_matches or self._chars > wish.max_chars:
-            self._why = "matches" if self._count > wish.max_matches else "chars"
+        self._rows += 1  # also of context, and however short: a command can write rows into the program's output
+        self._names += len(path)
+        if self._count > wish.max_matches or self._rows > wish.max_matches * (1 + 2 * wish.context):
+            self._why = "matches"
+            return
+        if self._chars > wish.max_chars or self._names > _MOST_NAMES:
+            self._why = "chars"
             return
         self._found.append(Match(joined(self._above, path), int(number), text, is_context))
 
     def _is_shown(self, path: str) -> bool:
         known = self._known.get(path)
         if known is None:
-            if len(self._known) > _MOST_MATCHES:
+            if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
             self._known[path] = known = self._is_allowed(path)
         return known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 
+from nsbox._base.display import printable
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, field, frozen
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Matches(Frozen):
     def __str__(self) -> str:
         """Return the matches as grep -n prints them."""
         rows = (
-            f"{m.path}{'-' if m.is_context else ':'}{m.line}{'-' if m.is_context else ':'}{m.text}\n"
+            f"{printable(m.path)}{'-' if m.is_context else ':'}{m.line}{'-' if m.is_context else ':'}{m.text}\n"
             for m in self.matches
         )
         return "".join(rows)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 _MOST_ENTRIES = 1_000_000  # names that list_files() and glob() look at
-_DEEPEST = 256  # levels of directories that they enter
+_DEEPEST = 256  # levels of directories that they enter, with two descriptors each
+_LONGEST = 4096  # characters of a path
+_MOST_CHARS = 64 << 20  # of all paths
 
 
 def list_files(files: Files, path: Path, pattern: str, max_files: int) -> list[str]:
@@ -32,10 +34,14 @@ def list_files(files: Files, path: Path, pattern: str, max_files: int) -> list[s
     check_number("max_files", max_files)
     shown = os.fspath(path)
     found: list[str] = []
+    chars = 0
     with contextlib.closing(_walked(files, path, parts)) as entries:
         for _, name in counted(entries, _MOST_ENTRIES, shown, "name a directory in it"):
             if name and fits(name.split("/"), parts):
                 found.append(name)
+                chars += len(name)
+            if chars > _MOST_CHARS:
+                raise ValueError(f"{shown} has files whose paths are too long, all together; narrow the pattern")
             if len(found) > max_files:
                 raise ValueError(
                     f"{shown} has more than {max_files} such files; narrow the pattern, or raise max_files"
@@ -50,7 +56,7 @@ def glob(files: Files, pattern: str, path: Path, max_files: int) -> Paths:
         raise ValueError(f"pattern is {pattern!r}, must be of paths below `path`: name the directory by path=")
     check_number("max_files", max_files)
     newest: list[tuple[int, str]] = []  # a heap, the oldest on top
-    is_truncated = False
+    is_truncated, chars = False, 0
     with contextlib.closing(_walked(files, path, parts)) as entries:
         for count, (directory, name) in enumerate(entries):
             if count >= _MOST_ENTRIES:
@@ -61,8 +67,9 @@ def glob(files: Files, pattern: str, path: Path, max_files: int) -> Paths:
             with contextlib.suppress(OSError):  # it has just gone
                 status = os.lstat(name.rpartition("/")[2], dir_fd=directory)
                 heapq.heappush(newest, (status.st_mtime_ns, name))
-            if len(newest) > max_files:
-                heapq.heappop(newest)
+                chars += len(name)
+            while len(newest) > max_files or chars > _MOST_CHARS:
+                chars -= len(heapq.heappop(newest)[1])
                 is_truncated = True
     above = os.fspath(path)
     in_order = sorted(newest, key=lambda one: (-one[0], one[1]))
@@ -113,6 +120,8 @@ class _Walk:
                         continue
                     yield fd, relative if entry.is_file(follow_symlinks=False) else ""
                     if not entry.is_dir(follow_symlinks=False) or relative.count("/") >= self._deepest:
+                        continue
+                    if len(relative) > _LONGEST:  # no tool accepts a path that is longer
                         continue
                     inner = _inner(fd, name)
                     if inner < 0:

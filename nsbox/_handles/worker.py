@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
+import traceback
 
 from nsbox._base.errors import KillError
 from nsbox._base.frozen import TYPE_CHECKING
@@ -63,6 +64,7 @@ class Worker:
             if result is None:
                 result = self.call.attend()
         except BaseException as problem:  # it is raised in the caller's thread
+            traceback.clear_frames(problem.__traceback__)  # they hold what was kept for the command
             error = problem
         self._set(result=result, error=error, has_started=True, has_ended=True)
         self._on_end(self)

@@ -47,8 +47,8 @@ def calls(bench: Bench) -> Part:
                 begun.append(time.perf_counter())
                 token.cancel()
 
-            threading.Timer(0.05, cancel).start()
-            box.shell("trap '' TERM; while :; do sleep 1000; done", cancel=token, grace=_GRACE)
+            line = "trap '' TERM; echo; while :; do sleep 1000; done"
+            box.shell(line, cancel=token, grace=_GRACE, on_output=lambda _: threading.Thread(target=cancel).start())
             return ((time.perf_counter() - begun[0] - _GRACE) * 1e3,)
 
         with asyncio.Runner() as runner:

@@ -227,3 +227,51 @@ def test_a_million_names(box: Sandbox, ws: Path, monkeypatch: pytest.MonkeyPatch
     found = box.glob("**/*", max_files=100)
     assert (len(found.paths), found.is_truncated) == (100, True)
     box.run(["sh", "-c", "rm -r d?"], check=True)
+
+
+def test_rows_that_a_command_writes() -> None:
+    """Empty ones, of context, and with long names: what they use up is bounded, by count and by size."""
+
+    class Shows(greps._Search):
+        def _is_allowed(self, path: str) -> bool:
+            return True
+
+    search = Shows(None, greps.Wish("x", None, False, False, 0, 1000, 200_000, 60), "/ws", ".")  # type: ignore[arg-type]
+    for i in range(100_000):
+        search._take(b"./%s%09d\x001-\n" % (b"a" * 4000, i))
+        if search._why:
+            break
+    assert (search._why, len(search._found)) == ("matches", 1000)
+    search = Shows(None, greps.Wish("x", None, False, False, 20, 100_000, 200_000, 60), "/ws", ".")  # type: ignore[arg-type]
+    for i in range(100_000):
+        search._take(b"./%s%09d\x001-\n" % (b"a" * 4000, i))
+        if search._why:
+            break
+    assert search._why == "chars"
+    assert len(search._found) < 5000
+    search = Shows(None, greps.Wish("x", None, False, False, 0, 1000, 200_000, 60), "/ws", ".")  # type: ignore[arg-type]
+    search._take(b"./%s\x001:x\n" % (b"a" * 5000))
+    assert (search._found, search._known) == ([], {})
+
+
+def test_a_name_that_looks_like_a_match(box: Sandbox, ws: Path) -> None:
+    """As text, a file's name is one line."""
+    (ws / "a\nsetup.py:1:evil # ").write_text("needle\n")
+    found = box.grep("needle")
+    assert len(found.matches) == 1
+    assert len(str(found).splitlines()) == 1
+
+
+def test_long_paths_are_bounded(box: Sandbox, ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All together, and each."""
+    deep = ws / "/".join(["d" * 50] * 20)
+    deep.mkdir(parents=True)
+    for i in range(20):
+        (deep / str(i)).touch()
+    assert len(box.glob("d*/**/*").paths) == 20
+    monkeypatch.setattr(walk, "_MOST_CHARS", 5000)
+    assert box.glob("**/*").is_truncated
+    with pytest.raises(ValueError, match="paths are too long"):
+        box.list_files()
+    monkeypatch.setattr(walk, "_LONGEST", 500)
+    assert box.list_files(".", "d*/**/*") == []
