@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import threading
 from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.token import CancelToken
 from nsbox._handles import waiting
 from nsbox._handles.async_files import AsyncFileTools
@@ -24,10 +24,9 @@ from nsbox._handles.dispatch import call_tool
 from nsbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
     from types import TracebackType
-    from typing import Any, TypeVar, Unpack
+    from typing import Any, Unpack
 
     from nsbox._calls.record import ToolResult
     from nsbox._kept.commands import Commands, StreamOptions, ToolOptions
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from nsbox.session import Session
     from nsbox.task import Snapshot, Task
 
-    T = TypeVar("T")
+S = TypeVar("S", bound="AsyncSession")
 
 __all__ = ["AsyncSandbox", "AsyncSession", "AsyncTask"]
 
@@ -189,6 +188,26 @@ class AsyncTask(AsyncSession):
         await waiting.in_thread(partial(self.task.reset, snapshot))
 
 
+class Beginning(Generic[S]):
+    """A session or task that begins: `await` it, or use it in `async with`, which closes it at the end."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, S]]) -> None:
+        self._begin = begin
+        self._made: S
+
+    def __await__(self) -> Generator[Any, Any, S]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> S:
+        self._made = await self._begin()
+        return self._made
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._made.close()
+
+
 class AsyncSandbox(AsyncCommands):
     """A Sandbox for coroutines. Methods that wait are coroutines here, with the same parameters and errors.
 
@@ -219,16 +238,24 @@ class AsyncSandbox(AsyncCommands):
         await waiting.in_thread(self.sandbox.start)
         return self
 
-    async def session(self) -> AsyncSession:
-        """Begin a session and return its AsyncSession: `async with await box.session()`. See Sandbox.session()."""
-        return AsyncSession(await waiting.in_thread(self.sandbox.session, undo=lambda session: session.close()))
+    def session(self) -> Beginning[AsyncSession]:
+        """Begin a session: `async with box.session() as s`, or `s = await box.session()`. See Sandbox.session()."""
 
-    async def task(
+        async def begin() -> AsyncSession:
+            return AsyncSession(await waiting.in_thread(self.sandbox.session, undo=lambda session: session.close()))
+
+        return Beginning(begin)
+
+    def task(
         self, workspace: str | os.PathLike[str] | None = None, *, dir: str | os.PathLike[str] | None = None
-    ) -> AsyncTask:
-        """Begin a task and return its AsyncTask: `async with await box.task()`. See Sandbox.task()."""
-        begin = partial(self.sandbox.task, workspace, dir=dir)
-        return AsyncTask(await waiting.in_thread(begin, undo=lambda task: task.close()))
+    ) -> Beginning[AsyncTask]:
+        """Begin a task: `async with box.task() as task`, or `task = await box.task()`. See Sandbox.task()."""
+        make = partial(self.sandbox.task, workspace, dir=dir)
+
+        async def begin() -> AsyncTask:
+            return AsyncTask(await waiting.in_thread(make, undo=lambda task: task.close()))
+
+        return Beginning(begin)
 
     async def close(self) -> None:
         """End calls, streams and jobs that are running, and release what is kept, as Sandbox.close()."""

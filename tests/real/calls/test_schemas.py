@@ -158,7 +158,7 @@ def test_in_coroutines(policy: Policy) -> None:
                 await box.read("b")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(box.call_tool("shell", {"command": "sleep 1000"}), 0.3)
-            async with await box.session() as session:
+            async with box.session() as session:
                 await session.shell("echo t > /tmp/t")
                 assert await session.read("/tmp/t") == "t\n"
 

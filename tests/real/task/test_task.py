@@ -245,7 +245,7 @@ def test_jobs_and_streams(task: Task) -> None:
 def test_coroutines(filled: Path, store: Path) -> None:
     async def work() -> None:
         policy = Policy.workspace(filled)
-        async with nsbox.AsyncSandbox(policy, stock=0) as box, await box.task(dir=store) as task:
+        async with nsbox.AsyncSandbox(policy, stock=0) as box, box.task(dir=store) as task:
             await task.shell("echo new > file", check=True)
             snapshot = await task.snapshot()
             await task.shell("echo other > file", check=True)
