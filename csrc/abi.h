@@ -55,7 +55,7 @@ enum nsbox_op_flag {
     NSBOX_OVL_TMP = 32, /* OVERLAY: writes go to a tmpfs and are dropped */
     NSBOX_OVL_RO = 64,  /* OVERLAY: read-only */
     NSBOX_PROBE_TTY = 128, /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
-    NSBOX_NOFOLLOW = 256,  /* BIND, path rule: a symlink in the source path is an error. MASK: in the destination */
+    NSBOX_NOFOLLOW = 256,  /* BIND, OVERLAY, path rule: no symlink may be in a source path. MASK: in the destination */
     NSBOX_LIFTED = 512,    /* BIND: the source is number op.fd of all mounts lifted so far */
     NSBOX_FREEZE = 1024,   /* REMOUNT_RO: the file system at dst in the old root, by whichever mount it is written to */
     NSBOX_THAW = 2048,     /* REMOUNT_RO: the same, made writable again */

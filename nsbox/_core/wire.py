@@ -94,6 +94,7 @@ def _renewed(op: ops.Op) -> _Row:
 def _overlay(op: ops.Overlay | ops.RoOverlay | ops.TmpOverlay) -> _Row:
     paths = [*op.lower, op.upper, op.work] if isinstance(op, ops.Overlay) else list(op.lower)
     flags = c.OVL_TMP if isinstance(op, ops.TmpOverlay) else c.OVL_RO if isinstance(op, ops.RoOverlay) else 0
+    flags |= c.NOFOLLOW if isinstance(op, ops.Overlay) and op.nofollow else 0
     return _Row(c.OP_OVERLAY, op.dest, b"".join(map(_text, paths)), flags=flags, count=len(paths))
 
 

@@ -44,7 +44,10 @@ class Layers(Frozen):
         base: the directory of all stores, which commands don't see.
         """
         rows = zip(self.places, stores, strict=True)
-        return (*(ops.Overlay((place,), place, upper, work) for place, (upper, work) in rows), ops.Mask(base))
+        return (
+            *(ops.Overlay((place,), place, upper, work, nofollow=True) for place, (upper, work) in rows),
+            ops.Mask(base),
+        )
 
 
 def layers(steps: Iterable[ops.Op], workspace: str, base: str) -> Layers:

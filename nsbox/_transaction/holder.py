@@ -36,6 +36,20 @@ _HINT = (
 )
 
 
+_LINK = "a symlink is on the way, which was no link a moment ago: end what renames files there"
+
+
+def _hint(error: SetupError) -> str:
+    """Return what may help if the namespaces can't be made."""
+    from nsbox._spawn.failure import step_name  # seldom needed
+
+    if error.op is None or not error.op.startswith("overlay"):
+        return ""
+    if error.step.endswith(step_name(c.STEP_SOURCE)):
+        return _LINK if error.errno == errno.ELOOP else ""
+    return _HINT
+
+
 def host_of(policy: Policy) -> Host:
     """Return the host, without kernel ids for commands: the caller must own what they write to the upper directory."""
     host = host_for(policy)
@@ -91,8 +105,7 @@ class Holder:
         try:
             _, _, self._owners = tree.made(request, what, steps)
         except SetupError as error:
-            is_overlay = error.op is not None and error.op.startswith("overlay")
-            raise SetupError(error.errno or 0, error.step, error.op, _HINT if is_overlay else "") from None
+            raise SetupError(error.errno or 0, error.step, error.op, _hint(error)) from None
         self._fds = [owner.fileno() for owner in self._owners]
         if len(self._fds) != c.SENT:
             self.close()
