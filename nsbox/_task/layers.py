@@ -91,7 +91,7 @@ def _source(op: ops.Op) -> str | None:
         return None
     if not is_directory:
         return None
-    real = os.path.realpath(op.src)
+    real = op.src if op.nofollow else os.path.realpath(op.src)  # with nofollow, a link is an error when it is mounted
     if real == "/":
         raise _no(op, "shows the whole file system, which overlayfs can't lie on: name directories")
     is_kernels = any(is_below(real, path) for path in _KERNELS)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nsbox
-from nsbox import Policy, Sandbox, SetupError, UnavailableError
+from nsbox import Policy, Sandbox, SetupError, Task, UnavailableError
+from nsbox._transaction import holder
+from nsbox._transaction.holder import Holder
 
 EXCHANGE = """
 import ctypes, sys
@@ -96,3 +99,93 @@ def test_a_link_while_it_begins(box: Sandbox, above: Path, tmp_path: Path) -> No
                     continue
         finally:
             job.kill()
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Give each of two directories the other's name, as a command of another sandbox can."""
+    spare = one.with_name("spare")
+    one.rename(spare)
+    other.rename(one)
+    spare.rename(other)
+
+
+def untied(steps: Iterable[nsbox.Op], devices: object) -> tuple[tuple[nsbox.Op, ...], dict[nsbox.Op, int]]:
+    """Stand in for tied() without its protection: device 0 is none that is asked for."""
+    return tuple(steps), {op: 0 for op in steps if isinstance(op, nsbox.Bind)}
+
+
+@pytest.mark.parametrize("protected", [True, False], ids=["", "control"])
+def test_a_directory_while_a_task_begins(
+    above: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    """What is exchanged between the mount of the overlays and the session's own root isn't written to on the host."""
+    for name in ("shared", "plain"):
+        (above / name).mkdir()
+    shared, plain = above / "shared", above / "plain"
+    within, same = Holder.within, Task._check_same
+
+    def exchanging(*args: Any, **options: Any) -> Any:
+        made = within(*args, **options)
+        exchange(shared, plain)
+        return made
+
+    def restoring(*args: Any) -> None:
+        exchange(shared, plain)
+        same(*args)
+
+    monkeypatch.setattr(Holder, "within", exchanging)
+    monkeypatch.setattr(Task, "_check_same", restoring)
+    policy = Policy.workspace(above / "project", write=[str(shared)])
+    with Sandbox(policy, stock=0) as box:
+        if protected:
+            with pytest.raises(SetupError, match="something else is at this path by now") as caught:
+                box.task(dir=tmp_path / "store")
+            assert caught.value.errno == errno.ESTALE
+        else:
+            monkeypatch.setattr(holder, "tied", untied)
+            monkeypatch.setattr(Holder, "freeze", lambda *_, **__: None)
+            with box.task(dir=tmp_path / "store") as task:
+                task.shell(f"echo 1 > {shared}/new")
+    assert [(path / "new").exists() for path in (shared, plain)] == [False, not protected]
+
+
+@pytest.mark.parametrize("protected", [True, False], ids=["", "control"])
+def test_a_directory_during_a_transaction(
+    box: Sandbox, above: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    """No command starts while another directory has the workspace's name; it goes on when all is as it was."""
+    project, plain = above / "project", above / "plain"
+    plain.mkdir()
+    if not protected:
+        monkeypatch.setattr(holder, "tied", untied)
+    with box.transaction(str(project), dir=tmp_path / "store") as tx:
+        assert tx.shell(f"echo 1 > {project}/first").returncode == 0
+        exchange(project, plain)
+        if protected:
+            with pytest.raises(SetupError, match="something else is at this path by now") as caught:
+                tx.shell(f"echo 1 > {project}/new")
+            assert caught.value.errno == errno.ESTALE
+        else:
+            assert tx.shell(f"echo 1 > {project}/new").returncode == 0
+        assert (project / "new").exists() is not protected  # the host's
+        exchange(project, plain)
+        assert tx.shell(f"cat {project}/first").stdout == "1\n"
+    assert not (project / "first").exists()
+
+
+def test_overlays_cover_what_shows_them(box: Sandbox, above: Path, tmp_path: Path) -> None:
+    """A directory below the workspace, and a file in it, are the overlay's as well; what the policy hides stays so."""
+    project = above / "project"
+    (project / "deep").mkdir()
+    (project / "deep" / "file").write_text("before")
+    (project / "kept").write_text("before")
+    policy = Policy.workspace(
+        above, write=[str(project / "deep"), str(project / "deep" / "file")], deny=[str(project / "kept")]
+    )
+    with Sandbox(policy, stock=0) as other, other.transaction(str(project), dir=tmp_path / "store") as tx:
+        done = tx.shell(f"cd {project}; echo 1 > deep/new; echo 1 > deep/file; cat deep/file; cat kept")
+        assert done.stdout.endswith("1\n")
+        assert done.returncode != 0
+        assert not (project / "deep" / "new").exists()
+        assert (project / "deep" / "file").read_text() == "before"
+        assert {change.path for change in tx.diff()} == {"deep/new", "deep/file"}

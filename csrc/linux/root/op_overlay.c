@@ -94,6 +94,8 @@ int op_overlay(struct builder *b, const nsbox_op *op)
     /* Only a throw-away layer may have mount points made in it later; the others end up on the host. */
     ret = op->flags & NSBOX_OVL_TMP ? own_add(b, mount) : 0;
     if (ret >= 0)
+        ret = stamp_source(b, op, mount);
+    if (ret >= 0)
         ret = attach_at(b, mount, plan_str(b->plan, op->dst), DEST_DIR);
     sys_close(mount);
     return ret;
