@@ -55,7 +55,7 @@ enum nsbox_op_flag {
     NSBOX_OVL_TMP = 32, /* OVERLAY: writes go to a tmpfs and are dropped */
     NSBOX_OVL_RO = 64,  /* OVERLAY: read-only */
     NSBOX_PROBE_TTY = 128, /* BIND: only when descriptor 1 of the caller is a terminal (/dev/console) */
-    NSBOX_NOFOLLOW = 256,  /* BIND, path rule: a symlink in the source path is an error. MASK: in the destination */
+    NSBOX_NOFOLLOW = 256,  /* BIND, OVERLAY, path rule: no symlink may be in a source path. MASK: in the destination */
     NSBOX_LIFTED = 512,    /* BIND: the source is number op.fd of all mounts lifted so far */
     NSBOX_FREEZE = 1024,   /* REMOUNT_RO: the file system at dst in the old root, by whichever mount it is written to */
     NSBOX_THAW = 2048,     /* REMOUNT_RO: the same, made writable again */
@@ -82,7 +82,8 @@ typedef struct nsbox_op {
                         * below dst that are lifted before it is covered, for later BINDs; BIND: which of the request's
                         * idmaps the source is mapped by, counted from 1, or 0 */
     uint32_t reserved;
-    uint64_t size; /* TMPFS: bytes, 0 for the kernel's default */
+    uint64_t size; /* TMPFS: bytes, 0 for the kernel's default. BIND: 0, or the device that a directory must lie on, as
+                    * nsbox_stamp has it */
 } nsbox_op;
 
 /* ---- one spawn ------------------------------------------------------------------------------ */
@@ -226,7 +227,7 @@ typedef struct nsbox_place {
  * process replaces or moves a file on the host, what is mounted on that file goes with it (rename(2) detaches mounts
  * of other namespaces). */
 typedef struct nsbox_stamp {
-    uint64_t source_dev, source_ino; /* BIND: what is bound */
+    uint64_t source_dev, source_ino; /* BIND: what is bound. OVERLAY: its root */
     uint64_t dev, ino;               /* what lies on top at the destination */
     uint32_t made;                   /* 0: there was nothing to bind or to mask, or the op does neither */
     uint32_t watched;                /* set by Python: it is mounted where the host can change what it is mounted on */

@@ -300,7 +300,8 @@ class _Line:
         lower, self.layers = tuple(map(self.source, self.layers)), []
         dest = _inside(paths[-1])
         if option.name == "--overlay":
-            self.ops.append(ops.Overlay(lower, dest, *map(self.source, paths[:2])))
+            upper, work = map(self.source, paths[:2])
+            self.ops.append(ops.Overlay(lower, dest, upper, work))
         else:
             self.ops.append((ops.RoOverlay if option.name == "--ro-overlay" else ops.TmpOverlay)(lower, dest))
 

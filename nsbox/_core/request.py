@@ -17,7 +17,7 @@ from nsbox._plan.plan import Identity, Plan
 from nsbox._seccomp.bpf import NEWER, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     Idmaps: TypeAlias = Callable[[], Sequence[tuple[tuple[int, int], linux.UserNamespace]]]
@@ -229,6 +229,7 @@ def request_for(
     kept: KeptRoot | None = None,
     last_maps: tuple[str, str] | None = None,
     within: tuple[int, int] | None = None,
+    devices: Mapping[Op, int] | None = None,
 ) -> Request:
     """Return the request for this plan.
 
@@ -238,6 +239,7 @@ def request_for(
     stamps, kept: as for Request.
     last_maps: the id maps of a second user namespace, instead of the plan's.
     within: descriptors of a user and a mount namespace: the root is built in a copy of that, instead of the caller's.
+    devices: the device that the directory of a bind must lie on, as in a stamp; otherwise nothing starts (ESTALE).
     """
     identity = plan.identity
     programs = () if plan.wrapper else plan.programs  # the wrapper installs them
@@ -247,7 +249,7 @@ def request_for(
     user, mount = within or (identity.userns, None)
     numbers, idmaps = _whose(plan) if kept is None and within is None else ({}, None)
     return Request(
-        plan=wire.encode(ops, numbers),
+        plan=wire.encode(ops, numbers, devices),
         nops=len(ops),
         namespaces=0 if plan.plain else sum(_NAMESPACES[name] for name in plan.namespaces - without),
         flags=_flags(plan) | flags,

@@ -94,6 +94,7 @@ def _renewed(op: ops.Op) -> _Row:
 def _overlay(op: ops.Overlay | ops.RoOverlay | ops.TmpOverlay) -> _Row:
     paths = [*op.lower, op.upper, op.work] if isinstance(op, ops.Overlay) else list(op.lower)
     flags = c.OVL_TMP if isinstance(op, ops.TmpOverlay) else c.OVL_RO if isinstance(op, ops.RoOverlay) else 0
+    flags |= c.NOFOLLOW if isinstance(op, ops.Overlay) and op.nofollow else 0
     return _Row(c.OP_OVERLAY, op.dest, b"".join(map(_text, paths)), flags=flags, count=len(paths))
 
 
@@ -144,10 +145,13 @@ def _op(op: ops.Op) -> _Row:
             return _renewed(op)
 
 
-def encode(plan_ops: Sequence[ops.Op], idmaps: Mapping[str, int] | None = None) -> bytes:
+def encode(
+    plan_ops: Sequence[ops.Op], idmaps: Mapping[str, int] | None = None, devices: Mapping[ops.Op, int] | None = None
+) -> bytes:
     """Return the blob for these primitive ops. Equal bytes are stored once: ops often share a path.
 
     idmaps: the number, from 1 up, of the id mapping of a bind's files, by its destination.
+    devices: the device that the directory of a bind must lie on, as in a stamp.
     """
     start = sum(_HEAD) + len(plan_ops) * sum(_OP)
     pool = bytearray()
@@ -165,6 +169,8 @@ def encode(plan_ops: Sequence[ops.Op], idmaps: Mapping[str, int] | None = None) 
         row = _op(op)
         if idmaps and isinstance(op, ops.Bind | ops.RoBind):
             row.count = idmaps.get(row.dest, 0)
+        if devices and isinstance(op, ops.Bind | ops.DevBind):
+            row.size = devices.get(op, 0)
         src, dest = put(row.src), put(_text(row.dest) if row.dest else b"")
         packed += _pack(_OP, row.code, row.flags, row.mode, row.fd, src, dest, row.count, 0, row.size)
     return _pack(_HEAD, c.MAGIC, c.VERSION, start + len(pool), len(plan_ops)) + bytes(packed) + bytes(pool)

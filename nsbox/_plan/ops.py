@@ -381,13 +381,16 @@ class Overlay(_Layered):
     dest: an absolute path in the sandbox.
     upper: the directory of the host that changes go to.
     work: an empty directory on the same file system as upper.
+    nofollow: a symlink anywhere in lower, upper or work is an error, since a command may have planted it.
     """
 
     upper: str
     work: str
+    nofollow: bool = False
 
     def row(self) -> tuple[str, str]:
-        return "overlay", f"{' + '.join((*self.lower, self.upper))} -> {self.dest}{_flags('rw')}"
+        nofollow = "nofollow" if self.nofollow else None
+        return "overlay", f"{' + '.join((*self.lower, self.upper))} -> {self.dest}{_flags('rw', nofollow)}"
 
 
 @frozen

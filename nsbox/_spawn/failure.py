@@ -106,6 +106,8 @@ def _op_hint(result: command.Result, op: Op | None) -> str:
         return "a part of the path has become a symlink since the policy was made; it is not followed"
     if step == c.STEP_SOURCE and result.error == errno.ELOOP:
         return "a part of the source has become a symlink since the policy was made; it is not followed"
+    if step == c.STEP_SOURCE and result.error == errno.ESTALE:
+        return "something else is at this path by now: end what renames files there"
     if step == c.STEP_IDMAP:
         return (
             "what is mounted there, or below, has no idmapped mounts (any more), which a root caller's commands use: "

@@ -44,7 +44,10 @@ class Layers(Frozen):
         base: the directory of all stores, which commands don't see.
         """
         rows = zip(self.places, stores, strict=True)
-        return (*(ops.Overlay((place,), place, upper, work) for place, (upper, work) in rows), ops.Mask(base))
+        return (
+            *(ops.Overlay((place,), place, upper, work, nofollow=True) for place, (upper, work) in rows),
+            ops.Mask(base),
+        )
 
 
 def layers(steps: Iterable[ops.Op], workspace: str, base: str) -> Layers:
@@ -88,7 +91,7 @@ def _source(op: ops.Op) -> str | None:
         return None
     if not is_directory:
         return None
-    real = os.path.realpath(op.src)
+    real = op.src if op.nofollow else os.path.realpath(op.src)  # with nofollow, a link is an error when it is mounted
     if real == "/":
         raise _no(op, "shows the whole file system, which overlayfs can't lie on: name directories")
     is_kernels = any(is_below(real, path) for path in _KERNELS)

@@ -65,7 +65,7 @@ class TaskWay(SessionWay):
         try:
             own = holder.prepared
             own = replace(own, plan=replace(own.plan, ops=layers.steps), ops=layers.steps)
-            super().__init__(policy, relay, prepared=holder.within(policy, own, nests=False))
+            super().__init__(policy, relay, prepared=holder.within(policy, own, is_task=True))
         except BaseException:
             holder.close()
             raise

@@ -11,6 +11,7 @@ import os
 from nsbox._backends.filters import programs
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, replace
+from nsbox._base.paths import innermost, is_inside
 from nsbox._core import buffers, call
 from nsbox._core.abi import constants as c
 from nsbox._core.command import Command
@@ -24,7 +25,7 @@ from nsbox._seccomp.filter import no_user_namespaces
 from nsbox._spawn.prepare import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from nsbox._plan.host import Host
     from nsbox._policy.policy import Policy
@@ -34,6 +35,20 @@ _HINT = (
     "overlayfs can't write to every file system: dir= in one on ext4, xfs, btrfs or tmpfs (Linux 6.6) will do; in user "
     "namespaces it exists since Linux 5.11"
 )
+
+
+_LINK = "a symlink is on the way, which was no link a moment ago: end what renames files there"
+
+
+def _hint(error: SetupError) -> str:
+    """Return what may help if the namespaces can't be made."""
+    from nsbox._spawn.failure import step_name  # seldom needed
+
+    if error.op is None or not error.op.startswith("overlay"):
+        return ""
+    if error.step.endswith(step_name(c.STEP_SOURCE)):
+        return _LINK if error.errno == errno.ELOOP else ""
+    return _HINT
 
 
 def host_of(policy: Policy) -> Host:
@@ -66,6 +81,32 @@ def _without_nesting(own: tuple[Program, ...]) -> tuple[Program, ...]:
     return own if refusal in own else (*own[:first], refusal, *own[first:])
 
 
+def tied(steps: Iterable[ops.Op], devices: Mapping[str, int]) -> tuple[tuple[ops.Op, ...], dict[ops.Op, int]]:
+    """Return ops that show overlays wherever they show these places writable, and the device that each bind must find.
+
+    Another sandbox's command may rename a place, or exchange it, at any time. The overlay goes with what is renamed,
+    and the path leads to the host. So a bind of a directory above a place is followed by one of the overlay itself. The
+    kernel is asked for each bind's device at the moment that it is bound (check_device() in stamps.c).
+
+    devices: the device of each overlay, by its place.
+    """
+    made: list[ops.Op] = []
+    found: dict[ops.Op, int] = {}
+    for op in steps:
+        made.append(op)
+        if not isinstance(op, ops.Bind | ops.DevBind):
+            continue
+        real = op.src if op.nofollow else os.path.realpath(op.src)  # with nofollow, no link is followed later either
+        place = innermost(real, list(devices))
+        if place is not None:
+            found[op] = devices[place]
+        for inner in sorted(path for path in devices if is_inside(path, real)):
+            over = type(op)(inner, os.path.normpath(f"{op.dest}/{os.path.relpath(inner, real)}"), nofollow=True)
+            made.append(over)
+            found[over] = devices[inner]
+    return tuple(made), found
+
+
 class Holder:
     """The two namespaces. Threads may share it."""
 
@@ -81,22 +122,24 @@ class Holder:
         check(self.prepared)
         plan = self.prepared.plan
         steps = (ops.DevBind("/", "/"), *steps)
+        stamps = buffers.Stamps((False,) * len(steps))
         request = request_for(
             plan,
             steps,
             flags=c.TEMPLATE,
             without=plan.namespaces - {"user", "mount"},
-            stamps=buffers.Stamps((False,) * len(steps)),
+            stamps=stamps,
         )
         try:
             _, _, self._owners = tree.made(request, what, steps)
         except SetupError as error:
-            is_overlay = error.op is not None and error.op.startswith("overlay")
-            raise SetupError(error.errno or 0, error.step, error.op, _HINT if is_overlay else "") from None
+            raise SetupError(error.errno or 0, error.step, error.op, _hint(error)) from None
         self._fds = [owner.fileno() for owner in self._owners]
         if len(self._fds) != c.SENT:
             self.close()
             raise SetupError(errno.EMFILE, what, None, "no descriptor was free for its namespaces")
+        made = zip(steps, stamps.array, strict=True)
+        self._devices = {op.dest: stamp.source_dev for op, stamp in made if isinstance(op, ops.Overlay)}
         del self._fds[c.SENT_NULL]
         self._owners.pop(c.SENT_NULL).close()
 
@@ -105,21 +148,28 @@ class Holder:
         """Whether close() hasn't been called."""
         return bool(self._fds)
 
-    def within(self, policy: Policy, prepared: Prepared, *, nests: bool = True) -> Prepared:
+    def within(self, policy: Policy, prepared: Prepared, *, is_task: bool = False) -> Prepared:
         """Return the same for commands in the shared namespaces. Each has one more user namespace of its own there.
 
-        nests: False refuses user namespaces, whatever the policy says.
+        is_task: user namespaces are refused, whatever the policy says, and nothing outside of the overlays is writable.
+
+        Raises FileNotFoundError (ESTALE) in a task, if a bind leads elsewhere than before.
         """
         plan = prepared.plan
         uids, gids = split.last_maps(plan.identity)
         identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=plan.identity.by_helper)
         own = programs(policy, self.host, by_second_userns=True)
-        if not nests:
+        if is_task:
             own = _without_nesting(own)
         inside = replace(plan, identity=identity, programs=own)
         user, mount = self._fds
-        inner = request_for(inside, prepared.ops, without=frozenset({"user"}), within=(user, mount))
-        return replace(prepared, request=inner)
+        steps, devices = tied(prepared.ops, self._devices)
+        if is_task:
+            for op in steps:
+                if isinstance(op, ops.Bind | ops.DevBind) and op not in devices:
+                    raise FileNotFoundError(errno.ESTALE, "leads elsewhere than when the task began", op.src)
+        inner = request_for(inside, steps, without=frozenset({"user"}), within=(user, mount), devices=devices)
+        return replace(prepared, ops=steps, request=inner)
 
     def freeze(self, places: Iterable[str], *, thaw: bool = False) -> None:
         """Make overlays read-only, or writable again: the file systems themselves, so for each of their mounts.

@@ -115,7 +115,7 @@ class OverlayWay(Way):
         check(prepare(policy, host))
         check_mounts(workspace)
         check_attributes(upper)
-        ops = (Overlay((workspace,), workspace, upper, work), Mask(base))
+        ops = (Overlay((workspace,), workspace, upper, work, nofollow=True), Mask(base))
         self._holder = Holder(policy, host, ops, "begin a transaction")
         self._inside: tuple[Prepared, tuple[Prepared, Prepared]] | None = None
         self.started = 0  # commands so far

@@ -57,7 +57,7 @@ FLAGS: dict[int, int] = {
     c.OP_BIND: c.RDONLY | c.DEVICES | c.OPTIONAL | c.FROM_FD | c.NOFOLLOW | c.PROBE_TTY | c.LIFTED,
     c.OP_DATA: c.RDONLY,
     c.OP_PROC: c.COVER | c.COVER_SYS | c.NESTS,
-    c.OP_OVERLAY: c.OVL_TMP | c.OVL_RO,
+    c.OP_OVERLAY: c.OVL_TMP | c.OVL_RO | c.NOFOLLOW,
     c.OP_MASK: c.OPTIONAL | c.NOFOLLOW,
     c.OP_REMOUNT_RO: c.FREEZE | c.THAW,
 }

@@ -112,6 +112,11 @@ CASES: list[tuple[nsbox.Op, tuple[object, ...], dict[str, int]]] = [
     (Freeze("/", thaw=True), ("REMOUNT_RO", b"/"), {"flags": c.THAW}),
     (nsbox.Chmod("/d", 0o7777), ("CHMOD", b"/d"), {"mode": 0o7777}),
     (nsbox.Overlay(("/1", "/2"), "/o", "/u", "/w"), ("OVERLAY", b"/o", [b"/1", b"/2", b"/u", b"/w"]), {}),
+    (
+        nsbox.Overlay(("/1",), "/o", "/u", "/w", nofollow=True),
+        ("OVERLAY", b"/o", [b"/1", b"/u", b"/w"]),
+        {"flags": 256},
+    ),
     (nsbox.RoOverlay(("/1", "/2"), "/o"), ("OVERLAY", b"/o", [b"/1", b"/2"]), {"flags": 64}),
     (nsbox.TmpOverlay(("/1",), "/o"), ("OVERLAY", b"/o", [b"/1"]), {"flags": 32}),
     (nsbox.Mask("/m"), ("MASK", b"/m"), {}),

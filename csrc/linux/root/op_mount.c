@@ -169,7 +169,9 @@ int op_bind(struct builder *b, const nsbox_op *op)
         b->skipped = b->step == NSBOX_STEP_SOURCE && may_be_missing(op, tree);
         return b->skipped ? 0 : tree;
     }
-    int ret = stamp_source(b, op, tree);
+    int ret = check_device(b, op, tree);
+    if (ret >= 0)
+        ret = stamp_source(b, op, tree);
     if (ret >= 0)
         ret = place(b, op, tree);
     sys_close(tree);

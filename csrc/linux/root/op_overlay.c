@@ -3,6 +3,7 @@
  * Layers are opened first and passed to overlayfs as /proc/self/fd/N. So each path is looked up only once, and no
  * name needs the escaping of ":" and "," that option strings require.
  */
+#include "kernel/resolve.h"
 #include "ops.h"
 
 struct layers {
@@ -21,7 +22,7 @@ static int open_layers(struct builder *b, const nsbox_op *op, struct layers *l)
     b->step = NSBOX_STEP_SOURCE;
     const char *path = plan_str(b->plan, op->src);
     for (uint32_t i = 0; i < op->count; i++) {
-        int fd = sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0);
+        int fd = op->flags & NSBOX_NOFOLLOW ? open_plainly(path) : sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY, 0);
         if (fd < 0)
             return fd;
         l->fd[l->n++] = fd;
@@ -92,6 +93,8 @@ int op_overlay(struct builder *b, const nsbox_op *op)
         return mount;
     /* Only a throw-away layer may have mount points made in it later; the others end up on the host. */
     ret = op->flags & NSBOX_OVL_TMP ? own_add(b, mount) : 0;
+    if (ret >= 0)
+        ret = stamp_source(b, op, mount);
     if (ret >= 0)
         ret = attach_at(b, mount, plan_str(b->plan, op->dst), DEST_DIR);
     sys_close(mount);

@@ -72,7 +72,7 @@ static uint32_t allowed_flags(uint32_t code)
     case NSBOX_OP_PROC:
         return NSBOX_COVER | NSBOX_COVER_SYS | NSBOX_NESTS;
     case NSBOX_OP_OVERLAY:
-        return NSBOX_OVL_TMP | NSBOX_OVL_RO;
+        return NSBOX_OVL_TMP | NSBOX_OVL_RO | NSBOX_NOFOLLOW;
     case NSBOX_OP_MASK:
         return NSBOX_OPTIONAL | NSBOX_NOFOLLOW;
     case NSBOX_OP_REMOUNT_RO:

@@ -32,6 +32,19 @@ int stamp_source(struct builder *b, const nsbox_op *op, int tree)
     return 0;
 }
 
+/* Is it on the file system that the op names? If not, another directory has been put there. A file's device may differ
+ * from its overlay's: stat(2) may show that of its layer. */
+int check_device(struct builder *b, const nsbox_op *op, int tree)
+{
+    struct statx st;
+    if (!op->size)
+        return 0;
+    TRY(b, NSBOX_STEP_SOURCE, sys_statx(tree, "", AT_EMPTY_PATH, STATX_TYPE, &st));
+    int is_dir = (st.stx_mode & SYS_S_IFMT) == SYS_S_IFDIR;
+    TRY(b, NSBOX_STEP_SOURCE, is_dir && device(&st) != op->size ? -ESTALE : 0);
+    return 0;
+}
+
 void stamp_made(struct builder *b, uint32_t i)
 {
     if (b->stamps)

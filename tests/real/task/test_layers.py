@@ -114,8 +114,8 @@ def test_directories_with_mounts(tree: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert named(tree, found.closed) == ["lib"]
     assert found.steps == (steps[0], Bind(f"{at}/lib/deep", "/b"), steps[2])
     assert found.mounts([("/u0", "/w0"), ("/u1", "/w1")], "/store") == (
-        Overlay((f"{at}/work",), f"{at}/work", "/u0", "/w0"),
-        Overlay((f"{at}/lib/deep",), f"{at}/lib/deep", "/u1", "/w1"),
+        Overlay((f"{at}/work",), f"{at}/work", "/u0", "/w0", nofollow=True),
+        Overlay((f"{at}/lib/deep",), f"{at}/lib/deep", "/u1", "/w1", nofollow=True),
         Mask("/store"),
     )
     points.append((f"{at}/work/kept", "ext4", [""]))

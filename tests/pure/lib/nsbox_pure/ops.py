@@ -35,6 +35,7 @@ DESCRIPTIONS: list[tuple[nsbox.Op, str]] = [
     (nsbox.RemountRo("/"), "remount-ro /"),
     (nsbox.Chmod("/d", 0o4755), "chmod /d [mode 4755]"),
     (nsbox.Overlay(("/l1", "/l2"), "/o", "/up", "/wk"), "overlay /l1 + /l2 + /up -> /o [rw]"),
+    (nsbox.Overlay(("/l1",), "/o", "/up", "/wk", nofollow=True), "overlay /l1 + /up -> /o [rw, nofollow]"),
     (nsbox.RoOverlay(("/l1", "/l2"), "/o"), "overlay /l1 + /l2 -> /o [ro]"),
     (nsbox.TmpOverlay(("/l1",), "/o"), "overlay /l1 + tmpfs -> /o [rw, dropped]"),
     (nsbox.Mask("/etc/shadow"), "mask /etc/shadow"),
