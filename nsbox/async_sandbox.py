@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from typing import Any, Unpack
 
     from nsbox._calls.record import ToolResult
-    from nsbox._kept.commands import Commands, StreamOptions, ToolOptions
+    from nsbox._kept.commands import Commands
+    from nsbox._kept.tool_calls import StreamOptions, ToolOptions
     from nsbox._network.events import NetworkEvent
     from nsbox._policy.policy import Policy
     from nsbox._relay.asks import OnConnect

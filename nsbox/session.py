@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from nsbox._base.owners import Owner
     from nsbox._calls.record import ToolResult
     from nsbox._filetools.files import Files
-    from nsbox._kept.commands import ToolOptions
     from nsbox._kept.session_command import SessionCommand
+    from nsbox._kept.tool_calls import ToolOptions
     from nsbox._policy.policy import Policy
     from nsbox._relay.ports import Published
     from nsbox._relay.relay import Line, Relay
