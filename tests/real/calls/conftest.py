@@ -11,7 +11,7 @@ from nsbox import Policy, Sandbox, Session
 
 @pytest.fixture(params=["sandbox", "session"])
 def box(request: pytest.FixtureRequest, policy: Policy) -> Iterator[Sandbox | Session]:
-    with Sandbox(policy) as box:
+    with Sandbox(policy, stock=0) as box:  # no thread opens descriptors meanwhile
         if request.param == "sandbox":
             yield box
         else:
