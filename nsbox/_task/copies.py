@@ -56,7 +56,7 @@ class Clone:
     def make(self) -> None:
         """Copy all; raises OSError. What is mounted in either directory is left alone."""
         with self._source.walking(), self._target.walking():
-            self._made.append(("", os.fstat(self._source.fd)))
+            self._made.append(("", self._source.status))
             todo = [""]
             while todo:
                 path = todo.pop()

@@ -145,3 +145,26 @@ def test_copies_are_the_users_alone(task: Task) -> None:
     snapshot = task.snapshot()
     for path in (task._store.path, snapshot._path):  # type: ignore[union-attr]
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+
+
+def test_tops_without_permissions(task: Task, shown: Path, filled: Path) -> None:
+    """A command may change the mode of a shown directory itself: it stays that, here and in snapshots."""
+    sh(task, f"echo 1 > new; chmod 500 .; chmod 500 {shown}")
+    snapshot = task.snapshot()
+    look = f"stat -c %a {task.workspace} {shown}"
+    for mode in ("500", "300", "0"):
+        task.reset(snapshot)
+        assert task.shell(look, cwd="/").stdout == "500\n500\n"
+        sh(task, f"chmod {mode} .")
+        assert [(change.path, change.mode & 0o700) for change in task.diff()] == [(".", int(mode, 8)), ("new", 0o600)]
+        assert "+++ b/new" in task.patch()
+        assert task.snapshot().size > 0
+        assert task.shell(look, cwd="/").stdout == f"{mode}\n500\n"
+    closed = task.snapshot()
+    task.reset()
+    assert task.diff() == []
+    task.reset(closed)
+    task.commit(expected=task.diff())
+    assert stat.S_IMODE(filled.stat().st_mode) == 0
+    filled.chmod(0o700)
+    assert (filled / "new").read_text() == "1\n"
