@@ -152,14 +152,14 @@ class Tree:
         """Return the attributes that a copy of path keeps: of files, directories and FIFOs. Raises OSError."""
         if stat.S_ISDIR(status.st_mode):
             with self.dir("" if path == "." else path) as fd:
-                return attributes_of(fd)
+                return attributes_of(fd, path)
         if stat.S_ISREG(status.st_mode):
             with self.file(path) as fd:
-                return attributes_of(fd)
+                return attributes_of(fd, path)
         if not stat.S_ISFIFO(status.st_mode):
             return {}
         with self.parent(path) as (above, name), opened_path(name, above) as at:
-            return attributes_of(at)
+            return attributes_of(at, path)
 
     def names(self, path: str, most: int = _MOST_NAMES) -> list[str]:
         """Return the names in a directory, sorted. Raises OSError: E2BIG as soon as there are more than `most`."""

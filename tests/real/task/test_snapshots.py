@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nsbox import PolicyError, Sandbox, Snapshot, Task
+from nsbox._files import attributes
 
 
 def sh(task: Task, command: str) -> str:
@@ -168,3 +170,28 @@ def test_tops_without_permissions(task: Task, shown: Path, filled: Path) -> None
     assert stat.S_IMODE(filled.stat().st_mode) == 0
     filled.chmod(0o700)
     assert (filled / "new").read_text() == "1\n"
+
+
+def test_attributes_count(task: Task) -> None:
+    """Extended attributes take up room too: on tmpfs, a file can have thousands of 64 KiB each."""
+    size = task.snapshot().size
+    done = task.exec(
+        "python3", ["-c", "import os; open('many', 'w'); os.setxattr('many', 'user.a', bytes(60000))"], cwd="/tmp"
+    )
+    if done.returncode:
+        pytest.skip("tmpfs has no attributes of users before Linux 6.6")
+    with pytest.raises(OSError, match="more than max_size") as caught:
+        task.snapshot(max_size=size + 50000)
+    assert caught.value.filename == "many"
+
+
+def test_most_attributes(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All values of one file are in memory at once, so there is a limit; the error names the file."""
+    task.exec(
+        "python3", ["-c", "import os\nfor i in range(2): os.setxattr('file', f'user.{i}', bytes(600))"], check=True
+    )
+    assert task.diff()[0].attributes == ("user.0", "user.1")
+    monkeypatch.setattr(attributes, "_MOST", 1000)
+    with pytest.raises(OSError, match="bytes of extended attributes") as caught:
+        task.diff()
+    assert (caught.value.errno, caught.value.filename) == (errno.E2BIG, "file")
