@@ -216,8 +216,8 @@ class Task(Review, Session):
                 self._close_session()
                 for number, pair in enumerate(self._pairs()):
                     for name, at in zip(("upper", "work"), pair, strict=True):
-                        os.rename(at, f"{path}/old-{name}-{number}")
-                        os.rename(f"{path}/{name}-{number}", at)
+                        copied.move(at, f"{path}/old-{name}-{number}")
+                        copied.move(f"{path}/{name}-{number}", at)
                 self._way = fresh = self._new_way(way.policy, way.relay)
                 fresh.started = way.started + 1  # what was shown before isn't certain any more
                 if snapshot is not None:

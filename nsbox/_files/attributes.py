@@ -9,15 +9,38 @@ OVERLAY = "user.overlay."  # the names of overlayfs's own attributes, with its m
 _OURS = ("user.", "system.posix_acl")
 
 
-def attributes_of(file: int | str) -> dict[str, bytes]:
-    """Return the values by name; {} if the file system has no attributes. Raises OSError."""
+_MOST = 1 << 20  # bytes of one file's names and values; a tmpfs has room for hundreds of MB
+
+
+def names_of(file: int | str, path: str) -> list[str]:
+    """Return the names of all attributes that a user may set, overlayfs's among them; path: for errors.
+
+    Raises OSError: E2BIG, from the kernel, if the names have more than 64 KiB (listxattr(2)).
+    """
     try:
-        names = os.listxattr(file)
+        return [name for name in os.listxattr(file) if name.startswith(_OURS)]
     except OSError as error:
-        if error.errno != errno.ENOTSUP:
-            raise
-        return {}
-    return {name: os.getxattr(file, name) for name in names if name.startswith(_OURS) and not name.startswith(OVERLAY)}
+        if error.errno == errno.ENOTSUP:
+            return []
+        what = "has too many extended attributes" if error.errno == errno.E2BIG else error.strerror
+        raise OSError(error.errno, what, path or ".") from None
+
+
+def attributes_of(file: int | str, path: str) -> dict[str, bytes]:
+    """Return the values by name; {} if the file system has no attributes. path: for errors.
+
+    Raises OSError: E2BIG for a file that has more than 1 MiB of them.
+    """
+    found: dict[str, bytes] = {}
+    left = _MOST
+    for name in names_of(file, path):
+        if name.startswith(OVERLAY):
+            continue
+        found[name] = value = os.getxattr(file, name)
+        left -= len(name) + len(value)
+        if left < 0:
+            raise OSError(errno.E2BIG, f"has more than {_MOST} bytes of extended attributes", path or ".")
+    return found
 
 
 def give(file: int | str, values: dict[str, bytes]) -> None:

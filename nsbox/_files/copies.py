@@ -61,7 +61,7 @@ def _copy(
                     give(made_path, source.attributes(old, found))
     for old, at, found in reversed(made):
         with source.dir(old) as inside, target.dir(at) as copied:
-            _complete(inside, copied, found)
+            _complete(inside, copied, found, old)
 
 
 def _copy_file(
@@ -84,7 +84,7 @@ def _copy_file(
     try:
         with source.file(old) as read:
             copy_data(read, written, found.st_size)
-            _complete(read, written, found, 0 if keep_set_ids else stat.S_ISUID | stat.S_ISGID)
+            _complete(read, written, found, old, 0 if keep_set_ids else stat.S_ISUID | stat.S_ISGID)
     finally:
         os.close(written)
 
@@ -95,11 +95,11 @@ def _own(name: str, above: int, found: os.stat_result) -> None:
     os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=above, follow_symlinks=False)
 
 
-def _complete(read: int, written: int, found: os.stat_result, dropped: int = 0) -> None:
+def _complete(read: int, written: int, found: os.stat_result, path: str, dropped: int = 0) -> None:
     """Give a copy its owner, attributes, mode and times."""
     if os.geteuid() == 0:
         os.fchown(written, found.st_uid, found.st_gid)
-    give(written, attributes_of(read))
+    give(written, attributes_of(read, path))
     os.fchmod(written, stat.S_IMODE(found.st_mode) & ~dropped)
     os.utime(written, ns=(found.st_atime_ns, found.st_mtime_ns))
 

@@ -14,8 +14,12 @@ import time
 from collections.abc import Iterator
 
 from nsbox._base.descriptors import walked
+from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._core import abi
 from nsbox._files.attributes import attributes_of
+
+if TYPE_CHECKING:
+    from typing import Any
 
 NOREPLACE, EXCHANGE = 1, 2  # renameat2(2)
 NO_FLAGS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # from a file system (FUSE, NFS, 9p) without these
@@ -37,17 +41,29 @@ class Tree:
 
     def __init__(self, path: str | int, *, forceful: bool = False) -> None:
         """Open it by its path, or by another descriptor of it; raises OSError."""
-        name, above = (path, None) if isinstance(path, str) else (".", path)
-        self.fd = os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=above)
         self._forceful = forceful and os.geteuid() != 0
+        if isinstance(path, str):
+            self._top = self._open(path, None, os.O_DIRECTORY)
+        else:
+            self._top = _Opened(os.open(".", _OPEN | os.O_DIRECTORY, dir_fd=path))
+        self.fd = self._top.fd
         self._kept: list[_Opened] = []  # the innermost directories of the last path
         self._keeps = False
 
     def close(self) -> None:
         self._let_go(0)
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.fd = -1
+        self._top.close()
+
+    @property
+    def status(self) -> os.stat_result:
+        """The directory's own status, with the mode that it has while it isn't open here."""
+        found = os.fstat(self.fd)
+        if self._top.handle < 0 or not self._top.is_forced(found.st_mode):
+            return found
+        reduced: Any = found.__reduce__()  # with the nanoseconds, which only the second part has
+        row, more = reduced[1]
+        return os.stat_result((stat.S_IFMT(found.st_mode) | self._top.mode, *row[1:]), more)
 
     def __enter__(self) -> Tree:
         return self
@@ -119,9 +135,11 @@ class Tree:
 
     def stat(self, path: str) -> os.stat_result | None:
         """Return the status of path, without following a link; None if nothing is there."""
+        if path in ("", "."):
+            return self.status
         try:
             with self.parent(path) as (above, name):
-                return os.lstat(name or ".", dir_fd=above)
+                return os.lstat(name, dir_fd=above)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -134,14 +152,14 @@ class Tree:
         """Return the attributes that a copy of path keeps: of files, directories and FIFOs. Raises OSError."""
         if stat.S_ISDIR(status.st_mode):
             with self.dir("" if path == "." else path) as fd:
-                return attributes_of(fd)
+                return attributes_of(fd, path)
         if stat.S_ISREG(status.st_mode):
             with self.file(path) as fd:
-                return attributes_of(fd)
+                return attributes_of(fd, path)
         if not stat.S_ISFIFO(status.st_mode):
             return {}
         with self.parent(path) as (above, name), opened_path(name, above) as at:
-            return attributes_of(at)
+            return attributes_of(at, path)
 
     def names(self, path: str, most: int = _MOST_NAMES) -> list[str]:
         """Return the names in a directory, sorted. Raises OSError: E2BIG as soon as there are more than `most`."""
@@ -158,7 +176,7 @@ class Tree:
             if status is not None:
                 yield name, status
 
-    def _open(self, name: str, above: int, flags: int) -> _Opened:
+    def _open(self, name: str, above: int | None, flags: int) -> _Opened:
         needed = 0o700 if flags & os.O_DIRECTORY else 0o400
         try:
             opened = _Opened(os.open(name, _OPEN | flags, dir_fd=above))
@@ -194,14 +212,19 @@ class _Opened:
         self.path = ""
 
     def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-        if self.handle >= 0:
-            now = stat.S_IMODE(os.fstat(self.handle).st_mode)
-            if now in (self.mode | 0o400, self.mode | 0o700):  # unless its owner has changed it meanwhile
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            if self.is_forced(os.fstat(handle).st_mode):  # unless its owner has changed it meanwhile
                 with contextlib.suppress(OSError):
-                    os.chmod(f"/proc/self/fd/{self.handle}", self.mode)
-            os.close(self.handle)
+                    os.chmod(f"/proc/self/fd/{handle}", self.mode)
+            os.close(handle)
+
+    def is_forced(self, mode: int) -> bool:
+        """Return whether a mode is the one that the file has been given while it is open."""
+        return stat.S_IMODE(mode) in (self.mode | 0o400, self.mode | 0o700)
 
 
 def opened_plainly(path: str) -> Tree:

@@ -309,7 +309,7 @@ def _copied_from(
                 write_all(fd, chunk)
                 left -= len(chunk)
             set_mode(fd, mode)
-            give(fd, attributes_of(source))
+            give(fd, attributes_of(source, shown))
         finally:
             os.close(fd)
         ground.move(to_dir, new, to_dir, to.name, replace=overwrite)

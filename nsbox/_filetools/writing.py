@@ -193,7 +193,7 @@ def _take_over(target: Target, directory: int, fd: int, old: os.stat_result) -> 
         return
     try:
         if stat.S_ISREG(os.fstat(handle).st_mode):
-            give(fd, attributes_of(f"/proc/self/fd/{handle}"))
+            give(fd, attributes_of(f"/proc/self/fd/{handle}", target.name))
     finally:
         os.close(handle)
 

@@ -10,17 +10,15 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
 
 from nsbox._files import files
-from nsbox._files.attributes import give
+from nsbox._files.attributes import give, names_of
 from nsbox._files.copies import copy_data
 from nsbox._files.files import Tree, join, opened_path
 
 _MOST_ENTRIES = 500_000  # files, directories and the like of all directories together
 _LONGEST = 4096  # characters of a path: what is deeper could only be reached step by step
 _MOST_PATHS = 64 << 20  # characters of all paths
-_OURS = ("user.", "system.posix_acl")
 
 
 class Budget:
@@ -32,16 +30,20 @@ class Budget:
 
     def take(self, path: str, size: int) -> None:
         """Count a file of this many bytes on the disk; raises OSError, EFBIG or E2BIG, if that is too much."""
-        self.left -= size
         self._left_of_entries -= 1
         self._left_of_paths -= len(path)
         if len(path) > _LONGEST:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), f"{path[:100]}...")
-        if self.left < 0:
-            raise OSError(errno.EFBIG, f"the task has written more than max_size, {self.size} bytes", path)
+        self.take_bytes(path, size)
         if self._left_of_entries < 0 or self._left_of_paths < 0:
             what = f"the task has changed more than {_MOST_ENTRIES} files, or their paths are too long in all"
             raise OSError(errno.E2BIG, what, path)
+
+    def take_bytes(self, path: str, size: int) -> None:
+        """Count bytes of a file; raises OSError, EFBIG, if that is too much."""
+        self.left -= size
+        if self.left < 0:
+            raise OSError(errno.EFBIG, f"the task has written more than max_size, {self.size} bytes", path)
 
 
 class Clone:
@@ -56,7 +58,7 @@ class Clone:
     def make(self) -> None:
         """Copy all; raises OSError. What is mounted in either directory is left alone."""
         with self._source.walking(), self._target.walking():
-            self._made.append(("", os.fstat(self._source.fd)))
+            self._made.append(("", self._source.status))
             todo = [""]
             while todo:
                 path = todo.pop()
@@ -66,7 +68,7 @@ class Clone:
                         todo.append(at)
             for path, found in reversed(self._made):
                 with self._source.dir(path) as old, self._target.dir(path) as new:
-                    _complete(old, new, found)
+                    self._complete(path, old, new, found)
 
     def _has_room(self, path: str, found: os.stat_result) -> bool:
         """Make room in the target for a file; False: something is mounted there."""
@@ -121,28 +123,17 @@ class Clone:
         try:
             with self._source.file(path) as read:
                 copy_data(read, written, found.st_size)
-                _complete(read, written, found)
+                self._complete(path, read, written, found)
         finally:
             os.close(written)
 
-
-def _complete(read: int, written: int, found: os.stat_result) -> None:
-    """Give a copy its owner, attributes, mode and times."""
-    if os.geteuid() == 0:
-        os.fchown(written, found.st_uid, found.st_gid)
-    give(written, dict(_attributes(read)))
-    os.fchmod(written, stat.S_IMODE(found.st_mode))
-    os.utime(written, ns=(found.st_atime_ns, found.st_mtime_ns))
-
-
-def _attributes(file: int) -> Iterator[tuple[str, bytes]]:
-    """Yield all attributes that a user may set, overlayfs's marks among them."""
-    try:
-        names = os.listxattr(file)
-    except OSError as error:
-        if error.errno != errno.ENOTSUP:
-            raise
-        return
-    for name in names:
-        if name.startswith(_OURS):
-            yield name, os.getxattr(file, name)
+    def _complete(self, path: str, read: int, written: int, found: os.stat_result) -> None:
+        """Give a copy its owner, attributes, mode and times. Attributes count: a file may have many large ones."""
+        if os.geteuid() == 0:
+            os.fchown(written, found.st_uid, found.st_gid)
+        for name in names_of(read, path):
+            value = os.getxattr(read, name)
+            self._budget.take_bytes(path, len(name) + len(value))
+            give(written, {name: value})
+        os.fchmod(written, stat.S_IMODE(found.st_mode))
+        os.utime(written, ns=(found.st_atime_ns, found.st_mtime_ns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 
 from nsbox._base.frozen import TYPE_CHECKING
@@ -51,6 +52,17 @@ def remove(path: str) -> None:
     above, name = os.path.split(path)
     with contextlib.suppress(FileNotFoundError), Tree(above, forceful=True) as tree:
         files.remove(tree, name)
+
+
+def move(path: str, new: str) -> None:
+    """Rename a directory of a store. Its mode, which commands may have chosen, stays. Raises OSError.
+
+    To be moved into another directory, it must be writable (rename(2)).
+    """
+    mode = stat.S_IMODE(os.lstat(path).st_mode)
+    os.chmod(path, mode | 0o700)
+    os.rename(path, new)
+    os.chmod(new, mode)
 
 
 def _copied(source: Tree, path: str, budget: Budget) -> None:

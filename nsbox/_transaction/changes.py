@@ -75,7 +75,7 @@ class Comparison:
 
     def _changes(self) -> list[Change]:
         found: list[Change] = []
-        now, was = os.fstat(self._upper.fd), os.fstat(self._real.fd)
+        now, was = self._upper.status, os.fstat(self._real.fd)
         if stat.S_IMODE(now.st_mode) != stat.S_IMODE(was.st_mode) or self._attributes(".", now, was):
             found.append(_new("modified", ".", now, was))
         todo = [("", True, False)]

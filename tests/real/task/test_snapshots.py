@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nsbox import PolicyError, Sandbox, Snapshot, Task
+from nsbox._files import attributes
 
 
 def sh(task: Task, command: str) -> str:
@@ -145,3 +147,51 @@ def test_copies_are_the_users_alone(task: Task) -> None:
     snapshot = task.snapshot()
     for path in (task._store.path, snapshot._path):  # type: ignore[union-attr]
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+
+
+def test_tops_without_permissions(task: Task, shown: Path, filled: Path) -> None:
+    """A command may change the mode of a shown directory itself: it stays that, here and in snapshots."""
+    sh(task, f"echo 1 > new; chmod 500 .; chmod 500 {shown}")
+    snapshot = task.snapshot()
+    look = f"stat -c %a {task.workspace} {shown}"
+    for mode in ("500", "300", "0"):
+        task.reset(snapshot)
+        assert task.shell(look, cwd="/").stdout == "500\n500\n"
+        sh(task, f"chmod {mode} .")
+        assert [(change.path, change.mode & 0o700) for change in task.diff()] == [(".", int(mode, 8)), ("new", 0o600)]
+        assert "+++ b/new" in task.patch()
+        assert task.snapshot().size > 0
+        assert task.shell(look, cwd="/").stdout == f"{mode}\n500\n"
+    closed = task.snapshot()
+    task.reset()
+    assert task.diff() == []
+    task.reset(closed)
+    task.commit(expected=task.diff())
+    assert stat.S_IMODE(filled.stat().st_mode) == 0
+    filled.chmod(0o700)
+    assert (filled / "new").read_text() == "1\n"
+
+
+def test_attributes_count(task: Task) -> None:
+    """Extended attributes take up room too: on tmpfs, a file can have thousands of 64 KiB each."""
+    size = task.snapshot().size
+    done = task.exec(
+        "python3", ["-c", "import os; open('many', 'w'); os.setxattr('many', 'user.a', bytes(60000))"], cwd="/tmp"
+    )
+    if done.returncode:
+        pytest.skip("tmpfs has no attributes of users before Linux 6.6")
+    with pytest.raises(OSError, match="more than max_size") as caught:
+        task.snapshot(max_size=size + 50000)
+    assert caught.value.filename == "many"
+
+
+def test_most_attributes(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All values of one file are in memory at once, so there is a limit; the error names the file."""
+    task.exec(
+        "python3", ["-c", "import os\nfor i in range(2): os.setxattr('file', f'user.{i}', bytes(600))"], check=True
+    )
+    assert task.diff()[0].attributes == ("user.0", "user.1")
+    monkeypatch.setattr(attributes, "_MOST", 1000)
+    with pytest.raises(OSError, match="bytes of extended attributes") as caught:
+        task.diff()
+    assert (caught.value.errno, caught.value.filename) == (errno.E2BIG, "file")
