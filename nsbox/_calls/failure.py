@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import time
+import traceback
 
 from nsbox._base.display import printable
 from nsbox._base.errors import NsboxError
@@ -89,6 +90,18 @@ def not_started(
         duration=time.monotonic() - began,
         why=why,
     )
+
+
+def clear(error: BaseException | None) -> None:
+    """Let go of what an error's frames hold, such as what was kept for a command: the error may be kept for long."""
+    seen: set[int] = set()
+    todo = [error]
+    while todo:
+        one = todo.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            todo += [one.__context__, one.__cause__]
 
 
 def cancelled(args: Any) -> ToolResult:

@@ -10,9 +10,9 @@ import contextlib
 import contextvars
 import sys
 import threading
-import traceback
 
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls.failure import clear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,7 @@ async def in_thread(
             if cancelled and undo is not None:
                 undo(outcome.pop())
         except BaseException as error:  # it is raised in the task
-            traceback.clear_frames(error.__traceback__)  # they hold what was kept for the command
+            clear(error)
             errors.append(error)
         has_ended.set()
         for listener in tuple(listeners):

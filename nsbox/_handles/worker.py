@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-import traceback
 
 from nsbox._base.errors import KillError
 from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls.failure import clear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ class Worker:
             if result is None:
                 result = self.call.attend()
         except BaseException as problem:  # it is raised in the caller's thread
-            traceback.clear_frames(problem.__traceback__)  # they hold what was kept for the command
+            clear(problem)
             error = problem
         self._set(result=result, error=error, has_started=True, has_ended=True)
         self._on_end(self)

@@ -100,7 +100,12 @@ def test_the_longest_chain(tmp_path: Path, end: str, is_absolute: bool) -> None:
     for i in range(1, 41):
         (tmp_path / f"{i}").symlink_to(tmp_path / f"{i - 1}" if is_absolute else f"./{i - 1}")
     where = f"{tmp_path}/d" + ("/x" if end.endswith("x") else "")
-    assert by_walk(f"{tmp_path}/39{end}") == by_kernel(f"{tmp_path}/39{end}") == (where, 0)
+    kernel = by_kernel(f"{tmp_path}/39{end}")
+    for _ in range(50):  # a walk that the kernel begins again, since names change elsewhere, goes on counting its links
+        if kernel[1] != errno.ELOOP:
+            break
+        kernel = by_kernel(f"{tmp_path}/39{end}")
+    assert by_walk(f"{tmp_path}/39{end}") == kernel == (where, 0)
     assert by_walk(f"{tmp_path}/40{end}") == by_kernel(f"{tmp_path}/40{end}") == ("", errno.ELOOP)
     assert len(links_on(f"{tmp_path}/39")[1]) == len(interpreter_links([f"{tmp_path}/39"])) == 40
     assert interpreter_links([f"{tmp_path}/40"]) == ()
