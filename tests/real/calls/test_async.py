@@ -180,12 +180,12 @@ def test_a_cancelled_task(run: Callable[[Main], Any], policy: Policy, what: str)
 
         async def call(box: AsyncSandbox) -> None:
             if what == "stream":
-                async for _ in box.stream(line):
+                async for _ in box.stream(line, grace=40):
                     pass
             elif what == "exec":
-                await box.exec("sh", ["-c", line])
+                await box.exec("sh", ["-c", line], grace=40)
             else:
-                await box.shell(line)
+                await box.shell(line, grace=40)
 
         async with AsyncSandbox(policy) as box:
             with anyio.CancelScope() as scope:
@@ -255,7 +255,7 @@ def test_cancelled_again_and_again(run_asyncio: Callable[[Main], Any], policy: P
         here = Path(str(policy.workdir))
         async with AsyncSandbox(policy) as box:
             line = "trap 'sleep 0.3; echo > ended; exit' TERM; echo > begun; while :; do sleep 0.02; done"
-            task = asyncio.ensure_future(box.shell(line))
+            task = asyncio.ensure_future(box.shell(line, grace=40))
             while not (here / "begun").exists():
                 await asyncio.sleep(0.01)
             while not task.done():
