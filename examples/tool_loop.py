@@ -39,7 +39,7 @@ def run(model: Model, task: str, policy: nsbox.Policy) -> str:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """Return one line about a tool's answer, for whoever watches."""
+    """Return one line about a tool's answer, for a person who watches."""
     if "error" in result:
         return f"error: {result['error'].splitlines()[0]}"
     if "stdout" in result:

@@ -52,7 +52,7 @@ class Tail:
         self._most = max(1, most)
         self._kept = bytearray()
         self._first = 0  # the position of the first byte that is kept
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ask too
         self.tell: Callable[[], object] = bool
 
     def put(self, kind: str, data: bytes) -> None:

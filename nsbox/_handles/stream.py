@@ -48,7 +48,7 @@ class Queue:
     def __init__(self) -> None:
         self._events: deque[tuple[Name, bytes]] = deque()
         self._batch: deque[tuple[Name, bytes]] = deque()  # what the caller is reading
-        self._taking = threading.Lock()
+        self._taking = threading.RLock()  # a signal handler may read too
         self._size = 0
         self.is_dropped = False  # nobody reads any more, and whatever comes is dropped
         self._room = threading.Condition()
@@ -71,9 +71,8 @@ class Queue:
             if not self._batch:
                 if not self._events:
                     return None
-                with (
-                    self._room
-                ):  # take all at once: a lock and a thread switch for each piece would cost more than the data
+                # All at once: a lock and a switch of threads for each piece would cost more than the data.
+                with self._room:
                     self._batch, self._events, self._size = self._events, deque(), 0
                     self._room.notify_all()
             try:

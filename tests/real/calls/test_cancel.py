@@ -59,6 +59,17 @@ def test_before_the_start(box: Sandbox) -> None:
     assert "before it was started" in str(result.why[0])
 
 
+def test_during_the_start(box: Sandbox) -> None:
+    """Whenever it comes, the call ends, and either nothing was started or everything has gone."""
+    for i in range(12):
+        token = CancelToken()
+        timer = threading.Timer(i / 2000, token.cancel)
+        timer.start()
+        result = box.shell("sleep 1000", cancel=token, grace=50)
+        timer.join()
+        assert (result.cause, result.returncode < 0) == ("cancelled", True)
+
+
 def test_after_the_end(box: Sandbox) -> None:
     """The record stays what it was."""
     token = CancelToken()
