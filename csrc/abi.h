@@ -1,6 +1,6 @@
 /* abi.h: the boundary between Python and the C core, in both directions: all structs, flags and steps, and the calls
  * that every system has. The calls of one system alone are in its calls.h; what a session's pid 1 is asked to do is
- * in abi_session.h.
+ * in abi_session.h, and what makes a branch of an interpreter in abi_branch.h.
  *
  * The C compiler reads this file, and so does cffi once lines that begin with '#' are removed. Python gets opcodes,
  * flags and steps from here; they are never typed again.
@@ -378,5 +378,7 @@ int nsbox_spawn(const nsbox_request *req);
 
 /* To be called only in a command: executes the program or, if `failed`, gives up. Never returns. */
 void nsbox_preexec_done(const nsbox_request *req, int32_t failed);
+
+#include "abi_branch.h"
 
 #endif

@@ -88,4 +88,8 @@ uint64_t nsbox_init_size(void);
 const uint8_t *nsbox_session_bytes(void);
 uint64_t nsbox_session_size(void);
 
+/* The library by which an interpreter makes branches: branch/branch.h. */
+const uint8_t *nsbox_branch_bytes(void);
+uint64_t nsbox_branch_size(void);
+
 #endif

@@ -20,7 +20,7 @@ def declarations(path: Path) -> str:
 
 
 ffibuilder = FFI()
-for header in (CSRC / "abi_session.h", CSRC / "abi.h", CSRC / SYSTEM / "calls.h"):
+for header in (CSRC / "abi_session.h", CSRC / "abi.h", CSRC / "abi_branch.h", CSRC / SYSTEM / "calls.h"):
     ffibuilder.cdef(declarations(header))
 # For the arena: the standard library's mmap is a shared object of its own, which takes longer to load than all of this.
 ffibuilder.cdef("""

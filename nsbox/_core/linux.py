@@ -192,6 +192,11 @@ def init_image(name: Literal["init", "session"] = "init") -> bytes:
     return bytes(ffi.buffer(lib.nsbox_session_bytes(), lib.nsbox_session_size()))
 
 
+def branch_library() -> bytes:
+    """Return the shared library by which an interpreter makes branches: csrc/branch/branch.h."""
+    return bytes(ffi.buffer(lib.nsbox_branch_bytes(), lib.nsbox_branch_size()))
+
+
 def last_word(init_says: int) -> bytes:
     """Return what an init reported at its end, for used_by_others(); b"" if it reported nothing."""
     try:

@@ -6,6 +6,8 @@ limits. Undo this when bwrap's command line needs no Python.
 
 from __future__ import annotations
 
+import sys
+
 from nsbox._base.frozen import TYPE_CHECKING, remembered
 from nsbox._base.lean_os import os
 from nsbox._core import buffers, linux, wire
@@ -19,6 +21,8 @@ from nsbox._seccomp.bpf import NEWER, Program
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
+
+    from nsbox._core.abi import CData
 
     Idmaps: TypeAlias = Callable[[], Sequence[tuple[tuple[int, int], linux.UserNamespace]]]
 
@@ -143,6 +147,77 @@ class Request:
         made = ffi.new("nsbox_ruleset *", (row.files, row.net, row.scoped, paths, len(rules), 0))
         self._keep += [names, paths, made]
         return made
+
+
+class Blob:
+    """A request in one piece, for a process that has none of ours: see csrc/abi_branch.h.
+
+    data: a request with all that it points to. Its pointers are offsets.
+    pointers: where these are, 8 bytes each.
+    """
+
+    __slots__ = ("data", "pointers")
+
+    def __init__(self, request: Request, uid: int, gid: int) -> None:
+        """Copy what a branch needs of it: its plan, filters, limits, ruleset, capabilities and second maps.
+
+        uid, gid: the branch's.
+        """
+        r = request.request
+        r.uid, r.gid = uid, gid
+        self.data, self.pointers = bytearray(), list[int]()
+        start = self._put(bytes(ffi.buffer(r)))
+        fields = dict(ffi.typeof("nsbox_request").fields)
+        for field in fields.values():
+            if field.type.kind == "pointer":
+                self.data[start + field.offset : start + field.offset + 8] = bytes(8)
+
+        def point(name: str, at: int) -> None:
+            self._point(start + fields[name].offset, at)
+
+        point("plan", self._put(request.plan))
+        point("filters", self._filters(r))
+        point("rlimits", self._put(_content(r.rlimits, r.n_rlimits * ffi.sizeof("nsbox_rlimit"))))
+        if r.ruleset != ffi.NULL:
+            point("ruleset", self._ruleset(r.ruleset))
+        if r.caps != ffi.NULL:
+            point("caps", self._put(bytes(ffi.buffer(r.caps))))
+        for name in ("uid_map2", "gid_map2"):
+            text = getattr(r, name)
+            if text != ffi.NULL:
+                point(name, self._put(ffi.string(text) + b"\0"))
+
+    def _put(self, data: bytes) -> int:
+        at = len(self.data)
+        self.data += data + bytes(-len(data) % 8)
+        return at
+
+    def _point(self, position: int, at: int) -> None:
+        self.data[position : position + 8] = at.to_bytes(8, sys.byteorder)
+        self.pointers.append(position)
+
+    def _filters(self, r: CData) -> int:
+        size = ffi.sizeof("nsbox_filter")
+        code = dict(ffi.typeof("nsbox_filter").fields)["code"].offset
+        at = self._put(_content(r.filters, r.n_filters * size))
+        for i in range(r.n_filters):
+            self._point(at + i * size + code, self._put(_content(r.filters[i].code, r.filters[i].len * 8)))
+        return at
+
+    def _ruleset(self, ruleset: CData) -> int:
+        size = ffi.sizeof("nsbox_path_rule")
+        path = dict(ffi.typeof("nsbox_path_rule").fields)["path"].offset
+        paths = dict(ffi.typeof("nsbox_ruleset").fields)["paths"].offset
+        at = self._put(bytes(ffi.buffer(ruleset)))
+        rules = self._put(_content(ruleset.paths, ruleset.n_paths * size))
+        self._point(at + paths, rules)
+        for i in range(ruleset.n_paths):
+            self._point(rules + i * size + path, self._put(ffi.string(ruleset.paths[i].path) + b"\0"))
+        return at
+
+
+def _content(values: CData, size: int) -> bytes:
+    return bytes(ffi.buffer(values, size)) if size else b""
 
 
 def _flags(plan: Plan) -> int:

@@ -67,7 +67,7 @@ int landlock_confine(const nsbox_request *r, uint32_t *step, int32_t *at);
 
 /* privileges.c */
 int limit_bounding_set(uint64_t keep, int plain, uint32_t *step);
-int set_ids(const struct job *j, uint32_t *step);
+int set_ids(const nsbox_request *r, uint32_t *step);
 int install_filters(const nsbox_request *r, uint32_t from, uint32_t to);
 int install_early_filters(const nsbox_request *r, uint32_t *step);
 int set_limits(const nsbox_request *r);

@@ -5,17 +5,6 @@
  */
 #include "isolation.h"
 
-/* Lets the command use all ports of the net namespace that we are in, as in containers: no other user has services
- * there. Where the setting can't be written, ports below 1024 stay what they are elsewhere. */
-static void open_ports(struct job *j)
-{
-    int fd = j->net.settings < 0 ? -1 : sys_openat(j->net.settings, "ipv4/ip_unprivileged_port_start", O_WRONLY, 0);
-    if (fd >= 0)
-        sys_write(fd, "0", 1);
-    sys_close(fd);
-    sys_close(j->net.settings); /* the number stays known: the command closes its copy, which it may have by now */
-}
-
 /* Brings lo up in the net namespace that we are in, if the plan says so. */
 static int set_lo(struct job *j, uint32_t *step, int32_t *op)
 {
@@ -24,7 +13,8 @@ static int set_lo(struct job *j, uint32_t *step, int32_t *op)
             continue;
         *step = NSBOX_STEP_SET;
         *op = (int32_t)i;
-        open_ports(j);
+        open_ports(j->net.settings);
+        sys_close(j->net.settings); /* the number stays known: the command closes its copy, which it may have by now */
         return loopback_up();
     }
     return 0;

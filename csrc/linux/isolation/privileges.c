@@ -31,9 +31,8 @@ int limit_bounding_set(uint64_t keep, int plain, uint32_t *step)
 
 /* Sets real, saved and effective ids: the caller's may differ, and access(2) goes by the real ones. Ids that the
  * command has already are set as well; that changes nothing of the shared memory. */
-int set_ids(const struct job *j, uint32_t *step)
+int set_ids(const nsbox_request *r, uint32_t *step)
 {
-    const nsbox_request *r = j->req;
     int ret = 0;
     if (r->flags & NSBOX_SET_GROUPS) {
         *step = NSBOX_STEP_GROUPS;
@@ -46,13 +45,6 @@ int set_ids(const struct job *j, uint32_t *step)
     if (ret >= 0) {
         *step = NSBOX_STEP_UID;
         ret = sys_setresuid(r->uid, r->uid, r->uid);
-    }
-    /* Setting ids clears the death signal (commit_creds), and so does entering a user namespace. */
-    if (ret >= 0 && r->flags & NSBOX_DIE_WITH_THREAD) {
-        *step = NSBOX_STEP_LIFELINE;
-        ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
-        if (ret >= 0 && caller_is_gone(j))
-            ret = -ESRCH;
     }
     return ret;
 }

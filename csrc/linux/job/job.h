@@ -246,6 +246,9 @@ int descriptors(struct job *j); /* closes what isn't 0..2 or in pass_fds; 0 or -
 void close_own(struct job *j);  /* closes what the set-up has opened, before the caller's code or its program runs */
 void close_own_places(struct job *j);
 
+/* init.c */
+int execute_init(int lifeline, int setup, int says, int image); /* only returns on error; with its own table */
+
 /* hold.c */
 int send_fds(int socket, const int *fds, unsigned n);
 int hold(struct job *j, int is_command, uint32_t *step);

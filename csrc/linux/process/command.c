@@ -176,6 +176,16 @@ static int renew_namespaces(struct job *j, uint32_t *step, int32_t *op)
     return ret;
 }
 
+/* Setting ids clears the death signal (commit_creds), and so does entering a user namespace. */
+static int renew_death_signal(const struct job *j, uint32_t *step)
+{
+    if (!(j->req->flags & NSBOX_DIE_WITH_THREAD))
+        return 0;
+    *step = NSBOX_STEP_LIFELINE;
+    int ret = sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0);
+    return ret >= 0 && caller_is_gone(j) ? -ESRCH : ret;
+}
+
 /* Takes away all privileges. */
 static int confine(struct job *j, uint32_t *step, int32_t *op)
 {
@@ -200,7 +210,9 @@ static int confine(struct job *j, uint32_t *step, int32_t *op)
         ret = enter_cwd(j, step);
     }
     if (ret >= 0)
-        ret = set_ids(j, step);
+        ret = set_ids(r, step);
+    if (ret >= 0)
+        ret = renew_death_signal(j, step);
     if (ret >= 0)
         ret = check_no_userns(r, step);
     return ret < 0 || r->flags & NSBOX_UNCONFINED ? ret : drop_capabilities(r, step);

@@ -7,8 +7,6 @@
 #include "process.h"
 #include "job/images.h"
 
-enum { IMAGE_FD = 3 };
-
 /* Puts the image into a sealed memfd. It is executable but not readable, which makes the kernel run it non-dumpable
  * from its first instruction (would_dump): the command can neither ptrace it nor read its /proc entries. */
 static int image_memfd(void)
@@ -50,46 +48,6 @@ static int open_image(struct builder *b)
 {
     int fd = image_memfd();
     return fd == -EACCES || fd == -EPERM || fd == -ENOSYS ? image_file(b) : fd;
-}
-
-/* Places the init's descriptors, 0 to 2, and its image as 3, in a table of its own. */
-static int take_fds(struct job *j, int image)
-{
-    int own[] = {j->lifeline, j->setup_pipe[0], j->init.says[1], image};
-    int n = sizeof own / sizeof own[0], ret = 0;
-    for (int i = 0; i < n; i++) /* out of the way */
-        if ((own[i] = sys_dupfd_cloexec(own[i], 10)) < 0)
-            return own[i];
-    for (int i = 0; i < n && ret >= 0; i++)
-        ret = sys_dup3(own[i], i, i == IMAGE_FD ? SYS_O_CLOEXEC : 0);
-    return ret < 0 ? ret : sys_close_range((unsigned)n, ~0U);
-}
-
-/* Drops all capabilities; executing as uid 0 then gives none either (SECBIT_NOROOT). */
-static int drop_privileges(void)
-{
-    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
-    int ret = sys_prctl(PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED, 0);
-    if (ret >= 0)
-        ret = sys_capset(&head, none);
-    if (ret >= 0)
-        ret = sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0);
-    return ret;
-}
-
-static int become_init(struct job *j, int image)
-{
-    static const char *const argv[] = {"nsbox-init", 0};
-    static const char *const envp[] = {0};
-    int ret = sys_setsid();
-    if (ret >= 0)
-        ret = take_fds(j, image);
-    if (ret >= 0)
-        ret = drop_privileges();
-    if (ret >= 0)
-        ret = sys_execveat(IMAGE_FD, "", argv, envp, AT_EMPTY_PATH);
-    return ret;
 }
 
 /* Has the set-up been given up? A mediator that has said that everything is ready may have ended by now. */
@@ -178,7 +136,7 @@ static void init_main(void *arg)
     if (ret >= 0)
         ret = sys_unshare(CLONE_FILES);
     int image = ret < 0 ? ret : open_image(&own);
-    j->init.error = image < 0 ? image : become_init(j, image);
+    j->init.error = image < 0 ? image : execute_init(j->lifeline, j->setup_pipe[0], j->init.says[1], image);
     sys_exit(127);
 }
 

@@ -23,6 +23,17 @@ int loopback_up(void)
     return ret;
 }
 
+/* Lets the command use all ports of the net namespace that we are in, as in containers: no other user has services
+ * there. Where the setting can't be written, ports below 1024 stay what they are elsewhere. settings: /proc/sys/net,
+ * or -1. */
+void open_ports(int settings)
+{
+    int fd = settings < 0 ? -1 : sys_openat(settings, "ipv4/ip_unprivileged_port_start", O_WRONLY, 0);
+    if (fd >= 0)
+        sys_write(fd, "0", 1);
+    sys_close(fd);
+}
+
 /* Does nothing: the init brings lo up when it makes the net namespace. */
 int op_loopback(struct builder *b, const nsbox_op *op)
 {

@@ -107,6 +107,7 @@ int op_chmod(struct builder *b, const nsbox_op *op);
 int op_overlay(struct builder *b, const nsbox_op *op);
 int op_mask(struct builder *b, const nsbox_op *op);
 int loopback_up(void);
+void open_ports(int settings);
 int op_hostname(struct builder *b, const nsbox_op *op);
 int op_loopback(struct builder *b, const nsbox_op *op);
 

@@ -1,0 +1,116 @@
+"""Interpreters that make branches, for tests: a policy's, with a driver program that runs a test's code in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import nsbox
+from nsbox import _backends
+from nsbox._base.frozen import replace
+from nsbox._core import linux
+from nsbox._core.command import Result
+from nsbox._core.request import Blob, request_for
+from nsbox._kept.session import _sealed
+from nsbox._lookup.host import host_for
+from nsbox._python.plan import BranchPlans, nested, plans
+from nsbox._spawn.prepare import Prepared, prepare
+from nsbox._spawn.start import Start, spawn
+from nsbox._spawn.way import Keeper, Way
+
+DRIVER = (Path(__file__).parent / "branch_driver.py").read_text()
+
+
+class _InterpreterWay(Way):
+    def __init__(self, policy: nsbox.Policy, prepared: Prepared) -> None:
+        super().__init__(policy, None)
+        self.prepared = prepared
+
+    def spawn(self, start: Start) -> Result:
+        return spawn(start.by(self.prepared))
+
+
+class _Interpreter(Keeper):
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    def way(self) -> Way:
+        return self._way
+
+
+def plans_of(policy: nsbox.Policy) -> BranchPlans:
+    """Return the plans of a policy's interpreter and branches, on this machine."""
+    host = host_for(policy)
+    prepared = prepare(policy, host)
+    other = nested(policy)
+    return plans(prepared.plan, prepared.ops, _backends.compile_policy(other, host_for(other)).programs)
+
+
+def keeper(policy: nsbox.Policy, made: BranchPlans) -> Keeper:
+    """Return what starts a policy's interpreter, as Popen's policy."""
+    prepared = prepare(policy, host_for(policy))
+    request = request_for(made.interpreter, made.steps)
+    ready = replace(prepared, plan=made.interpreter, ops=made.steps, request=request)
+    return _Interpreter(_InterpreterWay(policy, ready))
+
+
+@contextlib.contextmanager
+def descriptors(made: BranchPlans) -> Iterator[dict[str, Any]]:
+    """Yield what the driver needs: the library, the image of pid 1, the request."""
+    identity = made.branch.identity
+    blob = Blob(request_for(made.branch, made.renewed), identity.uid, identity.gid)
+    contents = {
+        "library": (linux.branch_library(), 0o555),
+        "image": (linux.init_image(), 0o111),
+        "blob": (bytes(blob.data), 0o444),
+    }
+    fds: dict[str, Any] = {}
+    try:
+        for name, (content, mode) in contents.items():
+            fds[name] = _sealed(name, content, mode)
+        yield {**fds, "pointers": blob.pointers}
+    finally:
+        for fd in fds.values():
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def interpreter(
+    policy: nsbox.Policy,
+    code: str,
+    *,
+    start: bool = True,
+    python: Sequence[str] = (sys.executable,),
+    pass_fds: Sequence[int] = (),
+    **options: Any,
+) -> Iterator[nsbox.Popen[str]]:
+    """Yield a running interpreter with this code, whose output is a pipe. start: in a pid namespace of its own."""
+    made = plans_of(policy)
+    with descriptors(made) as config:
+        config = {**config, "code": textwrap.dedent(code), "start": start}
+        fds = [config[name] for name in ("library", "image", "blob")]
+        with nsbox.Popen(
+            [*python, "-I", "-c", DRIVER, json.dumps(config)],
+            policy=keeper(policy, made),
+            pass_fds=[*fds, *pass_fds],
+            stdout=-1,
+            stderr=-1,
+            text=True,
+            **options,
+        ) as process:
+            yield process
+
+
+def run(policy: nsbox.Policy, code: str, **options: Any) -> Any:
+    """Run a test's code in an interpreter of this policy; return its `result`."""
+    with interpreter(policy, code, **options) as process:
+        output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert errors == "", errors
+    return json.loads(output.splitlines()[-1])
