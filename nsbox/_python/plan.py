@@ -92,7 +92,7 @@ def _identity(identity: Identity) -> Identity:
 
 
 def _branch_identity(identity: Identity) -> Identity:
-    """Return a branch's ids. With more ids than one it stays in the interpreter's user namespace, which has them all."""
+    """Return a branch's ids. With more than one it stays in the interpreter's user namespace, which has them all."""
     if identity.by_helper:
         return replace(identity, uid_map2=None, gid_map2=None, map2_by_helper=False)
     return replace(identity, uid_map2=f"{identity.uid} 0 1", gid_map2=f"{identity.gid} 0 1")
@@ -128,7 +128,7 @@ def _renewed(steps: Sequence[ops.Op]) -> tuple[ops.Op, ...]:
 
 
 def plans(plan: Plan, steps: Sequence[ops.Op], programs: Sequence[Program]) -> BranchPlans:
-    """Return the plans of an interpreter and of its branches; raises UnavailableError, with the reason, if there are none.
+    """Return the plans of an interpreter and of its branches; raises UnavailableError with the reason.
 
     plan, steps: the policy's, the ops as primitives.
     programs: the filters of nested(policy).

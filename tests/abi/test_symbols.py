@@ -46,7 +46,9 @@ def test_every_source_was_looked_at(core_build: Path, source: Path) -> None:
     assert files == listed(source)
     assert len(files) >= 30
     names = {path.name for path in objects(core_build)}
-    generated = {f"meson-generated_.._{name}.c.o" for name in ("init_image", "session_image", "syscall_table")}
+    generated = {
+        f"meson-generated_.._{name}.c.o" for name in ("init_image", "session_image", "branch_image", "syscall_table")
+    }
     assert names == {f"{name.replace('/', '_')}.o" for name in files} | generated
 
 

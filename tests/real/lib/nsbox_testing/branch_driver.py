@@ -57,7 +57,7 @@ class Running:
                 status = 127
             else:
                 answer = {"value": function()}
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             import traceback
 
             answer = {"raised": repr(error), "trace": traceback.format_exc()}
