@@ -153,12 +153,6 @@ class Task(Review, Session):
         ground = TaskGround(self.way(), is_overlaid=True)
         return contextlib.nullcontext(GuardedFiles(self.way().policy, lambda _: ground))
 
-    def _own(self, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-        if any(options.get(name) is not None for name in ("user", "group", "extra_groups")):
-            what = "can't be had in a task: its pid 1, which starts commands, has no capability to change ids"
-            raise PolicyError("user", f"{what}; policy.with_(uid=, gid=) chooses the ids of all commands")
-        return super()._own(args, options)
-
     def _call(self, argv: list[str], shown: Any, options: Any) -> Callable[..., Call]:
         return super()._call(argv, shown, options | {"explain": self._explained})
 

@@ -59,6 +59,8 @@ class TaskWay(SessionWay):
         base: the directory of all stores, which commands don't see.
         """
         self.places = layers.places
+        if os.geteuid() != 0:  # holder.check() refuses ids='full'
+            self.remedy = "a task has several ids only if root begins it, with ids='full' in the policy"
         self.started = 0  # commands so far
         self._is_resting = False
         self._holder = holder = Holder(policy, host, layers.mounts(stores, base), "begin a task")
