@@ -29,6 +29,7 @@ from nsbox._lifetime.shutdown import is_finalizing
 from nsbox._spawn.prepare import prepare
 from nsbox._task import snapshot as copied
 from nsbox._task.layers import Layers, layers
+from nsbox._task.owners import mapped, owners
 from nsbox._task.snapshot import Snapshot
 from nsbox._task.way import TaskWay, check_nesting
 from nsbox._transaction.holder import check, host_of
@@ -93,6 +94,7 @@ class Task(Review, Session):
         prepared: Prepared = prepare(policy, self._host)
         check(prepared)
         self._layers: Layers = layers(prepared.ops, self.workspace, self._base)
+        self._swaps = owners(policy, self._host, prepared.plan, self._layers, os.path.dirname(self._base))
         try:
             self._real = opened_plainly(self.workspace)  # the name may lead elsewhere later
             status, since = os.fstat(self._real.fd), time.time_ns()
@@ -121,7 +123,9 @@ class Task(Review, Session):
             raise FileNotFoundError(2, "has become another directory", self.workspace)
 
     def _new_way(self, policy: Policy, relay: Relay | None) -> TaskWay:
-        return TaskWay(policy, self._host, self._layers, self._pairs(), self._base, relay)
+        assert self._store is not None
+        mapping = mapped(self._swaps, self._store.path)
+        return TaskWay(policy, self._host, self._layers, self._pairs(), self._base, relay, mapping)
 
     def _pairs(self) -> list[tuple[str, str]]:
         """Return the upper and the work directory of each overlay."""
