@@ -68,10 +68,16 @@ def _managed(lines: Sequence[str]) -> Iterator[Hint]:
 
 
 def _denied(lines: Sequence[str], layers: Layers) -> Iterator[Hint]:
-    if os.geteuid() == 0:
-        return
     for line in lines:
         path = _PATH.search(line) if _DENIED.search(line) else None
+        if path is not None and _is_opened(path.group(), layers) and os.geteuid() == 0:
+            yield Hint(
+                "permissions",
+                f"permissions hold in a task too, and {printable(path.group())!r} may be in another user's directory: "
+                "leave out user=, or say ids='full' with uid= and gid= in the policy, which makes the system's "
+                "directories the commands' own",
+            )
+            return
         if path is not None and _is_opened(path.group(), layers):
             tops = ", ".join([at for at in layers.places if at not in layers.written][:_MOST_NAMED])
             yield Hint(

@@ -241,7 +241,9 @@ class Holder:
         request = self.within(self.policy, prepared).request
         assert request is not None
         nothing = Command(programs=[b"/"], argv=[b"/"], envp=buffers.Strings([]), cwd=None, flags=c.CLOSE_FDS)
-        nothing.uid, nothing.gid = prepared.plan.identity.uid, prepared.plan.identity.gid
+        identity = prepared.plan.identity  # a change of ids in the caller's memory would make it non-dumpable
+        own = (self.host.euid, self.host.egid) if identity.change_ids else (identity.uid, identity.gid)
+        nothing.uid, nothing.gid = own
         result = call.spawn(request, nothing)
         if result.step == c.STEP_EXEC and result.error == errno.EACCES:
             return
