@@ -65,8 +65,9 @@ enum nsbox_make { NSBOX_MAKE_FILE = 1, NSBOX_MAKE_DIRECTORY = 2, NSBOX_MAKE_MOVE
 
 typedef struct nsbox_asking {
     uint32_t what;
-    int32_t signal; /* SECRET: 1: it has capabilities. KEEP: 1: into a file, 0: it is read and dropped. MAKE: enum nsbox_make */
-    uint64_t mark;  /* SECRET, IDS: that number. MAKE: the mode; MOVED: 1: RENAME_NOREPLACE; REMOVED: AT_REMOVEDIR */
+    int32_t
+        signal; /* SECRET: 1: it has capabilities. KEEP: 1: into a file, 0: it is read and dropped. MAKE: enum nsbox_make */
+    uint64_t mark; /* SECRET, IDS: that number. MAKE: the mode; MOVED: 1: RENAME_NOREPLACE; REMOVED: AT_REMOVEDIR */
 } nsbox_asking;
 
 enum nsbox_entry_said {

@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nsbox._base.checks import check_size
-from nsbox._base.errors import PolicyError, Reason, UnavailableError
+from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.stdlib import RLock
 from nsbox._core import abi
 from nsbox._files.files import Tree, opened_plainly, start_of_time
@@ -61,7 +61,8 @@ class Task(Review, Session):
     in the changes to the workspace. What the policy hides, and what it protects inside of a writable directory, stays
     as it is. So do single files that it shows, which are read-only, and directories in which something is mounted. If
     the caller isn't root, neither are commands: in root's directories they can't write, except right in those that the
-    policy shows.
+    policy shows. If the caller is root, the owner of a directory that the policy names and the commands' user change
+    places in it; with ids="full" and a uid= of the policy's also in the system's directories.
 
     Threads may share it; in a forked child it is closed.
 
@@ -94,7 +95,6 @@ class Task(Review, Session):
         prepared: Prepared = prepare(policy, self._host)
         check(prepared)
         self._layers: Layers = layers(prepared.ops, self.workspace, self._base)
-        self._swaps = owners(policy, self._host, prepared.plan, self._layers, os.path.dirname(self._base))
         try:
             self._real = opened_plainly(self.workspace)  # the name may lead elsewhere later
             status, since = os.fstat(self._real.fd), time.time_ns()
@@ -106,6 +106,7 @@ class Task(Review, Session):
             for (upper, work), place in zip(self._pairs(), self._layers.places, strict=True):
                 if upper != store.upper:
                     make_upper(upper, work, os.stat(place))
+            self._swaps = owners(policy, self._host, prepared.plan, self._layers, store.path)
             way = self._new_way(policy, relay)
             try:
                 self._check_same(status)

@@ -121,7 +121,8 @@ static void answer(const struct request *request, const int *fds, int n_fds)
         if (asking->signal && ids_begin() < 0)
             sys_exit(1);
         marks_begin(asking->mark);
-    } else if (asking->what == NSBOX_ASKED_IDS && ids_become((uint32_t)asking->mark, (uint32_t)(asking->mark >> 32)) < 0)
+    } else if (asking->what == NSBOX_ASKED_IDS &&
+               ids_become((uint32_t)asking->mark, (uint32_t)(asking->mark >> 32)) < 0)
         sys_exit(1);
     else if (asking->what == NSBOX_ASKED_SEND)
         report.error = n_fds > 1 ? -sys_pidfd_send_signal(fds[1], asking->signal) : EINVAL;

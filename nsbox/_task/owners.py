@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 Owner = tuple[int, int]
 _ALL = 2**32 - 2
 _CAP_SYS_ADMIN = 21
+_KERNEL = (5, 19)  # since then, layers of overlayfs may be idmapped mounts
 
 
-def owners(policy: Policy, host: Host, plan: Plan, layers: Layers, base: str) -> dict[str, Swap]:
+def owners(policy: Policy, host: Host, plan: Plan, layers: Layers, store: str) -> dict[str, Swap]:
     """Return the places that are mapped: for each, whose files become the commands' own.
 
     That is so for what the policy names, or opens for writing, as in a Sandbox. If the policy chooses a uid among all
     ids, it is also so for the system's directories, but not for what it only lets commands read: there the permissions
     may be meant to keep this uid out. With all ids and no uid chosen, every file has its real owner.
 
-    policy, host, plan: the task's. layers: what is overlaid. base: the directory of all stores.
+    policy, host, plan: the task's. layers: what is overlaid. store: the task's own directory.
     """
     identity = plan.identity
     if not _may_map(host) or (identity.by_helper and not identity.change_ids):
@@ -50,7 +51,7 @@ def owners(policy: Policy, host: Host, plan: Plan, layers: Layers, base: str) ->
         is_open = place in layers.written or (not is_read if identity.by_helper else is_read)
         if owner != own and is_open:
             swap = Swap(owner, own)
-            if not any(linux.refused_idmap(path, swapped(swap)) for path in (place, base)):
+            if not any(linux.refused_idmap(path, swapped(swap)) for path in (place, store)):
                 found[place] = swap
     return found
 
@@ -59,7 +60,8 @@ def _may_map(host: Host) -> bool:
     whole = all(
         any(row.inside == 0 and row.count > _ALL for row in ranges) for ranges in (host.uid_ranges, host.gid_ranges)
     )
-    return host.euid == 0 and whole and host.is_kernel_root and bool(host.capabilities >> _CAP_SYS_ADMIN & 1)
+    has_power = host.euid == 0 and host.is_kernel_root and bool(host.capabilities >> _CAP_SYS_ADMIN & 1)
+    return has_power and whole and host.kernel >= _KERNEL
 
 
 def mapped(found: dict[str, Swap], store: str) -> tuple[Mapped | None, dict[str, str]]:

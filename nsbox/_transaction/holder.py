@@ -214,9 +214,7 @@ class Holder:
         uids, gids = split.last_maps(plan.identity)
         if self._is_mapped and not by_helper:  # here an id has the number that it has outside
             uids, gids = f"{plan.identity.uid} {self.host.euid} 1", f"{plan.identity.gid} {self.host.egid} 1"
-        identity = replace(
-            plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=by_helper or self._is_mapped
-        )
+        identity = replace(plan.identity, uid_map2=uids, gid_map2=gids, map2_by_helper=by_helper or self._is_mapped)
         own = programs(policy, self.host, by_second_userns=True)
         if is_task:
             own = _without_nesting(own)

@@ -32,9 +32,11 @@ def s(request: pytest.FixtureRequest, full: Policy, tmp_path: Path) -> Iterator[
         with Sandbox(full, stock=0) as box, pytest.raises(nsbox.UnavailableError, match="subordinate ids"):
             box.task(dir=tmp_path / "store")
         pytest.skip("as_root: a task with several ids; that it is refused was checked")
-    with Sandbox(full, stock=0) as box:
-        with box.session() if request.param == "session" else box.task(dir=tmp_path / "store") as made:
-            yield made
+    with (
+        Sandbox(full, stock=0) as box,
+        box.session() if request.param == "session" else box.task(dir=tmp_path / "store") as made,
+    ):
+        yield made
 
 
 def said(s: Session, code: str, *args: str, **options: Any) -> str:
@@ -142,7 +144,9 @@ def test_a_signal_to_another_user(s: Session) -> None:
     with s.Popen(["sleep", "1000"], user=3) as process:
         name = "import os, signal\nfor pid in (int(p) for p in os.listdir('/proc') if p.isdigit()):\n"
         name += "    if open(f'/proc/{pid}/comm').read() == 'sleep\\n':\n"
-        name += "        try: os.kill(pid, signal.SIGTERM); print('sent')\n        except PermissionError: print('refused')"
+        name += (
+            "        try: os.kill(pid, signal.SIGTERM); print('sent')\n        except PermissionError: print('refused')"
+        )
         assert said(s, name, user=4) == "refused\n"
         assert process.poll() is None
         assert said(s, name, user=3) == "sent\n"

@@ -124,7 +124,11 @@ def test_errors_of_a_command_with_other_ids(s: Session) -> None:
 
 @pytest.mark.parametrize(
     ("field", "options"),
-    [("user", {"user": 4294967295}), ("group", {"group": 4294967295}), ("extra_groups", {"extra_groups": [4294967295]})],
+    [
+        ("user", {"user": 4294967295}),
+        ("group", {"group": 4294967295}),
+        ("extra_groups", {"extra_groups": [4294967295]}),
+    ],
     ids=str,
 )
 def test_an_id_that_isnt_mapped(s: Session, field: str, options: dict[str, object]) -> None:
