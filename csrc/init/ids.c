@@ -13,40 +13,65 @@ static int has_caps; /* pid 1, and a command up to its exec */
 
 typedef struct __user_cap_data_struct cap_sets[2];
 
-/* Reads our capability sets. */
+/* Reads our capability sets: all of them, if a filter of the policy's only pretends. */
 static int get_caps(struct __user_cap_data_struct *sets)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    for (int i = 0; i < 2; i++)
+        sets[i].effective = sets[i].permitted = sets[i].inheritable = ~0U;
     return sys_capget(&head, sets);
 }
 
-/* Keeps these and no others that we have, and lets an exec pass on none. */
-static int limit_caps(struct __user_cap_data_struct *sets, uint64_t most)
+/* Keeps these and no others that we have, and lets an exec pass on none. Then looks whether that is so: a filter may
+ * pretend here too. */
+static int limit_caps(uint64_t most)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    cap_sets sets;
+    int ret = get_caps(sets);
     for (int i = 0; i < 2; i++) {
         sets[i].permitted &= (uint32_t)(most >> 32 * i);
         sets[i].effective = sets[i].permitted;
         sets[i].inheritable = 0;
     }
-    int ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
-    return ret < 0 ? ret : sys_capset(&head, sets);
+    if (ret >= 0)
+        ret = sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
+    if (ret >= 0)
+        ret = sys_capset(&head, sets);
+    if (ret >= 0)
+        ret = get_caps(sets);
+    for (int i = 0; i < 2 && ret >= 0; i++)
+        if (sets[i].inheritable || sets[i].permitted & ~(uint32_t)(most >> 32 * i))
+            ret = -EPERM;
+    return ret;
+}
+
+/* Has a filter only pretended to change the ids? */
+static int check_ids(uint32_t uid, uint32_t gid)
+{
+    const uint32_t same = (uint32_t)-1;
+    uint32_t u[3] = {same, same, same}, g[3] = {same, same, same};
+    int ret = sys_getresuid(&u[0], &u[1], &u[2]);
+    if (ret >= 0)
+        ret = sys_getresgid(&g[0], &g[1], &g[2]);
+    if (ret < 0)
+        return ret;
+    int is_uid = uid == same || (u[0] == uid && u[1] == uid && u[2] == uid);
+    int is_gid = gid == same || (g[0] == gid && g[1] == gid && g[2] == gid);
+    return is_uid && is_gid ? 0 : -EPERM;
 }
 
 /* They came through our own exec as ambient ones. */
 int ids_begin(void)
 {
-    cap_sets sets;
-    int ret = get_caps(sets);
     has_caps = 1;
-    return ret < 0 ? ret : limit_caps(sets, ~0ULL);
+    return limit_caps(~0ULL);
 }
 
 /* What we make in the sandbox's own file systems then belongs to this user, and we may do there what he may. The real
  * and saved ids stay: by these the caller may signal us. */
 int ids_become(uint32_t uid, uint32_t gid)
 {
-    cap_sets sets;
     const uint32_t same = (uint32_t)-1;
     int ret = sys_setgroups(0, 0);
     if (ret >= 0)
@@ -55,9 +80,7 @@ int ids_become(uint32_t uid, uint32_t gid)
         ret = sys_setresuid(same, uid, same);
     if (ret >= 0)
         ret = sys_prctl(PR_SET_DUMPABLE, 0, 0);
-    if (ret >= 0)
-        ret = get_caps(sets);
-    return ret < 0 ? ret : limit_caps(sets, ~0ULL); /* the effective ones too, which are gone if we were uid 0 */
+    return ret < 0 ? ret : limit_caps(~0ULL); /* the effective ones too, which are gone if we were uid 0 */
 }
 
 /* Real, effective and saved ids. KEEPCAPS: a change from uid 0 would drop the permitted set at once. As long as that
@@ -78,6 +101,8 @@ static int set_ids(const nsbox_entry *head, uint32_t *step)
         *step = NSBOX_STEP_UID;
         ret = sys_setresuid(head->uid, head->uid, head->uid);
     }
+    if (ret >= 0)
+        ret = check_ids(head->uid, head->gid);
     *step = ret < 0 ? *step : NSBOX_STEP_CAPS;
     return ret < 0 ? ret : sys_prctl(PR_SET_DUMPABLE, 0, 0);
 }
@@ -89,9 +114,6 @@ int ids_take(const nsbox_entry *head, uint32_t *step)
     *step = NSBOX_STEP_CAPS;
     if (!has_caps)
         return 0;
-    cap_sets sets;
     int ret = set_ids(head, step);
-    if (ret >= 0)
-        ret = get_caps(sets);
-    return ret < 0 ? ret : limit_caps(sets, head->uid == (uint32_t)-1 || !head->uid ? ~NSBOX_KEPT_CAPS : 0);
+    return ret < 0 ? ret : limit_caps(head->uid == (uint32_t)-1 || !head->uid ? ~NSBOX_KEPT_CAPS : 0);
 }

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from nsbox._core import command as core_command
     from nsbox._kept.ids import Ids
+    from nsbox._plan.plan import Identity
     from nsbox._policy.policy import Policy
     from nsbox._relay.relay import Line, Relay
     from nsbox._spawn.prepare import Prepared
@@ -143,10 +144,17 @@ class SessionWay(Way):
                 self._socket.close()
                 self._close_line()
                 raise
-        self._ask_for(c.ASKED_SECRET, int(prepared.plan.identity.by_helper), secret)
-        if prepared.plan.identity.change_ids:
-            identity = prepared.plan.identity
-            self._ask_for(c.ASKED_IDS, 0, identity.gid << 32 | identity.uid)
+        self._begin(secret, prepared.plan.identity)
+
+    def _begin(self, secret: int, identity: Identity) -> None:
+        """Tell pid 1 what it needs before the first command; raises SetupError if it can't do its part."""
+        is_up = self._ask_for(c.ASKED_SECRET, int(identity.by_helper), secret) is not None
+        if is_up and identity.change_ids:
+            is_up = self._ask_for(c.ASKED_IDS, 0, identity.gid << 32 | identity.uid) is not None
+        if not is_up and identity.by_helper:
+            self.close()
+            what = "its pid 1 has ended: a filter may refuse capget(2), capset(2), or the calls by which ids change"
+            raise SetupError(errno.EPERM, "enter the session", None, what)
 
     @property
     def has_ended(self) -> bool:

@@ -14,7 +14,7 @@ from nsbox_testing.ids import with_all_ids
 from nsbox_testing.running import python
 
 import nsbox
-from nsbox import Policy, Sandbox, Session
+from nsbox import Filter, Policy, Rule, Sandbox, Session
 
 USERS: list[dict[str, Any]] = [{}, {"user": 0, "group": 0}, {"user": 33, "group": 34, "extra_groups": [7]}]
 KEPT = 1 << 5 | 1 << 6 | 1 << 7 | 1 << 24  # CAP_KILL, SETGID, SETUID, SYS_RESOURCE
@@ -169,3 +169,25 @@ def test_a_set_user_id_program(s: Session, full: Policy, workspace: Path) -> Non
     if os.geteuid() == 0:
         outside = subprocess.run([tool, "-u"], user=3, group=3, extra_groups=[], capture_output=True, text=True)
         assert outside.stdout == "0\n"
+
+
+PRETENCES = ["capset", "capget", "setresuid", "setresgid", "setgroups", "prctl"]
+
+
+@pytest.mark.parametrize("errno", [0, 1], ids=["pretends", "refuses"])
+@pytest.mark.parametrize("call", PRETENCES)
+def test_a_filter_that_stands_in_the_way(workspace: Path, call: str, errno: int) -> None:
+    """A policy's own filter applies to pid 1 too. Then there is no command, or one with the ids and nothing else.
+
+    Control: a command without that filter.
+    """
+    code = "rows = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+    code += "print(*[rows[name].strip() for name in ('Uid', 'Gid', 'CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')])"
+    for user in (0, 33):
+        right = "\t".join([str(user)] * 4) + " " + "\t".join(["34"] * 4) + (" " + "0" * 16) * 5 + "\n"
+        for seccomp in (Filter(), Filter(rules=(Rule((call,), errno),))):
+            try:
+                with Sandbox(with_all_ids(workspace, seccomp=seccomp), stock=0) as box, box.session() as s:
+                    assert said(s, code, user=user, group=34, extra_groups=[]) == right
+            except nsbox.SetupError:
+                assert seccomp.rules

@@ -62,6 +62,7 @@ def test_what_permissions_forbid(filled: Path, store: Path) -> None:
         done = task.shell("touch /usr/lib/made", user="nobody")
         assert done.returncode == 1
         assert [hint.message for hint in done.why if "uid= and gid=" in hint.message]
+        assert [hint.kind for hint in task.shell("cat /etc/shadow", user="nobody").why] == ["outside"]
         assert sh(task, "touch /usr/lib/made") == ""
 
 
