@@ -17,7 +17,7 @@ from nsbox._base.frozen import replace
 from nsbox._core import linux
 from nsbox._core.command import Result
 from nsbox._core.request import Blob, request_for
-from nsbox._kept.session import _sealed
+from nsbox._base.descriptors import sealed
 from nsbox._lookup.host import host_for
 from nsbox._python.plan import BranchPlans, nested, plans
 from nsbox._spawn.prepare import Prepared, prepare
@@ -73,7 +73,7 @@ def descriptors(made: BranchPlans) -> Iterator[dict[str, Any]]:
     fds: dict[str, Any] = {}
     try:
         for name, (content, mode) in contents.items():
-            fds[name] = _sealed(name, content, mode)
+            fds[name] = sealed(name, content, mode)
         yield {**fds, "pointers": blob.pointers}
     finally:
         for fd in fds.values():
