@@ -104,8 +104,14 @@ class BranchCommand:
         if self.pid > 0:
             return
         message = self._first(interpreter)
+        try:
+            self._begin(message)
+        except WireError as error:
+            raise Lost(str(error)) from None
+
+    def _begin(self, message: dict[str, Any]) -> None:
         if "failed" in message:
-            raise Failed(*(number_in(message, name, 0, 1 << 20) for name in ("failed", "step", "op")))
+            raise Failed(*(number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op")))
         number_in(message, "started", 1, 1 << 30)
         if len(self.owners) != 3:
             raise Lost("it came without its descriptors")
@@ -155,26 +161,17 @@ class BranchCommand:
         return True
 
     def _read(self) -> bool:
-        if not self.ends_within(0):
-            return False
-        message: dict[str, Any] | None = None
+        """Look at the report of its end, which stays in the socket: other threads may wait for it to be readable."""
         try:
-            message = received(self._told, 3, self.owners)
-            if message is not None and "ended" not in message:
-                raise WireError("it isn't its end")
+            data = self._told.recv(MOST_MESSAGE, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+            message = decoded(data)
+            names = ("user_us", "system_us", "max_rss")
+            used = Used(*(number_in(message, name, 0, 1 << 62) for name in names))
+            self.status, self.used = number_in(message, "ended", 0, 0xFFFF), used
         except BlockingIOError:
             return False
-        except WireError:
-            message = None
-        try:
-            if message is not None:
-                names = ("user_us", "system_us", "max_rss")
-                self.used = Used(*(number_in(message, name, 0, 1 << 62) for name in names))
-                self.status = number_in(message, "ended", 0, 0xFFFF)
-                return True
-        except WireError:
-            pass
-        self.is_lost, self.status = True, _NOT_KNOWN
+        except (ConnectionResetError, WireError):
+            self.is_lost, self.status = True, _NOT_KNOWN
         return True
 
     def ends_within(self, seconds: float) -> bool:

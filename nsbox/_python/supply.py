@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
 from nsbox._python.interpreter import Interpreter
@@ -11,19 +10,6 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._python.program import Wish
     from nsbox._spawn.prepare import Prepared
-
-
-def check_plan(prepared: Prepared) -> None:
-    """Raise UnavailableError for a plan under which no interpreter can make branches."""
-    plan = prepared.plan
-    if plan.backend != "namespaces" or plan.plain or not {"mount", "pid", "user"} <= plan.namespaces:
-        raise UnavailableError(Reason(f"branches need namespaces of their own; the backend is {plan.backend}"))
-    if plan.capabilities is not None or plan.identity.change_ids or plan.pidns is not None:
-        raise UnavailableError(Reason("details, or a change of ids, belong to one command"))
-    if not plan.die_with_parent or not plan.kill_on_exit:
-        raise UnavailableError(Reason("nothing of a branch can go on: kill_on_exit and die_with_parent must be true"))
-    if plan.network is not None:
-        raise UnavailableError(Reason("branches can't have a network list yet", "network='none' or 'host'"))
 
 
 class Supply:
@@ -43,7 +29,6 @@ class Supply:
         current = self._current
         if current is not None and current.prepared is prepared and not current.has_ended and not self._is_closed:
             return current
-        check_plan(prepared)
         with self._lock:
             self._check_open()
             current = self._current

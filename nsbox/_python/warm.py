@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsbox import _backends
+from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._core.request import Blob, request_for
 from nsbox._lookup.host import host_for
@@ -26,7 +27,12 @@ class Warm(Frozen):
 
 
 def warm(policy: Policy, prepared: Prepared) -> Warm:
-    """Return that, from what is prepared for the policy's commands. Raises UnavailableError if there are no branches."""
+    """Return that, from what is prepared for its commands. Raises UnavailableError if there can be no branches."""
+    plan = prepared.plan
+    if not plan.kill_on_exit:
+        raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
+    if plan.network is not None:
+        raise UnavailableError(Reason("a branch can't have a network list", "network='none' or network='host'"))
     other = nested(policy)
     made = plans(prepared.plan, prepared.ops, _backends.compile_policy(other, host_for(other)).programs)
     request = request_for(made.interpreter, made.steps)

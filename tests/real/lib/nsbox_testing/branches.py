@@ -13,11 +13,11 @@ from typing import Any
 
 import nsbox
 from nsbox import _backends
+from nsbox._base.descriptors import sealed
 from nsbox._base.frozen import replace
 from nsbox._core import linux
 from nsbox._core.command import Result
 from nsbox._core.request import Blob, request_for
-from nsbox._base.descriptors import sealed
 from nsbox._lookup.host import host_for
 from nsbox._python.plan import BranchPlans, nested, plans
 from nsbox._spawn.prepare import Prepared, prepare
