@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 
+from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._calls.call import Call
 from nsbox._python.hints import explained
@@ -11,6 +14,7 @@ from nsbox._python.reply import LIMITS, Reader, Reply
 from nsbox._python.result import PythonResult
 from nsbox._python.way import BranchKeeper, BranchWay
 from nsbox._python.wire import WireError, frame
+from nsbox._tools.view import view
 from nsbox.subprocess import Popen
 
 if TYPE_CHECKING:
@@ -102,7 +106,22 @@ class PythonCall(Call):
         """Run the code to its end, and return what it did."""
         return self._result(super().run())
 
+    def _check_start(self) -> None:
+        """Raise what a command's start would, if the branch couldn't become what it had to."""
+        failure = None if self._line is None else self._line.failure
+        if failure is None:
+            return
+        number = failure.get("errno")
+        number = number if type(number) is int and 0 < number < 4096 else errno.EIO
+        cwd = self._cwd or self._policy.workdir or "/"
+        if failure.get("what") == "cwd":
+            raise view(self._policy).refusal(
+                cwd, f"is no directory in the sandbox ({os.strerror(number)})", write=False
+            )
+        raise SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
+
     def _result(self, record: ToolResult) -> PythonResult:
+        self._check_start()
         reply, problem = self._reply()
         interpreter = None if self._way is None else self._way.interpreter
         fields = {name: value for name, value in vars(record).items() if name != "why"}

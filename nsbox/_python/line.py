@@ -19,6 +19,7 @@ class BranchLine:
 
     problem: why nothing more can be read from it; "": nothing is wrong.
     reply: what was said about the latest run; None: nothing yet. displays: what was shown before that.
+    failure: why the branch couldn't begin; None: it could.
     """
 
     def __init__(self, line: _socket.socket, rest: bytes = b"", number: int = 1) -> None:
@@ -29,6 +30,7 @@ class BranchLine:
         self.has_ended = False
         self.reply: dict[str, Any] | None = None
         self.displays: list[Any] = []
+        self.failure: dict[str, Any] | None = None
         self.on_problem: Callable[[], object] = bool  # called when it can't be read any more
 
     def begin(self, number: int, data: bytes) -> None:
@@ -73,6 +75,8 @@ class BranchLine:
             self._fail(str(error))
 
     def _take(self, message: dict[str, Any]) -> None:
+        if isinstance(message.get("failed"), dict) and self.failure is None and self.reply is None:
+            self.failure = message["failed"]
         if message.get("id") != self._number or self.reply is not None:
             return
         if message.get("done") is True:

@@ -83,12 +83,12 @@ class Reader:
     def read(self, message: Mapping[str, Any], displays: list[Any]) -> Reply:
         """Return the reply in a message. displays: what was shown before it. Raises WireError."""
         self._omissions = [self._text(name, _MOST_WORD) for name in _list(message, "truncated")[:16]]
-        has_value, value = message.get("has_value") is True, None
-        if has_value and is_deep(message.get("value"), DEPTH):
+        has_value, value = message.get("has_value") is True and "value" in message, None
+        if has_value and is_deep(message["value"], DEPTH):
             has_value = False
             self._omissions.append("value")
         elif has_value:
-            value = self._scrubbed(message.get("value"))
+            value = self._scrubbed(message["value"])
         shown = [*displays, *_list(message, "displays")]
         if len(shown) > _MOST_DISPLAYS:
             self._omissions.append("displays")

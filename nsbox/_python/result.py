@@ -17,7 +17,7 @@ class PythonResult(ToolResult):
     """What code did and, if it failed, why: a ToolResult with what only Python has. `args` is the code.
 
     value: the value of the last line, if that is an expression and JSON has such values; otherwise None.
-    has_value: whether there is such a value, which may be None.
+    has_value: whether there is such a value; not for None.
     repr: repr() of the last line's value, also of one that JSON doesn't have; None if there is no value, or it is None.
     type: the name of its class, as repr.
     mime: how it shows itself: contents by MIME type, such as "text/html"; "image/png" and other bytes are base64. None
