@@ -111,8 +111,14 @@ class BranchCommand:
         self.status: int | None = None
         self.is_lost = False
         self.used: Used | None = None
+        self.on_look: Callable[[], object] = bool  # called when it was looked at, and goes on
 
     # ---- its start
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is there: start() doesn't wait."""
+        return self.pid > 0 or self.ends_within(0)
 
     def start(self, interpreter: int) -> None:
         """Wait until it exists. interpreter: the pidfd of a process that it can't outlive.
@@ -174,9 +180,10 @@ class BranchCommand:
             while not self.ends_within(3600.0):
                 pass
         with self._lock:
-            if self.status is None and not self._read():
-                return False
-        return True
+            if self.status is not None or self._read():
+                return True
+        self.on_look()
+        return False
 
     def _read(self) -> bool:
         """Look at the report of its end, which stays in the socket: other threads may wait for it to be readable."""

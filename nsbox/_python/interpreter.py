@@ -93,7 +93,7 @@ class Interpreter:
         self._lock = RLock()
         self._parked: collections.deque[BranchCommand] = collections.deque()
         self._users = 0
-        self._is_retired = self._is_closed = False
+        self._is_retired = self._is_closed = self._is_short = False
         self._numbers = 0
         self._fate = ""
         self._words = bytearray()
@@ -229,19 +229,38 @@ class Interpreter:
         """Return a descriptor that becomes readable at its end."""
         return self._ended.fileno()
 
-    def take(self) -> BranchCommand:
-        """Return a branch, and ask for the next one to be parked. Raises Lost if the interpreter has ended."""
+    def take(self, *, is_kernel: bool = False) -> BranchCommand:
+        """Return a branch. Raises Lost if the interpreter has ended.
+
+        The next one is made at once if callers are faster than the interpreter, or if this one stays. Otherwise it is
+        made when this one has ended, or runs for a while: to make one takes longer than to run a line of code, and the
+        interpreter also has to report the end of that.
+        """
         with self._lock:
             if self._is_closed:
                 raise Lost("it was closed")
             self._users += 1
             try:
                 branch = self._parked.popleft() if self._parked else self._asked()
-                self._refill()
+                self._is_short = True
+                if is_kernel or not branch.is_ready:
+                    self.refill()
             except BaseException:
                 self._users -= 1
                 raise
             return branch
+
+    def refill(self) -> None:
+        """Ask for as many branches as are to be parked, if the latest ones haven't been replaced yet."""
+        if self._is_short:
+            with self._lock:
+                self._is_short = False
+                self._refill()
+
+    def glance(self) -> None:
+        """Refill while code runs for long: its caller looks at it from time to time."""
+        with contextlib.suppress(Lost):
+            self.refill()
 
     def _refill(self) -> None:
         while len(self._parked) < self._wish.stock and not self._is_retired:
@@ -281,6 +300,8 @@ class Interpreter:
             is_over = self._is_retired and self._users <= 0
         if is_over:
             self.close()
+        elif not self._is_retired:
+            self.glance()
 
     # ---- its end
 
