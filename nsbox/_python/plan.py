@@ -65,8 +65,10 @@ def check(plan: Plan) -> None:
         raise _no(f"the {plan.backend} backend can't make them", 'backend="namespaces", on Linux')
     lacking = {"user", "mount", "pid"} - plan.namespaces
     if lacking:
-        names = " and ".join(sorted(lacking))
-        raise _no(f"the policy shares the {names} namespace", f"leave share={{{names!r}}} out")
+        name = min(lacking)
+        raise _no(
+            f"the policy shares the {name} namespace, and each branch has its own", f"leave share={{{name!r}}} out"
+        )
     identity = plan.identity
     details = (identity.userns, identity.userns2, plan.pidns, plan.capabilities)
     if any(value is not None for value in details):

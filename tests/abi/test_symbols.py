@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nsbox_testing import needs
 
 from nsbox._core import linux
 
@@ -144,3 +146,29 @@ def test_embedded_branch_library(elf: Any, tmp_path: Path) -> None:
     (tmp_path / "library").write_bytes(linux.branch_library())
     check_branch_library(elf, tmp_path / "library")
     assert ARCHES[int.from_bytes(linux.branch_library()[18:20], "little")] == platform.machine()
+
+
+LOADS = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int n, char **args)
+{
+    void *library = dlopen(args[n - 1], RTLD_NOW);
+    int (*fork)(void) = library ? (int (*)(void))dlsym(library, "nsbox_branch_fork") : 0;
+    if (!fork) {
+        puts(dlerror());
+        return 1;
+    }
+    return fork();
+}
+"""
+
+
+def test_branch_library_with_another_c_library(tmp_path: Path) -> None:
+    """A program whose C library is musl, as Alpine's CPython, loads it and calls it."""
+    needs.require("musl-gcc")
+    (tmp_path / "loads.c").write_text(LOADS)
+    (tmp_path / "library.so").write_bytes(linux.branch_library())
+    subprocess.run(["musl-gcc", "-o", "loads", "loads.c"], cwd=tmp_path, check=True)
+    done = subprocess.run(["./loads", "./library.so"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")

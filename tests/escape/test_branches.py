@@ -59,10 +59,21 @@ def attacked(policy: Policy, code: str, **options: Any) -> Any:
     return run(policy, TOOLS + code, **options)
 
 
+@pytest.fixture(params=["default", "off"])
+def seccomp(request: pytest.FixtureRequest) -> Any:
+    """No wall leans on the filters: what they refuse by default is refused without them too."""
+    return request.param
+
+
 @pytest.fixture
-def nested(workspace: Path) -> Policy:
-    """A policy whose filters refuse least: what stops an attack is something else."""
-    return Policy.workspace(workspace, nested=True)
+def policy(workspace: Path, seccomp: Any) -> Policy:
+    return Policy.workspace(workspace, seccomp=seccomp)
+
+
+@pytest.fixture
+def nested(workspace: Path, seccomp: Any) -> Policy:
+    """A policy whose filters refuse little: what stops an attack is something else."""
+    return Policy.workspace(workspace, nested=True, seccomp=seccomp)
 
 
 def test_the_interpreter_has_no_pid(policy: Policy) -> None:
@@ -240,14 +251,15 @@ def with_power():
 
 
 @pytest.mark.parametrize("who", ["branch", "interpreter"])
-def test_what_the_policy_mounts_stays(workspace: Path, tmp_path: Path, who: str) -> None:
+def test_what_the_policy_mounts_stays(workspace: Path, tmp_path: Path, seccomp: Any, who: str) -> None:
     """With all capabilities over its own mounts, a branch lifts no mask, no read-only bind, and nothing that is fresh.
 
     Nor does the interpreter. Both can unmount what they have mounted themselves.
     """
     (tmp_path / "shown").mkdir()
     (workspace / "secret").write_text("secret")
-    policy = Policy.workspace(workspace, nested=True, read=[tmp_path / "shown"], deny=[workspace / "secret"])
+    denied = [workspace / "secret"]
+    policy = Policy.workspace(workspace, nested=True, read=[tmp_path / "shown"], deny=denied, seccomp=seccomp)
     names = (workspace / "secret", tmp_path / "shown", workspace)
     code = "secret, shown, work = {!r}, {!r}, {!r}\n".format(*(os.fsencode(path) for path in names)) + LIFT
     code += "result = branch(with_power)" if who == "branch" else "result = plain(with_power)"
@@ -256,11 +268,11 @@ def test_what_the_policy_mounts_stays(workspace: Path, tmp_path: Path, who: str)
     assert {name: error for name, error in results.items() if error == 0} == {}
 
 
-def test_interpreter_as_it_is(workspace: Path, tmp_path: Path) -> None:
+def test_interpreter_as_it_is(workspace: Path, tmp_path: Path, seccomp: Any) -> None:
     """With the capabilities that it has, without another namespace, the interpreter lifts nothing either."""
     (tmp_path / "shown").mkdir()
     (workspace / "secret").write_text("secret")
-    policy = Policy.workspace(workspace, read=[tmp_path / "shown"], deny=[workspace / "secret"])
+    policy = Policy.workspace(workspace, read=[tmp_path / "shown"], deny=[workspace / "secret"], seccomp=seccomp)
     names = (workspace / "secret", tmp_path / "shown", workspace)
     code = "secret, shown, work = {!r}, {!r}, {!r}\n".format(*(os.fsencode(path) for path in names)) + LIFT
     code += """
@@ -303,7 +315,7 @@ result = [found, other.wait()["value"]]
 
 
 @pytest.mark.skipif(probe().landlock_abi < 6, reason="needs Landlock of version 6 or later")
-def test_abstract_sockets_on_the_hosts_network(workspace: Path) -> None:
+def test_abstract_sockets_on_the_hosts_network(workspace: Path, seccomp: Any) -> None:
     """Where branches share the host's network, Landlock keeps them from each other's abstract sockets."""
     name = f"nsbox-test-{os.getpid()}"
     code = f"""
@@ -324,7 +336,7 @@ found = branch(connect)
 os.write(write, b"x")
 result = [found, other.wait()["value"]]
 """
-    assert attacked(Policy.workspace(workspace, network="host"), code) == [1, 0]
+    assert attacked(Policy.workspace(workspace, network="host", seccomp=seccomp), code) == [1, 0]
 
 
 FORKS = (
