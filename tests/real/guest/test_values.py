@@ -97,7 +97,7 @@ _HOSTILE = {
     "many reprs": "class R:\n  def __repr__(self): return 'x' * 1000\n[R() for _ in range(100_000)]",
     "lying class": "class R:\n  __class__ = property(lambda self: int)\nR()",
     "raising class": "class R:\n  @property\n  def __class__(self): raise ValueError\nR()",
-    "lying metaclass": "class M(type):\n  __mro__ = __name__ = __qualname__ = __module__ = property(lambda c: 1 / 0)\n"
+    "lying metaclass": "class M(type):\n  __mro__ = __name__ = __module__ = property(lambda c: 1 / 0)\n"
     "  def __getattribute__(c, name): raise OSError(name)\nclass R(metaclass=M): pass\nR()",
     "raising attributes": "class R:\n  def __getattribute__(self, name): raise OSError(name)\nR()",
     "every attribute": "class R:\n  def __getattr__(self, name): return lambda *a, **k: 'x'\nR()",
@@ -129,7 +129,7 @@ def test_hostile_values(warm: Interpreter, name: str) -> None:
     assert reply["exception"] is None, reply["exception"]
     assert reply["has_value"] is True
     assert len(reply["repr"]) <= 1 << 20 and len(reply["type"]) <= 1010
-    assert kernel.run("del x, R" if False else "6 * 7")["value"] == 42
+    assert kernel.run("6 * 7")["value"] == 42
 
 
 def test_raising_reprs_are_named(kernel: Branch) -> None:

@@ -224,8 +224,9 @@ class Branch:
             fork.close()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        with self.told, self.line:
-            pass
+        with self.told, self.line, contextlib.suppress(ConnectionResetError):
+            while message(self.told)[0] is not None:  # until it is reaped
+                pass
         os.close(self.pidfd)
         os.close(self.output)
 
