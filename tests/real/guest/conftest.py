@@ -33,9 +33,11 @@ def start(python: str) -> Iterator[Callable[..., Interpreter]]:
 def shared(python: str, temporary: str, apart: None) -> Iterator[Interpreter]:
     """An interpreter for a module's tests."""
     interpreter = Interpreter(python)
-    assert interpreter.hello is not None and interpreter.hello.get("ready") is True, interpreter.hello
-    yield interpreter
-    interpreter.close()
+    try:
+        assert interpreter.hello is not None and interpreter.hello.get("ready") is True, interpreter.hello
+        yield interpreter
+    finally:
+        interpreter.close()
 
 
 @pytest.fixture

@@ -81,7 +81,8 @@ def test_interrupts_at_any_point(warm: Interpreter) -> None:
         kernel.interrupt()
         reply = kernel.end()
         assert reply.get("value") == turn or reply["has_value"] or reply["exception"]["type"] == "KeyboardInterrupt"
-        assert kernel.run("6 * 7") ["value"] == 42
+        kernel.sync()
+        assert kernel.run("6 * 7")["value"] == 42
 
 
 def test_no_interrupt_is_lost(warm: Interpreter) -> None:
@@ -96,11 +97,10 @@ def test_no_interrupt_is_lost(warm: Interpreter) -> None:
 def test_an_idle_kernel_isnt_interrupted(kernel: Branch) -> None:
     """A signal while nothing runs has no effect, then or later."""
     kernel.run("1")
-    for _ in range(20):
+    for _ in range(50):
         kernel.interrupt()
-        assert kernel.run("6 * 7")["exception"] is None or True
-    kernel.interrupt()
-    assert kernel.run("'after'")["has_value"] or True
+        kernel.sync()
+        assert kernel.run("6 * 7")["value"] == 42
 
 
 def test_code_may_handle_the_signal(warm: Interpreter) -> None:

@@ -141,7 +141,10 @@ class Branch:
     def send(self, frame: dict[str, Any], fds: Sequence[int] = ()) -> None:
         content = json.dumps(frame).encode()
         data = memoryview(_LENGTH.pack(len(content)) + content)
-        data = data[self.line.sendmsg([data], _rights(fds)) :]
+        try:
+            data = data[self.line.sendmsg([data], _rights(fds)) :]
+        except BrokenPipeError:
+            raise AssertionError(f"the line has ended: {self.text()[-2000:]}") from None
         if data:
             self.line.sendall(data)
 
@@ -177,7 +180,7 @@ class Branch:
     def end(self) -> dict[str, Any]:
         """Return the reply to a run."""
         reply = self.receive()
-        assert reply is not None, "the line has ended"
+        assert reply is not None, f"the line has ended: {self.text()[-2000:]}"
         assert reply["id"] == self.number and reply["done"] is True
         return reply
 
@@ -188,6 +191,12 @@ class Branch:
 
     def interrupt(self) -> None:
         signal.pidfd_send_signal(self.pidfd, signal.SIGINT)
+
+    def sync(self) -> None:
+        """Wait until no earlier signal can interrupt anything."""
+        self.number += 1
+        self.send({"op": "sync", "id": self.number})
+        assert self.receive() == {"id": self.number, "synced": True}
 
     def status(self) -> int:
         """Wait for the end; return the exit status, negative for a signal."""
