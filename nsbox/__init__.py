@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         CommitError,
         ConflictError,
         IdsError,
+        InterpreterError,
         KillError,
         NsboxError,
         PolicyError,
@@ -93,12 +94,15 @@ if TYPE_CHECKING:
     from nsbox._popen.confine import confined, install
     from nsbox._popen.containment import Containment
     from nsbox._popen.doctor import Check, doctor
+    from nsbox._python.reply import PythonException
+    from nsbox._python.result import PythonResult, python_schema
     from nsbox._relay.ports import Published
     from nsbox._seccomp.bpf import Arg, Rule
     from nsbox._seccomp.filter import Filter
     from nsbox._tools.explain import explain
     from nsbox._transaction.change import Change
     from nsbox.async_sandbox import AsyncSandbox, AsyncSession, AsyncTask
+    from nsbox.python import Python
     from nsbox.sandbox import Sandbox
     from nsbox.session import Session
     from nsbox.subprocess import (
@@ -165,6 +169,7 @@ __all__ = [
     "Host",
     "Hostname",
     "IdsError",
+    "InterpreterError",
     "Job",
     "JobOutput",
     "KillError",
@@ -192,6 +197,9 @@ __all__ = [
     "Proc",
     "ProcessesError",
     "Published",
+    "Python",
+    "PythonException",
+    "PythonResult",
     "Reason",
     "RemountRo",
     "RoBind",
@@ -226,6 +234,7 @@ __all__ = [
     "install",
     "list2cmdline",
     "probe",
+    "python_schema",
     "run",
     "tool_schemas",
 ]
@@ -251,6 +260,7 @@ _HOMES = {
         "CommitError",
         "ConflictError",
         "IdsError",
+        "InterpreterError",
         "KillError",
         "NsboxError",
         "PolicyError",
@@ -305,6 +315,9 @@ _HOMES = {
     "_lifetime.usage": ("Usage",),
     "_policy.limits": ("Limits",),
     "sandbox": ("Sandbox",),
+    "python": ("Python",),
+    "_python.reply": ("PythonException",),
+    "_python.result": ("PythonResult", "python_schema"),
     "session": ("Session",),
     "task": ("Snapshot", "Task"),
     "transaction": ("Transaction",),
@@ -328,8 +341,8 @@ _HOMES = {
 }
 
 _FACES = (
-    *("async_sandbox", "asyncio", "leaks", "rootfs", "sandbox", "secrets", "session", "subprocess", "task"),
-    "transaction",
+    *("async_sandbox", "asyncio", "leaks", "python", "rootfs", "sandbox", "secrets", "session", "subprocess"),
+    *("task", "transaction"),
 )
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -31,7 +31,7 @@ from nsbox._policy.policy import Policy
 from nsbox._spawn.prepare import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Any
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nsbox._relay.asks import OnConnect
     from nsbox._relay.ports import Published
     from nsbox._relay.relay import Relay
+    from nsbox.python import Python
     from nsbox.session import Session
     from nsbox.task import Task
     from nsbox.transaction import Transaction
@@ -99,6 +100,7 @@ class Sandbox(Commands, FileTools):
         self._publishes = False
         self._published: list[Published] = []
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._pythons: list[Python] = []
         self._policy, self._mode = _checked(policy, mode)
         self._home: BoxHome | None = None
         self._way = self._new_way()
@@ -291,6 +293,38 @@ class Sandbox(Commands, FileTools):
         self._sessions.add(task)
         return task
 
+    def python(
+        self,
+        *,
+        python: str | os.PathLike[str] | None = None,
+        imports: Sequence[str] = (),
+        setup: str = "",
+        stock: int = 2,
+        start_timeout: float = 60.0,
+    ) -> Python:
+        """Return a Python under this policy: code runs in branches of a warm interpreter, until this is closed.
+
+        python: the interpreter, version 3.9 or later: a path as commands see it, or a name to look for in their PATH.
+            Default: None, for the one of the workspace's virtual environment (.venv, venv) or, without one, the one
+            that runs this program, if the sandbox shows it, or else python3.
+        imports: names of modules that it imports when it starts, so that code need not wait for them. They mustn't
+            leave threads running. Default: none.
+        setup: code that it runs then; what that defines, all code has. Default: none.
+        stock: how many branches are made ahead, 0 to 64. Default: 2.
+        start_timeout: seconds until it must be ready. Default: 60.
+
+        Nothing happens before its start() or the first code. Raises TypeError, ValueError, and UnavailableError in mode
+        "disabled".
+        """
+        from nsbox.python import Python as OwnPython  # seldom needed
+
+        if self._mode == "disabled":
+            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
+        self.way()
+        made = OwnPython(self, python=python, imports=imports, setup=setup, stock=stock, start_timeout=start_timeout)
+        self._pythons = [*(one for one in self._pythons if not one.is_closed), made]
+        return made
+
     def relay_of_sessions(self) -> Relay:
         """Return the relay that sessions share; made when one first needs it."""
         with self._lock:
@@ -336,7 +370,7 @@ class Sandbox(Commands, FileTools):
             return published
 
     def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End streams, jobs and tasks, and release what is kept. Closing twice is no error.
+        """End streams, jobs, tasks and warm interpreters, and release what is kept. Closing twice is no error.
 
         Other running commands go on; no new one can start.
         """
@@ -349,6 +383,8 @@ class Sandbox(Commands, FileTools):
         for session in list(self._sessions):
             if session.ends_with_sandbox:
                 session.close()
+        for python in self._pythons:
+            python.close()
         self._way.close()
         for each in self._published:
             each.close()
@@ -373,7 +409,7 @@ class Sandbox(Commands, FileTools):
         way = getattr(self, "_way", None)
         if way is None or self._is_closed or _is_late():
             return
-        if not way.is_keeping:
+        if not way.is_keeping and not any(python.is_warm for python in self._pythons):
             self._drop_home()
             return
         import warnings
@@ -389,6 +425,8 @@ class Sandbox(Commands, FileTools):
         """Start afresh in a forked child: other threads of the parent may have held its locks."""
         self._lock = RLock()
         self._forget_calls()
+        for python in self._pythons:
+            python.after_fork()
         self._way.after_fork()
         home, self._home = self._home, None
         if home is not None:

@@ -8,6 +8,10 @@ import fcntl
 import os
 import stat
 
+from nsbox._base.errors import Reason, UnavailableError
+
+_MFD_EXEC = 0x10  # since Linux 6.3, in case vm.memfd_noexec is set
+
 
 def high(fd: int) -> int:
     """Return a descriptor from 3 up instead of one that may be lower, if the caller has closed a standard one."""
@@ -24,13 +28,13 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
 
     They aren't of the class socket.socket: gevent's makes its descriptor non-blocking, also for the other process.
     """
-    ours, theirs = (_from_3_up(end) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
+    ours, theirs = (from_3_up(end) for end in _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for end in (ours, theirs):
         end.settimeout(None)  # not the default timeout
     return ours, theirs
 
 
-def _from_3_up(end: _socket.socket) -> _socket.socket:
+def from_3_up(end: _socket.socket) -> _socket.socket:
     """Return it, or a copy, made in one step with its descriptor, as in _base.owners: a signal handler may raise."""
     if end.fileno() > 2:
         return end
@@ -55,6 +59,32 @@ def write_all(fd: int, content: bytes) -> None:
     left = memoryview(content)
     while left:
         left = left[os.write(fd, left) :]
+
+
+def sealed(name: str, content: bytes, mode: int, whose: str = "a session") -> int:
+    """Return a descriptor of a file in memory that no process can change any more.
+
+    whose: what needs it, for the UnavailableError where there is no such file.
+    """
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        fd = high(os.memfd_create(name, flags | (_MFD_EXEC if mode & 0o100 else 0)))
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.ENOSYS):
+            reason = f"a seccomp filter of this process refuses memfd_create(2) ({errno.errorcode[error.errno]})"
+            raise UnavailableError(Reason(f"{reason}, which {whose} needs", "allow it in the filter")) from None
+        if error.errno != errno.EINVAL:
+            raise
+        fd = high(os.memfd_create(name, flags))
+    try:
+        write_all(fd, content)
+        os.fchmod(fd, mode)
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def walked(above: int, path: str, flags: int) -> int:

@@ -10,6 +10,7 @@
      |- AccessError(PermissionError)   a path is outside of the sandbox; says what is inside
      |- EditError(ValueError)          a file wasn't edited; says how often the text is there (_filetools.edit)
      |- KillError                      a sandbox was killed and doesn't end; says which processes are left
+     |- InterpreterError               a warm interpreter can't be made; says at which stage, and why
      |- ConflictError                  paths that a transaction has changed were changed elsewhere too; lists them
      '- CommitError(OSError)           a step of a commit failed; says whether it has been undone
 
@@ -174,6 +175,26 @@ class KillError(NsboxError):
         return f"killed {self.seconds:.0f} seconds ago, and not all has ended: {listed}{more} is left"
 
 
+class InterpreterError(NsboxError):
+    """A warm interpreter couldn't be made, so no code has run.
+
+    stage: what it was doing: "start" (of the program), "core", "import", "setup", "threads" or "timeout".
+    what: what that was about, such as the name of a module or of a thread; "" if nothing in particular.
+    problem: what was wrong.
+    traceback: the interpreter's own; "" if there is none.
+    """
+
+    def __init__(self, stage: str, what: str, problem: str, traceback: str = "") -> None:
+        """Make the exception; the parameters become attributes."""
+        super().__init__(stage, what, problem, traceback)
+        self.stage, self.what, self.problem, self.traceback = stage, what, problem, traceback
+
+    def __str__(self) -> str:
+        at = f"{self.stage} {self.what}" if self.what else self.stage
+        lines = [printable(line) for line in self.traceback.strip().splitlines()[-6:]]
+        return "\n".join([printable(f"no warm interpreter ({at}): {self.problem}"), *lines])
+
+
 class ConflictError(NsboxError):
     """Nothing was committed: paths that a transaction has changed were changed in the workspace too, or after a review.
 
@@ -225,6 +246,6 @@ def _commit_error(error: OSError, step: str, is_undone: bool) -> CommitError:
 # Tracebacks and pickles say nsbox.AccessError, the name that users know, not where it is defined.
 for _error in (
     *(NsboxError, PolicyError, UnavailableError, SetupError, IdsError, ProcessesError),
-    *(AccessError, KillError, ConflictError, CommitError, Reason, Survivor),
+    *(AccessError, KillError, InterpreterError, ConflictError, CommitError, Reason, Survivor),
 ):
     _error.__module__ = "nsbox"

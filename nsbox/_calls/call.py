@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Protocol
 
-    from nsbox._calls.exchange import Gate
+    from nsbox._calls.exchange import Gate, Side
     from nsbox._policy.policy import Policy
     from nsbox._popen.popen import Popen
     from nsbox._tools.verdicts import Fate, Hint
@@ -122,6 +122,7 @@ class Call:
         sinks = (None, None) if sink is None else (partial(sink, "stdout"), partial(sink, "stderr"))
         self._outputs = (Output(most, scrubbers[0], sinks[0]), Output(most, scrubbers[1], sinks[1]))
         self._gate, self._has_secrets, self._explain = gate, secrets is not None, explain
+        self._scrubber = scrubbers[0]
         self._token, self._can_cancel = cancel, cancel is not None or sink is not None or open_stdin
         self._is_cancelled = self._is_hurried = False
         self._process: Popen[bytes]
@@ -180,12 +181,16 @@ class Call:
     def _take_streams(self) -> None:
         """Get what attend() needs now, so that a lack of descriptors is an error of the start."""
         try:
-            self._exchange = Exchange(self._process, self.inlet, self._outputs, self._gate)
+            self._exchange = Exchange(self._process, self.inlet, self._outputs, self._gate, self._side())
         except BaseException:
             with self._process:
                 self._process.kill()
             self.inlet.close()
             raise
+
+    def _side(self) -> Side | None:
+        """Return what the exchange reads and writes besides the streams."""
+        return None
 
     def attend(self) -> ToolResult:
         """Give the started command its input, read its output, and end it if its time is up; return what it did."""

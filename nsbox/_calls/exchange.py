@@ -28,6 +28,29 @@ if TYPE_CHECKING:
         def await_room(self, seconds: float) -> bool:
             """Wait for room; return whether there is."""
 
+    class Side(Protocol):
+        """A socket besides the streams. It never blocks."""
+
+        @property
+        def wants_room(self) -> bool:
+            """Whether there is something to write."""
+
+        @property
+        def has_ended(self) -> bool:
+            """Whether nothing more will come."""
+
+        def fileno(self) -> int:
+            """Return its descriptor."""
+
+        def read(self) -> None:
+            """Read what there is."""
+
+        def write(self) -> None:
+            """Write what there is room for."""
+
+        def drain(self) -> None:
+            """Read what is left of a command that has ended."""
+
 
 _MOST = 4 * CHUNK  # bytes that are read in one step
 _F_SETPIPE_SZ = 1031  # fcntl(2), F_SETPIPE_SZ of Linux
@@ -38,12 +61,18 @@ class Exchange:
     """Moves data until a command ends or closes its streams, its time is up, or it is cancelled.
 
     gate: holds back the output, and so the command, while the caller has no room for it; None: it never does.
+    side: what is read and written besides.
     """
 
     def __init__(
-        self, process: Popen[bytes], inlet: Inlet, outputs: tuple[Output, Output], gate: Gate | None = None
+        self,
+        process: Popen[bytes],
+        inlet: Inlet,
+        outputs: tuple[Output, Output],
+        gate: Gate | None = None,
+        side: Side | None = None,
     ) -> None:
-        self._process, self._inlet, self._gate = process, inlet, gate
+        self._process, self._inlet, self._gate, self._side = process, inlet, gate, side
         self._selector = selectors.DefaultSelector()
         self._outputs: dict[IO[bytes], Output] = {}
         self._stdin: IO[bytes] | None
@@ -62,6 +91,8 @@ class Exchange:
             self._selector.register(inlet.fd, selectors.EVENT_READ)
         if self._stdin is not None and self._stdin not in self._outputs:
             os.set_blocking(self._stdin.fileno(), False)
+        if side is not None:
+            self._selector.register(side, selectors.EVENT_READ | (selectors.EVENT_WRITE if side.wants_room else 0))
         self._supply()
 
     def _want(self, stream: IO[bytes], events: int) -> None:
@@ -150,7 +181,20 @@ class Exchange:
             return
         self._supply()
 
+    def _step_aside(self, side: Side, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            side.write()
+        if events & selectors.EVENT_READ:
+            side.read()
+        if side.has_ended:
+            self._selector.unregister(side)
+        elif events & selectors.EVENT_WRITE and not side.wants_room:
+            self._selector.modify(side, selectors.EVENT_READ)
+
     def _step(self, key: selectors.SelectorKey, events: int, *, with_output: bool = True) -> None:
+        if self._side is not None and key.fileobj is self._side:
+            self._step_aside(self._side, events)
+            return
         if key.fileobj == self._inlet.fd:
             self._inlet.hush()
             self._supply()
@@ -204,6 +248,8 @@ class Exchange:
                 break
             for stream in ready:
                 self._read(stream)
+        if self._side is not None:
+            self._side.drain()
 
     def left_open(self) -> list[int]:
         """Return the pipes that other processes hold open although the command has ended."""

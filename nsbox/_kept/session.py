@@ -17,7 +17,7 @@ import select
 import signal
 import stat
 
-from nsbox._base.descriptors import high, pair, write_all
+from nsbox._base.descriptors import high, pair, sealed
 from nsbox._base.errors import Reason, SetupError, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._base.stdlib import RLock
@@ -50,31 +50,7 @@ if TYPE_CHECKING:
     from nsbox._spawn.prepare import Prepared
     from nsbox._tools.verdicts import Fate
 
-_MFD_EXEC = 0x10  # since Linux 6.3, in case vm.memfd_noexec is set
 _MOST_FDS = 240  # SCM_MAX_FD is 253
-
-
-def _sealed(name: str, content: bytes, mode: int) -> int:
-    """Return a descriptor of a file in memory that no process can change any more."""
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    try:
-        fd = high(os.memfd_create(name, flags | (_MFD_EXEC if mode & 0o100 else 0)))
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.ENOSYS):
-            reason = f"a seccomp filter of this process refuses memfd_create(2) ({errno.errorcode[error.errno]})"
-            raise UnavailableError(Reason(f"{reason}, which a session needs", "allow it in the filter")) from None
-        if error.errno != errno.EINVAL:
-            raise
-        fd = high(os.memfd_create(name, flags))
-    try:
-        write_all(fd, content)
-        os.fchmod(fd, mode)
-        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _check(prepared: Prepared) -> None:
@@ -119,7 +95,7 @@ class SessionWay(Way):
             caller = high(os.pidfd_open(os.getpid()))
             stack.callback(os.close, caller)
             # All users may execute it: the sandbox's ids, with which that is done, may differ from this process's.
-            image = _sealed("nsbox-session", linux.init_image("session"), 0o111)
+            image = sealed("nsbox-session", linux.init_image("session"), 0o111)
             stack.callback(os.close, image)
             command = Command(
                 programs=[],
@@ -219,7 +195,7 @@ class SessionWay(Way):
                 sources[target] = fd if fd >= 0 else target
         targets = sorted(sources)
         if self._prepared.plan.kernel_id:
-            _open_pipes(sources.values())
+            open_pipes(sources.values())
         if len(targets) > _MOST_FDS:
             raise ValueError(f"a session passes at most {_MOST_FDS} descriptors to a command")
         flags |= c.ENTRY_TERMINAL << command.terminal - 1 if command.terminal else 0
@@ -228,7 +204,7 @@ class SessionWay(Way):
         entry = encode_entry(
             command.programs, command.argv, command.envp.items, command.cwd, targets, flags, command.umask, pgid, ids
         )
-        request = _sealed("nsbox-entry", entry, 0o400)
+        request = sealed("nsbox-entry", entry, 0o400)
         try:
             fds = array.array("i", [request, told.fileno(), failed, *(sources[target] for target in targets)])
             with self._lock:
@@ -392,7 +368,7 @@ def _marks_filter(policy: Policy, secret: int) -> bytes:
     return assembled_once(program)
 
 
-def _open_pipes(fds: Iterable[int]) -> None:
+def open_pipes(fds: Iterable[int]) -> None:
     """Let processes of other ids reopen a pipe that they have, as share_pipes() does in kernel_id.c, which says why."""
     for fd in fds:
         with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from nsbox._base.owners import Owner
 
@@ -187,7 +187,7 @@ class Leaf:
         sweep()
         self.fd = -1
         self._owner: Owner | None = None
-        self.is_over = False
+        self.is_over = self._is_in_force = False
         self.has_memory_limit = "memory.max" in dict(limits)
         self.path = f"{directory}/{_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         what = f"cgroup {directory}"
@@ -220,14 +220,30 @@ class Leaf:
         limits: as in __init__(). pid: the command's. Raises OSError.
         """
         self._close()
-        wished = dict(limits)
-        if "memory.max" in wished:
+        if self._is_in_force:
+            return
+        if "memory.max" in dict(limits):
             _await_own_memory(pid)
+        self._enforce(limits)
+
+    def _enforce(self, limits: Sequence[tuple[str, str]]) -> None:
+        wished = dict(limits)
         if "pids.max" in wished:
             _write(f"{self.path}/pids.max", str(int(wished["pids.max"]) - SETUP_PROCESSES))
         for name in _NOT_YET:
             if name in wished:
                 _write(f"{self.path}/{name}", wished[name])
+
+    def enter(self, limits: Sequence[tuple[str, str]], pids: Iterable[int]) -> None:
+        """Put processes of one sandbox into it, with all limits in force from then on; raises OSError.
+
+        What a process has used before stays with the cgroup that it comes from (cgroups(7) of version 2).
+        """
+        for pid in pids:
+            _write(f"{self.path}/cgroup.procs", str(pid))
+        self._is_in_force = True
+        self._enforce(limits)
+        self._close()
 
     def _close(self) -> None:
         self.fd = -1

@@ -1,1 +1,1 @@
-"""Python code in branches: forks of a warm interpreter, each in namespaces of its own."""
+"""Python code, contained: a warm interpreter for each policy, and branches of it, which run the code."""

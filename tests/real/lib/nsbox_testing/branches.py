@@ -13,11 +13,11 @@ from typing import Any
 
 import nsbox
 from nsbox import _backends
+from nsbox._base.descriptors import sealed
 from nsbox._base.frozen import replace
 from nsbox._core import linux
 from nsbox._core.command import Result
 from nsbox._core.request import Blob, request_for
-from nsbox._kept.session import _sealed
 from nsbox._lookup.host import host_for
 from nsbox._plan.capabilities import Capabilities
 from nsbox._python.plan import BranchPlans, nested, plans
@@ -91,7 +91,7 @@ def descriptors(made: BranchPlans) -> Iterator[dict[str, Any]]:
     fds: dict[str, Any] = {}
     try:
         for name, (content, mode) in contents.items():
-            fds[name] = _sealed(name, content, mode)
+            fds[name] = sealed(name, content, mode)
         yield {**fds, "pointers": blob.pointers}
     finally:
         for fd in fds.values():

@@ -1,0 +1,257 @@
+"""A branch, as this process knows it: its start, its line, its end, and signals to it.
+
+A branch is a child of the warm interpreter, which reports on a socket ("told") that it exists, and how it has ended.
+What the branch itself says comes by another one, its line.
+"""
+
+from __future__ import annotations
+
+import _socket  # as in _base.descriptors
+import array
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from itertools import chain
+
+from nsbox._base.descriptors import from_3_up
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.owners import own_received
+from nsbox._base.stdlib import RLock
+from nsbox._core.command import Used
+from nsbox._python.wire import MOST_MESSAGE, WireError, decoded, frame, number_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from nsbox._base.owners import Owner
+
+LONGEST = 60_000  # milliseconds until a branch exists: the machine may be very busy
+_NOT_KNOWN = 255 << 8  # a wait status that stands for one that isn't known
+_by_pidfd: Any = getattr(signal, "pidfd_send_signal", None)  # on Linux
+_Socket = _socket.socket
+
+
+class Lost(Exception):
+    """A branch has ended, or never came to be, before it got any code. Another one can run that."""
+
+
+class Failed(Exception):
+    """A branch couldn't be made. number, step, op: as a spawn reports them."""
+
+    def __init__(self, number: int, step: int, op: int) -> None:
+        super().__init__(number, step, op)
+        self.number, self.step, self.op = number, step, op
+
+
+class Ends:
+    """Both ends of connections between this process and an interpreter, numbered from 3 up. It closes them when freed.
+
+    ours, theirs: of each connection, in the order of `kinds`, which are _socket's. None of them has a timeout.
+    """
+
+    def __init__(self, *kinds: int) -> None:
+        self._all: list[_Socket] = []
+        for kind in kinds:  # in one step, as in _base.owners: a signal handler may raise
+            self._all.extend(chain.from_iterable(map(_socket.socketpair, (_socket.AF_UNIX,), (kind,))))
+        self._all[:] = map(from_3_up, self._all)
+        for end in self._all:
+            end.settimeout(None)
+        self.ours, self.theirs = self._all[::2], self._all[1::2]
+
+    def give(self) -> None:
+        """Close what the other process has got by now."""
+        for end in self.theirs:
+            end.close()
+
+    def close(self) -> None:
+        """Close all of them."""
+        for end in self._all:
+            end.close()
+
+    def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _is_late():
+            self.close()
+
+
+def received(sock: _Socket, most: int, owners: list[Owner]) -> dict[str, Any] | None:
+    """Return the next message of a warm interpreter, and own what comes with it; None at the end.
+
+    most: how many descriptors may come.
+
+    Raises BlockingIOError if there is none yet, and WireError.
+    """
+    try:
+        data = sock.recv(MOST_MESSAGE, _socket.MSG_PEEK)  # without the descriptors: those are owned as they come
+        if not data:
+            return None
+        own_received(sock, most, owners)
+    except ConnectionResetError:
+        return None
+    return decoded(data)
+
+
+class BranchCommand:
+    """One branch: parked at first, then the process that runs code.
+
+    pid: as this process numbers it; -1 until start(). status: its wait status, once it has ended; is_lost: whether that
+    isn't known, because the interpreter has ended before it.
+    """
+
+    def __init__(self) -> None:
+        self.ends = Ends(_socket.SOCK_SEQPACKET, _socket.SOCK_STREAM)
+        self._told, self.line = self.ends.ours
+        self.line.setblocking(False)
+        self._lock = RLock()
+        self.owners: list[Owner] = []  # of the pidfds of the branch and of its pid 1, and what that says
+        self.pid = self.init_pid = -1
+        self.status: int | None = None
+        self.is_lost = False
+        self.used: Used | None = None
+        self.on_look: Callable[[], object] = bool  # called when it was looked at, and goes on
+
+    # ---- its start
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is there: start() doesn't wait."""
+        return self.pid > 0 or self.ends_within(0)
+
+    def start(self, interpreter: int) -> None:
+        """Wait until it exists. interpreter: the pidfd of a process that it can't outlive.
+
+        Raises Lost and Failed.
+        """
+        if self.pid > 0:
+            return
+        message = self._first(interpreter)
+        try:
+            self._begin(message)
+        except WireError as error:
+            raise Lost(str(error)) from None
+
+    def _begin(self, message: dict[str, Any]) -> None:
+        if "failed" in message:
+            raise Failed(*(number_in(message, name, -1, 1 << 20) for name in ("failed", "step", "op")))
+        number_in(message, "started", 1, 1 << 30)
+        if len(self.owners) != 3:
+            raise Lost("it came without its descriptors")
+        self.pid, self.init_pid = (pid_of(owner.fileno()) for owner in self.owners[:2])
+
+    def _first(self, interpreter: int) -> dict[str, Any]:
+        poller = select.poll()
+        poller.register(self._told, select.POLLIN)
+        poller.register(interpreter, select.POLLIN)
+        ready = dict(poller.poll(LONGEST))
+        if self._told.fileno() not in ready:
+            raise Lost("the interpreter has ended" if ready else f"it didn't begin within {LONGEST // 1000} seconds")
+        try:
+            message = received(self._told, 3, self.owners)
+        except WireError as error:
+            raise Lost(str(error)) from None
+        if message is None:
+            raise Lost("the interpreter has ended")
+        return message
+
+    def go(self, message: Mapping[str, object], fds: Sequence[int], code: bytes) -> bytes:
+        """Let it begin; return what its line couldn't take yet of the code. Raises Lost.
+
+        message: "go", without the code. fds: what it gets.
+        """
+        data = frame(message) + code
+        try:
+            sent = self.line.sendmsg(
+                [data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds))], _socket.MSG_NOSIGNAL
+            )
+        except (BrokenPipeError, ConnectionResetError):
+            raise Lost("it has ended") from None
+        return data[sent:]
+
+    # ---- its end
+
+    def try_wait(self, flags: int) -> bool:
+        """Return whether it has ended; without WNOHANG in flags, wait for that."""
+        if self.status is not None:
+            return True
+        if not flags & os.WNOHANG:
+            while not self.ends_within(3600.0):
+                pass
+        with self._lock:
+            if self.status is not None or self._read():
+                return True
+        self.on_look()
+        return False
+
+    def _read(self) -> bool:
+        """Look at the report of its end, which stays in the socket: other threads may wait for it to be readable."""
+        try:
+            data = self._told.recv(MOST_MESSAGE, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+            message = decoded(data)
+            names = ("user_us", "system_us", "max_rss")
+            used = Used(*(number_in(message, name, 0, 1 << 62) for name in names))
+            self.status, self.used = number_in(message, "ended", 0, 0xFFFF), used
+        except BlockingIOError:
+            return False
+        except (ConnectionResetError, WireError):
+            self.is_lost, self.status = True, _NOT_KNOWN
+        return True
+
+    def ends_within(self, seconds: float) -> bool:
+        """Return whether it ends within some seconds. If so, try_wait() doesn't wait."""
+        if self.status is not None:
+            return True
+        poller = select.poll()
+        poller.register(self._told, select.POLLIN)
+        return bool(poller.poll(1000 * seconds))
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when it has ended."""
+        return self._told.fileno()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it still exists."""
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if self.owners and self.status is None:
+                signal.pidfd_send_signal(self.owners[0].fileno(), number)
+
+    # At the interpreter's end: see _lifetime.shutdown.
+
+    def last_status(
+        self, is_patient: bool, *, loads: Any = json.loads, decode: Any = os.waitstatus_to_exitcode
+    ) -> int | None:
+        """Return how it has ended; None: it hasn't. is_patient: wait for its end."""
+        if self.status is None:
+            self._told.setblocking(is_patient)
+            try:
+                data = self._told.recv(65536)
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:
+                data = b""
+            self.status = loads(data)["ended"] if data else 255 << 8
+        return decode(self.status)  # type: ignore[no-any-return]
+
+    def last_signal(self, number: int, *, send: Any = _by_pidfd) -> None:
+        """Send it a signal, if it still exists."""
+        if self.owners:
+            send(self.owners[0].fileno(), number)
+
+    def close(self) -> None:
+        """Close its descriptors. A branch that is parked ends then, and one that runs can't report any more."""
+        self.ends.close()
+        with self._lock:
+            while self.owners:
+                self.owners.pop().close()
+
+
+def pid_of(pidfd: int) -> int:
+    """Return the pid behind a pidfd, as this process's procfs numbers it; raises Lost if it has gone."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name == "Pid" and int(value) > 0:
+                return int(value)
+    raise Lost("it has ended")

@@ -1,0 +1,132 @@
+"""One run of code in a branch of its own: a tool call with a line besides the streams."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+from nsbox._base.errors import SetupError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls.call import Call
+from nsbox._python.hints import explained
+from nsbox._python.reply import LIMITS, Reader, Reply
+from nsbox._python.result import PythonResult
+from nsbox._python.way import BranchKeeper, BranchWay
+from nsbox._python.wire import WireError, frame
+from nsbox._tools.view import view
+from nsbox.subprocess import Popen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from nsbox._calls.exchange import Side
+    from nsbox._calls.record import ToolResult
+    from nsbox._policy.policy import Policy
+    from nsbox._python.line import BranchLine
+    from nsbox._python.supply import Supply
+
+NAME = "<python>"  # of the code, in tracebacks
+
+
+def check_code(code: object) -> str:
+    """Return the code; raises TypeError and ValueError for what can't be any."""
+    if not isinstance(code, str):
+        raise TypeError(f"code is a {type(code).__name__}, must be a str")
+    return code
+
+
+def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | None:
+    """Return the code's variables; raises TypeError and ValueError for what JSON can't say."""
+    if inputs is None:
+        return None
+    if not hasattr(inputs, "items"):
+        raise TypeError(f"inputs is a {type(inputs).__name__}, must be a mapping of names to values")
+    for name in inputs:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"inputs has {name!r:.100}, names must be Python's")
+    return dict(inputs)
+
+
+def run_frame(number: int, code: str, inputs: Mapping[str, object] | None) -> bytes:
+    """Return the frame that lets a branch run code. Raises TypeError and ValueError."""
+    message = {"op": "run", "id": number, "code": code, "name": NAME, "inputs": inputs, "limits": LIMITS}
+    try:
+        return frame(message)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"inputs must be values of JSON, and code and inputs not too long: {error}") from None
+
+
+class PythonCall(Call):
+    """A run of code in a branch that ends with it."""
+
+    def __init__(
+        self,
+        supply: Supply,
+        policy: Policy,
+        code: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        args: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        self._supply = supply
+        self._code = run_frame(1, check_code(code), check_inputs(inputs))
+        self._argv_inside = ["-c", *args]
+        self._way: BranchWay | None = None
+        self._line: BranchLine | None = None
+        super().__init__(self._begin, policy, ["python"], code, **options)
+
+    def _begin(self, argv: list[str], **options: Any) -> Popen[bytes]:
+        self._way = way = BranchWay(self._policy, self._supply, self._code, self._argv_inside)
+        keeper: Any = BranchKeeper(way)
+        return Popen(argv, policy=keeper, **options)
+
+    def _side(self) -> Side | None:
+        assert self._way is not None and self._way.line is not None
+        self._line = line = self._way.line
+        line.on_problem = self._process.kill
+        return line
+
+    def _reply(self) -> tuple[Reply, str]:
+        """Return what the branch has said, and what is wrong with it."""
+        line = self._line
+        if line is None:
+            return Reply(), ""
+        if line.reply is None:
+            return Reply(), line.problem
+        scrubber = self._scrubber
+        try:
+            return Reader(None if scrubber is None else scrubber.scrub).read(line.reply, line.displays), line.problem
+        except WireError as error:
+            return Reply(), str(error)
+
+    def run(self) -> PythonResult:
+        """Run the code to its end, and return what it did."""
+        return self._result(super().run())
+
+    def _check_start(self) -> None:
+        """Raise what a command's start would, if the branch couldn't become what it had to."""
+        failure = None if self._line is None else self._line.failure
+        if failure is None:
+            return
+        number = failure.get("errno")
+        number = number if type(number) is int and 0 < number < 4096 else errno.EIO
+        cwd = self._cwd or self._policy.workdir or "/"
+        if failure.get("what") == "cwd":
+            raise view(self._policy).refusal(
+                cwd, f"is no directory in the sandbox ({os.strerror(number)})", write=False
+            )
+        raise SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
+
+    def _result(self, record: ToolResult) -> PythonResult:
+        self._check_start()
+        reply, problem = self._reply()
+        interpreter = None if self._way is None else self._way.interpreter
+        fields = {name: value for name, value in vars(record).items() if name != "why"}
+        fields |= {name: value for name, value in vars(reply).items() if name != "exit"}
+        why = explained(record, reply, problem, interpreter, self._policy)
+        with contextlib.suppress(AttributeError):
+            self._line = self._way = None  # the call may live longer than anybody needs them
+        return PythonResult(why=why, **fields)

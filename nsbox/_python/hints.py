@@ -1,0 +1,61 @@
+"""Why code failed, as far as only Python knows: a module that isn't there, a stack that is full, a lost interpreter."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from nsbox._base.display import printable
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._tools.verdicts import Hint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsbox._calls.record import ToolResult
+    from nsbox._policy.policy import Policy
+    from nsbox._python.interpreter import Interpreter
+    from nsbox._python.reply import Reply
+
+_MODULE = re.compile(r"No module named '([\w.]{1,200})'")
+
+
+def explained(
+    record: ToolResult, reply: Reply, problem: str, interpreter: Interpreter | None, policy: Policy
+) -> tuple[Hint, ...]:
+    """Return the hints of a record with those about Python.
+
+    problem: what is wrong with what the branch has said.
+    interpreter: None if the code wasn't started.
+    """
+    found: list[Hint] = []
+    if problem:
+        text = f"what came as the result of the code isn't one, so nothing of it is kept: {problem}"
+        found.append(Hint("reply", printable(text)))
+    is_lost = record.cause == "unknown"
+    if is_lost and interpreter is not None:
+        how = interpreter.fate() or "it still runs, but said nothing sensible"
+        found.append(Hint("interpreter", f"the warm interpreter has ended, and the code with it: {how}"))
+    found += [hint for hint in record.why if not (is_lost and hint.kind == "unknown")]
+    if interpreter is not None:
+        found += _of_exception(reply, interpreter, policy)
+    if record.returncode == -signal.SIGSEGV and not problem:
+        text = "the stack may be full: deep recursion in C, or with a raised sys.setrecursionlimit(), ends so"
+        found.append(Hint("crash", text))
+    return tuple(dict.fromkeys(found))
+
+
+def _of_exception(reply: Reply, interpreter: Interpreter, policy: Policy) -> Iterator[Hint]:
+    error = reply.exception
+    if error is None:
+        return
+    facts = interpreter.facts
+    version = ".".join(map(str, facts.version))
+    if error.type in ("ModuleNotFoundError", "ImportError"):
+        match = _MODULE.search(error.message)
+        if match is not None:
+            text = (
+                f"{facts.executable} (Python {version}, with the packages of {facts.prefix}) has no module "
+                f"{match.group(1)!r}: install it there outside, or choose another interpreter by python="
+            )
+            yield Hint("missing-module", printable(text))

@@ -1,0 +1,358 @@
+"""A warm interpreter: its start, the branches that are asked of it, and its end.
+
+It is an ordinary command of nsbox in a sandbox of its own, made for one policy. By a socket ("control") it says that it
+is ready, or why it isn't, and is asked for branches.
+"""
+
+from __future__ import annotations
+
+import _socket  # as in _base.descriptors
+import array
+import collections
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+
+from nsbox._base.display import printable
+from nsbox._base.errors import InterpreterError, NsboxError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
+from nsbox._base.owners import opened
+from nsbox._base.stdlib import RLock
+from nsbox._guest.archive import boot_text
+from nsbox._popen.popen import Popen
+from nsbox._python.branch import BranchCommand, Ends, Lost, received
+from nsbox._python.executable import OLDEST, executable
+from nsbox._python.program import files
+from nsbox._python.reply import plain
+from nsbox._python.warm import warm
+from nsbox._python.wire import WireError, encode
+from nsbox._spawn.start import spawn
+from nsbox._spawn.way import Keeper, Way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nsbox._base.owners import Owner
+    from nsbox._core.command import Result
+    from nsbox._policy.policy import Policy
+    from nsbox._python.program import Wish
+    from nsbox._spawn.prepare import Prepared
+    from nsbox._spawn.start import Start
+
+_MOST_WORDS = 1 << 16  # bytes that are kept of what it prints before it is ready
+_MOMENT = 5.0  # seconds
+_STAGES = ("core", "import", "setup", "threads", "version")
+
+
+@frozen
+class Facts(Frozen):
+    """What an interpreter says of itself. version: (major, minor, micro). seconds: how long it took to get ready."""
+
+    version: tuple[int, int, int]
+    implementation: str
+    executable: str
+    prefix: str
+    seconds: float
+
+
+class _WarmWay(Way):
+    """Starts an interpreter in the sandbox that lets it make branches."""
+
+    def __init__(self, policy: Policy, prepared: Prepared) -> None:
+        super().__init__(policy)
+        self._prepared = prepared
+
+    def spawn(self, start: Start) -> Result:
+        result = spawn(start.by(self._prepared))
+        result.plan = self._prepared.plan
+        return result
+
+
+class _Warm(Keeper):
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    def way(self) -> Way:
+        return self._way
+
+
+class Interpreter:
+    """One warm interpreter, with branches that it has made ahead. Threads may share it.
+
+    prepared: what it was made for. facts: what it says of itself. environment: of its commands, unless they have
+    another.
+    """
+
+    def __init__(self, policy: Policy, prepared: Prepared, wish: Wish) -> None:
+        """Start it, and wait until it is ready. Raises InterpreterError, and what starting a command raises."""
+        self.policy, self.prepared, self._wish = policy, prepared, wish
+        self._lock = RLock()
+        self._parked: collections.deque[BranchCommand] = collections.deque()
+        self._users = 0
+        self._is_retired = self._is_closed = self._is_short = False
+        self._numbers = 0
+        self._fate = ""
+        self._words = bytearray()
+        self.program = executable(policy, wish.python)
+        self._process: Popen[bytes] | None = None
+        self._ends = Ends(_socket.SOCK_SEQPACKET)
+        (self._control,) = self._ends.ours
+        try:
+            self._process = self._started(*self._ends.theirs)
+            self._ends.give()
+            self._ended = opened(os.pidfd_open, self._process.pid)
+            self.facts = self._await_ready()
+            self._refill()
+        except BaseException:
+            self.close()
+            raise
+
+    def _started(self, theirs: _socket.socket) -> Popen[bytes]:
+        made = warm(self.policy, self.prepared)
+        owners: list[Owner] = []
+        try:
+            cwd = self.policy.workdir or "/"
+            config, fds = files(self._wish, theirs.fileno(), made.blob, made.pointers, cwd, owners)
+            argv = [self.program, "-I", "-c", boot_text(), str(config)]
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "bufsize": 0}
+            keeper: Any = _Warm(_WarmWay(self.policy, made.prepared))
+            return Popen(argv, policy=keeper, pass_fds=fds, stderr=subprocess.STDOUT, **streams)
+        except OSError as error:
+            if isinstance(error, NsboxError) or error.filename is None:
+                raise
+            problem = f"{error.strerror}; python= chooses another interpreter of those that the sandbox shows"
+            raise InterpreterError("start", self.program, problem) from error
+        finally:
+            for owner in owners:
+                owner.close()
+
+    # ---- getting ready
+
+    def _await_ready(self) -> Facts:
+        assert self._process is not None and self._process.stdout is not None
+        deadline = time.monotonic() + self._wish.start_timeout
+        words = self._process.stdout.fileno()
+        os.set_blocking(words, False)
+        poller = select.poll()
+        for fd in (self._control.fileno(), words, self._ended.fileno()):
+            poller.register(fd, select.POLLIN)
+        while True:
+            left = deadline - time.monotonic()
+            ready = dict(poller.poll(max(0.0, 1000 * left)))
+            if words in ready and not self._keep_words(words):
+                poller.unregister(words)
+            if self._control.fileno() in ready or self._ended.fileno() in ready:
+                return self._first()
+            if left <= 0:
+                raise InterpreterError("timeout", "", self._late())
+
+    def _late(self) -> str:
+        doing = ", ".join(self._wish.imports)
+        what = f"it isn't ready after {self._wish.start_timeout:g} seconds (start_timeout=)"
+        return f"{what}; it imports {doing}" if doing else what
+
+    def _keep_words(self, fd: int) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(fd, _MOST_WORDS)
+            self._words += data
+            del self._words[:-_MOST_WORDS]
+            return bool(data)
+        return True
+
+    def _said(self) -> str:
+        """Return what it has printed."""
+        if self._process is not None and self._process.stdout is not None:
+            fd = self._process.stdout.fileno()
+            while self._keep_words(fd) and select.select([fd], [], [], 0)[0]:
+                pass
+        return self._words.decode("utf-8", "replace")
+
+    def _first(self) -> Facts:
+        try:
+            message = received(self._control, 1, []) if self._has_message() else None
+        except WireError as error:
+            raise InterpreterError("start", self.program, f"what it says makes no sense: {error}") from None
+        if message is None:
+            raise self._death()
+        failed = message.get("failed")
+        if isinstance(failed, dict):
+            raise _failure(failed)
+        try:
+            major, minor, micro = map(int, message["version"][:3])
+            kind, path, prefix = (str(message[name]) for name in ("implementation", "executable", "prefix"))
+            return Facts((major, minor, micro), kind, path, prefix, float(message["seconds"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InterpreterError("start", self.program, f"what it says makes no sense: {error!r:.100}") from None
+
+    def _has_message(self) -> bool:
+        return bool(select.select([self._control], [], [], 0)[0])
+
+    def _death(self) -> InterpreterError:
+        """Return the error for an interpreter that has ended without a word."""
+        words = self._said()
+        how = self.fate()
+        if "nsbox: Python" in words or "unknown option" in words.lower():
+            how = f"it isn't Python {OLDEST} or later; {how}"
+        return InterpreterError("start", self.program, how, words)
+
+    def fate(self) -> str:
+        """Return how it has ended, as a text; "" if it goes on. Its first process ends a moment after itself."""
+        process = self._process
+        if self._fate or process is None:
+            return self._fate or "it was closed"
+        try:
+            status = process.wait(timeout=_MOMENT)
+        except subprocess.TimeoutExpired:
+            return ""
+        if status < 0:
+            usage = process.sandbox.usage
+            more = " for lack of memory" if usage is not None and usage.oom_kills else ""
+            return f"it was killed by signal {-status}{more}"
+        return f"it has ended with status {status}"
+
+    # ---- branches
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it can't make branches any more."""
+        if self._is_closed or self._process is None:
+            return True
+        poller = select.poll()
+        poller.register(self._ended.fileno(), select.POLLIN)
+        return bool(poller.poll(0))
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable at its end."""
+        return self._ended.fileno()
+
+    def take(self, *, is_kernel: bool = False) -> BranchCommand:
+        """Return a branch. Raises Lost if the interpreter has ended.
+
+        The next one is made at once if callers are faster than the interpreter, or if this one stays. Otherwise it is
+        made when this one has ended, or runs for a while: to make one takes longer than to run a line of code, and the
+        interpreter also has to report the end of that.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise Lost("it was closed")
+            self._users += 1
+            try:
+                branch = self._parked.popleft() if self._parked else self._asked()
+                self._is_short = True
+                if is_kernel or not branch.is_ready:
+                    self.refill()
+            except BaseException:
+                self._users -= 1
+                raise
+            return branch
+
+    def refill(self) -> None:
+        """Ask for as many branches as are to be parked, if the latest ones haven't been replaced yet."""
+        if self._is_short:
+            with self._lock:
+                self._is_short = False
+                self._refill()
+
+    def glance(self) -> None:
+        """Refill while code runs for long: its caller looks at it from time to time."""
+        with contextlib.suppress(Lost):
+            self.refill()
+
+    def _refill(self) -> None:
+        while len(self._parked) < self._wish.stock and not self._is_retired:
+            self._parked.append(self._asked())
+
+    def _asked(self) -> BranchCommand:
+        branch = BranchCommand()
+        try:
+            self._numbers += 1
+            fds = array.array("i", [end.fileno() for end in branch.ends.theirs])
+            rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)]
+            self._send(encode({"branch": self._numbers}), rights)
+            branch.ends.give()
+            return branch
+        except BaseException:
+            branch.close()
+            raise
+
+    def _send(self, data: bytes, rights: list[Any]) -> None:
+        poller = select.poll()
+        poller.register(self._control, select.POLLOUT)
+        poller.register(self._ended.fileno(), select.POLLIN)
+        while True:
+            try:
+                self._control.sendmsg([data], rights, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+                return
+            except BlockingIOError:
+                if self._ended.fileno() in dict(poller.poll()):
+                    raise Lost("the interpreter has ended") from None
+            except (BrokenPipeError, ConnectionResetError):
+                raise Lost("the interpreter has ended") from None
+
+    def give_back(self) -> None:
+        """Say that a branch from take() has ended."""
+        with self._lock:
+            self._users -= 1
+            is_over = self._is_retired and self._users <= 0
+        if is_over:
+            self.close()
+        elif not self._is_retired:
+            self.glance()
+
+    # ---- its end
+
+    def retire(self) -> None:
+        """Make no more branches, and end it when those that run have ended."""
+        with self._lock:
+            self._is_retired = True
+            self._drop_parked()
+            is_over = self._users <= 0
+        if is_over or self.has_ended:
+            self.close()
+
+    def _drop_parked(self) -> None:
+        while self._parked:
+            self._parked.pop().close()
+
+    def close(self) -> None:
+        """End it and all of its branches, and return when they have gone; raises KillError if something doesn't end."""
+        with self._lock:
+            self._fate = self._fate or (self.fate() if self.has_ended else "it was closed")
+            self._is_retired = self._is_closed = True
+            self._drop_parked()
+            process, self._process = self._process, None
+            self._ends.close()
+        if process is None:
+            return
+        with process:
+            process.kill()
+        self._ended.close()
+
+    def forget(self) -> None:
+        """In a forked child, let go of what is the parent's."""
+        self._lock = RLock()
+        self._is_retired = self._is_closed = True
+        self._drop_parked()
+        self._ends.close()
+        self._process = None
+
+    def __del__(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_process", None) is not None and not _is_late():
+            self.close()  # a signal handler has raised before anything held it
+
+    def __repr__(self) -> str:
+        return f"<Interpreter {printable(self.program)}>"
+
+
+def _failure(row: dict[str, Any]) -> InterpreterError:
+    """Return the error for what an interpreter reports instead of being ready."""
+    texts = [row.get(name) for name in ("stage", "what", "type", "message", "traceback")]
+    stage, what, kind, message, traceback = (plain(text) if isinstance(text, str) else "" for text in texts)
+    problem = f"{kind}: {message}" if kind and message else kind or message
+    if stage == "threads":
+        problem = "threads are running, and a fork would lack them: imports and setup must not leave any"
+    return InterpreterError(stage if stage in _STAGES else "start", what[:1000], problem[:2000], traceback[-20_000:])

@@ -1,0 +1,98 @@
+"""This process's end of a branch's line: what the code gets, and what is said about it, while its output is read."""
+
+from __future__ import annotations
+
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._python.wire import Frames, WireError
+
+if TYPE_CHECKING:
+    import _socket
+    from collections.abc import Callable
+    from typing import Any
+
+_CHUNK = 1 << 18
+_MOST_DISPLAYS = 1000  # that are held: a reply keeps fewer
+
+
+class BranchLine:
+    """The line of one branch. It never blocks.
+
+    problem: why nothing more can be read from it; "": nothing is wrong.
+    reply: what was said about the latest run; None: nothing yet. displays: what was shown before that.
+    failure: why the branch couldn't begin; None: it could.
+    """
+
+    def __init__(self, line: _socket.socket, rest: bytes = b"", number: int = 1) -> None:
+        """Hold it. rest: what the branch is still to get. number: of the run."""
+        self._line, self._rest, self._number = line, memoryview(rest), number
+        self._frames = Frames()
+        self.problem = ""
+        self.has_ended = False
+        self.reply: dict[str, Any] | None = None
+        self.displays: list[Any] = []
+        self.failure: dict[str, Any] | None = None
+        self.on_problem: Callable[[], object] = bool  # called when it can't be read any more
+
+    def begin(self, number: int, data: bytes) -> None:
+        """Begin another run: send this, and wait for its reply."""
+        self._number, self._rest = number, memoryview(bytes(self._rest) + data)
+        self.reply, self.displays = None, []
+        self._frames.renew()
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._line.fileno()
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._rest)
+
+    def write(self) -> None:
+        """Send what there is room for."""
+        try:
+            self._rest = self._rest[self._line.send(self._rest[:_CHUNK]) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it has ended, or has closed it
+            self._rest = memoryview(b"")
+
+    def read(self) -> None:
+        """Read what there is."""
+        try:
+            data = self._line.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.has_ended = True
+            return
+        try:
+            for message in self._frames.feed(data):
+                self._take(message)
+        except WireError as error:
+            self._fail(str(error))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if isinstance(message.get("failed"), dict) and self.failure is None and self.reply is None:
+            self.failure = message["failed"]
+        if message.get("id") != self._number or self.reply is not None:
+            return
+        if message.get("done") is True:
+            self.reply = message
+        elif "display" in message and len(self.displays) < _MOST_DISPLAYS:
+            self.displays.append(message["display"])
+
+    def _fail(self, problem: str) -> None:
+        self.problem, self.has_ended = problem, True
+        self._frames = Frames()
+        self.on_problem()
+
+    def drain(self) -> None:
+        """Read what is left of a branch that has ended."""
+        while not self.has_ended:
+            before = self._frames.left
+            self.read()
+            if self._frames.left == before:  # another process holds its end: all that was written has been read
+                break

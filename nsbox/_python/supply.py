@@ -1,0 +1,74 @@
+"""Where branches come from: one warm interpreter, made when it is first needed, and again when it no longer fits."""
+
+from __future__ import annotations
+
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._base.stdlib import RLock
+from nsbox._python.interpreter import Interpreter
+
+if TYPE_CHECKING:
+    from nsbox._policy.policy import Policy
+    from nsbox._python.program import Wish
+    from nsbox._spawn.prepare import Prepared
+
+
+class Supply:
+    """Holds the interpreter that is in use. Threads may share it."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self._lock = RLock()  # a signal handler may acquire it too
+        self._current: Interpreter | None = None
+        self._is_closed = False
+
+    def interpreter(self, policy: Policy, prepared: Prepared) -> Interpreter:
+        """Return an interpreter for what is prepared of a policy. It may end at any time.
+
+        Raises ValueError once this is closed, InterpreterError, and what starting a command raises.
+        """
+        current = self._current
+        if current is not None and current.prepared is prepared and not current.has_ended and not self._is_closed:
+            return current
+        with self._lock:
+            self._check_open()
+            current = self._current
+            if current is None or current.prepared is not prepared or current.has_ended:
+                self._current = None
+                if current is not None:
+                    current.retire()
+                self._keep(Interpreter(policy, prepared, self.wish))
+            assert self._current is not None
+            return self._current
+
+    def _keep(self, made: Interpreter) -> None:
+        """Use it, unless a signal handler has closed this, or made another one, meanwhile."""
+        other, self._current = self._current, made
+        if other is not None:
+            other.retire()
+        if self._is_closed:
+            self.close()
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("it is closed")
+
+    @property
+    def current(self) -> Interpreter | None:
+        """The interpreter in use."""
+        return self._current
+
+    def close(self) -> None:
+        """End the interpreter and all of its branches."""
+        self._is_closed = True
+        with self._lock:
+            current, self._current = self._current, None
+        if current is not None:
+            current.close()
+
+    def after_fork(self) -> None:
+        """In a forked child, begin afresh: the interpreter is the parent's."""
+        self._lock = RLock()
+        current, self._current = self._current, None
+        if current is not None:
+            current.forget()

@@ -1,0 +1,43 @@
+"""What a warm interpreter's sandbox is made of, and the request by which it makes branches."""
+
+from __future__ import annotations
+
+from nsbox import _backends
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
+from nsbox._core.request import Blob, request_for
+from nsbox._lookup.host import host_for
+from nsbox._python.plan import check, nested, plans
+
+if TYPE_CHECKING:
+    from nsbox._policy.policy import Policy
+    from nsbox._spawn.prepare import Prepared
+
+
+@frozen
+class Warm(Frozen):
+    """What one policy's interpreter is made of.
+
+    prepared: for the command that it is. blob: the request for its branches. pointers: their positions in it.
+    """
+
+    prepared: Prepared
+    blob: bytes
+    pointers: tuple[int, ...]
+
+
+def warm(policy: Policy, prepared: Prepared) -> Warm:
+    """Return that, from what is prepared for its commands. Raises UnavailableError if there can be no branches."""
+    plan = prepared.plan
+    check(plan)
+    if not plan.kill_on_exit:
+        raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
+    if plan.network is not None:
+        raise UnavailableError(Reason("a branch can't have a network list", "network='none' or network='host'"))
+    other = nested(policy)
+    made = plans(prepared.plan, prepared.ops, _backends.compile_policy(other, host_for(other)).programs)
+    request = request_for(made.interpreter, made.steps)
+    identity = made.branch.identity
+    blob = Blob(request_for(made.branch, made.renewed), identity.uid, identity.gid)
+    own = replace(prepared, plan=made.interpreter, ops=made.steps, request=request)
+    return Warm(own, bytes(blob.data), tuple(blob.pointers))

@@ -1,0 +1,190 @@
+"""Python: code in milliseconds, contained. Each run is a branch of an interpreter that is warm already.
+
+    with nsbox.Sandbox(policy) as box:
+        py = box.python(imports=["json"])
+        print(py.run("print(6 * 7)").stdout)
+        print(py.run("[n * n for n in numbers]", inputs={"numbers": [1, 2, 3]}).value)
+
+A branch has namespaces of its own, and the same sandbox as any command of the policy. What it does stays in it, except
+for what it writes where the policy allows writing.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from nsbox._base.errors import Reason, UnavailableError
+from nsbox._base.frozen import TYPE_CHECKING
+from nsbox._calls.call import check_timeout
+from nsbox._lookup.host import host_for
+from nsbox._python.executable import check_python
+from nsbox._python.program import Wish
+from nsbox._python.result import PythonResult as PythonResult
+from nsbox._python.result import python_schema as python_schema
+from nsbox._python.supply import Supply
+from nsbox._spawn.prepare import prepare
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any, Unpack
+
+    from nsbox._kept.tool_calls import ToolOptions
+    from nsbox._policy.policy import Policy
+    from nsbox._python.interpreter import Interpreter
+    from nsbox.sandbox import Sandbox
+
+__all__ = ["Python", "PythonResult", "python_schema"]
+
+_MOST_STOCK = 64
+
+
+class Python:
+    """Runs Python code under the policy of a Sandbox. Sandbox.python() makes it, and it ends with that Sandbox.
+
+    A warm interpreter is made at the first run, or by start(). It is made again if it has ended, if the Sandbox's
+    policy changes, or if something changes on this machine that matters to the policy. What it imports, and its setup,
+    is trusted as a command under Policy(nested=True) is: it is contained, but can make namespaces.
+
+    Threads may share it. In a forked child of this process it begins afresh.
+    """
+
+    def __init__(
+        self,
+        box: Sandbox,
+        *,
+        python: str | os.PathLike[str] | None = None,
+        imports: Sequence[str] = (),
+        setup: str = "",
+        stock: int = 2,
+        start_timeout: float = 60.0,
+    ) -> None:
+        """Hold the wishes; Sandbox.python() describes the parameters."""
+        if isinstance(imports, str) or not all(isinstance(name, str) for name in imports):
+            raise TypeError(f"imports is {imports!r:.100}, must be a list of the names of modules")
+        wrong = [name for name in imports if not all(part.isidentifier() for part in name.split("."))]
+        if wrong:
+            raise ValueError(f"imports has {wrong[0]!r:.100}, which is no name of a module")
+        if not isinstance(setup, str):
+            raise TypeError(f"setup is a {type(setup).__name__}, must be a str of code")
+        if isinstance(stock, bool) or not isinstance(stock, int) or not 0 <= stock <= _MOST_STOCK:
+            raise ValueError(f"stock is {stock!r}, must be 0 to {_MOST_STOCK}")
+        limit = check_timeout(start_timeout)
+        if limit is None:
+            raise ValueError("start_timeout is None, must be a number of seconds above 0")
+        self._box = box
+        self._supply = Supply(Wish(check_python(python), tuple(imports), setup, stock, limit))
+        self._is_closed = False
+
+    def _policy(self) -> Policy:
+        """Return the policy that holds now; raises ValueError once this or the Sandbox is closed."""
+        if self._is_closed:
+            raise ValueError("it is closed")
+        way = self._box.way()
+        if self._box.mode == "disabled":
+            raise UnavailableError(Reason("in mode 'disabled' nothing is contained, so there is nothing to be kept"))
+        return way.policy
+
+    def _interpreter(self) -> Interpreter:
+        policy = self._policy()
+        return self._supply.interpreter(policy, prepare(policy, host_for(policy)))
+
+    def start(self) -> Python:
+        """Return this object once the interpreter is warm. Raises InterpreterError, and what starting one raises."""
+        self._interpreter()
+        return self
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there is an interpreter now."""
+        return self._supply.current is not None
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """The version of the interpreter, such as (3, 11, 2). Starts it, as `executable` does."""
+        return self._interpreter().facts.version
+
+    @property
+    def executable(self) -> str:
+        """The path of the interpreter, as code sees it."""
+        return self._interpreter().facts.executable
+
+    def run(
+        self,
+        code: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        args: Sequence[str] = (),
+        check: bool = False,
+        **options: Unpack[ToolOptions],
+    ) -> PythonResult:
+        """Run code in a branch of its own, and return what it did in one record. Nothing of the branch goes on.
+
+        code: as after `python -c`. The value of a last line that is an expression is in the record.
+        inputs: a mapping of variables for the code; the values are JSON's. Default: None.
+        args: a list of str, which becomes sys.argv[1:]. Default: none.
+        timeout: seconds, after which everything is ended. Default: None, for no limit.
+        grace: seconds from SIGTERM to SIGKILL then, from 0 to 600. Default: 2.
+        cwd, env, input, secrets, max_output, cancel, on_output: as for Sandbox.shell(). Secrets are masked in all that
+            the record has from the code, as in its output.
+        check: whether to raise CalledProcessError for a status that isn't 0. Default: False.
+
+        Unless check is true, code that fails or takes too long is no exception, but a record. Raises InterpreterError
+        if the interpreter can't be made, ValueError once this is closed, and what Sandbox.shell() raises.
+        """
+        from nsbox._python.call import PythonCall
+
+        if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
+            raise TypeError(f"args is {args!r:.100}, must be a list of str")
+        chosen: dict[str, Any] = {**options}
+        heard = chosen.pop("on_output", None)
+        if heard is not None:
+            chosen["sink"] = _sink(heard)
+        result = PythonCall(self._supply, self._policy(), code, inputs=inputs, args=args, **chosen).run()
+        if check:
+            result.check_returncode()
+        return result
+
+    def close(self, *, _is_late: Callable[[], bool] = sys.is_finalizing) -> None:
+        """End the interpreter and all that runs in its branches. Closing twice is no error.
+
+        Raises KillError if something in it doesn't end.
+        """
+        self._is_closed = True
+        if not _is_late():  # else the kernel ends it
+            self._supply.close()
+
+    def __enter__(self) -> Python:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        current = self._supply.current
+        state = "closed" if self._is_closed else "cold" if current is None else current.facts.executable
+        return f"<nsbox.Python {state}>"
+
+    def after_fork(self) -> None:
+        """Begin afresh in a forked child."""
+        self._supply.after_fork()
+
+
+def _sink(heard: Any) -> Callable[[str, bytes], object]:
+    from nsbox._handles.stream import StreamEvent as Event
+
+    if not callable(heard):
+        raise TypeError(f"on_output is a {type(heard).__name__}, must be a function")
+
+    def sink(kind: Any, data: bytes) -> object:
+        return heard(Event(kind, data))
+
+    return sink

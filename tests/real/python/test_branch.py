@@ -1,0 +1,203 @@
+"""A branch as the caller knows it, against an interpreter that the test plays: what it says, and what it says wrongly."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nsbox._python.branch import BranchCommand, Failed, Lost, pid_of, received
+from nsbox._python.wire import WireError
+
+
+class Fake:
+    """An interpreter that reports a real process as the branch."""
+
+    def __init__(self) -> None:
+        self.command = BranchCommand()
+        fds = [os.dup(end.fileno()) for end in self.command.ends.theirs]
+        self.told, self.line = (socket.socket(fileno=fd) for fd in fds)
+        self.command.ends.give()
+        self.process = subprocess.Popen(["sleep", "1000"])
+        self.interpreter = subprocess.Popen(["sleep", "1000"])
+        self.pidfd, self.lifeline = (os.pidfd_open(one.pid) for one in (self.process, self.interpreter))
+        self.says = os.open("/dev/null", os.O_RDONLY)
+
+    def say(self, message: Any, fds: list[int] | None = None) -> None:
+        data = message if isinstance(message, bytes) else json.dumps(message).encode()
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.told.sendmsg([data], rights)
+
+    def start(self) -> None:
+        self.say({"started": 7}, [self.pidfd, self.lifeline, self.says])
+        self.command.start(self.lifeline)
+
+    def close(self) -> None:
+        self.command.close()
+        for end in (self.told, self.line):
+            end.close()
+        for fd in (self.pidfd, self.lifeline, self.says):
+            os.close(fd)
+        for one in (self.process, self.interpreter):
+            one.kill()
+            one.wait()
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    before = len(os.listdir("/proc/self/fd"))
+    made = Fake()
+    try:
+        yield made
+    finally:
+        made.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_branch_from_start_to_end(fake: Fake) -> None:
+    """Its pid is the caller's number for it; its end is what the interpreter says."""
+    fake.start()
+    assert (fake.command.pid, fake.command.init_pid) == (fake.process.pid, fake.interpreter.pid)
+    assert not fake.command.ends_within(0)
+    assert not fake.command.try_wait(os.WNOHANG)
+    fake.say({"ended": 3 << 8, "user_us": 10, "system_us": 20, "max_rss": 4096})
+    assert fake.command.try_wait(0)
+    assert (fake.command.status, fake.command.is_lost) == (3 << 8, False)
+    used = fake.command.used
+    assert used is not None and (used.user_us, used.system_us, used.max_rss) == (10, 20, 4096)
+    assert fake.command.last_status(False) == 3
+
+
+def test_it_gets_its_streams_and_its_code_in_one_piece(fake: Fake) -> None:
+    """The descriptors are attached to the first byte; what the socket doesn't take is left to be sent."""
+    fake.start()
+    code = b"x" * 5_000_000
+    rest = fake.command.go({"op": "go"}, [0, 1, 2], code)
+    fds = array.array("i")
+    data, ancillary, _, _ = fake.line.recvmsg(1 << 20, socket.CMSG_LEN(12))
+    fds.frombytes(ancillary[0][2])
+    for fd in fds:
+        os.close(fd)
+    assert len(fds) == 3
+    assert int.from_bytes(data[:4], "little") == len(b'{"op":"go"}')
+    assert 0 < len(rest) < len(code)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"started": 0},
+        {"started": True},
+        {"started": "7"},
+        {"ended": 0},
+        b"nonsense",
+        b"[]",
+        {"failed": "EPERM", "step": 1, "op": 1},
+        {"failed": 1},
+    ],
+)
+def test_a_start_that_makes_no_sense(fake: Fake, message: Any) -> None:
+    """It isn't a start: the caller looks for another branch, and keeps no descriptor of this one."""
+    fake.say(message, [fake.pidfd, fake.lifeline, fake.says])
+    with pytest.raises(Lost):
+        fake.command.start(fake.lifeline)
+
+
+def test_a_start_without_descriptors(fake: Fake) -> None:
+    """A start has three."""
+    fake.say({"started": 7}, [fake.pidfd])
+    with pytest.raises(Lost, match="descriptors"):
+        fake.command.start(fake.lifeline)
+
+
+def test_a_branch_that_cant_be_made(fake: Fake) -> None:
+    """The errno, the step and the op are what a spawn reports."""
+    fake.say({"failed": 1, "step": 12, "op": -1})
+    with pytest.raises(Failed) as caught:
+        fake.command.start(fake.lifeline)
+    assert (caught.value.number, caught.value.step, caught.value.op) == (1, 12, -1)
+
+
+def test_an_interpreter_that_ends_before(fake: Fake) -> None:
+    """Its end is noticed, even if another process holds the socket."""
+    fake.interpreter.kill()
+    with pytest.raises(Lost, match="ended"):
+        fake.command.start(fake.lifeline)
+
+
+def test_an_interpreter_that_closes_the_socket(fake: Fake) -> None:
+    """So does an end without a word."""
+    fake.told.close()
+    with pytest.raises(Lost, match="ended"):
+        fake.command.start(fake.lifeline)
+
+
+def test_a_parked_branch_that_ends_before_its_code(fake: Fake) -> None:
+    """The line is gone: another branch can run it."""
+    fake.start()
+    fake.line.close()
+    with pytest.raises(Lost):
+        fake.command.go({"op": "go"}, [0, 1, 2], b"")
+
+
+@pytest.mark.parametrize("message", [b"", b"{", {"ended": -1}, {"ended": 1 << 16}, {"ended": 0}, {"started": 7}])
+def test_an_end_that_makes_no_sense(fake: Fake, message: Any) -> None:
+    """How it ended isn't known then, and is said to be unknown: 255 stands for it."""
+    fake.start()
+    if message:
+        fake.say(message)
+    else:
+        fake.told.close()
+    assert fake.command.try_wait(0)
+    assert (fake.command.status, fake.command.is_lost) == (255 << 8, True)
+    assert fake.command.last_status(False) == 255
+
+
+def test_signals_reach_the_process_and_no_other(fake: Fake) -> None:
+    """A signal goes by the pidfd; after the end it goes nowhere."""
+    fake.start()
+    fake.command.signal(signal.SIGTERM)
+    assert fake.process.wait(10) == -signal.SIGTERM
+    fake.command.signal(signal.SIGTERM)
+    with pytest.raises(Lost):
+        pid_of(fake.pidfd)
+
+
+def test_threads_wait_for_one_end(fake: Fake) -> None:
+    """Several threads may wait; all see the same."""
+    fake.start()
+    threads = [threading.Thread(target=fake.command.try_wait, args=(0,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    fake.say({"ended": 9, "user_us": 1, "system_us": 1, "max_rss": 1})
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+    assert fake.command.status == 9
+
+
+def test_descriptors_are_owned_as_they_come() -> None:
+    """A message and its descriptors are read together; those of a message without sense are closed with their owners."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1]))]
+        theirs.sendmsg([b'{"a":1}'], rights)
+        theirs.sendmsg([b"nonsense"], rights)
+        owners: list[Any] = []
+        assert received(ours, 3, owners) == {"a": 1}
+        assert len(owners) == 2
+        with pytest.raises(WireError):
+            received(ours, 3, owners)
+        assert len(owners) == 4
+        theirs.close()
+        assert received(ours, 3, owners) is None
