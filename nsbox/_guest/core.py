@@ -21,7 +21,7 @@ class Parameters(ctypes.Structure):
         ("image_fd", ctypes.c_int32),
         ("lifeline_fd", ctypes.c_int32),
         ("pid_fd", ctypes.c_int32),
-        ("user_fd", ctypes.c_int32),
+        ("spare", ctypes.c_int32),
         ("net_fd", ctypes.c_int32),
         ("relay_fd", ctypes.c_int32),
         ("relay_id", ctypes.c_uint64),
@@ -56,7 +56,7 @@ class Core:
         relocations: the positions of its pointers.
         """
         self._library: Any = ctypes.CDLL(f"/proc/self/fd/{library_fd}")
-        for name in ("users", "begin", "enter"):
+        for name in ("begin", "enter"):
             function = getattr(self._library, f"nsbox_branch_{name}")
             function.argtypes, function.restype = [ctypes.POINTER(Parameters)], ctypes.c_int32
         self._library.nsbox_branch_end.argtypes = [ctypes.POINTER(Parameters), ctypes.c_int32]
@@ -73,14 +73,13 @@ class Core:
             struct.pack_into("=Q", content, position, start + offset + target)
         ctypes.memmove(start + offset, bytes(content), len(content))
         self._request = start + offset
-        self.user_fd = -1
         self.lifeline_fd = -1
         self.pid_fd = -1
 
     def parameters(self) -> Parameters:
         """Return what a branch of this process is made of."""
         p = Parameters(request=self._request, image_fd=self._image_fd, lifeline_fd=self.lifeline_fd)
-        p.pid_fd, p.user_fd = self.pid_fd, self.user_fd
+        p.pid_fd = self.pid_fd
         p.net_fd = p.relay_fd = -1
         p.init_pidfd = p.says_fd = p.setup_fd = -1
         p.op = -1
@@ -90,11 +89,6 @@ class Core:
         if ret < 0:
             raise CoreError(p.error or -ret, p.step, p.op)
         return ret
-
-    def users(self) -> None:
-        """Make the user namespace of all branches, if the request has one; raises CoreError."""
-        p = self.parameters()
-        self.user_fd = self._check(p, self._library.nsbox_branch_users(ctypes.byref(p)))
 
     def begin(self, p: Parameters) -> None:
         """Make a pid namespace and its pid 1, for the next child; raises CoreError."""
@@ -116,7 +110,7 @@ class Core:
 
     def close(self, p: Parameters) -> None:
         """In a branch: close what belongs to the interpreter."""
-        fds = (self._image_fd, self.lifeline_fd, self.pid_fd, self.user_fd, p.init_pidfd, p.says_fd, p.setup_fd)
+        fds = (self._image_fd, self.lifeline_fd, self.pid_fd, p.init_pidfd, p.says_fd, p.setup_fd)
         for fd in fds:
             if fd >= 0:
                 try:

@@ -110,7 +110,6 @@ def _apart(core: Core) -> Core:
                 os.close(fd)
         core.lifeline_fd = high(os.pidfd_open(os.getpid()))
         core.pid_fd = high(os.open("/proc/self/ns/pid", os.O_RDONLY))
-        core.users()
     except CoreError as error:
         raise StageError("core", f"step {error.step}", "CoreError", str(error)) from None
     except OSError as error:
