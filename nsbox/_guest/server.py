@@ -1,0 +1,287 @@
+"""The warm interpreter: it imports, runs the set-up, and then makes a branch whenever its caller wants one.
+
+What it imports, and the set-up, are trusted. It never reads what foreign code writes: the sockets of a branch are the
+caller's, and go through here unread. In a sandbox a first process makes a pid namespace in which the interpreter itself
+and all its branches live, and waits for it: see core.py.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import Any, NoReturn
+
+from .branch import Branch
+from .channel import Channel, high, received
+from .children import Children, Forks, seqpacket, tell
+from .core import Core, CoreError
+from .execution import lines_of
+from .interrupts import call
+from .results.displays import Displays, Pyplot
+from .results.exceptions import record
+from .start import builtin_input
+
+_LONGEST = 1 << 16
+_IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*( as [^\W\d]\w*)?")
+_ESCAPED = "surrogateescape"
+_linecache = sys.modules["linecache"]
+
+
+class StageError(Exception):
+    """The interpreter can't be made: stage says where, failed is the caller's message."""
+
+    def __init__(self, stage: str, what: str, kind: str, message: str, text: str = "") -> None:
+        """Keep it, bounded."""
+        super().__init__(message)
+        self.failed = {
+            "stage": stage,
+            "what": what[:500],
+            "type": kind[:500],
+            "message": message[:2000],
+            "traceback": text[-6000:],
+        }
+
+
+def serve(config: dict[str, Any], began: float) -> NoReturn:
+    """Be the interpreter, until the caller closes the control socket.
+
+    config: see boot.py.
+    began: time.monotonic() at the start.
+    """
+    fds = config["fds"]
+    control = seqpacket(fds["control"])
+    os.close(fds["zip"])
+    try:
+        core = None
+        if not config.get("uncontained"):
+            core = _apart(_load(config))
+        server = Server(control, core)
+        server.make(config)
+    except StageError as error:
+        tell(control, {"failed": error.failed}, [])
+        raise SystemExit(1) from None
+    seconds = round(time.monotonic() - began, 6)
+    tell(control, {"ready": True, **_description(), "seconds": seconds}, [])
+    server.run()
+    raise SystemExit(0)
+
+
+def _description() -> dict[str, Any]:
+    return {
+        "version": list(sys.version_info[:3]),
+        "implementation": sys.implementation.name,
+        "executable": sys.executable,
+        "prefix": sys.prefix,
+    }
+
+
+def _load(config: dict[str, Any]) -> Core:
+    fds = config["fds"]
+    try:
+        blob = os.pread(fds["blob"], os.fstat(fds["blob"]).st_size, 0)
+        core = Core(fds["core"], high(fds["init"]), blob, config["relocations"])
+        os.close(fds["blob"])
+        os.close(fds["core"])
+    except (OSError, AttributeError) as error:
+        raise StageError("core", "nsbox_branch", type(error).__name__, str(error)) from None
+    return core
+
+
+def _apart(core: Core) -> Core:
+    """Go on in a pid namespace of our own, as a child; the first process waits for it, and ends as it does."""
+    try:
+        core.lifeline_fd = high(os.pidfd_open(os.getpid()))
+        parameters = core.parameters()
+        core.begin(parameters)
+        pid = os.fork()
+        if pid:
+            core.end(parameters, True)
+            _end_as(pid)
+        os.close(core.lifeline_fd)
+        core.lifeline_fd = high(os.pidfd_open(os.getpid()))
+        core.pid_fd = high(os.open("/proc/self/ns/pid", os.O_RDONLY))
+        core.users()
+    except CoreError as error:
+        raise StageError("core", f"step {error.step}", "CoreError", str(error)) from None
+    except OSError as error:
+        raise StageError("core", "fork", type(error).__name__, str(error)) from None
+    return core
+
+
+def _end_as(pid: int) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
+
+
+class Server:
+    """The interpreter, once it runs."""
+
+    def __init__(self, control: socket.socket, core: Core | None) -> None:
+        """Nothing is imported yet.
+
+        control: the caller's socket.
+        core: None: branches are plain forks, for tests.
+        """
+        self._control = control
+        self._core = core
+        self._children = Children()
+        self._displays = Displays()
+        self._main = ModuleType("__main__")
+        vars(self._main)["__builtins__"] = builtins
+        sys.modules["__main__"] = self._main
+
+    # ---- the state that all branches begin with ---------------------------------------------------------------------
+
+    def make(self, config: dict[str, Any]) -> None:
+        """Import, and run the set-up; raises StageError."""
+        if config.get("env") is not None:
+            os.environ.clear()
+            os.environ.update(config["env"])
+        if config.get("cwd") is not None:
+            try:
+                os.chdir(config["cwd"])
+            except OSError as error:
+                raise StageError("setup", "cwd", type(error).__name__, str(error)) from None
+        os.environ.setdefault("MPLBACKEND", "agg")
+        sys.argv = [""]
+        _adapt_streams()
+        vars(builtins).update(display=self._displays.display, input=builtin_input)
+        sys.meta_path.insert(0, Pyplot(self._displays.show))
+        for name in config.get("imports") or ():
+            self._import(name)
+        if config.get("setup"):
+            self._execute("setup", "setup", config["setup"])
+        _check_threads()
+        signal.signal(signal.SIGINT, _ignore)
+        for stream in (sys.stdout, sys.stderr):
+            call(lambda stream=stream: stream.flush())
+        gc.collect()
+        gc.freeze()
+
+    def _import(self, name: str) -> None:
+        if not _IMPORT.fullmatch(name):
+            raise StageError("import", name, "ValueError", "an import is a module's name, or `NAME as OTHER`")
+        self._execute("import", name, f"import {name}")
+
+    def _execute(self, stage: str, what: str, source: str) -> None:
+        name = f"<{stage}>"
+        lines = lines_of(source)
+        vars(_linecache)["cache"][name] = len(source), None, lines, name
+        _, error = call(lambda: exec(compile(source, name, "exec", 0, True), vars(self._main)))
+        if error is not None:
+            told = record(error, {name: lines})
+            raise StageError(stage, what, told["type"], told["message"], told["traceback"])
+
+    # ---- branches ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Make branches, and tell of their ends, until the caller is gone."""
+        while True:
+            if self._children.wait(self._control.fileno()) and not self._receive():
+                break
+        self._children.kill()
+
+    def _receive(self) -> bool:
+        """Do what a message says; return whether there was one."""
+        data, control, _, _ = self._control.recvmsg(_LONGEST, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC)
+        fds = received(control)
+        if not data:
+            return False
+        if len(fds) == 2:
+            self._branch(fds)
+        else:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _branch(self, fds: list[int]) -> None:
+        told, line = seqpacket(fds[0]), fds[1]
+        core, pid = self._core, -1
+        parameters = core.parameters() if core is not None else None
+        try:
+            if core is not None and parameters is not None:
+                core.begin(parameters)
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    self._become(parameters, told, line)
+            finally:
+                if core is not None and parameters is not None:
+                    core.end(parameters, pid > 0)
+        except CoreError as error:
+            tell(told, {"failed": error.error, "step": error.step, "op": error.op}, [])
+        except OSError as error:
+            tell(told, {"failed": error.errno, "step": 0, "op": -1}, [])
+        finally:
+            os.close(line)
+        if pid > 0:
+            self._watch(pid, told, parameters)
+        else:
+            told.close()
+
+    def _watch(self, pid: int, told: socket.socket, parameters: Any) -> None:
+        if parameters is None:
+            self._children.add(pid, told)
+            return
+        self._children.add(pid, told, high(parameters.init_pidfd), parameters.says_fd)
+        os.close(parameters.says_fd)
+
+    def _become(self, parameters: Any, told: socket.socket, line: int) -> NoReturn:
+        """In the child: be a branch."""
+        try:
+            self._children.forget()
+            self._control.close()
+            core = self._core
+            if core is not None:
+                try:
+                    core.enter(parameters)
+                except CoreError as error:
+                    tell(told, {"failed": error.error, "step": error.step, "op": error.op}, [])
+                    os._exit(127)
+                core.close(parameters)
+            else:
+                os.setsid()
+            told.close()
+            forks = Forks(core.fork if core is not None else os.setsid)
+            Branch(Channel(line), vars(self._main), self._displays, forks).serve()
+        finally:
+            os._exit(70)
+
+
+def _ignore(*_: Any) -> None:
+    """Let SIGINT pass by: it is meant for branches."""
+
+
+def _check_threads() -> None:
+    """Raise StageError if a thread runs beside this one: a fork would have its locks, and not the thread."""
+    others = {thread.ident: thread.name for thread in threading.enumerate()}
+    me = threading.get_ident()
+    names = sorted(others.get(ident) or f"thread {ident}" for ident in sys._current_frames() if ident != me)
+    if names:
+        told = ", ".join(names)
+        raise StageError("threads", told, "RuntimeError", f"threads run beside the interpreter's own: {told}")
+
+
+def _adapt_streams() -> None:
+    """Let the standard streams write any text, and each of them when it is flushed."""
+    for fd, (name, errors) in enumerate((("stdin", _ESCAPED), ("stdout", _ESCAPED), ("stderr", "backslashreplace"))):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            stream = open(fd, "w" if fd else "r", closefd=False)  # noqa: SIM115 (it stays)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        stream.reconfigure(encoding="utf-8", errors=errors, line_buffering=fd == 2)
