@@ -152,39 +152,6 @@ int32_t nsbox_branch_end(nsbox_branch *b, int32_t has_forked)
     return ret < 0 ? fail(b, step, ret) : 0;
 }
 
-struct mapped {
-    const nsbox_request *request;
-    int fd; /* the namespace, or -errno */
-};
-
-/* Writes its own maps, which hold one id each, and opens the namespace for its parent, whose descriptors it shares.
- * "self" is right whichever pid namespace /proc belongs to. */
-static void users_main(void *arg)
-{
-    struct mapped *m = arg;
-    const nsbox_request *r = m->request;
-    uint32_t step;
-    int ret = write_maps(AT_FDCWD, "/proc/self/", r->uid_map2, r->gid_map2, MAPS_DENY, &step);
-    m->fd = ret < 0 ? ret : sys_openat(AT_FDCWD, "/proc/self/ns/user", O_RDONLY, 0);
-    sys_exit(0);
-}
-
-int32_t nsbox_branch_users(nsbox_branch *b)
-{
-    _Alignas(64) uint8_t stack[CLONE_STACK];
-    struct mapped m = {b->request, -ESRCH};
-    sys_sigset all = ~(sys_sigset)0, mask;
-    b->op = -1;
-    sys_sigprocmask(SIG_SETMASK, &all, &mask);
-    long pid =
-        arch_clone(CLONE_NEWUSER | CLONE_VM | CLONE_VFORK | CLONE_FILES, stack + sizeof stack, 0, 0, users_main, &m);
-    if (pid > 0)
-        reap((int)pid);
-    sys_sigprocmask(SIG_SETMASK, &mask, 0);
-    int fd = pid < 0 ? (int)pid : move_high(m.fd);
-    return fd < 0 ? fail(b, NSBOX_STEP_SECOND_USERNS, fd) : fd;
-}
-
 /* What keeps a fork's siblings out: <linux/landlock.h>. */
 enum { SCOPED_ABI = 6, SCOPE_ABSTRACT = 1, SCOPE_SIGNAL = 2 };
 

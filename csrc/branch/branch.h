@@ -11,9 +11,6 @@
 /* What the library shows; everything else in it is hidden. */
 #define NSBOX_API __attribute__((visibility("default")))
 
-/* Makes the user namespace that all branches enter, with the request's uid_map2 and gid_map2. Returns its descriptor. */
-NSBOX_API int32_t nsbox_branch_users(nsbox_branch *b);
-
 /* Before fork(2): makes a pid namespace and its pid 1, in which the next child will be. On error nothing is left. */
 NSBOX_API int32_t nsbox_branch_begin(nsbox_branch *b);
 

@@ -6,6 +6,7 @@
  */
 #include "branch.h"
 #include "isolation/isolation.h"
+#include "kernel/sys_relay.h"
 
 enum { MOST_OWN = 512, UNSHARED = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP };
 
@@ -15,6 +16,7 @@ struct entry {
     uint64_t own[MOST_OWN];
     char detail[sizeof((nsbox_result *)0)->detail];
     int settings; /* /proc/sys/net of the branch, or -1 */
+    int answer;   /* socket for the relay's, or -1 */
 };
 
 /* The next one of the pid namespace's file systems, since we are in it. */
@@ -47,7 +49,7 @@ static void set_up(struct entry *e, const nsbox_request *r)
     clear(e, sizeof *e);
     struct builder *b = &e->b;
     b->plan = r->plan;
-    b->root = b->base = b->scratch = b->masked = b->proc = b->parent = b->stdout_fd = e->settings = -1;
+    b->root = b->base = b->scratch = b->masked = b->proc = b->parent = b->stdout_fd = e->settings = e->answer = -1;
     b->lifted = e->lifted;
     b->own = e->own;
     b->max_own = MOST_OWN;
@@ -87,8 +89,21 @@ static int prepare_scratch(struct builder *b)
     return 0;
 }
 
-static int enter_namespaces_of(struct builder *b, const nsbox_branch *branch)
+/* Shows the net namespace to the relay, which makes its side of it while we mount. */
+static int show_net(struct entry *e, const nsbox_branch *branch)
 {
+    int answer[2];
+    if (branch->relay_fd < 0)
+        return 0;
+    TRY(&e->b, NSBOX_STEP_NET, sys_packet_pair(answer));
+    e->answer = answer[0];
+    TRY(&e->b, NSBOX_STEP_NET, relay_open(branch->relay_fd, branch->relay_id, own_net(), answer[1]));
+    return 0;
+}
+
+static int enter_namespaces_of(struct entry *e, const nsbox_branch *branch)
+{
+    struct builder *b = &e->b;
     const nsbox_request *r = branch->request;
     TRY(b, NSBOX_STEP_UNSHARE, sys_unshare((r->namespaces & UNSHARED) | CLONE_NEWNS));
     struct mount_attr all_private = {.propagation = SYS_MS_PRIVATE};
@@ -99,7 +114,7 @@ static int enter_namespaces_of(struct builder *b, const nsbox_branch *branch)
         TRY(b, NSBOX_STEP_JOIN, sys_setns(branch->net_fd, CLONE_NEWNET));
     else
         TRY(b, NSBOX_STEP_UNSHARE, sys_unshare(CLONE_NEWNET));
-    return 0;
+    return show_net(e, branch);
 }
 
 /* Builds what is fresh. */
@@ -127,6 +142,9 @@ static int set_net(struct entry *e, const nsbox_branch *branch)
         TRY(b, NSBOX_STEP_SET, loopback_up());
     }
     sys_close(e->settings);
+    if (e->answer >= 0)
+        TRY(b, NSBOX_STEP_NET, relay_answer(e->answer, -1, e->detail, sizeof e->detail));
+    sys_close(e->answer);
     return 0;
 }
 
@@ -181,7 +199,7 @@ static int enter(struct entry *e, nsbox_branch *branch, int32_t *op)
     int32_t bad;
     TRY(b, NSBOX_STEP_PLAN, nsbox_plan_check(branch->request->plan, branch->request->plan_len, &bad));
     TRY(b, NSBOX_STEP_SESSION, sys_setsid());
-    int ret = enter_namespaces_of(b, branch);
+    int ret = enter_namespaces_of(e, branch);
     if (ret >= 0)
         ret = renew(e, op);
     if (ret >= 0)

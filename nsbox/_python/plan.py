@@ -26,6 +26,9 @@ _PROC = "/proc"
 # SYS_ADMIN: namespaces and mounts. SYS_CHROOT: setns(2) into a mount namespace. NET_ADMIN: lo. SETPCAP: the bounding
 # set. SETFCAP: uid 0 can be mapped again (Linux 5.12). The other two: ids.
 _KEPT = ("SYS_ADMIN", "SYS_CHROOT", "NET_ADMIN", "SETPCAP", "SETFCAP", "SETUID", "SETGID")
+# Limits that each branch has for itself. The interpreter runs for as long as it makes branches. What the kernel counts
+# by user, it also counts in the interpreter's user namespace, for all branches, against the interpreter's own limit.
+_EACH = ("CPU", "NPROC", "MEMLOCK", "MSGQUEUE", "SIGPENDING")
 _MASK = sum(1 << CAPABILITIES.index(f"CAP_{name}") for name in _KEPT)
 
 
@@ -141,8 +144,7 @@ def plans(plan: Plan, steps: Sequence[ops.Op], programs: Sequence[Program]) -> B
         plan,
         ops=own,
         identity=_identity(plan.identity),
-        # It runs for as long as it makes branches, and each branch counts from 0.
-        rlimits=tuple(limit for limit in plan.rlimits if limit.name != "CPU"),
+        rlimits=tuple(limit for limit in plan.rlimits if limit.name not in _EACH),
         # The last filters may refuse more filters, and the branches install their own.
         programs=tuple(program for program in programs if program.stage != "last"),
         ruleset=None if files else plan.ruleset,  # behind rules about files nothing can be mounted

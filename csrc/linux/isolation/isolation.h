@@ -47,6 +47,7 @@ void share_pipes(const nsbox_request *r);
 int open_sources(struct job *j, int32_t *at);
 
 /* net.c */
+int own_net(void);
 int make_net(struct job *j);
 int make_net_early(struct job *j);
 int net_without_init(struct job *j, int32_t *op);
@@ -59,6 +60,8 @@ int net_finish(struct job *j, int32_t *op);
 
 /* relay.c */
 int relay_prepare(struct job *j);
+int relay_open(int relay, uint64_t id, int net, int answer);
+int relay_answer(int answer, int lifeline, char *detail, size_t room);
 int relay_show(struct job *j, int net); /* net: a descriptor of the net namespace, or -errno; closed */
 int relay_await(struct job *j);
 

@@ -20,49 +20,58 @@ int relay_prepare(struct job *j)
     return 0;
 }
 
-static int send_open(const struct job *j, const int fds[3], unsigned n)
+static int send_open(int relay, uint64_t id, const int fds[3], unsigned n)
 {
     struct {
         size_t len;
         int level, type, fds[4];
     } control = {.len = 16 + sizeof *fds * n, .level = 1 /* SOL_SOCKET */, .type = 1 /* SCM_RIGHTS */};
-    nsbox_net_message open = {.kind = NSBOX_NET_OPEN, .value = 0, .sandbox = j->req->relay_id, .id = 0};
+    nsbox_net_message open = {.kind = NSBOX_NET_OPEN, .value = 0, .sandbox = id, .id = 0};
     struct iovec data = {&open, sizeof open};
     struct message message = {.iov = &data, .n_iov = 1, .control = &control, .n_control = control.len};
     for (unsigned i = 0; i < n; i++)
         control.fds[i] = fds[i];
-    int ret = sys_sendmsg(j->req->relay_fd, &message);
+    int ret = sys_sendmsg(relay, &message);
     return ret < 0 ? ret : 0;
 }
 
-/* Runs in pid 1, which is in the net namespace. Before its exec no other process may open that namespace. */
-int relay_show(struct job *j, int net)
+/* Shows the relay a net namespace (a descriptor, or -errno), with this process as its first one. answer: the end of a
+ * socket for the relay's answer; or -1: there will be none. Closes both. */
+int relay_open(int relay, uint64_t id, int net, int answer)
 {
-    const int fds[3] = {net, sys_pidfd_open(sys_getpid()), j->net.answer[1]};
-    int ret = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : send_open(j, fds, j->req->relay_later ? 2 : 3);
-    j->net.answer[1] = -1;
+    const int fds[3] = {net, sys_pidfd_open(sys_getpid()), answer};
+    int ret = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : send_open(relay, id, fds, answer < 0 ? 2 : 3);
     for (unsigned i = 0; i < 3; i++) /* our end for the answer too, so that it closes with the relay's */
         if (fds[i] >= 0)
             sys_close(fds[i]);
     return ret;
 }
 
-/* Returns 0, or the error that the relay reports; its words become the result's detail. */
-static int read_answer(struct job *j)
+/* Runs in pid 1, which is in the net namespace. Before its exec no other process may open that namespace. */
+int relay_show(struct job *j, int net)
+{
+    int answer = j->req->relay_later ? -1 : j->net.answer[1];
+    j->net.answer[1] = -1;
+    return relay_open(j->req->relay_fd, j->req->relay_id, net, answer);
+}
+
+/* Waits for the relay's answer. Returns 0, or the error that it reports; its words go to detail. lifeline: a pidfd of
+ * the process for which this is done, or -1. */
+int relay_answer(int answer, int lifeline, char *detail, size_t room)
 {
     nsbox_net_event ready;
     const int64_t patience[2] = {PATIENCE, 0};
-    struct pollfd fds[2] = {{.fd = j->net.answer[0], .events = POLLIN}, {.fd = j->lifeline, .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = answer, .events = POLLIN}, {.fd = lifeline, .events = POLLIN}};
     int ret = sys_ppoll(fds, 2, patience);
     if (ret <= 0 || fds[1].revents)
         return ret < 0 ? ret : ret == 0 ? -ETIMEDOUT : -ESRCH;
-    long n = sys_read(j->net.answer[0], &ready, sizeof ready);
+    long n = sys_read(answer, &ready, sizeof ready);
     if (n != sizeof ready || ready.head.kind != NSBOX_NET_READY)
         return n < 0 ? (int)n : -EPIPE; /* the relay has ended */
     unsigned i = 0;
-    for (; ready.head.value < 0 && i < sizeof j->res->detail - 1 && ready.name[i]; i++)
-        j->res->detail[i] = ready.name[i];
-    j->res->detail[i] = 0;
+    for (; ready.head.value < 0 && i < room - 1 && ready.name[i]; i++)
+        detail[i] = ready.name[i];
+    detail[i] = 0;
     return ready.head.value < 0 ? ready.head.value : 0;
 }
 
@@ -70,7 +79,7 @@ int relay_await(struct job *j)
 {
     if (j->req->relay_later)
         return 0;
-    TRY(&j->b, NSBOX_STEP_NET, read_answer(j));
+    TRY(&j->b, NSBOX_STEP_NET, relay_answer(j->net.answer[0], j->lifeline, j->res->detail, sizeof j->res->detail));
     sys_close(j->net.answer[0]); /* the number stays known: the command closes its copy */
     return 0;
 }

@@ -19,6 +19,7 @@ from nsbox._core import linux
 from nsbox._core.command import Result
 from nsbox._core.request import Blob, request_for
 from nsbox._lookup.host import host_for
+from nsbox._plan.capabilities import Capabilities
 from nsbox._python.plan import BranchPlans, nested, plans
 from nsbox._spawn.prepare import Prepared, prepare
 from nsbox._spawn.start import Start, spawn
@@ -88,10 +89,19 @@ def interpreter(
     start: bool = True,
     python: Sequence[str] = (sys.executable,),
     pass_fds: Sequence[int] = (),
+    more_capabilities: int = 0,
     **options: Any,
 ) -> Iterator[nsbox.Popen[str]]:
-    """Yield a running interpreter with this code, whose output is a pipe. start: in a pid namespace of its own."""
+    """Yield a running interpreter with this code, whose output is a pipe.
+
+    start: in a pid namespace of its own.
+    more_capabilities: bits of what it has besides.
+    """
     made = plans_of(policy)
+    own = made.interpreter.capabilities
+    assert own is not None
+    mask = own.permitted | more_capabilities
+    made = replace(made, interpreter=replace(made.interpreter, capabilities=Capabilities(mask, mask, mask)))
     with descriptors(made) as config:
         config = {**config, "code": textwrap.dedent(code), "start": start}
         fds = [config[name] for name in ("library", "image", "blob")]
