@@ -49,9 +49,11 @@ def check_inputs(inputs: Mapping[str, object] | None) -> dict[str, object] | Non
     return dict(inputs)
 
 
-def run_frame(number: int, code: str, inputs: Mapping[str, object] | None) -> bytes:
-    """Return the frame that lets a branch run code. Raises TypeError and ValueError."""
+def run_frame(number: int, code: str, inputs: Mapping[str, object] | None, *, has_stdin: bool = False) -> bytes:
+    """Return the frame that lets a branch run code. has_stdin: a file comes along. Raises TypeError and ValueError."""
     message = {"op": "run", "id": number, "code": code, "name": NAME, "inputs": inputs, "limits": LIMITS}
+    if has_stdin:
+        message["stdin"] = True
     try:
         return frame(message)
     except (TypeError, ValueError) as error:
