@@ -12,6 +12,7 @@ import socket
 from typing import Any
 
 from .channel import Channel, encode, high
+from .interrupts import hold
 
 _ALL = 0x40000000  # __WALL: also children that tell their end by another signal than SIGCHLD, or by none
 
@@ -156,17 +157,20 @@ class Forks(Children):
         line: the kernel's own, on which it answers.
         """
         told, theirs = seqpacket(fds[0]), fds[1]
+        hold(True)
         try:
             pid = os.fork()
         except OSError as error:
             for fd in fds[1:]:
                 os.close(fd)
+            hold(False)
             tell(told, {"failed": error.errno, "step": 0, "op": -1}, [])
             line.send({"id": number, "failed": {"what": "fork", "errno": error.errno, "message": str(error)}})
             return None
         if pid == 0:
             self._become(told, fds[2:], line)
             return Channel(theirs)
+        hold(False)
         for fd in fds[1:]:
             os.close(fd)
         if signal.getsignal(signal.SIGCHLD) in (signal.SIG_DFL, None):

@@ -16,26 +16,15 @@ import threading
 from typing import Any, Callable
 
 from .interrupts import call
-from .results.values import mro, plain
+from .results.reply import exit_message, exit_status
+from .results.values import mro
 
 _write = os.write
-_vars_exit = vars(SystemExit)["code"].__get__
 _get_objects = gc.get_objects
 _collect = gc.collect
 _run_exitfuncs = atexit._run_exitfuncs
 _excepthook = sys.excepthook
 _shutdown: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined]
-
-
-def exit_status(error: BaseException) -> int:
-    """Return the status that a SystemExit asks for."""
-    code = _vars_exit(error)
-    if code is None:
-        return 0
-    if int in mro(type(code)):
-        number = int.__pos__(code)
-        return number & 0xFF if -(2**31) <= number < 2**31 else 0xFF
-    return 1
 
 
 class Ending:
@@ -78,10 +67,9 @@ class Ending:
         if error is None:
             return 0
         if SystemExit in mro(type(error)):
-            code = _vars_exit(error)
-            if code is not None and int not in mro(type(code)):
-                text, failure = call(str, code)
-                self._say(plain(text, 1 << 20) + "\n" if failure is None else "")
+            text = exit_message(error)
+            if text:
+                self._say(text)
             return exit_status(error)
         hook = vars(sys).get("excepthook")
         if hook is not None and hook is not _excepthook:

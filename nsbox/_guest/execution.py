@@ -77,6 +77,13 @@ class Execution:
             _cache.pop(old, None)
         return name
 
+    def forget(self) -> None:
+        """Let go of all pieces, as if none had been run."""
+        for name in self.sources:
+            _cache.pop(name, None)
+        self.sources.clear()
+        self._sizes.clear()
+
     def _parts(self, source: str, name: str) -> tuple[CodeType | None, CodeType | None]:
         """Return the code without its last expression, and that expression; raises what compile() raises."""
         flags = self._flags | _AWAIT

@@ -97,8 +97,15 @@ def install(has_frame: Callable[[], bool]) -> None:
     """
     state.recursion = min(_getrecursionlimit(), 1000)
     state.has_frame = has_frame  # type: ignore[method-assign]
-    state.is_idle = state.is_pending = False
+    state.is_idle = True
+    state.is_pending = False
     _signal(_SIGINT, handle)
+    hold(False)
+
+
+def hold(is_held: bool) -> None:
+    """Keep SIGINT waiting, or let it come: none is lost in a process that is new."""
+    signal.pthread_sigmask(signal.SIG_BLOCK if is_held else signal.SIG_UNBLOCK, {_SIGINT})
 
 
 def renew() -> None:

@@ -19,15 +19,15 @@ import time
 from types import ModuleType
 from typing import Any, NoReturn
 
-from .branch import Branch
+from . import interrupts
+from .branch import Branch, rehearse
 from .channel import Channel, high, received
 from .children import Children, Forks, seqpacket, tell
 from .core import Core, CoreError
 from .execution import lines_of
-from .interrupts import call
 from .results.displays import Displays, Pyplot
 from .results.exceptions import record
-from .start import builtin_input
+from .start import builtin_input, remember_environment
 
 _LONGEST = 1 << 16
 _IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*( as [^\W\d]\w*)?")
@@ -166,9 +166,11 @@ class Server:
         if config.get("setup"):
             self._execute("setup", "setup", config["setup"])
         _check_threads()
-        signal.signal(signal.SIGINT, _ignore)
+        interrupts.hold(True)  # a branch lets it come
         for stream in (sys.stdout, sys.stderr):
-            call(lambda stream=stream: stream.flush())
+            interrupts.call(lambda stream=stream: stream.flush())
+        remember_environment()
+        rehearse(self._displays, 20)
         gc.collect()
         gc.freeze()
 
@@ -181,7 +183,7 @@ class Server:
         name = f"<{stage}>"
         lines = lines_of(source)
         vars(_linecache)["cache"][name] = len(source), None, lines, name
-        _, error = call(lambda: exec(compile(source, name, "exec", 0, True), vars(self._main)))
+        _, error = interrupts.call(lambda: exec(compile(source, name, "exec", 0, True), vars(self._main)))
         if error is not None:
             told = record(error, {name: lines})
             raise StageError(stage, what, told["type"], told["message"], told["traceback"])
@@ -260,10 +262,6 @@ class Server:
             Branch(Channel(line), vars(self._main), self._displays, forks).serve()
         finally:
             os._exit(70)
-
-
-def _ignore(*_: Any) -> None:
-    """Let SIGINT pass by: it is meant for branches."""
 
 
 def _check_threads() -> None:

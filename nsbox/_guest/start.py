@@ -19,6 +19,7 @@ from .channel import Channel
 
 _modules = sys.modules
 _HIGHER = 3
+_known: dict[str, str] = {}
 _input = input
 
 
@@ -29,6 +30,12 @@ class StartError(Exception):
         """Keep both."""
         super().__init__(str(error))
         self.what, self.error = what, error.errno or 0
+
+
+def remember_environment() -> None:
+    """Note what the interpreter has, so that a branch changes only what differs: a variable takes 3 us."""
+    _known.clear()
+    _known.update(os.environ)
 
 
 def settle() -> None:
@@ -90,15 +97,15 @@ def _place(fds: list[int], numbers: list[int], line: Channel) -> None:
 
 def _set_environment(env: dict[str, str]) -> None:
     environ = os.environ
-    zone = environ.get("TZ")
-    for name in [name for name in environ if name not in env]:
-        del environ[name]
+    for name in _known.keys() - env.keys():
+        environ.pop(name, None)
     for name, value in env.items():
-        if environ.get(name) != value:
+        if _known.get(name) != value:
             environ[name] = value
-    environ.setdefault("MPLBACKEND", "agg")
-    if environ.get("TZ") != zone:
+    if env.get("TZ") != _known.get("TZ"):
         time.tzset()
+    if "MPLBACKEND" not in env:
+        environ["MPLBACKEND"] = "agg"
     for path in reversed(env.get("PYTHONPATH", "").split(os.pathsep)):  # the interpreter itself ignores it
         if path and path not in sys.path:
             sys.path.insert(1, path)

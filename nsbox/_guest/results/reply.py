@@ -1,0 +1,161 @@
+"""A run, and the reply to it.
+
+has_value: the code ends with an expression, whose value isn't None.
+value: that value, if it is JSON; else it is absent, and no_value says why.
+type, repr: of that value.
+mime: the value's bundle beside plain text, or None.
+exception: a record (exceptions.py), or None.
+exit: the status by which the code wants to exit, if it does.
+displays: the bundles of what was displayed.
+truncated: which of repr, mime, displays and so on miss something.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from typing import Any
+
+from ..channel import LARGEST, encode
+from ..execution import Execution
+from ..interrupts import call, settle
+from .displays import Displays
+from .exceptions import record
+from .values import DEPTH, NoValueError, as_json, as_text, mro, plain, type_name
+
+_VALUE_BYTES = 1 << 20
+_MIME_BYTES = 8 << 20
+
+# Bound: code that runs here may replace them.
+_getpid = os.getpid
+_builtins = vars(builtins)
+_exit_code = vars(SystemExit)["code"].__get__
+
+
+class Runs:
+    """Runs code in one namespace, and makes the replies."""
+
+    def __init__(self, namespace: dict[str, Any], displays: Displays) -> None:
+        """Nothing is run yet.
+
+        namespace: of the module __main__.
+        displays: where display() and plt.show() put what they show.
+        """
+        self.displays = displays
+        self.execution = Execution(namespace)
+        self.pid = _getpid()
+        self._ballast: bytearray | None = bytearray(1 << 20)  # room for the report of a MemoryError
+        self._own = dict(_builtins)
+        self._ids = tuple(map(id, _builtins.values()))
+
+    def run(self, frame: dict[str, Any]) -> tuple[dict[str, Any] | None, BaseException | None]:
+        """Run a frame's code; return the reply, and what the code has raised.
+
+        The reply is None in another process, which the code has forked: that must not talk on the line.
+        """
+        limits = frame.get("limits") or {}
+        depth = limits.get("depth", DEPTH)
+        execution, displays = self.execution, self.displays
+        displays.start(limits.get("mime_bytes", _MIME_BYTES), depth)
+        if frame.get("inputs"):
+            execution.namespace.update(frame["inputs"])
+        name = execution.remember(frame.get("name") or "<python>", frame["code"])
+        value, has_value, error = execution.run(frame["code"], name)
+        settle()
+        if _getpid() != self.pid:
+            return None, error
+        theirs = None if tuple(map(id, _builtins.values())) == self._ids else self._restored_builtins()
+        call(displays.figures, value)
+        reply = {
+            "id": frame.get("id"),
+            "done": True,
+            "has_value": False,
+            "repr": None,
+            "type": None,
+            "exception": None,
+            "exit": None,
+            "displays": displays.bundles,
+            "mime": None,
+            "truncated": ["displays"] if displays.is_short else [],
+        }
+        if has_value and value is not None:
+            self._add_value(reply, value, limits.get("value_bytes", _VALUE_BYTES), depth)
+        if error is not None:
+            self._add_error(reply, error)
+        settle()
+        if theirs is not None:
+            _builtins.clear()
+            _builtins.update(theirs)
+        return reply, error
+
+    def _restored_builtins(self) -> dict[str, Any]:
+        """Put Python's builtins back where code has changed them; return what it has made of them."""
+        theirs = dict(_builtins)
+        _builtins.update(self._own)
+        return theirs
+
+    def _add_value(self, reply: dict[str, Any], value: Any, size: int, depth: int) -> None:
+        reply["has_value"] = True
+        reply["type"] = type_name(type(value))
+        said, error = call(as_text, value, size)
+        reply["repr"], is_short = said if error is None else ("...", True)
+        if is_short:
+            reply["truncated"].append("repr")
+        new, error = call(as_json, value, depth, size)
+        if error is None:
+            reply["value"] = new
+        else:
+            reply["no_value"] = str(error) if type(error) is NoValueError else "reading it was interrupted"
+        self.displays.is_short = False
+        reply["mime"], error = call(self.displays.bundle, value)
+        if self.displays.is_short or error is not None:
+            reply["truncated"].append("mime")
+
+    def told(self, error: BaseException) -> dict[str, Any]:
+        """Return an exception's record, or as much of it as can be had."""
+        found, failure = call(record, error, self.execution.sources)
+        if failure is None:
+            return dict(found)
+        name = type_name(type(error))
+        why = f"{name}: nothing more can be said ({type_name(type(failure))} meanwhile)"
+        return {"type": name, "module": None, "message": why, "traceback": why + "\n", "notes": [], "lines": []}
+
+    def _add_error(self, reply: dict[str, Any], error: BaseException) -> None:
+        if MemoryError in mro(type(error)):
+            self._ballast = None
+        if SystemExit in mro(type(error)):
+            reply["exit"] = exit_status(error)
+        else:
+            reply["exception"] = self.told(error)
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the status that a SystemExit asks for."""
+    code = _exit_code(error)
+    if code is None:
+        return 0
+    if int in mro(type(code)):
+        number = int.__pos__(code)
+        return number & 0xFF if -(2**31) <= number < 2**31 else 0xFF
+    return 1
+
+
+def exit_message(error: BaseException) -> str:
+    """Return what a SystemExit wants printed."""
+    code = _exit_code(error)
+    if code is None or int in mro(type(code)):
+        return ""
+    text, failure = call(str, code)
+    return plain(text, 1 << 20) + "\n" if failure is None else ""
+
+
+def encoded(reply: dict[str, Any]) -> bytes:
+    """Return a reply as bytes: without what makes it too large, or what can't be said."""
+    for name in (None, "displays", "mime", "value", "repr", "exception"):
+        if name is not None:
+            reply[name] = [] if name == "displays" else None
+            reply["truncated"].append(name)
+        text, error = call(encode, reply)
+        if error is None and len(text) <= LARGEST:
+            return bytes(text.encode("ascii"))
+    return bytes(encode({"id": reply["id"], "done": True, "truncated": ["all"]}).encode("ascii"))
