@@ -242,7 +242,7 @@ def _failure(reply: Mapping[str, Any]) -> ForkError:
     failed = reply.get("failed")
     row = failed if isinstance(failed, dict) else {}
     names = row.get("names")
-    if row.get("stage") == "threads" and isinstance(names, list):
+    if row.get("what") == "threads" and isinstance(names, list):
         return ForkError("threads", tuple(str(name)[:100] for name in names[:100]))
     number = row.get("errno")
     if isinstance(number, int) and 0 < number < 4096:
