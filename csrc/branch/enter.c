@@ -148,14 +148,11 @@ static int set_net(struct entry *e, const nsbox_branch *branch)
     return 0;
 }
 
-/* Enters a user namespace with the policy's ids: one that is given, or its own. There, limits that count by user
- * (RLIMIT_NPROC) are its own too. "self" in the interpreter's procfs, which is covered by now, is this process. */
-static int enter_users(const nsbox_branch *branch, int proc, uint32_t *step)
+/* Enters a user namespace of its own, with the policy's ids. Another branch's would share its limits, those that count
+ * by user (RLIMIT_NPROC). "self" in the interpreter's procfs, which is covered by now, is this process. */
+static int enter_users(const nsbox_request *r, int proc, uint32_t *step)
 {
-    const nsbox_request *r = branch->request;
     *step = NSBOX_STEP_SECOND_USERNS;
-    if (branch->user_fd >= 0)
-        return sys_setns(branch->user_fd, CLONE_NEWUSER);
     int ret = r->uid_map2 ? sys_unshare(CLONE_NEWUSER) : 0;
     return ret < 0 || !r->uid_map2 ? ret : write_maps(proc, "self/", r->uid_map2, r->gid_map2, MAPS_DENY, step);
 }
@@ -164,7 +161,7 @@ static int enter_users(const nsbox_branch *branch, int proc, uint32_t *step)
 static int confine(const nsbox_branch *branch, int proc, uint32_t *step, int32_t *op)
 {
     const nsbox_request *r = branch->request;
-    int ret = enter_users(branch, proc, step);
+    int ret = enter_users(r, proc, step);
     sys_close(proc);
     if (ret >= 0)
         ret = limit_bounding_set(bounding_set(r), 0, step);

@@ -7,7 +7,7 @@ from nsbox._base.errors import Reason, UnavailableError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen, replace
 from nsbox._core.request import Blob, request_for
 from nsbox._lookup.host import host_for
-from nsbox._python.plan import nested, plans
+from nsbox._python.plan import check, nested, plans
 
 if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
@@ -29,6 +29,7 @@ class Warm(Frozen):
 def warm(policy: Policy, prepared: Prepared) -> Warm:
     """Return that, from what is prepared for its commands. Raises UnavailableError if there can be no branches."""
     plan = prepared.plan
+    check(plan)
     if not plan.kill_on_exit:
         raise UnavailableError(Reason("nothing of a branch can go on after it", "leave kill_on_exit=False out"))
     if plan.network is not None:

@@ -18,6 +18,7 @@ from nsbox._lookup.host import host_for
 from nsbox._popen.popen import Popen
 from nsbox._python.branch import BranchCommand, Failed, Lost
 from nsbox._python.line import BranchLine
+from nsbox._python.plan import check
 from nsbox._spawn.way import Keeper, Way
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._python.interpreter import Interpreter
     from nsbox._python.supply import Supply
+    from nsbox._spawn.prepare import Prepared
     from nsbox._spawn.start import Start
 
 _ATTEMPTS = 3  # to find a branch whose interpreter hasn't just ended
@@ -42,6 +44,10 @@ class BranchPopen(Popen["Any"]):
     def is_in_session(self) -> bool:
         """Whether other commands share its sandbox: a branch has its own."""
         return False
+
+    def _pass_through(self, policy: Policy, prepared: Prepared, positional: tuple[Any, ...]) -> None:
+        """Raise UnavailableError: code never runs uncontained."""
+        check(prepared.plan)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._creator != os.getpid():  # in a forked copy this isn't our child; do what subprocess does

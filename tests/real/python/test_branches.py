@@ -90,14 +90,14 @@ def test_filters_are_the_policys(workspace: Path) -> None:
 @pytest.mark.parametrize(("uid", "gid"), [(0, 0), (1234, 5678)])
 def test_ids_that_the_policy_wishes(workspace: Path, uid: int, gid: int) -> None:
     """A branch has the uid and gid of the policy; files that it makes are the caller's."""
-    code = """
+    code = f"""
     def make():
+        os.chdir({str(workspace)!r})
         open("made", "x").close()
         made = os.stat("made")
         return [os.getresuid(), os.getresgid(), made.st_uid, made.st_gid]
-    os.chdir(%r)
-    result = branch(lambda: os.chdir(%r) or make())
-    """ % (str(workspace), str(workspace))
+    result = branch(make)
+    """
     found = run(Policy.workspace(workspace, uid=uid, gid=gid), code)
     assert found == [[uid] * 3, [gid] * 3, uid, gid]
     made = (workspace / "made").stat()

@@ -26,6 +26,7 @@ from nsbox import (
     UnavailableError,
     python_schema,
 )
+from nsbox._policy.policy import BEST_EFFORT
 
 VALID = jsonschema.Draft202012Validator(python_schema())
 
@@ -290,7 +291,7 @@ def test_wishes_that_make_no_sense(box: Sandbox, options: dict[str, Any], error:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"backend": "landlock", "best_effort": {"processes"}},
+        {"backend": "landlock", "best_effort": BEST_EFFORT},
         {"kill_on_exit": False},
         {"network": ["example.org"]},
         {"backend": "passthrough", "require": "nothing"},
