@@ -6,7 +6,8 @@
         async for result in py.map(candidates, workers=2, timeout=5):
             print(result.index, result.cause)
 
-If a task is cancelled, its run is ended first, and a kernel's call is interrupted. Only then does the cancellation go on.
+If a task is cancelled, its run is ended first, and a kernel's call is interrupted. Only then does the cancellation go
+on.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from typing import Any, Unpack
 
     from nsbox._batches.map import RunOne, Snippet
+    from nsbox._batches.options import MapOptions
     from nsbox._batches.progress import Wish
-    from nsbox._kernels.kernel import KernelOptions, PythonKernel
+    from nsbox._calls.token import CancelToken
     from nsbox._kept.tool_calls import ToolOptions
+    from nsbox._kernels.kernel import KernelOptions, PythonKernel
     from nsbox._python.result import PythonResult
-    from nsbox.python import MapOptions, Python
+    from nsbox.python import Python
     from nsbox.secrets import Secret, Store
 
 __all__ = ["AsyncKernel", "AsyncMap", "AsyncPython"]
@@ -159,7 +162,8 @@ class AsyncMap(Mapped, AsyncIterator["PythonResult"]):
         while batch.wants():
             try:
                 if self._codes is None:
-                    self._codes = aiter(self._iterable) if isinstance(self._iterable, AsyncIterable) else _each(self._iterable)
+                    codes = self._iterable
+                    self._codes = aiter(codes) if isinstance(codes, AsyncIterable) else _each(codes)
                 item = await anext(self._codes)
             except StopAsyncIteration:
                 batch.end()
@@ -235,11 +239,12 @@ class AsyncPython(AsyncCalls):
         workers: int = 2,
         ordered: bool = True,
         progress: Wish | bool = None,
+        cancel: CancelToken | None = None,
         **options: Unpack[MapOptions],
     ) -> AsyncMap:
         """Return an async iterator of the results of many snippets, as Python.map(). codes may be an async iterable."""
         chosen = {"inputs": inputs, "workers": workers, "ordered": ordered, "progress": progress}
-        return AsyncMap(self.python.run_one(options), codes, **chosen)
+        return AsyncMap(self.python.run_one(options), codes, cancel=cancel, **chosen)
 
     async def close(self) -> None:
         """End the interpreter and all that runs in its branches, as Python.close()."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nsbox._policy.policy import Policy
     from nsbox._relay.asks import OnConnect
     from nsbox._transaction.change import Change
+    from nsbox.async_python import AsyncPython
     from nsbox.session import Session
     from nsbox.task import Snapshot, Task
 
@@ -215,6 +216,23 @@ class AsyncSandbox(AsyncCommands):
             return AsyncTask(await waiting.in_thread(make, undo=lambda task: task.close()))
 
         return Beginning(begin)
+
+    def python(
+        self,
+        *,
+        python: str | os.PathLike[str] | None = None,
+        imports: Sequence[str] = (),
+        setup: str = "",
+        stock: int = 1,
+        start_timeout: float = 60.0,
+    ) -> AsyncPython:
+        """Return an AsyncPython, which runs Python code under this policy. See Sandbox.python()."""
+        from nsbox.async_python import AsyncPython as OwnPython
+
+        made = self.sandbox.python(
+            python=python, imports=imports, setup=setup, stock=stock, start_timeout=start_timeout
+        )
+        return OwnPython(made)
 
     async def close(self) -> None:
         """End calls, streams and jobs that are running, and release what is kept, as Sandbox.close()."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from nsbox._base.frozen import TYPE_CHECKING
 from nsbox._batches.pool import Batch, check_workers
 from nsbox._batches.progress import Meter, check_progress, length
+from nsbox._calls.token import CancelToken
 from nsbox._python.call import check_inputs
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsbox._batches.progress import Wish
-    from nsbox._calls.token import CancelToken
     from nsbox._python.result import PythonResult
 
     Snippet = str | tuple[str, Mapping[str, Any]]
@@ -47,6 +47,7 @@ class Mapped:
         workers: int,
         ordered: bool,
         progress: Wish | bool,
+        cancel: CancelToken | None = None,
     ) -> None:
         self._inputs = check_inputs(inputs)
         check_progress(progress)
@@ -57,7 +58,9 @@ class Mapped:
 
         self._meter = Meter(progress, length(codes))
         self._error: BaseException | None = None  # the iterable's, raised after the results of what came before
-        self._batch = Batch(run_one, check_workers(workers), ordered=bool(ordered))
+        if cancel is not None and not isinstance(cancel, CancelToken):
+            raise TypeError(f"cancel is a {type(cancel).__name__}, must be a CancelToken")
+        self._batch = Batch(run_one, check_workers(workers), ordered=bool(ordered), cancel=cancel)
 
     def _put(self, item: object) -> None:
         """Add an item of the caller's. One that is none ends the map, after the results of what came before."""

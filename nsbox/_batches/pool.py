@@ -41,14 +41,15 @@ class Batch:
 
     run: called with the index of an item, the item, and a token that asks for an early end. It returns the result.
     workers: how many items run at the same time.
+    cancel: a token of the caller's, which ends what runs.
     ordered: whether take() returns results in the order of the items. Otherwise, in the order in which they finish.
 
     One thread or task puts and takes; any thread may stop().
     """
 
-    def __init__(self, run: Run, workers: int, *, ordered: bool) -> None:
+    def __init__(self, run: Run, workers: int, *, ordered: bool, cancel: CancelToken | None = None) -> None:
         self._run, self._workers, self._ordered = run, workers, ordered
-        self._token = CancelToken()
+        self._token = CancelToken() if cancel is None else cancel.child()
         self._todo: deque[tuple[int, Any]] = deque()
         self._finished: dict[int, tuple[Any, BaseException | None]] = {}  # in the order in which they finished
         self._threads: set[threading.Thread] = set()
@@ -80,7 +81,9 @@ class Batch:
             raise ValueError("this belongs to the process that this one was forked from")
 
     def wants(self) -> bool:
-        """Return whether there is room for another item."""
+        """Return whether there is room for another item. A token of the caller's that was cancelled is the end."""
+        if self._token.is_cancelled and not self._has_ended:
+            self.end()
         return not self._has_ended and self._next - self._taken < self._workers * _AHEAD
 
     def put(self, item: Any) -> None:
@@ -170,6 +173,16 @@ class Batch:
             self._news.clear()
             self._changed.notify_all()
         self._tell()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether cancel() was called."""
+        return self._is_stopped
+
+    @property
+    def has_run(self) -> bool:
+        """Whether news() has something."""
+        return bool(self._news)
 
     @property
     def is_gone(self) -> bool:

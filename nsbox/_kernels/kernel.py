@@ -24,7 +24,7 @@ from nsbox._lifetime import kills
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
-    from typing import Any
+    from typing import Any, TypedDict
 
     from nsbox._calls.token import CancelToken
     from nsbox._handles.stream import StreamEvent
@@ -32,6 +32,18 @@ if TYPE_CHECKING:
     from nsbox._leaks.scrub import Scrubber
     from nsbox._policy.policy import Policy
     from nsbox._python.result import PythonResult
+
+    class KernelOptions(TypedDict, total=False):
+        """What PythonKernel.run() takes besides the code and check."""
+
+        inputs: Mapping[str, Any] | None
+        input: str | bytes | None
+        timeout: float | None
+        grace: float
+        max_output: int | str
+        cancel: CancelToken | None
+        on_output: Callable[[StreamEvent], object] | None
+
 
 _WAIT = 0.05  # seconds; so often a call that waits for its turn checks whether it was cancelled
 

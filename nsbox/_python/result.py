@@ -43,6 +43,10 @@ class PythonResult(ToolResult):
     ended: bool = False
     index: int | None = None
 
+    def at(self, index: int) -> PythonResult:
+        """Return it as the result of one of many snippets."""
+        return PythonResult(**{**vars(self), "index": index})
+
     def as_dict(self) -> dict[str, object]:
         """Return it as values for JSON, for a model: what ToolResult has, and what python_schema() says."""
         return {

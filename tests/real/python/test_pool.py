@@ -112,7 +112,8 @@ def test_lazy(runs: Runs) -> None:
 
     def codes() -> Iterator[str]:
         nonlocal read
-        for read in itertools.count(1):
+        while True:
+            read += 1
             yield "x"
 
     results = mapped(runs, codes(), workers=3)
