@@ -65,4 +65,6 @@ def main(config: Any, began: float) -> NoReturn:
 
 if __name__ == "__main__":
     STARTED = time.monotonic()
-    main(json.loads(read_all(int(sys.argv[1]))), STARTED)
+    CONFIG = json.loads(read_all(int(sys.argv[1])))
+    os.close(int(sys.argv[1]))
+    main(CONFIG, STARTED)

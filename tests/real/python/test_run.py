@@ -337,4 +337,4 @@ def test_descriptors_of_the_caller(py: Python) -> None:
         os.close(read)
         os.close(write)
     assert fds[:3] == [0, 1, 2]
-    assert len(fds) <= 7
+    assert len(fds) <= 6
