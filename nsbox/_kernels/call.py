@@ -58,8 +58,8 @@ class KernelCall:
             raise TypeError(f"cancel is a {type(cancel).__name__}, must be a CancelToken")
         self.code, self._inputs = check_code(code), check_inputs(inputs)
         self._input = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else input
-        if self._input is not None:
-            self._input = bytes(memoryview(self._input))
+        if self._input is not None and not isinstance(self._input, bytes | bytearray | memoryview):
+            raise TypeError(f"input is a {type(input).__name__}, must be a str or bytes")
         self._timeout, self.grace = check_timeout(timeout), kills.check_grace(grace)
         self._most, self.cancel, self._sink = check_max_output(max_output), cancel, _sink(on_output)
         self.began = 0.0
@@ -82,7 +82,7 @@ class KernelCall:
             process.line.begin(number, data)
             process.line.write()
             return
-        file = sealed("nsbox-input", self._input, 0o444, "a kernel's stdin")
+        file = sealed("nsbox-input", bytes(self._input), 0o444, "a kernel's stdin")
         try:
             os.lseek(file, 0, os.SEEK_SET)
             process.line.begin(number, data, (file,))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
+import time
 
+from nsbox._base.errors import SetupError
 from nsbox._base.frozen import TYPE_CHECKING, Frozen, frozen
 from nsbox._base.owners import opened
 from nsbox._calls import environment
+from nsbox._kernels.exchange import KernelExchange
+from nsbox._kernels.idle import Pending
 from nsbox._kernels.process import BranchProcess
 from nsbox._paths.resolution import absolute
+from nsbox._python.branch import LONGEST
+from nsbox._python.call import refusal, run_frame
 from nsbox._python.way import BranchKeeper, BranchWay
 from nsbox.subprocess import Popen
 
@@ -62,4 +69,24 @@ def begun(supply: Supply, policy: Policy, wish: KernelWish) -> BranchProcess:
         nothing.close()
     assert way.line is not None
     assert way.branch is not None
-    return BranchProcess(process, way.branch, way.line)
+    made = BranchProcess(process, way.branch, way.line)
+    try:
+        _await_begin(made, policy, cwd)
+    except BaseException:
+        made.kill(is_late=False)
+        made.close()
+        raise
+    return made
+
+
+def _await_begin(made: BranchProcess, policy: Policy, cwd: str | None) -> None:
+    """Wait until it runs code; raises the error of one that can't."""
+    line = made.line
+    line.begin(0, run_frame(0, "", None))
+    exchange = KernelExchange(line, made.fileno(), made.pipes)
+    exchange.begin((Pending(), Pending()))
+    if exchange.run(time.monotonic() + LONGEST / 1000) == "reply":
+        return
+    if line.failure is not None:
+        raise refusal(line.failure, policy, cwd)
+    raise SetupError(errno.ESRCH, "begin a kernel", None, "it has ended, or doesn't answer")

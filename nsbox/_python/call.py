@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from nsbox._base.errors import NsboxError
     from nsbox._calls.exchange import Side
     from nsbox._calls.record import ToolResult
     from nsbox._policy.policy import Policy
@@ -58,6 +59,16 @@ def run_frame(number: int, code: str, inputs: Mapping[str, object] | None, *, ha
         return frame(message)
     except (TypeError, ValueError) as error:
         raise type(error)(f"inputs must be values of JSON, and code and inputs not too long: {error}") from None
+
+
+def refusal(failure: Mapping[str, Any], policy: Policy, cwd: str | None) -> NsboxError:
+    """Return the error for what a branch says that it can't begin with. cwd: None: the policy's."""
+    number = failure.get("errno")
+    number = number if type(number) is int and 0 < number < 4096 else errno.EIO
+    if failure.get("what") == "cwd":
+        shown = cwd or policy.workdir or "/"
+        return view(policy).refusal(shown, f"is no directory in the sandbox ({os.strerror(number)})", write=False)
+    return SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
 
 
 class PythonCall(Call):
@@ -113,14 +124,7 @@ class PythonCall(Call):
         failure = None if self._line is None else self._line.failure
         if failure is None:
             return
-        number = failure.get("errno")
-        number = number if type(number) is int and 0 < number < 4096 else errno.EIO
-        cwd = self._cwd or self._policy.workdir or "/"
-        if failure.get("what") == "cwd":
-            raise view(self._policy).refusal(
-                cwd, f"is no directory in the sandbox ({os.strerror(number)})", write=False
-            )
-        raise SetupError(number, f"begin a branch: {str(failure.get('what'))[:100]!r}")
+        raise refusal(failure, self._policy, self._cwd)
 
     def _result(self, record: ToolResult) -> PythonResult:
         self._check_start()
